@@ -1,9 +1,8 @@
-"""What Firn costs, measured from outside, beside Apache Kafka where its jars are.
+"""Benchmarks of Firn from outside, beside Apache Kafka if its jars are installed.
 
 `python -m bench` runs everything, `python -m bench idle fetch --kafka --rounds 5` some of it. Load comes from
-raw sockets in this process, so that the CPU of the node is all its own. Shared machines are noisy: sides
-alternate, medians are shown.
+raw sockets in this process, so that the node's CPU time is its own. Shared machines are noisy: the sides
+alternate, and medians are shown.
 
-`python -m bench.latency` is an innocent client beside something nasty: what one peer's work makes others
-wait.
+`python -m bench.latency` measures how long an innocent client waits while another peer does something costly.
 """

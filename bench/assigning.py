@@ -1,4 +1,4 @@
-"""What assignors cost: 1,000 members and 10,000 partitions, with the longest turn of the loop."""
+"""Cost of the assignors with 1,000 members and 10,000 partitions, and the longest turn of the loop."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ROUNDS = 5
 
 
 def assignors() -> list[Measured]:
-    """Of each assignor, all of it and its longest turn, at its best of some rounds: from nothing, and again
-    after a member has left."""
+    """Measure each assignor's whole time and its longest turn, at its best of some rounds: the first
+    assignment, and the one after a member has left."""
     figures = []
     gc.set_threshold(YOUNG, MIDDLE, NEVER)  # as a node does
     for name in (uniform.NAME, range_assignor.NAME):

@@ -166,7 +166,7 @@ def _catch_up(folder: Path, program: Program, arguments: argparse.Namespace) -> 
 
 
 class _Log:
-    """What a node's process tells of itself."""
+    """Log file, process id and HTTP port of a node's process."""
 
     def __init__(self, path: Path, pid: int, http: int) -> None:
         self.path, self.pid, self.http = path, pid, http

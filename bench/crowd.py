@@ -80,7 +80,7 @@ class Crowd:
             self._selector.register(one, selectors.EVENT_READ | selectors.EVENT_WRITE)
 
     def go_on(self, seconds: float, *, again: bytes = b"", until: int = 1 << 60, reads: bool = True) -> None:
-        """For so long, or until so many bytes have come. Who has sent all sends `again`, again and again."""
+        """Run for `seconds`, or until `until` bytes came. Connections that have sent all repeat `again`."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and self.received < until and self._selector.get_map():
             for key, events in self._selector.select(min(left, 0.1)):
@@ -115,7 +115,7 @@ class Crowd:
 
 
 class Play(NamedTuple):
-    """Where a row plays."""
+    """Node and number of clients of a row."""
 
     node: Node
     clients: int
@@ -318,7 +318,7 @@ ROWS: dict[str, Row] = {
 
 
 class Result(NamedTuple):
-    """What one crowd did to the node and to the innocent client."""
+    """Effect of one crowd on the node and on the innocent client."""
 
     turn_s: float
     who: str
@@ -344,7 +344,7 @@ def _cpu_s(node: Node) -> float:
 
 
 class _Watch:
-    """Of one node: its turns and its memory, as it goes."""
+    """Watch over one running node's turns and memory."""
 
     def __init__(self, node: Node, http: str) -> None:
         self._node, self._http = node, http
@@ -359,7 +359,7 @@ class _Watch:
         return max(((one["cpu_ms"] / 1000, one["who"]) for one in turns), default=(0.0, ""))
 
     def wait_until_quiet(self) -> None:
-        """Until the node does nothing, and the loop's looks at memory and garbage have had their turn."""
+        """Wait until the node is idle, also after its periodic checks of memory and garbage."""
         end = time.monotonic() + QUIET_S
         quiet = 0
         while quiet < 3 and time.monotonic() < end and self._node.running:

@@ -1,4 +1,4 @@
-"""What many connections at once can do to all others: rows as in `bench.nasty`."""
+"""Rows as in `bench.nasty`: effects of many connections at once on all others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _connected(stage: Stage, receive_bytes: int | None = None) -> list[socket.so
 
 
 def _send(one: socket.socket, data: bytes) -> None:
-    """What fits; the node may have ended the connection."""
+    """Send as much of `data` as fits; the node may have closed the connection."""
     with contextlib.suppress(OSError):
         one.send(data)
 

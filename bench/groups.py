@@ -132,7 +132,7 @@ def prepare(bootstrap: str, groups: Iterable[str]) -> None:
 
 
 def has_coordinator(connection: RawConnection, group: str) -> bool:
-    """Whether the group's positions can be asked for."""
+    """Return whether the group's coordinator answers OffsetFetch."""
     find = schema(_FIND, 4).FindCoordinatorRequest(key_type=0, coordinator_keys=(group,))
     if connection.call(find).coordinators[0].error_code:
         return False
@@ -244,7 +244,7 @@ def _felt(node: Node, work: Callable[[], object]) -> float:
 
 
 def _wait_for_all(node: Node, groups: int) -> None:
-    """Until every partition of the topic is read: each has some of so many groups."""
+    """Wait until every partition of the offsets topic is loaded: each has some of the groups."""
     left = deque(f"group-{number:08}" for number in range(min(groups, 1000)))
 
     def are_read(connection: RawConnection) -> bool:

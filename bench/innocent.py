@@ -34,7 +34,7 @@ _MARK = 0x0102030405060708
 
 
 class Felt(NamedTuple):
-    """What the client felt over one measured time, in seconds."""
+    """Latencies of the client in one measured time, in seconds."""
 
     requests: int
     p50: float
@@ -46,7 +46,7 @@ class Felt(NamedTuple):
 
 
 def produce_error_at(topic: str) -> int:
-    """Where the error code lies in the answer to a produce of one partition."""
+    """Return the position of the error code in the response to a Produce of one partition."""
     # correlation id, no tags, one topic, its name, one partition, its index
     return 4 + 1 + 1 + 1 + len(topic) + 1 + 4
 
@@ -74,7 +74,7 @@ class Lane:
                 del self.unsent[: self.socket.send(self.unsent)]
 
     def answers(self) -> Iterator[tuple[float, bytes]]:
-        """When each answered request was due, and the answer."""
+        """Yield the due time of each answered request, and its response."""
         piece = self.socket.recv(256 << 10)
         if not piece:
             raise ConnectionError("the node closed the client's connection")

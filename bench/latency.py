@@ -37,7 +37,7 @@ PARTITIONS = 10_000
 
 
 class Result(NamedTuple):
-    """What one row did."""
+    """Result of one row."""
 
     before: Felt
     """the same node in the seconds before"""
@@ -84,7 +84,7 @@ def measure(name: str, folder: Path, scale: float, beside: int) -> Result:
 
 
 def _longest_turn(stage: Stage, seconds: float) -> tuple[float, str]:
-    """Of the last `seconds`, as the node tells."""
+    """Return the longest turn of the last `seconds` in s, and its name, from the node's ``/turns``."""
     with urllib.request.urlopen(stage.http + "/turns", timeout=30) as answer:
         told = json.load(answer)
     turns = told["longest"] + told["latest"]

@@ -29,7 +29,7 @@ def _topic(peer: Peer, **config: str) -> str:
 
 
 def idle(peer: Peer) -> list[Measured]:
-    """Of a node that was just started and left alone for a few seconds."""
+    """Measure a node that was just started and idle for a few seconds."""
     time.sleep(4)
     return [
         Measured("start to ready", "s", 1.5, peer.seconds_to_ready),
@@ -60,7 +60,7 @@ def produce_bulk(peer: Peer, megabytes: int) -> list[Measured]:
 
 
 def fetch(peer: Peer, megabytes: int, times: int) -> list[Measured]:
-    """From the page cache, several times over."""
+    """Fetch the same data from the page cache several times."""
     topic = _topic(peer)
     size, number = load.fill(peer.bootstrap, topic, megabytes)
     load.fetch_all(peer.bootstrap, topic, size, number)
@@ -75,7 +75,7 @@ def fetch(peer: Peer, megabytes: int, times: int) -> list[Measured]:
 
 
 def consume(peer: Peer, megabytes: int, times: int) -> list[Measured]:
-    """As `fetch`, by a real consumer with librdkafka's defaults."""
+    """Do what `fetch` does with a real consumer with librdkafka's defaults."""
     topic = _topic(peer)
     size, number = load.fill(peer.bootstrap, topic, megabytes)
     records = number * load.BATCH_RECORDS

@@ -1,4 +1,4 @@
-"""What one peer can do to the loop of a node, and so to all others: each a small function.
+"""Nasty acts of one peer that hold a node's loop, and so delay all others; each is a small function.
 
 A row prepares what it needs on its `Stage` and returns the nasty act, which the bench calls while the
 innocent client is measured. The act may return words for the table.

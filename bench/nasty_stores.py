@@ -1,4 +1,4 @@
-"""What the store, the disk and readers of the archive can do to all others: rows as in `bench.nasty`."""
+"""Rows as in `bench.nasty`: effects of the store, the disk and readers of the archive on all others."""
 
 from __future__ import annotations
 

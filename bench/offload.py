@@ -97,7 +97,7 @@ def offload(folder: Path, store: Store, megabytes: int) -> tuple[float, int, flo
 
 
 def requests(folder: Path, store: Store) -> dict[str, float]:
-    """What catching up `SMALL_SEGMENTS` segments of one partition takes."""
+    """Count the requests that the offload of `SMALL_SEGMENTS` segments of one partition takes."""
     assert store.endpoint is not None
     with contextlib.closing(FaultProxy(store.endpoint)) as proxy:
         with firn(folder, store.through(proxy.endpoint)) as peer:

@@ -98,7 +98,7 @@ class Bench:
         self.read = size, offset(self.bootstrap, COLD, 0, EARLIEST_LOCAL) // load.BATCH_RECORDS
 
     def refuse(self, what: Sequence[str]) -> None:
-        """From now on, of the topics in `what`."""
+        """Let the store refuse requests for the topics in `what` from now on."""
         locked = min(key for key in self.store.objects() if self.ids[LOCKED] in key and key.endswith(".seg"))
 
         def plan(seen: Seen) -> Fault:

@@ -1,4 +1,4 @@
-"""How fast a follower that was away catches up, beside what loopback and its disk give.
+"""Speed of a follower that catches up, beside that of loopback and of its disk.
 
 `python -m bench.replica_catch_up [--megabytes N] [--batch BYTES]`: the follower's fetcher, over a channel,
 with real logs; its leader is a process that answers out of real logs, as tests have it. Loopback is the same

@@ -43,7 +43,7 @@ class _Lane(Lane):
         self.ask(self._frame, due)
 
     def answered(self) -> Iterator[float]:
-        """When each request was due that is answered by now."""
+        """Yield the due time of each request that is answered by now."""
         for due, frame in self.answers():
             (error,) = struct.unpack_from(">h", frame, self._error_at)
             if error:
@@ -82,7 +82,7 @@ class _Lanes:
 def pour(
     bootstrap: str, topic: str, partitions: Sequence[int], size: int, records: int, acks: int, window: int = 5
 ) -> tuple[int, float]:
-    """At least `size` bytes of batches, `window` requests of each partition under way: (bytes, seconds)."""
+    """Produce at least `size` bytes with `window` pending requests a partition; return (bytes, seconds)."""
     with _Lanes(bootstrap, topic, partitions, records, acks) as lanes:
         each = next(iter(lanes.all.values())).bytes
         left = wanted = -(-size // each)
@@ -140,7 +140,7 @@ class Pace:
                 self._found.append((asked, time.monotonic() - asked))
 
     def felt(self, seconds: float) -> Felt:
-        """Of what is due in the next `seconds`."""
+        """Return the latencies of the requests that are due in the next `seconds`."""
         began = time.monotonic()
         time.sleep(seconds)
         return self.felt_since(began)

@@ -53,18 +53,18 @@ PATIENCE_S: Final = 600.0
 
 
 class Back(NamedTuple):
-    """How a wiped broker came back."""
+    """Times and bytes of a wiped broker's return."""
 
     ready_s: float
     in_sync_s: float
     cpu_s: float
-    """of its process until then: that does not go with what else the machine does"""
+    """CPU time of its process until then, which does not depend on other load of the machine"""
     records: float
-    """bytes of records that it got from the store"""
+    """bytes of records from the store"""
     received: float
-    """bytes of anything that it got from there"""
+    """bytes of all data from the store"""
     fetched: float
-    """bytes of records that it got from leaders"""
+    """bytes of records from leaders"""
 
 
 def wiped(folder: Path, arguments: argparse.Namespace) -> list[Measured]:
@@ -143,13 +143,13 @@ class _Archive:
 
     @property
     def local_bytes(self) -> int:
-        """Of the broker that has most."""
+        """Return the size of the local logs on the broker that has most."""
         return max(
             sum(_log_bytes(self._cluster.members[one], index) for index in PARTITIONS) for one in BROKERS
         )
 
     def grow(self, gigabytes: float) -> None:
-        """Until the archive has about so much, and no disk more than it is to keep."""
+        """Grow the archive to about `gigabytes`, and wait until local retention has deleted the rest."""
         wanted = max(round(gigabytes * 1e9 / self._bytes_of(1)), self._segments, LEAST_SEGMENTS)
         while self._segments < wanted:
             step = min(STEP_SEGMENTS, wanted - self._segments)
@@ -163,7 +163,7 @@ class _Archive:
         return segments * self._in_a_segment * self._batch_bytes * len(PARTITIONS)
 
     def _write(self, segments: int) -> None:
-        """Until each partition has so many, and its tail beyond them; each is as fast as it is."""
+        """Write until each partition has `segments` segments and a tail, each at its own speed."""
         end = (segments * self._in_a_segment + TAIL_BATCHES) * BATCH_RECORDS
         until = time.monotonic() + PATIENCE_S
         with ThreadPoolExecutor(len(PARTITIONS)) as pool:
@@ -212,7 +212,7 @@ def _log_bytes(member: Member, index: int) -> int:
 
 
 def _wipe(cluster: Cluster, victim: Member) -> Back:
-    """It leaves, loses all that it has, and comes back."""
+    """Stop the broker in order, delete its data, and measure its return."""
     victim.leave()
     shutil.rmtree(victim.data)
     running = next(cluster.members[one] for one in BROKERS if cluster.members[one].is_running)
@@ -221,7 +221,7 @@ def _wipe(cluster: Cluster, victim: Member) -> Back:
         lambda: all(victim.node_id not in (one.leader, *one.isr) for one in states(running, TOPIC).values()),
         60,
     )
-    os.sync()  # what was written before is no matter of this
+    os.sync()  # earlier writes must not slow down the measured part
     began = time.monotonic()
     victim.start(120)
     ready_s = time.monotonic() - began
@@ -242,7 +242,7 @@ def _wipe(cluster: Cluster, victim: Member) -> Back:
 
 
 def _sum(lines: list[str], metric: str) -> float:
-    """Over all its labels."""
+    """Sum a metric over all its labels."""
     return sum(
         float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{metric} ", metric + "{"))
     )

@@ -151,7 +151,7 @@ class _Servers:
 
     @property
     def share(self) -> float:
-        """Of one core."""
+        """Return the CPU time as a share of one core."""
         return self.seconds / self._meters[0].wall
 
 
@@ -198,7 +198,7 @@ def _acks_one(cluster: Cluster, arguments: argparse.Namespace) -> list[Measured]
 
 
 def _wait_until_equal(cluster: Cluster, topic: str) -> None:
-    """Until all three nodes have as many bytes of the topic."""
+    """Wait until all three nodes have the same number of bytes of the topic."""
     folders = [one.data for one in cluster.members.values()]
 
     def is_equal() -> bool:
@@ -247,7 +247,7 @@ def _idle(cluster: Cluster, _: argparse.Namespace) -> list[Measured]:
 
 
 def _requests(cluster: Cluster) -> int | None:
-    """That brokers were asked so far; None where they do not tell."""
+    """Return the number of requests to all brokers so far; None without their HTTP listeners."""
     total = 0
     for member in cluster.members.values():
         place = member.settings.get("firn.http.listener")
@@ -297,7 +297,7 @@ def _takeover(cluster: Cluster, _: argparse.Namespace) -> list[Measured]:
 
 
 def _wait_served(member: Member, cluster: Cluster, topic: str) -> None:
-    """Until each partition's leader, as `member` names it, tells the partition's end."""
+    """Wait until each partition's leader, as `member` names it, answers for its end offset."""
 
     def is_served() -> bool:
         by_leader: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""How long a start takes after `kill -9`: `python -m bench.restart [near] [small]`
+"""Time of a start after `kill -9`: `python -m bench.restart [near] [small]`
 
 - near: gigabytes in one partition whose recovery point is near the end, a few MB of them above it.
 - small: a segment of single-record batches, none of them below a recovery point, is read whole. A client

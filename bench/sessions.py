@@ -1,10 +1,10 @@
-"""What many partitions and many idle connections cost a node: `python -m bench.sessions`.
+"""Cost of many partitions and of many idle connections for a node: `python -m bench.sessions`.
 
 - A consumer of 5,000 partitions in one fetch session, with 20 records a second spread over them.
 - 5,000 connections that each wait in a long poll for records that do not come.
 
-Raw sockets and hand-made frames (Fetch 11), so that the node is what is measured. Prints CPU in per cent of a
-core, and resident memory in MB.
+It uses raw sockets and hand-made frames (Fetch 11), so that mainly the node is measured. It prints CPU in per
+cent of a core, and resident memory in MB.
 """
 
 from __future__ import annotations

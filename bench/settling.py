@@ -61,7 +61,7 @@ def settle(folder: Path, protocol: str, members: int) -> list[Measured]:
 
 
 def longest_turn(http: str, when: str) -> Measured:
-    """Of the node's loop since it started, from its own books; says on stderr who held it."""
+    """Return the longest turn of the node's loop since its start; print the names of the longest ones."""
     with urllib.request.urlopen(f"http://{http}/turns", timeout=30) as answer:
         longest = json.load(answer)["longest"]
     for one in longest[:3]:
@@ -113,7 +113,7 @@ class _Crowd:
         ]
 
     def changed(self) -> None:
-        """Somebody's share or epoch is another."""
+        """Check whether the group is settled, after a member's assignment or epoch changed."""
         first = self.members[0]
         whole = len(self.members) * PARTITIONS_EACH
         is_settled = (
@@ -152,8 +152,9 @@ class _Member:
         return decode_response(request, await self._exchange(_frame(request)))
 
     async def heartbeat(self, request: Any, is_quiet: Callable[[Any], bool]) -> Any:
-        """As `ask`; while nothing changes, neither request nor answer is coded anew, so that the members
-        take little of the machine; None says so."""
+        """Do what `ask` does; return None if neither request nor response changed.
+
+        Such a heartbeat is not encoded or decoded again, so that the members need little CPU."""
         known = self._beat if self._beat is not None and self._beat[0] == request else None
         frame = _frame(request) if known is None else known[1]
         answer = await self._exchange(frame)

@@ -265,7 +265,7 @@ def _skew(spark: Any, bootstrap: str, store: Store, rounds: int) -> list[Line]:
 
 
 def _tail(spark: Any, folder: Path, records: int, rounds: int) -> list[Line]:
-    """What lies in the active segment of a node, in one task: Spark's part of the way, and without Spark."""
+    """Measure reads of a node's active segment in one task, with Spark and without."""
     cold = folder_store(folder / "cold")
     node = Node(folder / "node", dict(cold.node_settings), cold.env).start()
     try:
@@ -312,7 +312,7 @@ def _read_alone(given: dict[str, str], rows: int) -> float:
 
 
 def _task_seconds(spark: Any, frame: Any) -> list[float]:
-    """How long each task of a job ran, by Spark's own account."""
+    """Return the run time of each task of a job, from Spark's own metrics."""
     context = spark.sparkContext
     group = f"bench-{time.monotonic_ns()}"
     context.setJobGroup(group, group)
@@ -324,7 +324,7 @@ def _task_seconds(spark: Any, frame: Any) -> list[float]:
         lists = [store.taskList(stage, 0, 1_000_000) for stage in stages]
         return [tasks.apply(number).taskMetrics() for tasks in lists for number in range(tasks.size())]
 
-    # The account is kept by a listener, which may be a little behind.
+    # A listener collects the metrics, and may lag a little.
     wait_until("the account of tasks", lambda: all(one.isDefined() for one in metrics()))
     return [one.get().executorRunTime() / 1000 for one in metrics()]
 

@@ -1,4 +1,4 @@
-"""Where a row of `bench.latency` plays: a node, its store, and what is there beside."""
+"""Stage of a row of `bench.latency`: a node, its store, and helpers."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Row(NamedTuple):
 
 
 def _allow_open_files() -> int:
-    """As many as the machine lets this process, and so the node, have: 64,000 where it may ask for more."""
+    """Raise the limit of open files of this process, and so of the node, to 64,000 or more if allowed."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, PermissionError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(hard, 64_000), max(hard, 64_000)))

@@ -1,7 +1,7 @@
-"""What can happen to a node: what clients ask, what operators do, what the world does to it.
+"""Acts of a history of one node: requests of clients, actions of operators, faults.
 
-An act is a kind and a seed: whatever it draws it draws of that seed, so that a history from which others were
-taken out still does the same.
+An act is a kind and a seed: all its random choices come from that seed, so that it does the same in a history
+from which other acts were removed.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ async def create_topic(world: SimWorld, random: Random) -> None:
 
 
 async def produce(world: SimWorld, random: Random) -> None:
-    """A few batches to drawn partitions, one after the other, in the background."""
+    """Produce a few batches to random partitions, one after the other, in the background."""
     await _produce(world, random, idempotent=False)
 
 
 async def produce_idempotent(world: SimWorld, random: Random) -> None:
-    """The same by an idempotent producer, which sends again what was not answered."""
+    """Do what `produce` does with an idempotent producer, which repeats batches without a response."""
     await _produce(world, random, idempotent=True)
 
 
@@ -99,8 +99,9 @@ async def delete_topic(world: SimWorld, random: Random) -> None:
 
 
 async def delete_records(world: SimWorld, random: Random) -> None:
-    """Up to an offset somewhere, the border of a segment more often than not by chance, or all there is; now
-    and then the process, or the machine, ends right after the answer."""
+    """Delete records up to a random offset, often the border of a segment, or all of them.
+
+    Sometimes the process is killed, or the machine loses power, right after the response."""
     there = list(world.partitions())
     if not there or not await world.ensure_running():
         return
@@ -137,7 +138,7 @@ async def alter_topic(world: SimWorld, random: Random) -> None:
 
 
 async def alter_cluster(world: SimWorld, random: Random) -> None:
-    """A cluster-wide default changes, or is taken back. Every topic says for itself what is kept."""
+    """Change a cluster-wide retention default or remove it; topics keep their own settings."""
     if not await world.ensure_running():
         return
     key, values = random.choice(
@@ -201,7 +202,8 @@ async def lose_power(world: SimWorld, random: Random) -> None:
 
 
 async def _as_epochs_begin(world: SimWorld, random: Random) -> None:
-    """Every partition has the first record of a leader epoch, and its file of epochs is not durable yet."""
+    """Restart and write the first record of a leader epoch to every partition: the epoch file is not durable
+    yet."""
     await _stop(world, random)
     if await world.ensure_running():
         for topic, partition in list(world.partitions()):
@@ -210,7 +212,7 @@ async def _as_epochs_begin(world: SimWorld, random: Random) -> None:
 
 
 async def _in_the_middle(world: SimWorld, random: Random) -> None:
-    """Something is under way when it happens, more often than not."""
+    """Often start a request first, so that the act interrupts it."""
     run = world.machine.run
     if run is not None and run.state is State.READY:
         group_acts.commit_meanwhile(world)
@@ -223,7 +225,8 @@ async def _in_the_middle(world: SimWorld, random: Random) -> None:
 
 
 async def _after_a_failed_fsync(world: SimWorld, random: Random) -> None:
-    """Segments are written and not flushed; what a client heard must be true after the power failed."""
+    """Write segments while their fsync fails; acknowledgements must hold after the loss of power that
+    follows."""
     there = list(world.partitions())
     if not there or not await world.ensure_running():
         return
@@ -238,7 +241,7 @@ async def _after_a_failed_fsync(world: SimWorld, random: Random) -> None:
 
 
 async def _while_a_commit_waits(world: SimWorld, random: Random) -> None:
-    """Segments are copied, their commit is not on the disk yet, and all the rest goes on meanwhile."""
+    """Slow down the metadata's fsync: segments are copied, and their commits wait while requests go on."""
     there = [one for one in world.partitions() if one[0].tiered]
     if not there or not await world.ensure_running():
         return
@@ -287,7 +290,7 @@ async def _stop(world: SimWorld, random: Random) -> None:
 
 
 async def read_cold(world: SimWorld, random: Random) -> None:
-    """A new process has nothing of the bucket in memory: what is read of it comes anew, flipped as may be."""
+    """Restart the node: a new process has no cache of the bucket, so it reads flipped objects."""
     there = [one for one in world.partitions() if one[0].tiered]
     if there and await world.ensure_running():
         _fill(world, *random.choice(there))
@@ -324,7 +327,7 @@ async def pause(world: SimWorld, random: Random) -> None:
 
 
 async def jump_clock(world: SimWorld, random: Random) -> None:
-    """Not far ahead: what retention does by a wrong clock is another act's business."""
+    """Change the wall clock by up to an hour back or a few seconds ahead."""
     seconds = random.choice((-3600, -30, -5, 5))
     world.tell(f"the wall clock jumps by {seconds} s")
     world.machine.clock.ahead_ms += seconds * 1000
@@ -360,12 +363,12 @@ async def store_faults(world: SimWorld, random: Random) -> None:
 
 
 async def damage_shared(world: SimWorld, random: Random) -> None:
-    """Bits of cluster.json and topics.json flip on their way up."""
+    """Flip bits of cluster.json and topics.json on their way to the bucket, or end that."""
     await _store_fault(world, SHARED)
 
 
 async def repair(world: SimWorld, random: Random) -> None:
-    """An operator looks after the bucket, once nothing is damaged on its way any more."""
+    """End that fault, and run `firn repair` on the bucket."""
     if SHARED in world.store_faults.on:
         await _store_fault(world, SHARED)
     world.repair_bucket()

@@ -1,7 +1,7 @@
-"""Something done in a process of its own, forked for it: what it leaves behind ends with it.
+"""Runs a call in a forked process of its own, so that its side effects end with it.
 
-A child that hangs ends, too, and says on stderr where it was: virtual time has bounds of its own, but what
-never comes back from one call has none.
+A child that hangs is ended, too, and prints its stack to stderr: deadlines in virtual time do not bound a
+call that never returns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _STDERR: Final = 2
 
 
 def apart(call: Callable[[], T]) -> T:
-    """What `call` answers, in a child process; `RuntimeError` where it raises. The collector does not run."""
+    """Return the result of `call` in a child process, without the garbage collector.
+
+    Raises `RuntimeError` where `call` raises or the child dies."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -32,7 +32,7 @@ from simulator.store import Bucket
 
 
 class Live(NamedTuple):
-    """What a manifest stands for: the keys of all that it needs, its segments, the first offset behind."""
+    """Content of a manifest: the keys of all objects that it needs, its segments, its end offset."""
 
     keys: frozenset[str]
     segments: tuple[SegmentEntry, ...]
@@ -51,8 +51,8 @@ class Archive:
         self._named: dict[str, Live] = {}
 
     def live(self, topic_id: UUID, partition: int) -> tuple[frozenset[str], int]:
-        """Keys of all that HEAD stands for, and the first offset behind it; nothing where HEAD says
-        nothing."""
+        """Return the keys of all objects that HEAD needs, and the archive's end offset; no keys and 0 without
+        a valid HEAD."""
         head = self._bucket.objects.get(head_key(topic_id, partition))
         if head is None:
             return frozenset(), 0
@@ -71,7 +71,7 @@ class Archive:
         return keys, live.end_offset
 
     def named(self, manifest_key: str) -> Live:
-        """What the manifest under this key stands for. `FirnError` where it, or a page, is not there."""
+        """Read the manifest at this key. Raises `FirnError` where it, or a page of it, is missing."""
         known = self._named.get(manifest_key)
         if known is None:
             store = self._store(manifest_key.rpartition("/")[0].rpartition("/")[0] + "/")
@@ -79,12 +79,12 @@ class Archive:
         return known
 
     def object(self, key: str) -> bytes | None:
-        """The bytes that lie there."""
+        """Return the bytes of an object; None without one."""
         found = self._bucket.objects.get(key)
         return None if found is None else found.data
 
     def is_live(self, key: str) -> bool:
-        """Whether a HEAD, or the cluster, needs the object."""
+        """Return whether a HEAD, or the cluster, needs the object."""
         parsed = parse_key(key)
         if isinstance(parsed, SharedKey):
             return True
@@ -95,9 +95,9 @@ class Archive:
         return False
 
     def wrong_with_write(self, key: str, data: bytes, replaced: bytes | None, gone: frozenset[UUID]) -> str:
-        """Why `data` must not come to lie at `key` in place of `replaced` (T6, T7, T13); empty where it may.
+        """Return why `data` must not replace `replaced` at `key` (T6, T7, T13); empty where it may.
 
-        `gone`: topics whose deletion somebody asked for. What is damaged on its way is for others to find.
+        `gone`: topics whose deletion a client requested. Damaged data passes: other checks find it.
         """
         try:
             if key == TOPICS_KEY and replaced is not None:
@@ -126,23 +126,22 @@ class Archive:
         return ""
 
     def owner(self, key: str) -> UUID | None:
-        """The topic whose object it is."""
+        """Return the topic of an object; None for a shared one."""
         parsed = parse_key(key)
         if isinstance(parsed, SegmentKey | ManifestKey | PageKey | HeadKey):
             return parsed.topic_id
         return None
 
     def problems(self) -> list[str]:
-        """What `firn fsck` finds wrong."""
+        """Return the errors that `firn fsck` finds."""
         report = fsck(self._store(""))
         return [f"{finding.where}: {finding.what}" for finding in report.errors]
 
     def repair(self, new_uuid: Callable[[], UUID], now_ms: int, *, heads: bool) -> list[str]:
-        """What `firn repair` says and does to `cluster.json` and `topics.json`, where anything is wrong.
+        """Repair `cluster.json` and `topics.json` as `firn repair` does; return its messages.
 
-        HEADs that are damaged are for the node to write again, and the operator's (`heads`) where it does
-        not: it may have been put back to when it did not know them. A manifest without HEAD may be a commit
-        that is under way.
+        Damaged HEADs are repaired only with `heads`: the node writes them again, unless its disk was put back
+        to a time when it did not know them. A manifest without HEAD may belong to a running commit.
         """
         store = self._store("")
         said = []
@@ -161,8 +160,9 @@ class Archive:
         return said
 
     def sweep(self, now_ms: int) -> list[str]:
-        """What `firn sweep --delete` says and does, of objects of every age, and then with `--topic` of each
-        topic that it passes over."""
+        """Sweep objects of every age as `firn sweep --delete` does; return its messages.
+
+        Topics that it passes over are swept again, each with `--topic`."""
         store = self._store("")
         said: list[str] = []
         try:
@@ -177,7 +177,7 @@ class Archive:
     def _delete_orphans(
         self, found: Iterator[PartitionOrphans | Skipped], store: MemoryStore, said: list[str]
     ) -> list[UUID]:
-        """The topics that are passed over."""
+        """Delete orphans, add messages to `said`, and return the topics that were passed over."""
         passed = []
         for one in found:
             if isinstance(one, Skipped):
@@ -219,5 +219,5 @@ def _topic_ids(topics: bytes) -> frozenset[UUID]:
 
 
 def partition_of(line: str) -> str:
-    """The prefix of the partition that a key, or a finding of `firn fsck`, is of."""
+    """Return the prefix of the partition of a key, or of a finding of `firn fsck`."""
     return "/".join(line.split(":")[0].split("/")[:3])

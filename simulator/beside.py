@@ -1,7 +1,7 @@
-"""Partitions that no fault strikes go on: copied, read, expired and swept while the fault of others lasts.
+"""Check that partitions without a fault are copied, read, expired and swept while others have a fault.
 
-`Beside` looks at partitions that a fault does not cover, in the world of one node and in a cluster. Each step
-has a deadline in virtual time, many times what it takes when all is well.
+`Beside` checks partitions that a fault does not cover, in the world of one node and in a cluster. Each step
+has a deadline in virtual time, many times what it takes without a fault.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class Beside:
         self._what = what
 
     async def are_copied(self, seconds: float = COPIED_S) -> None:
-        """What is sealed of them is in the bucket soon."""
+        """Check that the sealed segments of the spared partitions are in the bucket within `seconds`."""
         for one in self._spared:
             await self._until(partial(self._not_copied, one), seconds)
 
     async def are_read(self) -> None:
-        """What the bucket has of them is read from its beginning to its end."""
+        """Read the archived records of the spared partitions from start to end. Raises `Violation`."""
         for one in self._spared:
             client = Client(one.address)
             try:
@@ -84,7 +84,7 @@ class Beside:
                 client.close()
 
     async def expire_and_are_swept(self, new_uuid: Callable[[], UUID], now_ms: int) -> None:
-        """Deleted records leave the archive, their objects go, and so does what nobody committed."""
+        """Check that deleted records leave the archive, and that their objects and orphans are swept."""
         for one in self._spared:
             orphan = segment_key(SegmentKey(*one.key, 0, 0, 0, new_uuid()))
             self._bucket.write(orphan, b"of an upload that was given up", now_ms)
@@ -145,7 +145,7 @@ class Beside:
 
 
 class Refusal(NamedTuple):
-    """What the store refuses of some partitions' objects, and in which words."""
+    """Calls on some partitions' objects that the store refuses, and the kind of refusal."""
 
     what: str
     verdict: Verdict

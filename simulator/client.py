@@ -22,11 +22,11 @@ _ANSWER_S: Final = 20.0
 
 
 class NoAnswer(Exception):
-    """The connection ended, or nothing came in time: nobody knows what was done."""
+    """No response: the connection ended, or the timeout passed. The request may have been processed."""
 
 
 class Produced(NamedTuple):
-    """What a Produce was answered."""
+    """Response to Produce."""
 
     error: ErrorCode
     base_offset: int
@@ -42,14 +42,14 @@ class Record(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What a Fetch was answered for one partition."""
+    """Response to Fetch, for one partition."""
 
     error: ErrorCode
     high_watermark: int
     log_start_offset: int
     records: list[Record]
     next_offset: int
-    """behind the last batch that came, which may have had no record"""
+    """offset after the last batch of the response, which may have no record"""
 
 
 class Client:
@@ -61,7 +61,7 @@ class Client:
         self._correlation_id = 0
 
     async def ask(self, key: ApiKey, message: Any, answer_s: float = _ANSWER_S) -> Any:
-        """The answer in the newest version. `NoAnswer`."""
+        """Send a request in the newest version; return the response. Raises `NoAnswer`."""
         self._correlation_id += 1
         version = APIS[key].max_version
         frame = encode_request(key, version, self._correlation_id, "sim", message)
@@ -96,7 +96,8 @@ class Client:
         *,
         brokers: Sequence[int] = (),
     ) -> tuple[ErrorCode, UUID | None]:
-        """`brokers`: one replica of each partition, at these; else wherever the controller puts them."""
+        """Send CreateTopics. `brokers`: a broker for the one replica of each partition; else the controller
+        chooses."""
         m = request_module(ApiKey.CREATE_TOPICS)
         topic = m.CreatableTopic(
             name=name,
@@ -112,7 +113,7 @@ class Client:
         return answer.topics[0].error_code, answer.topics[0].topic_id
 
     async def elect(self, name: str, partition: int, *, unclean: bool = False) -> ErrorCode:
-        """Have the preferred replica lead, or, where nobody does, any that is alive."""
+        """Send ElectLeaders: elect the preferred replica, or with `unclean` any living one if none leads."""
         m = request_module(ApiKey.ELECT_LEADERS)
         topics = (m.TopicPartitions(topic=name, partitions=(partition,)),)
         request = m.ElectLeadersRequest(election_type=int(unclean), topic_partitions=topics, timeout=_TIMEOUT)
@@ -150,7 +151,7 @@ class Client:
         return code
 
     async def topics(self) -> dict[str, UUID]:
-        """All topics, by name."""
+        """Return the ids of all topics, by name."""
         m = request_module(ApiKey.METADATA)
         answer = await self.ask(
             ApiKey.METADATA,
@@ -250,7 +251,7 @@ class Client:
 
 
 def _records(data: bytes, offset: int) -> list[Record]:
-    """The records of the whole batches in `data`, from `offset` on; every checksum is looked at."""
+    """Return the records of the complete batches in `data` from `offset` on; verify every checksum."""
     found: list[Record] = []
     for header in complete_headers(data):
         if not verify_crc(data, header):

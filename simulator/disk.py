@@ -26,22 +26,22 @@ _FAR_EVERY: Final = 5
 
 
 class DiskFaults(Protocol):
-    """Which calls fail. Asked once for each call, in the order of the calls."""
+    """Chooses the calls that fail. Called once for each call, in their order."""
 
     def fail(self, call: str, path: Path) -> int | None:
-        """The errno with which this call fails, None if it does not."""
+        """Return the errno with which this call fails, None if it does not."""
 
     def slow_s(self, call: str, path: Path) -> float:
-        """Seconds that this call takes beyond the usual."""
+        """Return the seconds that this call takes beyond the usual."""
 
     def part(self, size: int) -> int:
-        """How many bytes of a write that fails were written."""
+        """Return how many bytes of a failed write were written."""
 
     def drops_dirty(self) -> bool:
-        """Whether the fsync that fails now drops what it should have written."""
+        """Return whether the fsync that fails now drops the dirty data."""
 
     def left(self) -> float:
-        """Which share of the disk is left, as far as anybody is told."""
+        """Return the share of the disk that statvfs reports as free."""
 
 
 class NoFaults:
@@ -137,7 +137,7 @@ class SimDisk:
         self.pread(fd, size, position)
 
     def sendfile(self, fd: int, position: int, size: int, socket_fd: int) -> int:
-        """There are no sockets here: whatever the descriptor is, it is none."""
+        """Raise ENOTSOCK: the simulator has no socket descriptors."""
         path, _ = self._file(fd, "sending")
         raise DiskError("sending", path, ENOTSOCK)
 
@@ -269,7 +269,7 @@ class SimDisk:
             self._threads.spend(seconds)
 
     def _died(self) -> None:
-        """The system closes what a process had open."""
+        """Release the locks of the dead process, as the system does."""
         for path in self._held.values():
             self.platter.locks.pop(path, None)
 

@@ -1,4 +1,4 @@
-"""Up to where a partition's files are whole: as they are read, or as they were if the power failed now."""
+"""Valid ends of a partition's files: as they are read now, or as a loss of power now would leave them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from simulator.platter import Directory, File, Node, Platter
 
 
 def durable_end(platter: Platter, log_dirs: Iterable[Path], topic: str, partition: int) -> int:
-    """The offset behind the last batch up to which every one is whole, flushed, and under a durable name."""
+    """Return the end of the batches that are all valid, flushed, and in files with a durable name."""
     return _end_of(platter, log_dirs, topic, partition, durable=True)
 
 
 def whole_end(platter: Platter, log_dirs: Iterable[Path], topic: str, partition: int) -> int:
-    """The offset behind the last batch up to which every one is whole, as a process reads them."""
+    """Return the end of the batches that are all valid, as a process reads them."""
     return _end_of(platter, log_dirs, topic, partition, durable=False)
 
 
 def segment_bases(platter: Platter, log_dirs: Iterable[Path], topic: str, partition: int) -> list[int]:
-    """Where the segments begin whose files are there, ascending."""
+    """Return the base offsets of the existing segment files, ascending."""
     names = _files(platter, log_dirs, topic, partition, durable=False)
     return sorted(int(name.removesuffix(".log")) for name in names if name.endswith(".log"))
 
@@ -29,7 +29,7 @@ def segment_bases(platter: Platter, log_dirs: Iterable[Path], topic: str, partit
 def segments(
     platter: Platter, log_dirs: Iterable[Path], topic: str, partition: int, offset: int
 ) -> Iterator[bytes]:
-    """The bytes of the segments that reach beyond `offset`, as a process reads them."""
+    """Yield the bytes of the segments that hold `offset` and later ones, as a process reads them."""
     names = _files(platter, log_dirs, topic, partition, durable=False)
     bases = sorted(int(name.removesuffix(".log")) for name in names if name.endswith(".log"))
     below = [base for base in bases if base <= offset]
@@ -79,7 +79,7 @@ def _end(names: dict[str, Node], durable: bool) -> int:
 
 
 def durable_logs(platter: Platter, log_dirs: Iterable[Path], topic: str, partition: int) -> list[bytes]:
-    """What is flushed of each segment under a durable name, in the order of their offsets."""
+    """Return the flushed bytes of each segment with a durable name, in the order of their offsets."""
     names = _files(platter, log_dirs, topic, partition, durable=True)
     files = (names[name] for name in sorted(names) if name.endswith(".log"))
     return [bytes(file.durable) for file in files if isinstance(file, File)]

@@ -1,6 +1,6 @@
-"""Faults that are drawn: which kinds there are is a history's, when they strike is chance's.
+"""Random faults: a history turns kinds on and off; chance decides which calls fail.
 
-A `KeyFault` strikes always, but a set of keys alone: who asks for others is not hit.
+A `KeyFault` makes every call fail, but only for a set of keys.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ DISK_KINDS: Final[Mapping[str, tuple[tuple[str, ...], int, float]]] = {
 """Calls, errno, and how often each call fails while it is on."""
 SLOW_FSYNC: Final = "slow fsync"
 SLOW_METADATA: Final = "slow fsync of the metadata"
-"""Between the proposal of a change and its commit much else happens then."""
+"""Gives other work time between the proposal of a change and its commit."""
 SEGMENT_FSYNC: Final = "fsync errors of segments"
 """The node lives on: its metadata is flushed."""
 
 LITTLE_ROOM: Final = "little room"
-"""What is left of the disk goes up and down, over all steps of the ladder."""
+"""Free space of the disk goes up and down, over all its watermarks."""
 _LEFT: Final = (0.0, 0.02, 0.04, 0.06, 0.1, 0.14, 0.18, 0.3)
 
 NO_ROOM: Final = "no room"
-"""Somebody else's file leaves less than ``firn.disk.reserve.bytes``; writes succeed all the same."""
+"""Foreign files leave less than ``firn.disk.reserve.bytes`` free; writes succeed all the same."""
 _NO_ROOM_SHARE: Final = 1 / 32_768
 """8 MiB of 256 GiB"""
 
 UNLINK: Final = "files stay"
-"""Of segments, one after the other: what may go must not go before what stays."""
+"""Unlinks of segments fail: later files must not be deleted before earlier ones that stay."""
 
 SHARED: Final = "flipped bits of shared objects"
 STORE_KINDS: Final[Mapping[str, Mapping[Verdict, float]]] = {

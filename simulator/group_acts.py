@@ -1,4 +1,4 @@
-"""Acts of groups: commits by whoever needs no group, members that join, commit, stay and leave."""
+"""Acts of groups: commits without members, and members that join, commit, stay and leave."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from simulator.world import SimWorld
 
 
 async def _group(world: SimWorld, random: Random, *kinds: str) -> tuple[GroupModel, TopicModel] | None:
-    """One of these kinds, a new one or one that is there; the node runs, and has a topic for groups."""
+    """Return a new or existing group of one of these kinds, and its topic; None if the node is not ready."""
     topics = [topic for topic in world.topics if not topic.deleted and not topic.vanished]
     if not topics or world.groups_are_gone or not await world.ensure_running():
         return None
@@ -53,7 +53,7 @@ async def _group(world: SimWorld, random: Random, *kinds: str) -> tuple[GroupMod
 
 
 async def commit_offsets(world: SimWorld, random: Random) -> None:
-    """A few commits of a simple group, one after the other, in the background; or what it has is deleted."""
+    """Commit a few offsets of a simple group in the background, or delete its offsets."""
     found = await _group(world, random, "simple")
     if found is None or found[0].is_busy:
         return
@@ -84,7 +84,7 @@ async def _delete(
 
 
 async def _on_a_full_disk(world: SimWorld, group: GroupModel, topic: TopicModel) -> None:
-    """What cannot be written is refused, and leaves nothing; what comes after it is written."""
+    """Commit on a full disk, which must be refused without an effect, and once again after it has room."""
     await world.settle()
     world.troubled = True
     world.faults.on.add(FULL)
@@ -131,7 +131,7 @@ async def join_group(world: SimWorld, random: Random) -> None:
 
 
 async def _goes_for_a_while(world: SimWorld, group: GroupModel, member: Member) -> None:
-    """A static member says so, and is away until the group is driven again."""
+    """Let a static member leave for a while, until the group is driven again."""
     client = Client(world.machine.address)
     group.is_busy = True
     member.epoch = AWAY_EPOCH
@@ -165,7 +165,7 @@ def commit_meanwhile(world: SimWorld) -> None:
 
 
 async def one_of_each(world: SimWorld, topic: TopicModel, kind: str, members: int) -> None:
-    """The group of this kind commits; it is made, with so many members, where it is not there."""
+    """Commit offsets of the group of this kind; create it with this number of members if there is none."""
     group = next((one for one in world.groups.all if one.kind == kind), None)
     try:
         error = await find_coordinator(world.client, kind)

@@ -1,6 +1,6 @@
-"""What is known of groups: which commits were acknowledged, who owns what, what the disk holds of it. [P]
+"""Model of groups: acknowledged commits, the members' partitions, and what the disk holds of them. [P]
 
-Committed offsets are numbers that only rise, each sent once, so that a read says which commit it is of.
+Committed offsets are numbers that only rise, each sent once, so that a read offset identifies its commit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOTHING: Final = -1
 
 
 class Place(NamedTuple):
-    """What is committed to."""
+    """Partition for which an offset is committed."""
 
     topic_id: UUID
     topic: str
@@ -39,20 +39,20 @@ class Position:
     """One partition's commits by one group."""
 
     there: int = NOTHING
-    """acknowledged, or read: it, or one that was sent later, is there"""
+    """acknowledged or read: this one, or one that was sent later, is committed"""
     answered: int = NOTHING
-    """the last one that was acknowledged"""
+    """last acknowledged one"""
     sent: set[int] = field(default_factory=set)
     refused: dict[int, str] = field(default_factory=dict)
     late: dict[int, int] = field(default_factory=dict)
-    """without an answer, each with the process that it was sent to, which may do it late"""
+    """commits without a response, each with the process that it was sent to, which may write it late"""
     gone: int = NOTHING
-    """what was committed up to this one was deleted, and is not there again"""
+    """commits up to this one were deleted"""
     goes_late: int = NOTHING
-    """the process that was told to delete it and did not answer: it may do so late"""
+    """process with an unanswered deletion, which may delete late"""
 
     def judge(self, value: int, where: str, run: int) -> None:
-        """Whether `value` may be what is committed. Raises `Violation`."""
+        """Check that `value` may be the committed offset. Raises `Violation`."""
         if value in self.refused:
             raise Violation(f"{where}: {value} is committed, and was refused ({self.refused[value]})")
         if value != NOTHING and value not in self.sent:
@@ -68,16 +68,16 @@ class Position:
             self.goes_late = NOTHING
 
     def deleted(self) -> None:
-        """Its deletion was acknowledged."""
+        """Note that the deletion of the position was acknowledged."""
         self.there = self.answered = NOTHING
         self.gone = max(self.sent, default=NOTHING)
 
     def may_be_deleted(self, run: int) -> None:
-        """The process was told to delete it, and did not say that it has."""
+        """Note that a deletion was sent to process `run` and has no response."""
         self.answered, self.goes_late = NOTHING, run
 
     def past_returns(self, value: int) -> None:
-        """The log holds `value`, and perhaps what came after it, deletions among it."""
+        """Note that the log surely holds `value`, and perhaps later commits and deletions."""
         if self.gone != NOTHING and value <= self.gone:
             self.there = self.answered = self.gone = NOTHING
             return
@@ -86,23 +86,23 @@ class Position:
 
 @dataclass
 class Member:
-    """One member as it knows itself. It owns what it was told, until it is told otherwise."""
+    """Member of a group as the client knows itself, with the assignment of its last response."""
 
     member_id: str = ""
     epoch: int = 0
     owned: frozenset[int] = frozenset()
     is_doubtful: bool = False
-    """whether an answer was lost, so that the coordinator may know more than it does"""
+    """whether a response was lost, so that the coordinator may be ahead of it"""
     is_leaving: bool = False
     instance_id: str | None = None
-    """of a static one, which goes for a while and comes back under another member id"""
+    """set for a static member, which leaves for a while and comes back under another member id"""
     is_away: bool = False
-    """whether it said so; what it owned is kept for it"""
+    """whether it left for a while, so that its partitions are kept for it"""
 
 
 @dataclass
 class GroupModel:
-    """One group. `kind`: ``simple``, ``classic`` or ``consumer``; the topic that its members read."""
+    """Model of a group. `kind`: ``simple``, ``classic`` or ``consumer``; `topic`: the one that it reads."""
 
     group_id: str
     kind: str
@@ -111,13 +111,13 @@ class GroupModel:
     positions: dict[Place, Position] = field(default_factory=dict)
     members: list[Member] = field(default_factory=list)
     left: list[Member] = field(default_factory=list)
-    """who has left, and is there again if a past comes back"""
+    """members that have left, and are back if an older disk returns"""
     is_settled: bool = False
-    """whether all classic members were told the same generation, and no later round was begun"""
+    """whether all classic members have assignments of one generation, and no later rebalance has begun"""
     deals: dict[int, list[dict[str, bytes]]] = field(default_factory=dict)
-    """what leaders of each generation gave to whom"""
+    """assignments that leaders have sent, by generation"""
     fixed: dict[int, dict[str, bytes]] = field(default_factory=dict)
-    """the one that a member was told, by generation"""
+    """assignment of which a member has got its part, by generation"""
     excused: str = ""
     is_busy: bool = False
 
@@ -126,11 +126,11 @@ class GroupModel:
 
     @property
     def partition(self) -> int:
-        """Of `__consumer_offsets`."""
+        """Partition of `__consumer_offsets` that holds the group."""
         return partition_of(self.group_id, OFFSETS_PARTITIONS)
 
     def owns(self, member: Member, told: frozenset[int]) -> None:
-        """A member was told what it owns. Raises `Violation` where another one owns some of it."""
+        """Note a member's assignment. Raises `Violation` where another member owns some of it."""
         for other in self.members:
             both = other.owned & told
             if other is not member and both:
@@ -140,11 +140,11 @@ class GroupModel:
         member.owned = told
 
     def deal(self, generation: int, shares: Mapping[str, bytes]) -> None:
-        """A leader says who gets what. A generation of which nobody was told may come again."""
+        """Note the leader's assignment. A generation may come twice if no member got its assignment."""
         self.deals.setdefault(generation, []).append(dict(shares))
 
     def told(self, generation: int, member_id: str, share: bytes) -> None:
-        """A member was told its share. Raises `Violation` where no leader gave it, or another's counts."""
+        """Check a member's share. Raises `Violation` where it is not of the generation's assignment."""
         fixed = self.fixed.get(generation)
         deals = self.deals.get(generation, []) if fixed is None else [fixed]
         found = next((deal for deal in deals if deal.get(member_id, b"") == share), None)
@@ -154,7 +154,7 @@ class GroupModel:
             self.fixed[generation] = found
 
     def past_returns(self) -> None:
-        """What the coordinator knows of members is of before."""
+        """Note that the coordinator may know an older state of the members."""
         self.is_settled = False
         self.fixed.clear()
         for member in self.members:
@@ -167,12 +167,12 @@ class GroupModel:
             member.is_away = False
 
     def leaves(self, member: Member) -> None:
-        """The coordinator knows that it has left."""
+        """Note that the coordinator knows that a member has left."""
         self.members.remove(member)
         self.left.append(Member(member.member_id, is_leaving=True, instance_id=member.instance_id))
 
     def begins_anew(self, member: Member) -> None:
-        """A static member takes another id. What it owns is kept for it until it hears more."""
+        """Give a static member another member id; its partitions are kept for it."""
         self.left.append(Member(member.member_id, is_leaving=True, instance_id=member.instance_id))
         member.member_id, member.epoch, member.is_away = f"{member.member_id}+", 0, False
 
@@ -194,7 +194,7 @@ class Groups:
         self.all.append(group)
 
     def excuse(self, partition: int, why: str) -> None:
-        """What the log of this partition says may be unreadable, also to groups that come later."""
+        """Note that the log of this partition may be unreadable, for later groups as well."""
         self.damaged[partition] = why
         for group in self.of_partition(partition):
             group.excused = why
@@ -204,14 +204,14 @@ class Groups:
         return (group for group in self.all if group.partition == partition)
 
     def forget(self) -> None:
-        """The topic is gone, by an act."""
+        """Forget all groups: an act removed the offsets topic."""
         self.all.clear()
         self.damaged.clear()
         self.flushed = False
 
     def may_lose(self, platter: Platter, log_dirs: Iterable[Path], *, also_answered: bool) -> None:
-        """What `platter` does not hold durably may be gone; of what was flushed before its answer, only where
-        `also_answered`."""
+        """Allow the loss of what `platter` does not hold durably. Commits that were flushed before their
+        response may be lost only with `also_answered`."""
         dirs = tuple(log_dirs)
         for partition in range(OFFSETS_PARTITIONS):
             durable = durable_positions(platter, dirs, partition)
@@ -230,7 +230,7 @@ class Groups:
 def durable_positions(
     platter: Platter, log_dirs: Iterable[Path], partition: int
 ) -> dict[tuple[str, str, int], int]:
-    """What would be committed if the power failed now and all was lost: by group, topic, partition."""
+    """Return the offsets that are durable on the disk now, by group, topic and partition."""
     found: dict[tuple[str, str, int], int] = {}
     for data in durable_logs(platter, log_dirs, OFFSETS, partition):
         try:

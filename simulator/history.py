@@ -1,7 +1,7 @@
-"""A history: which acts there are is drawn first (swarm testing), then which come, then they are done.
+"""Draws and plays a history: first the kinds of acts (swarm testing), then the acts.
 
-One history runs in a process of its own, forked for it: what it leaves behind ends with it, it begins
-where all others begin, and the collector need not run.
+Each history runs in a forked process of its own: all begin in the same state, their side effects end with the
+process, and the garbage collector need not run.
 """
 
 from __future__ import annotations
@@ -67,22 +67,22 @@ _WITH: Final = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What a history is made of."""
+    """Parameters and acts of a history."""
 
     seed: int
     log_dirs: int
     acts: tuple[Act, ...]
     tiered: bool = False
-    """of several nodes: whether they have a bucket"""
+    """in the cluster world: whether the nodes have a bucket"""
 
 
 @dataclass
 class Outcome:
-    """How a history went."""
+    """Result of a history."""
 
     seed: int
     problem: str | None
-    """what promise was broken; None: none was"""
+    """the broken promise; None without one"""
     digest: str
     events: int
     virtual_s: float
@@ -93,7 +93,7 @@ class Outcome:
 
 
 def draw(seed: int, only: Sequence[str] | None = None) -> Plan:
-    """The history of `seed`; of the kinds that exist `only` some, if given."""
+    """Draw the history of `seed`; `only`: the kinds of acts beside those that always exist."""
     random = Random(seed)
     odds = dict(ALWAYS)
     seldom = random.choice((*SELDOM, *[""] * 4))
@@ -158,7 +158,7 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
 
 
 def play_apart(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | None = None) -> Outcome:
-    """`play` in a child process, which is gone afterwards with all that it made."""
+    """Do what `play` does in a child process, which ends afterwards with its side effects."""
     return apart(lambda: play(plan, keep_all=keep_all, before=before))
 
 
@@ -169,7 +169,7 @@ def warm_up() -> None:
 
 
 def play_many(seeds: Sequence[int], only: Sequence[str] | None, jobs: int) -> Iterator[Outcome]:
-    """The histories of these seeds, `jobs` at a time: threads that wait for forked children."""
+    """Play the histories of these seeds, `jobs` at a time, in child processes."""
     warm_up()
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(lambda seed: play_apart(draw(seed, only)), seeds)

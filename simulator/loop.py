@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 _MOST_TURNS_AT_ONE_TIME: Final = 200_000
 _NEVER_EARLY_S: Final = 1e-9
-"""Whoever is called at a time of its own clock must not find that it has not come yet."""
+"""Added to timers: a callback must not find that its time, by its own clock, has not come yet."""
 
 
 class Stuck(Exception):
-    """Nothing can happen any more, or too much happens without time going on."""
+    """No event is left, or too many events happen without time passing."""
 
 
 class _Numbers:
-    """Serial numbers for hashing; begun anew by each loop."""
+    """Serial numbers for hashing; each loop starts them again."""
 
     count = itertools.count()
 
@@ -88,7 +88,7 @@ class Loop(asyncio.BaseEventLoop):
         return self._now_s
 
     def time(self) -> float:
-        """As the clock of the process says that asks."""
+        """Return the time by the clock of the calling process, which may run fast or slow."""
         process = CURRENT.get(None)
         return self._now_s if process is None or process.rate == 1.0 else self._now_s * process.rate
 
@@ -114,7 +114,7 @@ class Loop(asyncio.BaseEventLoop):
         args: tuple[Any, ...],
         context: contextvars.Context | None,
     ) -> asyncio.TimerHandle:
-        """`at_s` is the world's time, `when` the caller's."""
+        """Schedule a callback: `at_s` by the world's clock, `when` by the caller's."""
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         heapq.heappush(self._timers, (at_s, self._draw(), next(self._order), handle))
         return handle
@@ -132,7 +132,7 @@ class Loop(asyncio.BaseEventLoop):
         """Cancelled timers are left where they are, and skipped."""
 
     def _write_to_self(self) -> None:
-        """There is no other thread that could have to wake this one."""
+        """Do nothing: no other thread has to wake the loop."""
 
     def run_forever(self) -> None:
         self.hub = getcurrent()

@@ -30,11 +30,11 @@ from simulator.trace import Trace
 BEGAN_MS: Final = 1_700_000_000_000
 PORT: Final = 9092
 OPEN_FILES: Final = 256
-"""what a node is told that it may have open, connections included"""
+"""limit of open files that a node gets, connections included"""
 
 
 class State(Enum):
-    """How far a process of a node is."""
+    """State of a node's process."""
 
     STARTING = "starting"
     READY = "ready"
@@ -73,7 +73,7 @@ class SimSharedMemory:
 
 
 class SimBlock:
-    """A block. Who is dead writes no more."""
+    """A block of shared memory. A dead process writes no more to it."""
 
     def __init__(self, blocks: dict[str, array[int]], name: str, process: Process) -> None:
         self._blocks = blocks
@@ -92,7 +92,7 @@ class SimBlock:
 
 
 class Machine:
-    """What a node's processes have in common. `faults` and `store_faults` hold for the next ones, too."""
+    """A node's machine: the state that its processes share, such as disk, `faults` and `store_faults`."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Machine:
 
     @property
     def runs(self) -> int:
-        """How many processes there were."""
+        """Number of processes so far."""
         return self._runs
 
     def start(self, properties: Mapping[str, str]) -> Run:
@@ -152,7 +152,7 @@ class Machine:
         return f"{self.name}, run {self.boots}"
 
     def looked_for_losses(self, log_dir: Path) -> bool:
-        """Whether a process has dealt with what the last loss of power took from the directory."""
+        """Return whether a process has checked the directory since the last loss of power."""
         node = self.platter.directory(log_dir).names.get(BOOT_ID)
         return isinstance(node, File) and self.boot_id.encode() in node.data.splitlines()
 
@@ -162,14 +162,14 @@ class Machine:
             self.run.end(State.KILLED)
 
     def lose_power(self, loss: Loss, unholed: str = "") -> None:
-        """The process is gone, and what the disk had not flushed with it (`Platter.lose_power`)."""
+        """Kill the process and lose unflushed data (`Platter.lose_power`)."""
         self.kill()
         self.platter.lose_power(self.random, loss, unholed)
         self.memory.clear()
         self.boots += 1
 
     def lose_disk(self) -> None:
-        """The process is gone, and all directories; but the metadata log's, where that has one of its own."""
+        """Kill the process and lose all directories, except a metadata directory of its own."""
         self.kill()
         if self.metadata_dir in self.log_dirs:
             self.platter = Platter()
@@ -217,7 +217,7 @@ class Run:
         self.task = self.process.run(lambda: loop.create_task(self._main()))
 
     def open_store(self, *_: Any, **__: Any) -> SimStore:
-        """A client of the bucket for the node."""
+        """Return a client of the bucket for the node."""
         machine = self._machine
         return SimStore(
             machine.bucket, machine.loop, self.process, self.threads, self._random, machine.store_faults,
@@ -234,7 +234,7 @@ class Run:
             self.process.run(self._supervisor.stop)
 
     async def _main(self) -> None:
-        """As `service.node.process.run_server`, without the real world around it."""
+        """Run the node as `service.node.process.run_server` does, without a real process."""
         try:
             state = await self._serve()
         except NodeEnds:
@@ -263,7 +263,7 @@ class Run:
         return State.STOPPED
 
     def end(self, state: State) -> None:
-        """Whatever becomes of it, the process is gone."""
+        """End the process in `state`, unless it has ended."""
         if not self.ended:
             self.state = state
             self._trace.tell(self.name, f"{state.value}{': ' if self.reason else ''}{self.reason}")
@@ -271,12 +271,12 @@ class Run:
 
 
 def make_node(config: BrokerConfig, supervisor: Supervisor, run: Run) -> Node:
-    """The node as `run_server` makes it, but for its world and its store."""
+    """Make a node as `run_server` does, with the simulated world and store."""
     return Node(config, supervisor, run.world, open_files=OPEN_FILES, open_store=run.open_store)
 
 
 class NodeLogs(logging.Handler):
-    """The nodes' log lines, in the trace of whoever says them."""
+    """Handler that puts nodes' log lines into the trace, under the process's name."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__(logging.WARNING)
@@ -295,14 +295,14 @@ class NodeLogs(logging.Handler):
 
 
 def _is_of_the_world(error: BaseException) -> bool:
-    """Whether a disk, a store, damage or a setting is at fault, rather than the node."""
+    """Return whether a disk, a store, damage or a setting caused the error, rather than a bug."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_of_the_world, error.exceptions))
     return isinstance(error, (ConfigError, CorruptionError, StorageError, OSError))
 
 
 def _in_words(error: BaseException) -> str:
-    """An error and where it comes from; of a group the errors in it."""
+    """Describe an error with its file and line; of a group, all its errors."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(map(_in_words, error.exceptions))
     frames = traceback.extract_tb(error.__traceback__)

@@ -46,7 +46,7 @@ NOT_NOW: Final = frozenset(
         ErrorCode.request_timed_out,
     }
 )
-"""The coordinator is away. Whether a write that was answered so is there nobody knows."""
+"""Errors of an unavailable coordinator; a write with such a response may be in the log."""
 _AWAY: Final = None
 
 
@@ -54,7 +54,7 @@ _AWAY: Final = None
 
 
 async def find_coordinator(client: Client, group_id: str) -> ErrorCode:
-    """Which makes the topic, too. `NoAnswer`."""
+    """Send FindCoordinator, which creates the offsets topic, too. Raises `NoAnswer`."""
     m = request_module(ApiKey.FIND_COORDINATOR)
     answer = await client.ask(
         ApiKey.FIND_COORDINATOR, m.FindCoordinatorRequest(key_type=0, coordinator_keys=(group_id,))
@@ -78,7 +78,7 @@ async def configure(world: SimWorld, *, flushed: bool) -> None:
 
 
 def topic_of(world: SimWorld, group: GroupModel) -> TopicModel | None:
-    """What the group reads; None where it is gone, or may be."""
+    """Return the topic that the group reads; None where it is deleted, or may be."""
     for topic in world.topics:
         if topic.topic_id == group.topic_id and not topic.deleted and not topic.vanished:
             return topic
@@ -95,7 +95,7 @@ async def commit(
     partitions: Iterable[int],
     member: Member | None = None,
 ) -> None:
-    """One OffsetCommit with a new number for each partition."""
+    """Send an OffsetCommit with a new offset for each partition, and note the response."""
     m = request_module(ApiKey.OFFSET_COMMIT)
     run = world.machine.runs
     sent: list[tuple[int, Position, int]] = []
@@ -138,7 +138,7 @@ async def commit(
 
 
 async def delete_positions(world: SimWorld, client: Client, group: GroupModel) -> None:
-    """One OffsetDelete of all positions of a group without members."""
+    """Send an OffsetDelete of all offsets of a group without members."""
     m = request_module(ApiKey.OFFSET_DELETE)
     rows = tuple(m.OffsetDeleteRequestPartition(partition_index=place.partition) for place in group.positions)
     topic = m.OffsetDeleteRequestTopic(name=group.topic, partitions=rows)
@@ -156,7 +156,7 @@ async def delete_positions(world: SimWorld, client: Client, group: GroupModel) -
 
 
 async def delete_group(world: SimWorld, client: Client, group: GroupModel) -> None:
-    """One DeleteGroups of a group without members: its positions go with it."""
+    """Send a DeleteGroups for a group without members: its offsets are deleted, too."""
     m = request_module(ApiKey.DELETE_GROUPS)
     run = world.machine.runs
     error: ErrorCode | None = None
@@ -169,7 +169,7 @@ async def delete_group(world: SimWorld, client: Client, group: GroupModel) -> No
 
 
 def _deleted(world: SimWorld, group: GroupModel, told: Mapping[Place, ErrorCode | None], run: int) -> None:
-    """What was said of the deletion of each position; None: nothing. Raises `Violation`."""
+    """Note the response to the deletion of each position; None: no response. Raises `Violation`."""
     said = {str(error and error.name) for error in told.values()}
     world.trace.tell("member", f"{group}: deletes {len(told)} positions: {', '.join(sorted(said))}")
     for place, error in told.items():
@@ -218,7 +218,7 @@ async def fetch(world: SimWorld, client: Client, group: GroupModel) -> ErrorCode
 
 
 async def heartbeat(world: SimWorld, client: Client, group: GroupModel, member: Member) -> bool:
-    """One heartbeat with all that the member is and has; whether it was answered."""
+    """Send a heartbeat with the member's full state; return whether a response came."""
     m = request_module(ApiKey.CONSUMER_GROUP_HEARTBEAT)
     if member.is_away:
         return True
@@ -298,7 +298,7 @@ async def _consumer_round(world: SimWorld, client: Client, group: GroupModel) ->
 
 
 async def _join(group: GroupModel, member: Member, client: Client) -> Any:
-    """The answer of a round; None where there is none."""
+    """Send JoinGroup until a generation has begun; return the response, None without a coordinator."""
     m = request_module(ApiKey.JOIN_GROUP)
     for _ in range(_JOINS):
         request = m.JoinGroupRequest(
@@ -327,7 +327,7 @@ async def _join(group: GroupModel, member: Member, client: Client) -> Any:
 
 
 async def _join_and_sync(world: SimWorld, group: GroupModel, member: Member) -> bool | None:
-    """Whether the member was told what it has in a generation; None: there is no coordinator."""
+    """Join and sync; return whether the member got its assignment; None without a coordinator."""
     client = Client(world.machine.address)
     try:
         joined = await _join(group, member, client)
@@ -364,7 +364,7 @@ async def _join_and_sync(world: SimWorld, group: GroupModel, member: Member) -> 
 
 
 async def _classic_round(world: SimWorld, client: Client, group: GroupModel) -> bool:
-    """All leave who want to, and the others join anew."""
+    """Let members leave that want to, and the others join again; return whether the group is settled."""
     group.is_settled = False
     for member in [one for one in group.members if one.is_leaving]:
         if await _leave(group, member, client):
@@ -386,7 +386,9 @@ async def _classic_round(world: SimWorld, client: Client, group: GroupModel) -> 
 async def _until_all_are_told(
     world: SimWorld, group: GroupModel, member: Member, number: int, waiting: set[int]
 ) -> bool:
-    """As a client that lives: it joins again as long as others join. `waiting`: who was not told yet."""
+    """Join like a living client, again while other members join; return whether it got an assignment.
+
+    `waiting`: numbers of the members without one."""
     client = Client(world.machine.address)
     told: bool | None = False
     try:
@@ -432,8 +434,9 @@ async def _is_member(group: GroupModel, member: Member, client: Client) -> Error
 
 
 async def still_members(world: SimWorld, client: Client, group: GroupModel) -> bool:
-    """Whoever was told a generation is in it, whatever became of the process. False: the coordinator is away.
-    `NoAnswer`.
+    """Check that members with an assignment are still in their generation, also after a restart.
+
+    Returns False without a coordinator. Raises `Violation`, and `NoAnswer`.
     """
     if group.kind == "consumer":
         answered = [await heartbeat(world, client, group, one) for one in tuple(group.members)]
@@ -453,7 +456,7 @@ async def still_members(world: SimWorld, client: Client, group: GroupModel) -> b
 
 
 async def drive(world: SimWorld, group: GroupModel, seconds: float) -> bool:
-    """Members join, hear and give up what they are told, until all of them know what is theirs."""
+    """Let members join and follow their assignments until the group is settled; False after `seconds`."""
     client = Client(world.machine.address)
     turn = _classic_round if group.kind == "classic" else _consumer_round
     deadline = world.loop.time() + seconds
@@ -471,7 +474,7 @@ async def drive(world: SimWorld, group: GroupModel, seconds: float) -> bool:
 
 
 def joined(random: Random, group: GroupModel) -> None:
-    """A new member, which does not know more than its id."""
+    """Add a new member, which knows only its id."""
     # Members of consumer groups name themselves, classic ones are named.
     member_id = f"m{random.getrandbits(64):016x}" if group.kind == "consumer" else ""
     instance_id = f"i{member_id}" if group.kind == "consumer" and random.random() < 0.4 else None
@@ -479,7 +482,7 @@ def joined(random: Random, group: GroupModel) -> None:
 
 
 def _cannot_write(world: SimWorld, group: GroupModel) -> bool:
-    """Whether the coordinator's log is offline: positions are told, and nobody joins."""
+    """Return whether the group's log is offline: the coordinator answers for offsets, and refuses joins."""
     here = world.partitions_here()
     return here is None or any(
         one.is_offline for one in here if one.tip.topic == OFFSETS and one.tip.partition == group.partition

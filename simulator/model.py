@@ -1,7 +1,7 @@
-"""What is known of the records: which were acknowledged, which refused, which nobody knows. [P]
+"""Model of the records: acknowledged, refused, and unknown ones. [P]
 
-A `PartitionModel` is told what the client was told, and judges what a reader finds. It allows a loss only
-where an act told it exactly what may be gone.
+A `PartitionModel` gets the client's responses and judges the records that a reader finds. It allows the loss
+of a record only where an act has declared it.
 """
 
 from __future__ import annotations
@@ -34,43 +34,43 @@ class TopicModel:
     flushed: bool
     """whether every acknowledged record was fsynced before its acknowledgement"""
     retention_ms: int
-    """-1: for ever; the shortest it ever was"""
+    """shortest retention so far; -1: for ever"""
     vanished: bool = False
-    """whether an act took the metadata that knew it: it need not be there, but its objects must stay"""
+    """whether an act removed the metadata of the topic: it may be missing, but its objects must stay"""
     deleted: bool = False
-    """whether its deletion was asked for; it may be there all the same while nobody has answered"""
+    """whether its deletion was requested; it may exist all the same until a response"""
 
 
 @dataclass
 class PartitionModel:
-    """One partition's records. Values are never produced twice on purpose."""
+    """Records of one partition. No value is produced twice on purpose."""
 
     name: str
     index: int
     acked: dict[int, bytes] = field(default_factory=dict)
-    """by offset: there, or a promise is broken"""
+    """acknowledged records that must exist, by offset"""
     shaky: dict[int, bytes] = field(default_factory=dict)
-    """by offset: acknowledged once, and an act may have taken them"""
+    """acknowledged records that an act may have removed, by offset"""
     unknown: set[bytes] = field(default_factory=set)
-    """sent, and never answered: there once, or not at all"""
+    """sent without a response: they exist once, or not at all"""
     refused: dict[bytes, str] = field(default_factory=dict)
-    """answered with an error that says no: not there"""
+    """refused with an error: they must not exist"""
     sent: set[bytes] = field(default_factory=set)
     timestamps: dict[int, int] = field(default_factory=dict)
     end_offset: int = 0
-    """the greatest log end ever seen or acknowledged, as far as it was not allowed to be lost"""
+    """greatest log end that was read or acknowledged and may not be lost"""
     answered_end: int = 0
-    """up to which an answer acknowledged records, rather than a read, as far as they may not be lost"""
+    """greatest log end that was acknowledged, not only read, and may not be lost"""
     log_start: int = 0
     asked_start: int = 0
-    """below it records may be gone: somebody asked for their deletion, and it may have been done"""
+    """records below it may be deleted: their deletion was requested"""
     most_asked_start: int = 0
-    """the highest that was ever asked for: a replica may begin there, where another one leads by now"""
+    """highest requested start: a replica may begin there although the leader does not"""
     deleted_below: int = 0
-    """below it records are gone for good: their deletion was acknowledged"""
+    """records below it are deleted for good: their deletion was acknowledged"""
     _asked_before: int = 0
     is_deletion_doubtful: bool = False
-    """whether a crash decided what became of the deletions that nobody has acknowledged"""
+    """whether a crash has decided about unacknowledged deletions"""
     leader_epoch: int = -1
     archived_below: int = 0
     """offsets that the bucket held when a past came back: never given out again"""
@@ -136,7 +136,7 @@ class PartitionModel:
         self.most_asked_start = max(self.most_asked_start, most)
 
     def delete_answered(self, offset: int, error: ErrorCode, low_watermark: int) -> None:
-        """What became of `delete_asked`. Raises `Violation`."""
+        """Note the response to DeleteRecords. Raises `Violation`."""
         if self.was_unclean:
             return
         if error is ErrorCode.none:
@@ -153,21 +153,22 @@ class PartitionModel:
             self.asked_start = self._asked_before
 
     def crashed(self) -> None:
-        """What expired may be there again: where a log begins is noted some time after it has moved. What was
-        deleted on demand is gone, if that was acknowledged."""
+        """Note a crash: expired records may be back, as the checkpoint of the log start lags. Acknowledged
+        deletions stay."""
         self.log_start = 0
         self.is_deletion_doubtful = not self.is_replicated  # else another replica may have done it
 
     def past_returns(self) -> None:
-        """What was gone may be there again: the disk is one of before it went."""
+        """Note that an older disk is back: deleted and lost records may be there again."""
         self.deleted_below = 0
         self.refused = {value: why for value, why in self.refused.items() if why != GONE}
         self.log_start = 0
         self.leader_epoch = -1
 
     def judge(self, log_start: int, end_offset: int, records: Iterable[Record], expired: int | None) -> None:
-        """Whether what a reader found of the whole log is right. `expired`: records of that time, ms, or
-        before may be gone by retention; None: none may. Raises `Violation`.
+        """Check the whole log as a reader found it. Raises `Violation`.
+
+        `expired`: retention may have deleted records up to this time, in ms; None: no record.
         """
         if self.was_unclean:
             self.log_start, self.end_offset = log_start, end_offset
@@ -191,9 +192,9 @@ class PartitionModel:
     def judge_epoch(
         self, asked: int, epoch: int, end_offset: int, log_end: int, records: Sequence[Record]
     ) -> None:
-        """Whether `epoch` and its end are where the records say that the epoch `asked` ends (L6).
+        """Check that epoch `asked` ends at `end_offset`, in `epoch`, by the records' epochs (L6).
 
-        Records of a log with a flipped bit may say anything of epochs.
+        A log with a flipped bit is not checked.
         """
         if self.is_rotten:
             return
@@ -207,7 +208,7 @@ class PartitionModel:
             )
 
     def noticed(self, at: int, records: Iterable[Record]) -> None:
-        """`CorruptionError` where a reader who asked for `at` sees that a log with a flipped bit is wrong."""
+        """Raise `CorruptionError` where a reader at `at` notices that a log with a flipped bit is wrong."""
         if self.is_rotten:
             for expected, record in enumerate(records, at):
                 if record.offset != expected:
@@ -261,7 +262,7 @@ class PartitionModel:
                 raise Violation(f"{self}: {brief(record.value)} at {offset} was never sent")
 
     def _learn(self, log_start: int, end_offset: int, found: dict[int, Record]) -> None:
-        """What was read once stays; what was shaky and is not there is gone for good."""
+        """Treat records that were read as acknowledged, and doubtful ones that were not as gone for good."""
         for offset, record in found.items():
             if offset not in self.acked:
                 self.acked[offset] = record.value
@@ -282,7 +283,7 @@ class PartitionModel:
 
 
 def key_of(value: bytes) -> bytes:
-    """The key of a record of a compacted topic.
+    """Return the key of a record of a compacted topic.
 
     >>> key_of(b"v17.xxxxxxx")
     b'k2'
@@ -291,7 +292,7 @@ def key_of(value: bytes) -> bytes:
 
 
 def brief(value: bytes) -> str:
-    """A value as messages name it: its number.
+    """Return the number of a value, its name in messages.
 
     >>> brief(b"v17.xxxxxxx")
     'v17'

@@ -28,9 +28,9 @@ _CONNECT_S: Final = 130.0
 _RETRANSMIT_S: Final = 0.4
 _LOOK_S: Final = 0.1
 _LOOK_AFTER: Final = 256
-"""connections, until those that have ended are forgotten"""
+"""Connections after which ended ones are forgotten."""
 _RESET_ODDS: Final = 0.4
-"""how many connections do not outlive that their link was cut while something was under way"""
+"""Share of connections with data under way that are reset when their cut link is mended."""
 
 Address = tuple[str, int]
 Link = tuple[str, str]
@@ -38,16 +38,16 @@ Link = tuple[str, str]
 
 
 class Links:
-    """What lies between hosts. Nothing is wrong with a link unless it is said here."""
+    """Faults of the links between hosts. A link without an entry works."""
 
     def __init__(self) -> None:
         self.cut: set[Link] = set()
         self.slow_s: dict[Link, float] = {}
-        """for how long at most a chunk is under way"""
+        """most seconds that a chunk is under way"""
         self.held: list[Transport] = []
-        """ends that something waits for behind a cut link, in order"""
+        """ends of connections for which a cut link holds data, in order"""
         self.refused: set[tuple[str, Address]] = set()
-        """hosts whose new connections to an address are refused, whoever listens there"""
+        """hosts whose new connections to an address are refused although a process listens there"""
 
     def is_whole(self, one: str, other: str) -> bool:
         return not self.cut or ((one, other) not in self.cut and (other, one) not in self.cut)
@@ -68,7 +68,7 @@ class Network:
         loop.network = self
 
     def heal(self, links: Collection[Link]) -> None:
-        """These are not cut any more. Connections over which something was under way go on, or are reset."""
+        """Mend cut links. Connections with data under way go on or are reset, by draw."""
         self.links.cut.difference_update(links)
         held, self.links.held = self.links.held, []
         for end in held:
@@ -81,7 +81,7 @@ class Network:
                 end.arrive_after(self.random.random() * _RETRANSMIT_S)
 
     def silence(self, host: str) -> None:
-        """What it has sent and nobody has got yet is gone with it."""
+        """Drop the data that a host has sent and that has not arrived."""
         for end in self._ends:
             if end.link[0] == host:
                 end.forget()
@@ -95,7 +95,7 @@ class Network:
         return len(found) // 2
 
     def listen(self, factory: Callable[[], Any], host: Any, port: Any, start: bool) -> Listener:
-        """`OSError` where somebody listens already."""
+        """Listen at an address. Raises `OSError` where it is in use."""
         if not port:
             self._next_port += 1
             port = self._next_port
@@ -110,7 +110,9 @@ class Network:
         self._listeners.pop(address, None)
 
     async def connect(self, factory: Callable[[], Any], host: Any, port: Any) -> tuple[Transport, Any]:
-        """`ConnectionRefusedError` where nobody listens, `TimeoutError` where the host is not reached."""
+        """Connect to an address.
+
+        Raises `ConnectionRefusedError` where no process listens, `TimeoutError` where the link is cut."""
         await asyncio.sleep(self.random.random() * _HOP_S)
         own, given_up = host_of(CURRENT.get()), self.loop.now_s + _CONNECT_S
         while not self.links.is_whole(own, str(host)):
@@ -146,12 +148,12 @@ class Network:
 
 
 def host_of(process: Process) -> str:
-    """Where a process runs: its name begins with that."""
+    """Return the host of a process: the first part of its name."""
     return process.name.partition(".")[0]
 
 
 class Listener:
-    """What `create_server` answers."""
+    """Server that `create_server` returns."""
 
     def __init__(
         self, network: Network, factory: Callable[[], Any], address: Address, process: Process, start: bool
@@ -175,7 +177,7 @@ class Listener:
         self._network.free(self.address)
 
     async def wait_closed(self) -> None:
-        """Connections are their own."""
+        """Do nothing: connections outlive their listener."""
 
     def is_serving(self) -> bool:
         return self.serving
@@ -189,13 +191,13 @@ class _Name:
         return self
 
     def listen(self, backlog: int) -> None:
-        """Nobody is refused here."""
+        """Do nothing: the backlog is unbounded."""
 
     def __enter__(self) -> _Name:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is open."""
 
     def getsockname(self) -> Address:
         return self._address
@@ -283,7 +285,7 @@ class Transport(asyncio.Transport):
     # Between the two ends
 
     def call(self, call: Callable[[], None]) -> None:
-        """`call` soon, as the process that this end is of."""
+        """Schedule `call` as the process of this end."""
         self._loop.call_soon(call, context=self.process.context())
 
     def _send(self, content: bytes) -> None:
@@ -304,15 +306,15 @@ class Transport(asyncio.Transport):
             self._loop.call_later(delay, self._arrive, context=self.process.context())
 
     def arrive_after(self, delay_s: float) -> None:
-        """What was held is sent once more."""
+        """Deliver the held data after `delay_s`."""
         self._loop.call_later(delay_s, self._arrive, context=self.process.context())
 
     def forget(self) -> None:
-        """Whoever has sent what did not arrive yet will not send it again."""
+        """Drop the data that has not arrived: its sender will not retransmit it."""
         self._inbox.clear()
 
     def reset(self) -> None:
-        """The system is told that there is no such connection any more."""
+        """Reset the connection at this end."""
         if not self._closing:
             self._closing = True
             self._inbox.clear()
@@ -380,7 +382,7 @@ class Transport(asyncio.Transport):
                 self.protocol.connection_lost(error)
 
     def _died(self) -> None:
-        """The system closes the sockets of a process that is gone."""
+        """Close the socket of a dead process, as the system does."""
         if not self._closing:
             self._closing = self._lost = True
             self.peer._end()

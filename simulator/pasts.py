@@ -1,8 +1,8 @@
-"""Acts that bring a past back or take a part of the world away: what is restored, cloned, lost, damaged.
+"""Acts that restore an older disk, clone, lose or damage one.
 
-Each tells the model precisely what may be gone by it: what was neither committed to the bucket nor on the
-disk that is left. What the bucket held is never deleted and its offsets never given out again; a partition
-that can no longer be told from another one may refuse, and says so.
+Each tells the model precisely which records may be lost: those neither committed to the bucket nor on the
+remaining disk. Objects of the bucket must never be deleted, and their offsets never assigned again; a
+partition whose identity is in doubt may refuse requests with an error that says so.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _archived(world: SimWorld, topic: TopicModel, partition: PartitionModel) -> 
 
 
 async def copy_disk(world: SimWorld, random: Random) -> None:
-    """Somebody copies the disk, while the node runs or is stopped for it. Old copies are kept for long."""
+    """Copy the disk, while the node runs or is stopped for it; seldom when there is a copy already."""
     if world.disk_copy is not None and random.random() < 0.8:
         return
     await world.settle()
@@ -67,7 +67,7 @@ async def copy_disk(world: SimWorld, random: Random) -> None:
 
 
 async def restore_disk(world: SimWorld, random: Random) -> None:
-    """The disk is lost, and the copy takes its place."""
+    """Put the copy in place of the disk."""
     copied = world.disk_copy
     if copied is None:
         return
@@ -89,7 +89,7 @@ async def restore_disk(world: SimWorld, random: Random) -> None:
 
 
 async def _archive_what_the_copy_lacks(world: SimWorld, random: Random) -> None:
-    """A topic that is in the bucket, and that the node will not know."""
+    """Create and archive a topic that the copy of the disk does not know."""
     topic = await create(world, random, "tiered", 1)
     if topic is not None:
         batches = [values_of(world, 1, 400) for _ in range(20)]
@@ -137,7 +137,7 @@ def _past(world: SimWorld, copied: DiskCopy) -> None:
 
 
 async def lose_partition(world: SimWorld, random: Random) -> None:
-    """A partition's directory is lost."""
+    """Lose a partition's directory."""
     there = list(world.partitions())
     if not there:
         return
@@ -162,7 +162,7 @@ async def lose_partition(world: SimWorld, random: Random) -> None:
 
 
 async def lose_metadata(world: SimWorld, random: Random) -> None:
-    """The metadata log is lost: nobody knows any topic, and nothing of them may be deleted."""
+    """Lose the metadata log: no topic is known, and no data of them may be deleted."""
     await world.settle()
     world.machine.kill()
     world.machine.platter.forget(world.machine.log_dirs[0] / METADATA)
@@ -177,7 +177,7 @@ async def lose_metadata(world: SimWorld, random: Random) -> None:
 
 
 async def flip_bit(world: SimWorld, random: Random) -> None:
-    """One bit of one file rots while nobody looks."""
+    """Flip one bit of one file while the node is down."""
     await world.settle()
     if random.random() < 0.5:
         await world.stop()
@@ -204,7 +204,7 @@ def _flip(file: File, bit: int) -> None:
 
 
 async def clone_disk(world: SimWorld, random: Random) -> None:
-    """A copy of the machine is started beside it, on the same bucket; it is found out some time later."""
+    """Start a copy of the machine beside it on the same bucket, write to both, and stop the copy later."""
     await world.settle()
     await world.stop()
     world.machine.kill()
@@ -253,7 +253,7 @@ async def clone_disk(world: SimWorld, random: Random) -> None:
 
 
 async def _both_are_written_to(world: SimWorld, random: Random, other: Machine) -> None:
-    """Enough for segments to roll. Nobody is promised what only the clone was given."""
+    """Produce to both nodes until segments roll. Records that only the clone got may be lost."""
     for topic, partition in [one for one in world.partitions() if one[0].tiered]:
         batches = [values_of(world, 1, 400) for _ in range(random.choice((0, 12, 20)))]
         world.spawn(send(world, topic, partition, batches, CompressionType.NONE))
@@ -263,9 +263,9 @@ async def _both_are_written_to(world: SimWorld, random: Random, other: Machine) 
 
 
 async def new_disk(world: SimWorld, random: Random) -> None:
-    """The disk is lost, and a new one takes the prefix over: `firn.remote.recover`, as an operator does it.
+    """Replace the disk and recover the prefix on the new one with `firn.remote.recover`, as an operator does.
 
-    Everything that the bucket has comes back, of topics without an archive the name.
+    All data of the bucket comes back; of topics without an archive, their names.
     """
     cluster = world.bucket.objects.get(CLUSTER_KEY)
     listed = world.bucket.objects.get(TOPICS_KEY)
@@ -338,7 +338,7 @@ async def _replace_bucket(world: SimWorld, objects: dict[str, Object], what: str
 
 
 async def without_url(world: SimWorld, random: Random) -> None:
-    """The node is started without its bucket for a while."""
+    """Start the node without `firn.remote.url` for a while."""
     await world.settle()
     await world.stop()
     world.machine.kill()

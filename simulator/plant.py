@@ -66,14 +66,14 @@ def _swap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """What a step that was forgotten does."""
+    """Stand in for a step that a defect leaves out."""
 
 
 # The local log
 
 
 def fsync_error_ignored() -> None:
-    """A failed fsync counts as done."""
+    """Treat a failed fsync as a success."""
 
     def make(flush: Any) -> Any:
         def ignoring(self: Any) -> None:
@@ -86,17 +86,17 @@ def fsync_error_ignored() -> None:
 
 
 def fsync_forgotten() -> None:
-    """Segments are never flushed, and the recovery point moves all the same."""
+    """Never flush segments, but advance the recovery point."""
     _swap(hot_segment.Segment, "flush", lambda _: _nothing)
 
 
 def flush_messages_ignored() -> None:
-    """`flush.messages` is accepted, and the acknowledgement does not wait for it."""
+    """Acknowledge appends before the flush that `flush.messages` asks for."""
     hot_log.LocalLog.flush_due = property(lambda self: False)  # type: ignore[assignment,method-assign]
 
 
 def index_error_after_the_write() -> None:
-    """An index entry that cannot be written refuses a batch that is in the file already."""
+    """Refuse a batch for a failed index entry when it is in the log file already."""
 
     def index(self: Any, last_offset: int, position: int, newest: tuple[int, int]) -> None:
         self.offset_index.append(last_offset, position)
@@ -107,12 +107,12 @@ def index_error_after_the_write() -> None:
 
 
 def cleaned_not_flushed() -> None:
-    """What was compacted takes the place of what it was copied from before it is on the device."""
+    """Swap in a compacted segment without an fsync."""
     _swap(copying, "fsync_file", lambda _: _nothing)
 
 
 def append_error_swallowed() -> None:
-    """A batch that the disk refused is acknowledged."""
+    """Acknowledge a batch that the disk refused."""
 
     def make(append: Any) -> Any:
         def swallowing(self: Any, *args: Any) -> None:
@@ -141,13 +141,13 @@ def recovery_loses_the_last_batch() -> None:
 
 
 def recovery_forgets_producers() -> None:
-    """What is remembered of idempotent producers does not survive a crash."""
+    """Forget the state of idempotent producers in a recovery after a crash."""
     _swap(recovery, "replay_producers", lambda _: _nothing)
     _swap(recovery, "replay_batch", lambda _: _nothing)
 
 
 def clean_marker_stays() -> None:
-    """The marker of a clean stop is not taken away, so a crash looks like one, too."""
+    """Keep the marker of a clean stop at the start, so that a crash looks like a clean stop."""
 
     def take(self: Any) -> bool:
         return any(entry.name == log_dir.CLEAN_SHUTDOWN for entry in self._world.disk.list(self.path))
@@ -156,17 +156,17 @@ def clean_marker_stays() -> None:
 
 
 def duplicates_accepted() -> None:
-    """Sequence numbers are not looked at."""
+    """Do not check sequence numbers."""
     _swap(hot_producers.ProducerStates, "check", lambda _: lambda self, *_: None)
 
 
 def epoch_not_noted() -> None:
-    """No leader epoch is ever written down."""
+    """Do not note leader epochs."""
     _swap(LeaderEpochs, "assign", lambda _: lambda self, epoch, start_offset: False)
 
 
 def names_not_flushed() -> None:
-    """Directories are not flushed, so new files of a partition have no durable name."""
+    """Do not flush partition directories, so that new files have no durable names."""
 
     def make(fsync_dir: Any) -> Any:
         def forgetting(self: Any, path: Any) -> None:
@@ -180,7 +180,7 @@ def names_not_flushed() -> None:
 
 
 def partition_metadata_not_flushed() -> None:
-    """The file that says whose a directory is may be torn by a crash."""
+    """Write `partition.metadata` without an fsync, so that a crash may tear it."""
 
     def make(write: Any) -> Any:
         def unflushed(disk: Any, path: Any, data: Any, *, fsync: bool = True) -> None:
@@ -210,12 +210,12 @@ def half_a_line_believed() -> None:
 
 
 def deletion_acknowledged_at_once() -> None:
-    """DeleteRecords is answered before a checkpoint tells of it."""
+    """Acknowledge DeleteRecords before the checkpoint is durable."""
     _swap(LogManager, "durable_start", lambda _: lambda self, log: log.log_start_offset)
 
 
 def deletion_goes_too_far() -> None:
-    """DeleteRecords takes the segment along that the offset lies in."""
+    """Delete the segment in which the offset of DeleteRecords lies, too."""
 
     def make(delete: Any) -> Any:
         def generous(self: Any, offset: int) -> Any:
@@ -229,7 +229,7 @@ def deletion_goes_too_far() -> None:
 
 
 def files_go_in_any_order() -> None:
-    """A segment that cannot be unlinked stays, and those behind it go."""
+    """Go on to delete later segments after one that cannot be unlinked."""
 
     def all_of_them(disk: Any, paths: Any, latch: Any) -> int:
         file_deletion.delete(disk, paths)
@@ -239,7 +239,7 @@ def files_go_in_any_order() -> None:
 
 
 def retention_ten_times_too_early() -> None:
-    """`retention.ms` is taken for a tenth of what it says."""
+    """Use a tenth of `retention.ms`."""
 
     def make(limits_of: Any) -> Any:
         def hasty(*args: Any, **kwargs: Any) -> Any:
@@ -281,7 +281,7 @@ def checkpoint_ahead() -> None:
 
 
 def judged_without_head() -> None:
-    """This node's metadata is believed, whatever HEAD says. One place of several would stop all the same."""
+    """Believe this node's metadata whatever HEAD says, in each of the checks: one alone would catch it."""
 
     def ours(entry: Any, head: Any) -> HeadVerdict:
         is_written = entry is None or (head is not None and head.manifest_key == entry.manifest_key)
@@ -310,7 +310,7 @@ def unknown_topics_swept() -> None:
 
 
 def head_unconditional() -> None:
-    """HEAD is written over whatever is there, and nobody asks whose the prefix is."""
+    """Overwrite HEAD without a condition, and do not check the owner of the prefix."""
     judged_without_head()
     _swap(
         ChainStore,
@@ -322,13 +322,13 @@ def head_unconditional() -> None:
 
 def _never_displaced() -> None:
     async def unasked(self: Any, max_age_ms: int = 0) -> None:
-        """As if nobody else could be there."""
+        """Skip the check for another owner."""
 
     _swap(Fence, "check", lambda _: unasked)
 
 
 def told_before_the_commit() -> None:
-    """The partition hears that its bytes are remote before they are committed."""
+    """Report bytes to the partition as remote before the entry is committed."""
 
     def make(settle: Any) -> Any:
         async def hasty(self: Any, proposal: Any) -> None:
@@ -341,7 +341,7 @@ def told_before_the_commit() -> None:
 
 
 def dropped_objects_go_before_the_commit() -> None:
-    """What a manifest drops is deleted while the one that names it is still current."""
+    """Delete the objects that a manifest drops while the manifest that names them is still current."""
 
     def make(settle: Any) -> Any:
         async def hasty(self: Any, proposal: Any) -> None:
@@ -355,7 +355,7 @@ def dropped_objects_go_before_the_commit() -> None:
 
 
 def lost_answer_erases() -> None:
-    """Objects of an attempt that failed are deleted at once, though a write may be late, or done."""
+    """Delete the manifest of a failed attempt at once, although the write may be late or done."""
 
     def make(publish: Any) -> Any:
         async def erasing(self: Any, entry: Any, chain: Any) -> None:
@@ -376,7 +376,7 @@ def _refusals_are_failures(is_failure: Any) -> Any:
 
 
 def tiering_stopped_by_refusals() -> None:
-    """What the store refuses of one object is taken for a store that does not serve: nothing is copied."""
+    """Take a refusal of one object for a failure of the store, which stops all copies."""
     _swap(tiering_manager, "is_failure", _refusals_are_failures)
 
 
@@ -386,7 +386,7 @@ def cold_reads_stopped_by_refusals() -> None:
 
 
 def chunks_not_verified() -> None:
-    """What comes from the bucket is served without a look at its checksums."""
+    """Serve chunks from the bucket without verifying their checksums."""
 
     def unverified(data: Any, chunk: Any, table: Any) -> Any:
         view = memoryview(data).toreadonly()
@@ -398,12 +398,12 @@ def chunks_not_verified() -> None:
 
 
 def appends_not_held() -> None:
-    """After a start records are taken before HEAD was compared with the metadata."""
+    """Accept records after a start before HEAD is compared with the metadata."""
     _swap(Partition, "hold_appends", lambda _: _nothing)
 
 
 def archive_not_fitted() -> None:
-    """A log whose disk was lost begins at 0 again, whatever the archive holds."""
+    """Begin a log whose disk was lost at 0, whatever the archive holds."""
     _swap(Applier, "_entry", lambda _: lambda self, tip: None)
 
 
@@ -411,12 +411,12 @@ def archive_not_fitted() -> None:
 
 
 def metadata_not_flushed() -> None:
-    """Changes of metadata are answered before they are on the disk."""
+    """Respond to changes of metadata before they are on the disk."""
     _swap(MetadataLog, "flush", lambda _: _nothing)
 
 
 def snapshot_without_the_archive() -> None:
-    """A snapshot of the metadata leaves out what the bucket holds."""
+    """Leave the catalog entries out of metadata snapshots."""
 
     def make(frames: Any) -> Any:
         def forgetful(image: Any) -> Iterator[Any]:
@@ -448,7 +448,7 @@ def overrides_dropped() -> None:
 
 
 def acknowledged_before_the_mark() -> None:
-    """What was appended for groups counts as committed, before the device has it."""
+    """Treat appended records of groups as committed before they are on the device."""
 
     def make(advance: Any) -> Any:
         def hasty(self: Any) -> None:
@@ -461,7 +461,7 @@ def acknowledged_before_the_mark() -> None:
 
 
 def groups_not_replayed() -> None:
-    """Members of classic groups are in the log, and nobody reads them when it is loaded."""
+    """Do not replay the metadata of classic groups when a log is loaded."""
 
     def make(rows: Any) -> Any:
         def forgetful(self: Any, *args: Any) -> Iterator[Any]:
@@ -475,7 +475,7 @@ def groups_not_replayed() -> None:
 
 
 def revert_keeps_state() -> None:
-    """A write that failed is answered so, and what it has changed stays."""
+    """Respond with an error to a failed write, but keep its changes of the state."""
 
     def keeping(self: Any, offset: int) -> None:
         self._offset = min(self._offset, offset)
@@ -496,7 +496,7 @@ def last_commit_not_loaded() -> None:
 
 
 def deletions_not_replayed() -> None:
-    """Positions that were deleted are there again when the log is loaded."""
+    """Ignore deletions of offsets when a log is loaded."""
 
     def make(rows: Any) -> Any:
         def forgetful(self: Any, *args: Any) -> Iterator[Any]:
@@ -536,7 +536,7 @@ BADLY_PLANTED: Final = "NOT PLANTED WELL"
 
 
 def find(defect: Defect, most: int, first: int = 1) -> tuple[int, str] | None:
-    """How many histories it took until one failed that is clean without the defect, and how it failed."""
+    """Play histories until one fails that is clean without it; return their number and the failure."""
     for count, seed in enumerate(range(first, first + most), 1):
         plan = draw(seed, _KINDS.get(defect))
         outcome = play_apart(plan, before=defect)

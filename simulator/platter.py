@@ -1,9 +1,9 @@
-"""What a disk holds: what the system shows, and what of it is still there after the power failed.
+"""Content of a disk: the visible state, and the durable one that a loss of power leaves.
 
-A file is durable as of its last fsync, a directory's names as of their last `fsync_dir`. What came after
-may be lost, torn at any byte or kept, by draw: all of it up to some moment, or of each file and directory
-by itself; changes of names are whole. A failed fsync may drop what it should have written: it can be read
-until the power fails, and no later fsync writes it.
+A file is durable as of its last fsync, a directory's names as of their last `fsync_dir`. Later changes may be
+lost, torn at any byte or kept, by draw: all of them from some moment on, or each file's and directory's by
+itself; changes of names are atomic. A failed fsync may drop the data that it should have written: reads see
+it until the power fails, and no later fsync writes it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class File:
         self.pending.clear()
 
     def drop_dirty(self) -> None:
-        """What a failed fsync leaves: nothing is dirty any more, and nothing was written."""
+        """Drop the dirty data without writing it, as a failed fsync may."""
         self.pending.clear()
 
     def forget_some(self, random: Random) -> None:
@@ -125,7 +125,7 @@ Node = File | Directory
 
 
 class Loss(Enum):
-    """What becomes of all that is not durable when the power fails."""
+    """Fate of data that is not durable when the power fails."""
 
     ALL = "all of it is lost"
     LATEST = "what came last is lost, and torn where it begins"
@@ -170,7 +170,7 @@ class Platter:
     # Names
 
     def create(self, path: PurePath) -> File:
-        """The file at `path`, made where there is none."""
+        """Return the file at `path`; create it if there is none."""
         parent = self.directory(path.parent)
         node = parent.names.get(path.name)
         if isinstance(node, Directory):
@@ -187,7 +187,7 @@ class Platter:
         parent.change((path.name, Directory()))
 
     def make_root(self, path: PurePath) -> None:
-        """A directory with all above it, durable: where a disk is mounted."""
+        """Create a durable directory with its parents: a mount point."""
         above = self.root
         for name in _parts(path):
             node = above.names.setdefault(name, Directory())
@@ -226,8 +226,9 @@ class Platter:
     # What happens to disks
 
     def lose_power(self, random: Random, mode: Loss, unholed: str = "") -> None:
-        """What is not durable is lost, torn or kept; nobody holds a lock any more. Files in directories of
-        the name `unholed` are torn where others would have holes."""
+        """Lose, tear or keep the data that is not durable, by `mode`; drop all locks.
+
+        Files in directories named `unholed` are torn where others would get holes."""
         numbers: list[int] = []
         for node in self._nodes():
             numbers += (entry[0] for entry in node.pending)
@@ -267,7 +268,7 @@ class Platter:
         self.locks.clear()
 
     def _nodes(self) -> Iterator[Node]:
-        """All that a name leads to, seen or durable; more than once where there are several."""
+        """Yield all files and directories with a visible or durable name; some more than once."""
         waiting: list[Node] = [self.root]
         while waiting:
             node = waiting.pop()
@@ -277,7 +278,7 @@ class Platter:
                 waiting += (one for name, one in node.durable.items() if node.names.get(name) is not one)
 
     def copy(self) -> Platter:
-        """The disk as it is now, on another medium, all of it durable; locked by nobody."""
+        """Return a copy of the visible disk, all of it durable, without locks."""
         other = Platter()
         other.root = _copy(self.root)
         return other
@@ -291,18 +292,18 @@ class Platter:
         yield from _files(str(below), node)
 
     def durable_file(self, path: PurePath) -> bytes | None:
-        """What would be left of a file if the power failed now and all was lost; None without a name."""
+        """Return the durable bytes of a file; None without a durable name."""
         node: Node | None = self.root
         for name in _parts(path):
             node = node.durable.get(name) if isinstance(node, Directory) else None
         return bytes(node.durable) if isinstance(node, File) else None
 
     def forget(self, path: PurePath) -> None:
-        """Whatever is at `path` is lost for good, durable or not."""
+        """Remove `path` for good, durable or not."""
         parent = self.directory(path.parent)
         for names in (parent.names, parent.durable):
             names.pop(path.name, None)
-        # Nor does a loss of power come back to what was done to it.
+        # Remove its pending changes too: a loss of power must not restore the name.
         kept = (
             (number, tuple(one for one in names if one[0] != path.name)) for number, names in parent.pending
         )

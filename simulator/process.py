@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 class Life(Enum):
-    """What a process can be."""
+    """State of a process."""
 
     RUNNING = "running"
     STOPPED = "stopped"
-    """by SIGSTOP: nothing of it runs until it is continued"""
+    """by SIGSTOP: nothing of it runs until SIGCONT"""
     DEAD = "dead"
 
 
@@ -45,11 +45,11 @@ class Process:
         self._context.run(NODES.set, {})
 
     def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """`call` as this process; what it schedules is this process's."""
+        """Run `call` as this process; callbacks that it schedules belong to it."""
         return self._context.copy().run(call, *args, **kwargs)
 
     def context(self) -> contextvars.Context:
-        """A context in which whatever runs is this process."""
+        """Return a context that runs code as this process."""
         return self._context.copy()
 
     def stop(self) -> None:

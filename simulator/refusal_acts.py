@@ -30,14 +30,14 @@ _MOST_TOPICS: Final = 4
 BATCHES: Final = 12
 SETTLES_S: Final = 20.0
 BACK_S: Final = 60.0
-"""Who was refused for long asks again every 30 s."""
+"""A node that was refused for long retries every 30 s."""
 _PAUSE_S: Final = 0.3
 _ASKED_S: Final = 3.0
-"""for so long consumers have been refused before others read"""
+"""Time for which consumers are refused before others read."""
 
 
 async def refuse_objects(world: SimWorld, random: Random) -> None:
-    """Of one topic: its writes, or its reads, or its objects lie in an archive class."""
+    """Let the store refuse one topic's writes or reads, or put its objects into an archive class."""
     if sum(not topic.deleted for topic in world.topics) >= _MOST_TOPICS or not await _is_at_peace(world):
         return
     denied = await create(world, random, "tiered", PARTITIONS, CONFIGS)
@@ -85,7 +85,7 @@ async def refuse_objects(world: SimWorld, random: Random) -> None:
 
 
 async def _is_at_peace(world: SimWorld) -> bool:
-    """Nothing else is wrong, with this process or before it; as far as the act can see to that."""
+    """End all faults; return whether the node runs without any effect of earlier ones."""
     if world.excuse or world.bucket_damaged or world.store_faults.has_flipped:
         return False
     world.faults.on.clear()
@@ -119,7 +119,7 @@ async def _fill(world: SimWorld, topic: TopicModel) -> None:
 
 
 async def _read_for_ever(world: SimWorld, topic: TopicModel, partition: PartitionModel, at: int) -> None:
-    """A consumer that asks again whatever it is answered."""
+    """Fetch for ever, whatever the response."""
     client = Client(world.machine.address)
     try:
         while True:

@@ -1,4 +1,4 @@
-"""Producers: what they send, what they are answered, and what the model is told of it."""
+"""Producers: they send batches, and note requests and responses in the model."""
 
 from __future__ import annotations
 
@@ -119,5 +119,5 @@ async def send_idempotent(
 
 
 async def send_one(world: SimWorld, topic: TopicModel, partition: PartitionModel) -> None:
-    """One record, now."""
+    """Produce one record."""
     await send(world, topic, partition, [values_of(world, 1, 10)], CompressionType.NONE)

@@ -13,7 +13,7 @@ _NUMBERS = re.compile(r"[0-9a-f-]{36}|\d+")
 
 
 def kind_of(problem: str) -> str:
-    """What is wrong without the numbers in it, which change when acts are taken out.
+    """Return the problem without its numbers, which change when acts are removed.
 
     >>> kind_of("t1-0: its end went back from 28 to 0")
     't#-#: its end went back from # to #'
@@ -29,7 +29,8 @@ def shrink(
     before: Callable[[], None] | None = None,
     play: Callable[..., Outcome] = play_apart,
 ) -> tuple[Plan, Outcome]:
-    """The smallest plan found in that time, and how it goes. `play` is its world's."""
+    """Return the smallest plan with the same problem found in that time, and its outcome. `play`: of its
+    world."""
     wanted = kind_of(problem)
     deadline = time.monotonic() + seconds
     best, best_outcome = plan, play(plan, before=before)

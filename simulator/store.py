@@ -1,8 +1,8 @@
-"""An object store that is slow, fails, lies about its success, and brings bodies that are not what was sent.
+"""An object store that is slow, fails, reports wrong results, and returns damaged bodies.
 
-`Bucket` is what lies there, the same for all processes; `SimStore` is one process's client of it. Calls are
-made by threads and take virtual time, so the bucket changes between them. An answer that is lost leaves what
-was done; a write may even be done after its caller was told that it failed.
+`Bucket` holds the objects for all processes; `SimStore` is one process's client of it. Threads make the
+calls, which take virtual time, so the bucket changes between them. A call whose response is lost is done; a
+write may even be done after it was reported as failed.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Deletion(NamedTuple):
 
 
 class Bucket:
-    """What is there now. `on_delete` sees each deletion before it is done, `on_write` each write: the key,
-    the bytes, and those that they replace."""
+    """Objects of the bucket. `on_delete` is called before each deletion, `on_write` before each write with
+    the key, the new bytes and the old ones."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
@@ -73,12 +73,12 @@ class Bucket:
             del self.objects[key]
 
     def copy(self) -> dict[str, Object]:
-        """What is there now, for a later rollback."""
+        """Copy the objects, for a later rollback."""
         return dict(self.objects)
 
 
 class Verdict(Enum):
-    """What becomes of one call."""
+    """Outcome of one call."""
 
     DONE = "done"
     FAILS = "fails, nothing is done"
@@ -93,13 +93,13 @@ class Verdict(Enum):
 
 
 class StoreFaults(Protocol):
-    """Which calls fail, and how. Asked once for each call, in the order of the calls."""
+    """Chooses the calls that fail, and how. Called once for each call, in their order."""
 
     def judge(self, call: str, key: str) -> Verdict:
-        """What becomes of this call."""
+        """Return the outcome of this call."""
 
     def latency_s(self, call: str) -> float:
-        """Seconds that this call takes beyond the usual."""
+        """Return the seconds that this call takes beyond the usual."""
 
 
 class NoStoreFaults:
@@ -137,7 +137,7 @@ class SimStore:
         self.calls = 0
 
     def verifies_uploads(self) -> bool:
-        """It takes what arrives, so what was sent has to be proved."""
+        """Return False: the store checks no checksum, so the uploader has to."""
         return False
 
     # Writes
@@ -245,7 +245,7 @@ class SimStore:
         return bool(done)
 
     def _begin(self, call: str, key: str) -> Verdict:
-        """The time before the call is done, and what the store says instead of doing it."""
+        """Spend the latency of a call; raise the error that it draws, or return its verdict."""
         if self._threads.current() is None:
             raise AssertionError(f"{call} {key}: the store is asked on the event loop")
         self.calls += 1
@@ -269,7 +269,7 @@ class SimStore:
         return found
 
     def _arrives(self, key: str, data: bytes, verdict: Verdict, *, whole: bool) -> bytes:
-        """A body on its way to the process. One that is cut is noticed by its length, as clients do."""
+        """Return a body as the process gets it. A cut body is noticed by its length, as clients do."""
         self._threads.spend_up_to(_CALL_S)
         if verdict in (Verdict.LOST, Verdict.LATE) or (verdict is Verdict.CUT and whole):
             raise StoreUnavailable(f"get {key}: the body ends early")

@@ -76,7 +76,7 @@ class Case(NamedTuple):
 
 
 class Result(NamedTuple):
-    """How a run went: `outcome` in a word or two, `problem` where a promise was broken."""
+    """Result of a run: `outcome` in a word or two, `problem` if a promise was broken."""
 
     case: Case
     outcome: str
@@ -122,7 +122,7 @@ class Forks:
         return (Result(case, UNREACHED, None) for cases in self._waiting.values() for case in cases)
 
     def end(self, result: Result) -> None:
-        """The end of a child."""
+        """Send the result to the parent and end this child."""
         with os.fdopen(self._pipe, "wb") as pipe:
             pickle.dump(result, pipe)
         os._exit(0)
@@ -177,7 +177,7 @@ class StoreAt:
 
     @property
     def has_flipped(self) -> bool:
-        """Whether anything was damaged on its way, which is for an operator to repair afterwards."""
+        """Return whether a bit was flipped on its way to the bucket, which an operator repairs afterwards."""
         case = self._forks.case
         return self.struck and case is not None and case.what == Verdict.FLIPPED.name
 
@@ -211,7 +211,7 @@ def _world(disk: DiskAt, store: StoreAt) -> SimWorld:
 
 
 class Workload(NamedTuple):
-    """What the workload calls, and the files and objects that it leaves, with their sizes."""
+    """Calls of the workload, and the files and objects that it leaves, with their sizes."""
 
     disk_calls: list[tuple[str, Path]]
     store_calls: list[tuple[str, str]]
@@ -256,7 +256,7 @@ class Player:
         self._outcome = QUIET
 
     def play(self) -> list[Result]:
-        """In this process; what it leaves behind ends with it (`apart`)."""
+        """Play the workload in this process, which `apart` ends afterwards."""
         handlers = logging.getLogger("service").handlers
         handler = next(one for one in handlers if isinstance(one, NodeLogs))
         handler.on_line = lambda _, text: self._lines.append(text) if self.forks.case else None

@@ -36,7 +36,7 @@ class Thread:
 
 
 class _Waiter:
-    """Somebody who waits for a lock, a condition or a job: a thread, or None for the loop."""
+    """Waiter for a lock, a condition or a job: a thread, or None for the loop."""
 
     __slots__ = ("called", "thread")
 
@@ -74,13 +74,13 @@ class SimThreads:
     # For the disk, the store and what is below
 
     def default_pool(self) -> Pool:
-        """For `asyncio.to_thread`."""
+        """Return the pool of `asyncio.to_thread`."""
         if self._default is None:
             self._default = Pool(self, "default", 8)
         return self._default
 
     def current(self) -> Thread | None:
-        """The thread that calls, None for the loop."""
+        """Return the calling thread; None for the loop."""
         return self._threads.get(getcurrent())
 
     def spend(self, seconds: float) -> None:
@@ -96,7 +96,7 @@ class SimThreads:
             self.spend(self._random.random() * seconds)
 
     def start(self, body: Callable[[], None]) -> None:
-        """A new thread, which begins at a drawn time."""
+        """Start a new thread, which begins at a random time."""
 
         def run() -> None:
             try:
@@ -110,7 +110,7 @@ class SimThreads:
         self._loop.wake_at(self._loop.now_s + self._random.random() * _START_S, thread)
 
     def wait(self, waiter: _Waiter, timeout: float | None = None) -> bool:
-        """Until `call` is called with `waiter`: True; or `timeout` seconds went by: False."""
+        """Wait until `call` is called with `waiter`; return False after `timeout` seconds without it."""
         deadline = None if timeout is None else self._loop.now_s + max(timeout, 0.0)
         thread = waiter.thread
         if thread is None:
@@ -130,7 +130,7 @@ class SimThreads:
         return _Waiter(self.current())
 
     def choose(self, waiting: deque[_Waiter]) -> _Waiter:
-        """One of those who wait, taken out: nobody promises them an order."""
+        """Remove a random waiter and return it: waiters have no guaranteed order."""
         index = self._random.randrange(len(waiting))
         chosen = waiting[index]
         del waiting[index]
@@ -138,7 +138,7 @@ class SimThreads:
 
 
 class Lock:
-    """`service.base.threads.Lock`: a drawn one of those who wait gets it next."""
+    """`service.base.threads.Lock`: a random waiter gets it next."""
 
     def __init__(self, threads: SimThreads) -> None:
         self._threads = threads
@@ -238,7 +238,7 @@ class _Result(JobFuture[Any]):
 
 
 class Pool(Executor):
-    """At most `size` threads that take jobs in the order they came."""
+    """Pool of at most `size` threads that take jobs in order of submission."""
 
     def __init__(self, threads: SimThreads, name: str, size: int) -> None:
         self._threads = threads

@@ -30,12 +30,12 @@ TOPIC_KINDS: Final = (
 
 
 def retention_ms_of(kind: str) -> int:
-    """How long records of such a topic are kept; -1: for ever."""
+    """Return ``retention.ms`` of a topic of this kind; -1: for ever."""
     return 20_000 if "expiring" in kind else -1
 
 
 def configs_of(random: Random, kind: str) -> dict[str, str]:
-    """What a topic of this kind is made with."""
+    """Return the settings with which a topic of this kind is created."""
     configs = {
         "internal.segment.bytes": str(random.choice((700, 1500, 6000))),
         "retention.ms": str(retention_ms_of(kind)),

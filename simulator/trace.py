@@ -1,4 +1,4 @@
-"""What happened, in order: a hash that tells whether two runs are the same, and lines for people."""
+"""Trace of events in order: a hash that shows whether two runs are the same, and lines for people."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Line(NamedTuple):
 
 
 class Trace:
-    """Everything counts for the hash; what `tell` is given is kept for the transcript."""
+    """Trace of a history: all events go into the hash; lines of `tell` are kept for the transcript."""
 
     def __init__(self, now_s: Callable[[], float], *, keep_all: bool = False) -> None:
         self._now_s = now_s

@@ -1,4 +1,4 @@
-"""What the sweep plays again and again (`simulator.sweep`): every kind of call is in it, at least once."""
+"""Workload that the sweep (`simulator.sweep`) repeats: every kind of call is in it, at least once."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def _restart(world: SimWorld) -> None:
 
 
 async def _commit(world: SimWorld) -> None:
-    """Of a group without members, on a topic whose deletion nobody asks for."""
+    """Commit offsets of a group without members, on a topic that is not deleted."""
     await _group(world, "simple", 0)
 
 

@@ -78,7 +78,7 @@ SETTINGS: Final = {
 
 
 def joinable(machine: str) -> dict[str, str]:
-    """Settings that are stronger than `SETTINGS`: of a node that others could join."""
+    """Return settings, stronger than `SETTINGS`, of a node that others can join."""
     return {
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"1@{machine}:9093",
@@ -161,7 +161,7 @@ class SimWorld:
         self.latest_wall_ms = max(self.latest_wall_ms, self.machine.clock.now_ms())
 
     async def descriptors_are_bound(self) -> None:
-        """When all is quiet a node has as much open as its partitions and its bound allow."""
+        """Check that a quiet node has no more files open than its partitions and its cache may need."""
         run = self.machine.run
         assert run is not None
         # The metadata log counts twice: a segment that was sealed is let go by the next flush.
@@ -177,7 +177,7 @@ class SimWorld:
             await asyncio.sleep(5.0)
 
     def real_ms(self) -> int:
-        """The wall clock as it would be had nobody set it."""
+        """Return the wall clock time without any changes of the clock."""
         return BEGAN_MS + int(self.loop.time() * 1000)
 
     def partitions(self) -> Iterable[tuple[TopicModel, PartitionModel]]:
@@ -189,7 +189,7 @@ class SimWorld:
     # The node
 
     async def start(self, *, wait: bool = True) -> State:
-        """A process of the node; where it is waited for, until it is ready or has ended."""
+        """Start a process of the node; with `wait`, return once it is ready or has ended."""
         last = self.machine.run
         if last is not None and last.state is not State.STOPPED:
             for _, partition in self.partitions():
@@ -238,7 +238,7 @@ class SimWorld:
             await asyncio.sleep(_LOOK_S)
 
     def ended_for_a_reason(self) -> None:
-        """A node that ended by itself says why, and something was done to it."""
+        """Check that a node ended by itself only after a fault. Raises `Violation`."""
         run = self.machine.run
         if run is None:
             return
@@ -248,7 +248,7 @@ class SimWorld:
             raise Violation(f"{run.name} {run.state.value}, and nothing was wrong: {run.reason}")
 
     async def lose_power(self, loss: Loss) -> None:
-        """What was flushed stays, and what the bucket has; the model is told what may be gone."""
+        """Take the machine's power. Flushed and archived records stay; the model allows other losses."""
         self.machine.kill()
         await asyncio.sleep(_ON_THE_WIRE_S)  # answers that were sent arrive
         promised = {}
@@ -256,7 +256,7 @@ class SimWorld:
             archived = self.archive.live(topic.topic_id, partition.index)[1] if topic.tiered else 0
             at = durable_end(self.machine.platter, self.machine.log_dirs, topic.name, partition.index)
             promised[str(partition)] = max(archived, at)
-            # What a reader saw before it was flushed, and nobody was answered, may go in any topic.
+            # Unflushed and unacknowledged records may be lost in any topic, even if a consumer has read them.
             kept = max(archived, at, partition.answered_end if topic.flushed else 0)
             partition.may_lose_from(kept)
         self.groups.may_lose(self.machine.platter, self.machine.log_dirs, also_answered=False)
@@ -267,7 +267,7 @@ class SimWorld:
     # What was damaged
 
     def excuse_file(self, path: PurePath) -> None:
-        """A file was damaged: what it belongs to may refuse, and must not lose anything silently."""
+        """Note a damaged file: its owner may refuse requests, but must not lose data silently."""
         why = f"a bit of {path} flipped"
         name = path.parent.name
         shared = path.parent in self.machine.log_dirs or name == METADATA
@@ -286,15 +286,16 @@ class SimWorld:
                     self._excuse_tail(topic, partition, Path(path.parent.parent))
 
     def _excuse_tail(self, topic: TopicModel, partition: PartitionModel, log_dir: Path) -> None:
-        """A damaged last batch cannot be told from one that was torn by a crash, nor any that was not
-        flushed from what the power took, before a process has looked for it."""
+        """Allow the loss of a damaged end of the log: a damaged last batch looks like one that a crash tore.
+
+        An unflushed batch looks like a loss of power, too, until a process has checked the directory."""
         left = whole_end(self.machine.platter, self.machine.log_dirs, topic.name, partition.index)
         is_last = left >= max(partition.acked, default=-1) - LONGEST_BATCH
         if is_last or not self.machine.looked_for_losses(log_dir):
             partition.may_lose_from(left)
 
     def excuse_object(self, key: str) -> None:
-        """An object was damaged: its partition may refuse."""
+        """Note a damaged object: its partition may refuse requests."""
         self.bucket_damaged = True
         owner = self.archive.owner(key)
         if owner is None:
@@ -309,7 +310,7 @@ class SimWorld:
         self.background.append(self.loop.create_task(work))
 
     async def settle(self) -> None:
-        """Until everything that was asked for has an answer, or never will have one."""
+        """Wait until every request has its response, or never will have one."""
         while self.background:
             tasks, self.background = self.background, []
             await asyncio.gather(*tasks)
@@ -387,7 +388,7 @@ class SimWorld:
         records: list[Record],
         final: bool,
     ) -> bool:
-        """Where the current epoch ends, and each of the records that were read."""
+        """Check the ends of the current epoch and of each epoch of the records."""
         for asked in sorted({current, *(one.leader_epoch for one in records)}):
             error, epoch, offset = await self.client.end_of_epoch(topic.name, partition.index, asked)
             if error is not ErrorCode.none:
@@ -398,7 +399,7 @@ class SimWorld:
         return True
 
     async def _went_by(self, topic: TopicModel, partition: PartitionModel, offset: int) -> bool:
-        """Whether retention has taken `offset` since it was asked where the log begins."""
+        """Return whether retention has deleted `offset` since the log start was read."""
         return (await self.client.offset(topic.name, partition.index, EARLIEST))[1] > offset
 
     def _unavailable(self, partition: PartitionModel, error: ErrorCode, final: bool) -> bool:
@@ -419,7 +420,7 @@ class SimWorld:
         return None if run is None or run.ended or run.node is None else run.node.partitions()
 
     async def revive(self) -> None:
-        """All faults end; within 30 s everything must be there."""
+        """End all faults; check that everything is back within 30 s."""
         self.tell("all faults end")
         self.faults.on.clear()
         self.store_faults.on.clear()
@@ -443,7 +444,7 @@ class SimWorld:
             raise Violation(f"not everything is alive {ALIVE_S:.0f} s after the faults ended")
 
     def repair_bucket(self, *, heads: bool = False) -> None:
-        """An operator runs `firn repair --write`. What it cannot repair nothing can, and so may stay away."""
+        """Run `firn repair --write`, as an operator does. What it cannot repair may stay lost."""
         for line in self.archive.repair(self.new_uuid, self.machine.clock.now_ms(), heads=heads):
             self.tell(f"firn repair: {line}")
             if "cannot be repaired" in line:
@@ -493,12 +494,11 @@ class SimWorld:
                     raise Violation(f"fsck: {problem}")
 
     def _archive_problems(self) -> list[str]:
-        """What `firn fsck` finds wrong, but in partitions that two nodes wrote to."""
+        """Return the errors that `firn fsck` finds, except in partitions that two nodes wrote to."""
         return [one for one in self.archive.problems() if partition_of(one) not in self.two_writers]
 
     def _written(self, key: str, data: bytes, replaced: bytes | None) -> None:
-        """T6, T7, T13: versions rise, HEAD names what is there, `topics.json` forgets nobody."""
-        self.topics_listed |= key == TOPICS_KEY
+        """Check T6, T7, T13: versions rise, HEAD names an existing manifest, `topics.json` loses no topic."""
         gone = frozenset(topic.topic_id for topic in self.topics if topic.deleted)
         wrong = self.archive.wrong_with_write(key, data, replaced, gone)
         if wrong and not self.bucket_damaged:

@@ -1,24 +1,26 @@
-"""A broker's life with the controller, as a machine: register, catch up, recover logs, serve, move away. [P]
+"""State machine of a broker's registration: register, catch up, recover logs, serve, shut down. [P]
 
-`State` moves as the table `MOVES` says; an illegal move raises. One request at a time is under way: a
-registration while the broker is not registered, heartbeats afterwards. The shell (`membership`) does the
-effects, tells what came of them, and calls `step` with a `Tick` when `next_deadline_ms` is reached.
+`State` moves as the table `MOVES` allows; another move raises. At most one request is pending: a registration
+while the broker is not registered, heartbeats afterwards. The shell (`broker_lifecycle_manager`) runs the
+effects, passes their results to `step`, and calls it with `TimePassed` when `next_deadline_ms` is reached.
 
-    STARTING     not registered, or behind its own registration in the metadata
-    RECOVERING   caught up: the logs are opened; it wants to stay fenced
-    READY        the logs are there; it wants to be unfenced
-    UNFENCED     it serves (and goes on where the controller fences it for a while)
-    LEAVING      controlled shutdown: its leaderships move to others
-    GONE         nothing more is said
+    STARTING     not registered, or the image does not hold the registration yet
+    RECOVERING   caught up: the logs are being opened; heartbeats ask to stay fenced
+    READY        the logs are open; heartbeats ask to be unfenced
+    UNFENCED     serves (a fence that the controller lifts again does not change the state)
+    LEAVING      controlled shutdown: leaderships move to other brokers
+    GONE         no more requests
 
-Timing is Kafka 4.3.1's ``BrokerLifecycleManager``: a heartbeat per interval; 10 ms after one that found it
-not caught up; the second of a controlled shutdown after 50 ms; a change is reported at once, or right after
-the request under way. So is a heartbeat once the connection to the controller broke or another controller is
-known, though not twice within half a second: the controller hears that the broker lives, and does not suspect
-it. Where Kafka waits for the interval after a failed request, this tries again sooner: a heartbeat after half
-a second at most. Where Kafka goes on with heartbeats of an epoch that the controller does not know (any
-more), this registers again, as the same incarnation: that gives the same epoch back, or says who took the id.
-A broker that is leaving and is not known has nothing to move, and goes.
+Timing is that of Kafka 4.3.1's ``BrokerLifecycleManager``: a heartbeat per interval; 10 ms after one that
+found the broker not caught up; the second of a controlled shutdown after 50 ms; a change is sent at once, or
+right after the pending request. Three things differ:
+
+- A heartbeat is also sent when the connection to the controller breaks or the controller changes, at most
+  once in half a second: the controller then does not suspect a living broker.
+- A failed heartbeat is sent again after half a second at most; Kafka waits for the interval.
+- When the controller does not know the broker epoch, the broker registers again with the same incarnation
+  id: it gets the same epoch back, or DUPLICATE_BROKER_REGISTRATION. Kafka goes on with heartbeats of the old
+  epoch. A broker in LEAVING has no leadership left then, and exits.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from service.base.errors import InvariantError
 
 _CATCHING_UP_MS: Final = 10
 _BEHIND_MS: Final = 100
-"""Heartbeats while its own registration was not published yet: they say that it is alive, no more."""
+"""Pause between heartbeats until the image holds the registration: they only keep the session alive."""
 _FIRST_LEAVING_MS: Final = 50
 _FIRST_RETRY_MS: Final = 100
 _HASTE_MS: Final = 500
@@ -61,7 +63,7 @@ MOVES: Final = {
 
 
 class FullDirectories(NamedTuple):
-    """Log directories without room: ``full`` take no records, ``resting`` of them do not replicate either."""
+    """Log directories without room: ``full`` take no records, ``resting`` ones do not replicate either."""
 
     full: tuple[UUID, ...] = ()
     resting: tuple[UUID, ...] = ()
@@ -76,18 +78,18 @@ class Timing(NamedTuple):
     heartbeat_interval_ms: int = 2_000
     """``broker.heartbeat.interval.ms``"""
     answer_timeout_ms: int = 4_500
-    """So long one try may take: half of ``broker.session.timeout.ms``, as in Kafka."""
+    """Longest time of one try: half of ``broker.session.timeout.ms``, as in Kafka."""
     registration_timeout_ms: int = 60_000
     """``initial.broker.registration.timeout.ms``"""
     controlled_shutdown: bool = True
     """``controlled.shutdown.enable``"""
     shutdown_timeout_ms: int = 300_000
-    """The most that a controlled shutdown takes; Kafka's is five minutes, too."""
+    """Longest controlled shutdown; Kafka's is five minutes, too."""
     directory_timeout_ms: int = 30_000
-    """``log.dir.failure.timeout.ms``: a failed directory that the controller does not hear of ends us."""
+    """``log.dir.failure.timeout.ms``: the broker exits if a failed directory is not reported by then."""
 
 
-# What happens
+# Events
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,53 +98,55 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """Time went on."""
+class TimePassed:
+    """Time passed: handle the deadlines that are due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The registration was taken; its epoch is the offset of its record."""
+    """Accepted registration; its epoch is the offset of its record."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswered:
+    """Response to a heartbeat."""
+
     is_caught_up: bool
     is_fenced: bool
     should_shut_down: bool
     moves_leaders: bool = False
-    """the controller moves leaderships away from full directories"""
+    """whether the controller moves leaderships away from full directories"""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The request under way failed: refused with `error`, or lost or too late (None)."""
+    """Failure of the pending request: refused with `error`, or lost or too late (None)."""
 
     error: ErrorCode | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The node is what the metadata says up to `offset`."""
+    """Progress of this node: it has applied the metadata up to `offset`."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class LogsReady:
-    """The logs are recovered: it can serve."""
+    """The logs are recovered: the broker can serve."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerChanged:
-    """The connection to the controller broke, or there is another controller, which has not heard of us."""
+    """The connection to the controller broke, or another controller was elected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """The process is to end."""
+    """SIGTERM: begin a controlled shutdown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +158,14 @@ class DirectoryFailed:
 
 @dataclass(frozen=True, slots=True)
 class RoomChanged:
-    """Other log directories than before are without room."""
+    """The set of log directories without room changed."""
 
     directories: FullDirectories
 
 
 Event = (
     Start
-    | Tick
+    | TimePassed
     | Registered
     | HeartbeatAnswered
     | Failed
@@ -173,17 +177,17 @@ Event = (
     | RoomChanged
 )
 
-# What is to be done
+# Effects
 
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Ask to be registered. Answer with `Registered` or `Failed`."""
+    """Send BrokerRegistration. Its result is `Registered` or `Failed`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Say how it is. Answer with `HeartbeatAnswered` or `Failed`."""
+    """Send BrokerHeartbeat. Its result is `HeartbeatAnswered` or `Failed`."""
 
     epoch: int
     metadata_offset: int
@@ -191,28 +195,28 @@ class Heartbeat:
     want_shut_down: bool
     offline_directories: tuple[UUID, ...] = ()
     cordoned_directories: tuple[UUID, ...] | None = None
-    """None until it has caught up; none ever are"""
+    """None until the broker has caught up, then always empty"""
     full_directories: FullDirectories = NONE_IS_FULL
 
 
 @dataclass(frozen=True, slots=True)
 class Recover:
-    """It knows what it holds: open the logs, and tell `LogsReady`."""
+    """Open the logs: the image has caught up. The shell reports `LogsReady` when they are open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """It is unfenced."""
+    """Begin to serve: the controller has unfenced this broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveAway:
-    """A controlled shutdown begins: leaderships move, clients are still served."""
+    """Begin of a controlled shutdown: leaderships move, clients are still served."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """Close down. `is_failure`: it could not do what it was started for."""
+    """Stop the broker. `is_failure`: it stops because of an error."""
 
     reason: str
     is_failure: bool = False
@@ -222,52 +226,51 @@ Effect = Register | Heartbeat | Recover | Serve | MoveAway | Exit
 
 
 class Lifecycle:
-    """One process's life as a broker. Times are milliseconds of a clock that never goes back."""
+    """Registration of one broker process. Times are milliseconds of a monotonic clock."""
 
     def __init__(self, timing: Timing = Timing()) -> None:  # noqa: B008  # immutable
         self.state = State.STARTING
         self.epoch = -1
-        """of the registration; -1 before the first one"""
+        """broker epoch of the registration; -1 before the first one"""
         self.is_registered = False
         self.is_fenced = True
-        """as the controller said last"""
+        """as in the last heartbeat response"""
         self.moves_leaders = False
-        """whether the controller that answered last moves leaderships away from full directories"""
+        """whether the controller of the last response moves leaderships away from full directories"""
         self.metadata_offset = -1
         self._timing = timing
         self._offline: dict[UUID, int | None] = {}
-        """failed directories: when the controller must have heard of it; None once it has"""
-        self._telling: tuple[UUID, ...] = ()
+        """deadline by which each failed directory must be reported; None once it is"""
+        self._reported: tuple[UUID, ...] = ()
         self._full = NONE_IS_FULL
-        self._is_asking = False
-        self._hurries = False
-        """what is under way is to be followed by another request at once"""
+        self._is_pending = False
+        self._sends_again = False
+        """the next request follows the pending one at once"""
         self._failures = 0
         self._logs_ready = False
-        self._said_leaving = False
-        """the request under way, or the last one, said that it is leaving"""
-        self._heard_leaving = False
+        self._asked_shut_down = False
+        """the newest heartbeat asked for the shutdown"""
+        self._shut_down_acknowledged = False
         self._due_ms: int | None = None
-        self._hastened_ms = -_HASTE_MS
+        self._sent_sooner_ms = -_HASTE_MS
         self._register_by_ms: int | None = None
         self._leave_by_ms: int | None = None
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """Return when a `Tick` is wanted, at the latest."""
+        """Return when `step` needs a `TimePassed`, at the latest; None for never."""
         if self.state is State.GONE:
             return None
-        due = None if self._is_asking else self._due_ms
-        told = [by_ms for by_ms in self._offline.values() if by_ms is not None]
-        deadlines = [one for one in (due, self._register_by_ms, self._leave_by_ms, *told) if one is not None]
-        return min(deadlines, default=None)
+        due = None if self._is_pending else self._due_ms
+        deadlines = (due, self._register_by_ms, self._leave_by_ms, *self._offline.values())
+        return min((one for one in deadlines if one is not None), default=None)
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """What is to be done about `event`, in order. Nothing once it is gone."""
+        """Handle `event` and return its effects in order; none in `State.GONE`."""
         if self.state is State.GONE:
             return []
         effects = self._handle(event, now_ms)
-        effects += self._look_at_the_clock(now_ms)
+        effects += self._check_deadlines(now_ms)
         return effects
 
     def _handle(self, event: Event, now_ms: int) -> list[Effect]:
@@ -278,7 +281,7 @@ class Lifecycle:
             case Registered(epoch):
                 self._registered(epoch, now_ms)
             case HeartbeatAnswered():
-                return self._answered(event, now_ms)
+                return self._heartbeat_answered(event, now_ms)
             case Failed(error):
                 return self._failed(error, now_ms)
             case Published(offset):
@@ -287,45 +290,45 @@ class Lifecycle:
                 self._logs_ready = True
                 if self.state is State.RECOVERING:
                     self._move(State.READY)
-                    self._soon(now_ms)
+                    self._send_soon(now_ms)
             case ControllerChanged():
-                self._hasten(now_ms)
+                self._send_sooner(now_ms)
             case Term():
                 return self._term(now_ms)
             case DirectoryFailed(directory_id):
                 if directory_id not in self._offline:
                     self._offline[directory_id] = now_ms + self._timing.directory_timeout_ms
                     if self.is_registered:
-                        self._soon(now_ms)
+                        self._send_soon(now_ms)
             case RoomChanged(directories):
                 if directories != self._full:
                     self._full = directories
                     if self.is_registered:
-                        self._soon(now_ms)
-            case Tick():
+                        self._send_soon(now_ms)
+            case TimePassed():
                 pass
         return []
 
     def abandon(self) -> None:
-        """Nothing is to be done any more."""
+        """Go to `State.GONE` without an effect."""
         self.state = State.GONE
 
     # -- events
 
     def _registered(self, epoch: int, now_ms: int) -> None:
-        self._asked()
+        self._request_ended()
         self._failures = 0
         self.epoch = epoch
         self.is_registered = True
         self._register_by_ms = None
-        self._in(0, now_ms)
+        self._send_in(0, now_ms)
 
-    def _answered(self, answer: HeartbeatAnswered, now_ms: int) -> list[Effect]:
-        self._asked()
+    def _heartbeat_answered(self, answer: HeartbeatAnswered, now_ms: int) -> list[Effect]:
+        self._request_ended()
         self._failures = 0
         self.is_fenced = answer.is_fenced
         self.moves_leaders = answer.moves_leaders
-        for directory_id in self._telling:
+        for directory_id in self._reported:
             self._offline[directory_id] = None
         interval_ms = self._timing.heartbeat_interval_ms
         effects: list[Effect] = []
@@ -342,32 +345,32 @@ class Lifecycle:
         elif self.state is State.LEAVING:
             if answer.should_shut_down:
                 return [self._exit("the controller has moved all leaderships away")]
-            if self._said_leaving:
-                interval_ms = interval_ms if self._heard_leaving else _FIRST_LEAVING_MS
-                self._heard_leaving = True
-        self._in(interval_ms, now_ms)
+            if self._asked_shut_down:
+                interval_ms = interval_ms if self._shut_down_acknowledged else _FIRST_LEAVING_MS
+                self._shut_down_acknowledged = True
+        self._send_in(interval_ms, now_ms)
         return effects
 
     def _failed(self, error: ErrorCode | None, now_ms: int) -> list[Effect]:
         was_heartbeat = self.is_registered
-        self._asked()
-        self._hurries = False  # nobody is asked again at once who has just failed
+        self._request_ended()
+        self._sends_again = False  # a failure is followed by a pause, also if a change waits to be sent
         if was_heartbeat and error in _UNKNOWN:
             self.is_registered = False
             if self.state is State.LEAVING:
                 return [self._exit("the controller does not know this broker any more")]
         self._failures += 1
         pause_ms = _FIRST_RETRY_MS << min(self._failures - 1, 20)
-        # A controller that was just elected waits a second for heartbeats before a refusal fences.
+        # A new controller waits one second for heartbeats before a refused connection fences a broker.
         longest_ms = _HASTE_MS if self.is_registered else self._timing.heartbeat_interval_ms
-        self._in(min(pause_ms, longest_ms), now_ms)
+        self._send_in(min(pause_ms, longest_ms), now_ms)
         return []
 
     def _published(self, offset: int, now_ms: int) -> None:
         before, self.metadata_offset = self.metadata_offset, max(offset, self.metadata_offset)
-        waits = self.state in (State.STARTING, State.READY)
-        if waits and self.is_registered and before < self.epoch <= self.metadata_offset:
-            self._soon(now_ms)
+        is_waiting = self.state in (State.STARTING, State.READY)
+        if is_waiting and self.is_registered and before < self.epoch <= self.metadata_offset:
+            self._send_soon(now_ms)
 
     def _term(self, now_ms: int) -> list[Effect]:
         if self.state is State.LEAVING:
@@ -378,18 +381,18 @@ class Lifecycle:
             return [self._exit("without a controlled shutdown, as configured")]
         self._move(State.LEAVING)
         self._leave_by_ms = now_ms + self._timing.shutdown_timeout_ms
-        self._soon(now_ms)
+        self._send_soon(now_ms)
         return [MoveAway()]
 
-    def _hasten(self, now_ms: int) -> None:
-        """A request that is under way goes on to the new controller by itself."""
-        if self.is_registered and not self._is_asking and self._due_ms is not None:
-            self._due_ms = min(self._due_ms, max(now_ms, self._hastened_ms + _HASTE_MS))
-            self._hastened_ms = max(now_ms, self._hastened_ms)
+    def _send_sooner(self, now_ms: int) -> None:
+        """Send the next heartbeat sooner. A pending request goes to the new controller by itself."""
+        if self.is_registered and not self._is_pending and self._due_ms is not None:
+            self._due_ms = min(self._due_ms, max(now_ms, self._sent_sooner_ms + _HASTE_MS))
+            self._sent_sooner_ms = max(now_ms, self._sent_sooner_ms)
 
     # -- requests
 
-    def _look_at_the_clock(self, now_ms: int) -> list[Effect]:
+    def _check_deadlines(self, now_ms: int) -> list[Effect]:
         if self.state is State.GONE:
             return []
         if self._register_by_ms is not None and now_ms >= self._register_by_ms:
@@ -399,42 +402,42 @@ class Lifecycle:
             return [self._exit("the controlled shutdown took too long")]
         for directory_id, by_ms in self._offline.items():
             if by_ms is not None and now_ms >= by_ms:
-                what = f"the controller could not be told that directory {directory_id} is offline"
-                return [self._exit(what, failed=True)]
-        if self._is_asking or self._due_ms is None or now_ms < self._due_ms:
+                reason = f"no controller has taken the report that directory {directory_id} is offline"
+                return [self._exit(reason, failed=True)]
+        if self._is_pending or self._due_ms is None or now_ms < self._due_ms:
             return []
-        self._is_asking, self._due_ms = True, None
+        self._is_pending, self._due_ms = True, None
         if not self.is_registered:
             return [Register()]
-        self._telling = tuple(self._offline)
-        self._said_leaving = self.state is State.LEAVING
+        self._reported = tuple(self._offline)
+        self._asked_shut_down = self.state is State.LEAVING
         return [
             Heartbeat(
                 self.epoch,
                 self.metadata_offset,
                 want_fence=self.state in (State.STARTING, State.RECOVERING),
-                want_shut_down=self._said_leaving,
-                offline_directories=self._telling,
+                want_shut_down=self._asked_shut_down,
+                offline_directories=self._reported,
                 cordoned_directories=None if self.state is State.STARTING else (),
                 full_directories=self._full,
             )
         ]
 
-    def _asked(self) -> None:
-        if not self._is_asking:
-            raise InvariantError("an answer to nothing that was asked")
-        self._is_asking = False
+    def _request_ended(self) -> None:
+        if not self._is_pending:
+            raise InvariantError("a response without a pending request")
+        self._is_pending = False
 
-    def _soon(self, now_ms: int) -> None:
-        """The next request at once, or as soon as the one under way is answered."""
-        if self._is_asking:
-            self._hurries = True
+    def _send_soon(self, now_ms: int) -> None:
+        """Send the next request now, or right after the pending one."""
+        if self._is_pending:
+            self._sends_again = True
         else:
             self._due_ms = now_ms
 
-    def _in(self, pause_ms: int, now_ms: int) -> None:
-        self._due_ms = now_ms + (0 if self._hurries else pause_ms)
-        self._hurries = False
+    def _send_in(self, pause_ms: int, now_ms: int) -> None:
+        self._due_ms = now_ms + (0 if self._sends_again else pause_ms)
+        self._sends_again = False
 
     # -- states
 

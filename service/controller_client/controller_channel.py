@@ -1,13 +1,14 @@
-"""The controller, wherever it is: on this node or another one, found again when it moves.
+"""Queue of requests to the active controller, which may be on this node and may move.
 
-One `Controllers` is one queue, in the order in which things were asked, with one request under way (Kafka's
-``NodeToControllerRequestThread``); what must not wait behind slow ones, as heartbeats, has a queue and
-channels of its own. Who leads is what this node's quorum says; a request waits until somebody does, and ends
-with REQUEST_TIMED_OUT at its own deadline.
+`Controllers` sends one request at a time, in order (Kafka's ``NodeToControllerRequestThread``). Requests that
+must not wait behind slow ones, such as heartbeats, have a queue and channels of their own. The active
+controller is the leader that this node's quorum knows; a request waits until there is one, and ends with
+REQUEST_TIMED_OUT at its own deadline.
 
-What is sent again: whatever the controller has certainly not taken (it was never sent, or was answered
-NOT_CONTROLLER); and after a lost connection, where it may have been done, only what `Api.is_safe_again` says
-may be done twice. Kafka sends everything again. Nor is that waited for where who was asked has a successor.
+A request is sent again if the controller has certainly not processed it (it was never sent, or the response
+was NOT_CONTROLLER). After a lost connection the controller may have processed it: then it is sent again only
+if `Api.is_safe_again` allows that. Kafka sends everything again. A request that may be sent again is also
+moved to the next controller as soon as one is known, without waiting for the old one's response.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from service.client.async_channel import Reachable, was_sent
 from service.client.async_connection import retrieve_exception
 from service.wire.apis import APIS
 
-_LOOKED_AT: Final = 1_000
-"""Elements of an answer that are looked at for NOT_CONTROLLER: it concerns all of them or none."""
+_MAX_CHECKED: Final = 1_000
+"""Elements of a response that are checked for NOT_CONTROLLER: all of them have that error, or none."""
 
 
 class Active(NamedTuple):
-    """The quorum's leader, and where its controller listens."""
+    """The quorum's leader, and the endpoint of its controller listener."""
 
     node_id: int
     epoch: int
@@ -37,14 +38,14 @@ class Active(NamedTuple):
 
 
 class Leaders(Protocol):
-    """Who leads the metadata quorum, as this node knows."""
+    """Source of the metadata quorum's leader, as this node knows it."""
 
     def active(self) -> Active | None:
-        """None while nobody leads, or who leads is not known."""
+        """Return the active controller; None while no leader or no endpoint of it is known."""
 
 
 class Calls(Protocol):
-    """Requests to other nodes; `client.async_channel.Channels` is one, and says what is raised."""
+    """Requests to other nodes, with the errors of `client.async_channel.Channels`, which is one."""
 
     async def call(
         self,
@@ -58,16 +59,16 @@ class Calls(Protocol):
 
 
 Here = Callable[[int, Any], Awaitable[Any]]
-"""Answers (api key, canonical request) by this node's own controller; `RequestError` NOT_CONTROLLER where it
-does not decide."""
+"""Sends (api key, canonical request) to this node's own controller and returns the response. Raises
+`RequestError` NOT_CONTROLLER where it is not active."""
 
 
 class Superseded(ConnectionAbortedError):
-    """There is another controller by now; this one may have done it."""
+    """Another controller was elected; the old one may have processed the request."""
 
 
 class OutcomeUnknown(RequestError):
-    """It was sent, and may or may not have been done."""
+    """The request was sent, and the controller may have processed it."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.request_timed_out, message)
@@ -75,24 +76,24 @@ class OutcomeUnknown(RequestError):
 
 @dataclass(slots=True, eq=False)
 class ControllerMetrics:
-    """One queue to the controller."""
+    """Counters of one queue to the controller."""
 
-    asked: int = 0
+    requests: int = 0
     here: int = 0
-    """tries that this node's own controller answered"""
+    """tries by this node's own controller"""
     elsewhere: int = 0
     """tries by network"""
     moved: int = 0
-    """answers that the controller is another one"""
+    """NOT_CONTROLLER responses"""
     failed: int = 0
-    """tries that brought no answer"""
+    """tries without a response"""
     timed_out: int = 0
     unknown: int = 0
-    """requests that may or may not have been done"""
+    """failed requests that the controller may have processed"""
 
 
 class Controllers:
-    """A queue to whoever is controller. Owned by the event loop."""
+    """A queue to the active controller. Owned by the event loop."""
 
     def __init__(
         self,
@@ -104,8 +105,8 @@ class Controllers:
         retry_ms: int = 50,
         try_timeout_ms: int = 30_000,
     ) -> None:
-        """`retry_ms`: after so long the same controller is asked again, and who leads is looked up.
-        `try_timeout_ms` (``controller.socket.timeout.ms``): so long one try may take."""
+        """`retry_ms`: pause before the same controller is tried again and the leader is looked up.
+        `try_timeout_ms` (``controller.socket.timeout.ms``): longest time of one try."""
         self._node_id = node_id
         self._leaders = leaders
         self._calls = calls
@@ -115,29 +116,29 @@ class Controllers:
         self._turn = asyncio.Lock()
         self._news = asyncio.Event()
         self.waiting = 0
-        """requests that are in the queue or under way"""
+        """requests in the queue, with the one that is being sent"""
         self.metrics = ControllerMetrics()
 
-    def look_again(self) -> None:
-        """The quorum has another leader, or one at last: whoever waits for that goes on."""
+    def leader_changed(self) -> None:
+        """End the pause of a request that waits for a leader: the quorum has another one."""
         self._news.set()
 
     async def ask(self, api_key: int, message: Any, *, timeout_ms: int, inner_key: int | None = None) -> Any:
-        """The controller's canonical answer to the canonical `message`, in the newest version of both sides.
-        `inner_key`: the API of what an Envelope holds.
+        """Send the canonical `message` in the newest version of both sides; return the canonical response.
+        `inner_key`: API of the request in an Envelope.
 
         Raises `RequestError` REQUEST_TIMED_OUT without a controller in time, `OutcomeUnknown` (the same code)
-        where it may have been done, and `UnsupportedVersion`.
+        where the controller may have processed the request, and `UnsupportedVersion`.
         """
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-        self.metrics.asked += 1
+        self.metrics.requests += 1
         self.waiting += 1
         api = APIS[api_key if inner_key is None else inner_key]
         one = _Request(api_key, message, deadline, api.is_safe_again)
         try:
             async with asyncio.timeout_at(deadline):
                 async with self._turn:
-                    return await self._answered(one)
+                    return await self._send_until_answered(one)
         except TimeoutError:
             self.metrics.timed_out += 1
             if one.may_be_done and not one.is_safe_again:
@@ -148,7 +149,7 @@ class Controllers:
         finally:
             self.waiting -= 1
 
-    async def _answered(self, one: _Request) -> Any:
+    async def _send_until_answered(self, one: _Request) -> Any:
         tried: Active | None = None
         while True:
             self._news.clear()
@@ -166,7 +167,7 @@ class Controllers:
                     self.metrics.unknown += 1
                     raise OutcomeUnknown(f"the controller's answer was lost: {e}") from e
                 if was_sent(e):
-                    tried = None  # The connection broke: the channel says when the next one may be made.
+                    tried = None  # The connection broke: the channel delays the next one.
                 continue
             if not is_not_controller(answer):
                 return answer
@@ -186,7 +187,7 @@ class Controllers:
                 return _NotController()
         self.metrics.elsewhere += 1
         left_ms = round((one.deadline - asyncio.get_running_loop().time()) * 1000)
-        might, one.may_be_done = one.may_be_done, True
+        may_have_been, one.may_be_done = one.may_be_done, True
         call = self._calls.call(
             active.endpoint,
             one.api_key,
@@ -195,16 +196,17 @@ class Controllers:
             timeout_ms=max(1, min(left_ms, self._try_timeout_ms)),
         )
         try:
-            return await (self._while_it_leads(active, call) if one.is_safe_again else call)
+            return await (self._await_while_leader(active, call) if one.is_safe_again else call)
         except OSError as e:
-            one.may_be_done = might or was_sent(e)
+            one.may_be_done = may_have_been or was_sent(e)
             raise
 
-    async def _while_it_leads(self, active: Active, call: Coroutine[Any, Any, Any]) -> Any:
-        """The answer of one who may sleep or be cut off, and then would be waited for though it has a
-        successor: `Superseded` as soon as that is known."""
+    async def _await_while_leader(self, active: Active, call: Coroutine[Any, Any, Any]) -> Any:
+        """Return the result of `call`; raise `Superseded` as soon as another controller is known.
+
+        The old one may be suspended or cut off, and `call` would wait for it."""
         calling = asyncio.ensure_future(call)
-        calling.add_done_callback(retrieve_exception)  # its time may be up together with that of who asked
+        calling.add_done_callback(retrieve_exception)  # it may time out together with this request
         try:
             while not (await asyncio.wait({calling}, timeout=self._retry_ms / 1000))[0]:
                 if self._leaders.active() not in (None, active):
@@ -216,7 +218,7 @@ class Controllers:
                 await asyncio.wait({calling})
 
     async def _pause(self) -> None:
-        """Until there is news of who leads, and not for long."""
+        """Wait for news of the leader, at most `retry_ms`."""
         try:
             async with asyncio.timeout(self._retry_ms / 1000):
                 await self._news.wait()
@@ -225,7 +227,7 @@ class Controllers:
 
 
 class _Request:
-    """What is asked, and what may have become of it."""
+    """A request in the queue. `may_be_done`: a controller may have processed it."""
 
     __slots__ = ("api_key", "deadline", "is_safe_again", "may_be_done", "message")
 
@@ -238,17 +240,17 @@ class _Request:
 
 
 class _NotController(NamedTuple):
-    """What this node answers while it leads and does not decide (yet, or any more)."""
+    """Response of this node while it leads the quorum and its controller is not active."""
 
     error_code: ErrorCode = ErrorCode.not_controller
 
 
 def is_not_controller(answer: Any) -> bool:
-    """Return whether `answer` says NOT_CONTROLLER, of itself or of what it is about."""
+    """Return whether `answer` says NOT_CONTROLLER, for the whole or for its elements."""
     if getattr(answer, "error_code", ErrorCode.none) == ErrorCode.not_controller:
         return True
     return any(
         getattr(one, "error_code", ErrorCode.none) == ErrorCode.not_controller
         for name in ("topics", "responses", "results")
-        for one in (getattr(answer, name, None) or ())[:_LOOKED_AT]
+        for one in (getattr(answer, name, None) or ())[:_MAX_CHECKED]
     )

@@ -1,7 +1,7 @@
-"""What a broker itself asks of a controller that is elsewhere.
+"""Admin requests that a broker itself sends to the active controller.
 
-Topics that it needs, settings that it has looked at, producer ids. What clients ask for goes as it came
-(`forwarding`).
+They create topics, alter settings that the broker has validated, and allocate producer ids. Clients' other
+requests are forwarded unchanged (`forwarding`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OF_A_BROKER: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER
 
 
 class _Kind(NamedTuple):
-    """One of the two ways to alter settings."""
+    """One of the two APIs that alter settings."""
 
     key: ApiKey
     decide: Callable[..., Steps[ControllerResult[list[AlterResourceResult]]]]
@@ -53,9 +53,9 @@ _WHOLE: Final = _Kind(ApiKey.ALTER_CONFIGS, alter_configs, "AlterConfigsRequest"
 
 
 class RemoteAdmin:
-    """The active controller's admin, over the queue to it. Owned by the event loop.
+    """Admin operations of the active controller, over the queue to it. Owned by the event loop.
 
-    Raises `RequestError` where there is no controller in time, or it refuses the request as a whole.
+    Each raises `RequestError` without a controller in time, or where it refuses the request as a whole.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RemoteAdmin:
         rules: ConfigRules,
         caught_up: Callable[[], Awaitable[object]],
     ) -> None:
-        """`caught_up` returns once this node's image holds what the controller has answered."""
+        """`caught_up` returns once the image holds all that the controller had committed at its call."""
         self._controllers = controllers
         self._image = image
         self._rules = rules
@@ -80,7 +80,7 @@ class RemoteAdmin:
     async def create_topics(
         self, requests: Sequence[CreateTopic], *, validate_only: bool = False
     ) -> list[CreateTopicResult]:
-        """As `TopicMaker`; they are known here when this returns."""
+        """Do what `TopicMaker` does, then wait until this node's image has the topics."""
         module = request_module(ApiKey.CREATE_TOPICS)
         answer = await self._ask(
             ApiKey.CREATE_TOPICS,
@@ -114,7 +114,7 @@ class RemoteAdmin:
         validate_only: bool = False,
         via_broker: int | None = None,
     ) -> list[AlterResourceResult]:
-        """Do what `ConfigAdmin` does. What is a broker's is looked at here first, as only that broker can."""
+        """Do what `ConfigAdmin` does. A broker's settings are validated here first: only that broker can."""
         return await self._alter(_INCREMENTAL, resources, validate_only, via_broker)
 
     async def alter_configs(
@@ -124,38 +124,38 @@ class RemoteAdmin:
         validate_only: bool = False,
         via_broker: int | None = None,
     ) -> list[AlterResourceResult]:
-        """As `incremental_alter_configs`; what is set of a resource and not named is deleted."""
+        """Replace the settings of each resource: those that are not named are deleted."""
         return await self._alter(_WHOLE, resources, validate_only, via_broker)
 
     async def _alter(
         self, kind: _Kind, resources: Sequence[AlterResource], validate_only: bool, via_broker: int | None
     ) -> list[AlterResourceResult]:
-        """The results, in the order of `resources`; what is refused here is not asked for there."""
+        """Return results in the order of `resources`. Resources that this broker refuses are not sent."""
         image, rules = self._image(), self._rules
-        looked = await Slice().go_on(
+        validated = await Slice().go_on(
             kind.decide(image, resources, rules, validate_only=True, via_broker=via_broker)
         )
-        results = looked.response
-        asked = [
+        results = validated.response
+        sent = [
             number
             for number, one in enumerate(resources)
             if one.resource_type not in _OF_A_BROKER or results[number].error is ErrorCode.none
         ]
-        if not asked:
+        if not sent:
             return results
-        message = _alter_message(kind, [resources[number] for number in asked], validate_only)
+        message = _alter_message(kind, [resources[number] for number in sent], validate_only)
         answer = await self._ask(kind.key, message)
-        told = {(one.resource_type, one.resource_name): one for one in answer.responses}
-        for number in asked:
+        answers = {(one.resource_type, one.resource_name): one for one in answer.responses}
+        for number in sent:
             name = resources[number][:2]
-            if (one := told.get(name)) is not None:
+            if (one := answers.get(name)) is not None:
                 results[number] = AlterResourceResult(*name, one.error_code, one.error_message)
         if not validate_only:
             await self._caught_up()
         return results
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
-        """As `ProducerIdSource`; a block whose answer was lost is nobody's."""
+        """Do what `ProducerIdSource` does. A block whose response is lost stays unused."""
         answer = await self._ask(
             ApiKey.ALLOCATE_PRODUCER_IDS, lifecycle_messages.producer_ids(broker_id, broker_epoch)
         )

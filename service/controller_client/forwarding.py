@@ -1,8 +1,8 @@
-"""Requests that a broker hands to the controller as they came, in an Envelope (KIP-590).
+"""Envelopes (KIP-590): clients' requests that a broker forwards to the controller unchanged; both sides.
 
-Both sides are here. A broker wraps the request's own bytes, header included, gives back the inner answer's
-bytes, and waits until its own image has reached the change, so that a created topic is known where it was
-created. A controller unwraps what is forwardable and nothing else.
+A broker wraps the request's bytes with its header, waits until its own image has the change, so that it knows
+a topic that was created by it, and returns the bytes of the inner response. A controller unwraps requests of
+forwardable APIs only.
 
 Source: Kafka ``ForwardingManager``, ``EnvelopeUtils`` and ``RequestChannel.Request.buildResponseSend`` of
 4.3.1.
@@ -46,12 +46,12 @@ from service.wire.refusals import refusal
 
 _LOG = logging.getLogger(__name__)
 _TIMEOUT_MS: Final = 60_000
-"""Of requests that bring none, and the most of all others: a client that is gone is waited for no longer.
-Kafka's for all forwarded ones (``NodeToControllerChannelManagerImpl``, its ``retryTimeoutMs``)."""
+"""Timeout of requests that have none, and upper bound of all others: the client may be gone. Kafka's timeout
+of all forwarded requests (``retryTimeoutMs`` of ``NodeToControllerChannelManagerImpl``)."""
 _CORRELATION_ID: Final = struct.Struct(">i").unpack_from
 
 
-# The principal. Without security every client is the same one.
+# The principal: without security all clients have the same one.
 
 
 def _principal(kind: str, name: str) -> bytes:
@@ -64,11 +64,11 @@ def _principal(kind: str, name: str) -> bytes:
 
 
 ANONYMOUS: Final = _principal("User", "ANONYMOUS")
-"""``User:ANONYMOUS`` as Kafka's DefaultPrincipalData, version 0, behind its version."""
+"""``User:ANONYMOUS`` as Kafka's DefaultPrincipalData: its version, 0, then its bytes."""
 
 
 def read_principal(data: Buffer | None) -> str:
-    """``Type:Name`` of DefaultPrincipalData. Raises `MalformedMessage`."""
+    """Read DefaultPrincipalData; return ``Type:Name``. Raises `MalformedMessage`."""
     if data is None:
         raise MalformedMessage("no principal")
     cursor = Cursor(data)
@@ -88,7 +88,7 @@ def read_principal(data: Buffer | None) -> str:
 
 
 class Asker(Protocol):
-    """The queue to the controller (`controllers.Controllers`)."""
+    """Queue to the controller (`controller_channel.Controllers`)."""
 
     async def ask(
         self, api_key: int, message: Any, *, timeout_ms: int, inner_key: int | None = None
@@ -100,24 +100,24 @@ CaughtUp = Callable[[], Awaitable[object]]
 
 
 def wrap(frame: Buffer, client_host: str) -> EnvelopeRequest:
-    """The Envelope around a request frame (without its size) of that client."""
+    """Put a client's request frame, without its size, into an Envelope."""
     try:
         address = ipaddress.ip_address(client_host.partition("%")[0]).packed
     except ValueError:
-        address = bytes(4)  # it was gone before it could be asked for
+        address = bytes(4)  # the client was gone before its address was read
     return EnvelopeRequest(
         request_data=bytes(frame), request_principal=ANONYMOUS, client_host_address=address
     )
 
 
 def timeout_of(request: Any) -> int:
-    """Return how long the client waits, in ms, as far as its request says."""
+    """Return the request's own timeout in ms, or the default where it has none."""
     timeout = getattr(request, "timeout", None)
     return _TIMEOUT_MS if timeout is None else max(0, millis(timeout))
 
 
 class Forwarder:
-    """Hands clients' requests to the controller. Owned by the event loop."""
+    """Forwards clients' requests to the controller. Owned by the event loop."""
 
     def __init__(self, controllers: Asker, caught_up: CaughtUp) -> None:
         self._controllers = controllers
@@ -127,12 +127,12 @@ class Forwarder:
     async def forward(
         self, context: RequestContext, header: RequestHeader, frame: Buffer, request: Any
     ) -> Response:
-        """The controller's answer to the request in `frame`, whose canonical form is `request`.
+        """Return the controller's response to the request in `frame`, whose canonical form is `request`.
 
-        REQUEST_TIMED_OUT without a controller within the client's time, or with one whose answer was lost;
-        UNKNOWN_SERVER_ERROR where the Envelope itself was refused. Raises `UnsupportedRequest`, which costs
-        the client its connection, where the controller does not know the request's version: it negotiates
-        anew then.
+        REQUEST_TIMED_OUT without a controller within the client's time, or where the response was lost;
+        UNKNOWN_SERVER_ERROR where the Envelope itself was refused. Raises `UnsupportedRequest`, which closes
+        the client's connection, where the controller does not know the request's version: the client then
+        negotiates versions again.
         """
         loop = asyncio.get_running_loop()
         timeout_ms = min(timeout_of(request), _TIMEOUT_MS)
@@ -151,15 +151,15 @@ class Forwarder:
         except UnsupportedVersion as e:
             return self._refused(context, header, request, ErrorCode.unknown_server_error, str(e))
         if envelope.error_code == ErrorCode.unsupported_version:
-            raise UnsupportedRequest(f"the controller does not know {_named(header)}")
+            raise UnsupportedRequest(f"the controller does not know {_api_of(header)}")
         if envelope.error_code != ErrorCode.none:
             why = f"the controller refused the envelope: {_name(envelope.error_code)}"
             return self._refused(context, header, request, ErrorCode.unknown_server_error, why)
         data = envelope.response_data
-        if (misfit := await _misfit(header, data)) is not None:
-            return self._refused(context, header, request, ErrorCode.unknown_server_error, misfit)
+        if (why_not := await _mismatch(header, data)) is not None:
+            return self._refused(context, header, request, ErrorCode.unknown_server_error, why_not)
         if APIS[header.api_key].effect is not RequestEffect.READS:
-            with suppress(TimeoutError):  # it is done, whether it is known here or not
+            with suppress(TimeoutError):  # the change is committed even if this image has not got it yet
                 async with asyncio.timeout_at(deadline):
                     await self._caught_up()
         return Response([struct.pack(">i", len(data)), data])
@@ -167,25 +167,25 @@ class Forwarder:
     def _refused(
         self, context: RequestContext, header: RequestHeader, request: Any, code: ErrorCode, why: str
     ) -> Response:
-        self._warnings.warning("%s of %s was not forwarded: %s", _named(header), context, printable(why))
+        self._warnings.warning("%s of %s was not forwarded: %s", _api_of(header), context, printable(why))
         message = why if code is ErrorCode.request_timed_out else None
         return Response([response_frame(header, refusal(header.api_key, request, code, message))])
 
 
-async def _misfit(header: RequestHeader, data: Buffer | None) -> str | None:
-    """Return why the inner answer is none to this request."""
+async def _mismatch(header: RequestHeader, data: Buffer | None) -> str | None:
+    """Return why the inner response does not fit this request; None if it does."""
     if data is None or len(data) < 4:
-        return "the envelope's answer is empty"
+        return "the envelope's response is empty"
     if (correlation_id := _CORRELATION_ID(data)[0]) != header.correlation_id:
-        return f"the inner answer is to request {correlation_id}, not {header.correlation_id}"
+        return f"the inner response is to request {correlation_id}, not {header.correlation_id}"
     try:
         await Slice().go_on(decode_response_steps(header.api_key, header.api_version, data))
     except WireError as e:
-        return f"the inner answer is none: {e}"
+        return f"the inner response is malformed: {e}"
     return None
 
 
-def _named(header: RequestHeader) -> str:
+def _api_of(header: RequestHeader) -> str:
     return f"{APIS[header.api_key].name} version {header.api_version}"
 
 
@@ -197,7 +197,7 @@ def _name(code: int) -> str:
 
 
 class Forwarded(NamedTuple):
-    """What an Envelope held: a client's request, as a listener would have read it."""
+    """A client's request out of an Envelope, as a listener would have read it."""
 
     header: RequestHeader
     frame: Buffer
@@ -210,10 +210,9 @@ class Forwarded(NamedTuple):
 async def unwrap(envelope: EnvelopeRequest) -> Forwarded:
     """Return the request in `envelope`.
 
-    Raises `RequestError`, in this order: PRINCIPAL_DESERIALIZATION_FAILURE; INVALID_REQUEST for an address
-    that is none; UNSUPPORTED_VERSION for a header or version that is not understood; INVALID_REQUEST for an
-    API that is not forwarded, another Envelope among them; UNSUPPORTED_VERSION for a body that does not
-    parse.
+    Raises `RequestError`, in this order: PRINCIPAL_DESERIALIZATION_FAILURE; INVALID_REQUEST for a malformed
+    address; UNSUPPORTED_VERSION for a header that does not parse or an unknown version; INVALID_REQUEST for
+    an API that is not forwardable, such as Envelope; UNSUPPORTED_VERSION for a body that does not parse.
     """
     try:
         principal = read_principal(envelope.request_principal)
@@ -258,18 +257,18 @@ def _not_forwardable(key: int) -> RequestError:
     )
 
 
-def sealed(header: RequestHeader, answer: Any) -> EnvelopeResponse:
-    """The Envelope's answer around the canonical `answer` to what it held.
+def wrap_response(header: RequestHeader, answer: Any) -> EnvelopeResponse:
+    """Put the canonical `answer` to an unwrapped request into the Envelope's response.
 
-    NOT_CONTROLLER goes on the outside: it is the broker that looks for another controller, not its client.
+    NOT_CONTROLLER becomes the Envelope's own error: the broker then finds the new controller, not its client.
     """
     if is_not_controller(answer):
-        return refused(ErrorCode.not_controller)
+        return envelope_error(ErrorCode.not_controller)
     return EnvelopeResponse(
         response_data=bytes(memoryview(response_frame(header, answer))[4:]), error_code=ErrorCode.none
     )
 
 
-def refused(code: ErrorCode) -> EnvelopeResponse:
-    """The Envelope's answer where what it held was not answered."""
+def envelope_error(code: ErrorCode) -> EnvelopeResponse:
+    """Return the Envelope's response without an inner response."""
     return EnvelopeResponse(response_data=None, error_code=code)

@@ -1,4 +1,4 @@
-"""What a broker says to its controller, translated to Kafka's messages and back. [P]"""
+"""Kafka's messages between a broker and its controller: requests are built, responses read. [P]"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.wire.api import ApiKey, request_module
 
 
 class Feature(NamedTuple):
-    """Levels of a feature that this node can live with."""
+    """Levels of a feature that this node supports."""
 
     name: str
     min_level: int
@@ -22,7 +22,7 @@ class Feature(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """What a broker process registers with."""
+    """Data of a broker process's registration."""
 
     node_id: int
     incarnation_id: UUID
@@ -33,11 +33,11 @@ class Identity(NamedTuple):
     log_dirs: tuple[UUID, ...] = ()
     """``directory.id`` of every log directory"""
     previous_epoch: int = -1
-    """of the clean stop before this start; -1 where there was none"""
+    """broker epoch of the previous process if it stopped cleanly, else -1"""
 
 
 def registration(one: Identity) -> Any:
-    """BrokerRegistration. Directories are sorted, as Kafka's are."""
+    """Build BrokerRegistration. Directories are sorted, as Kafka's are."""
     module = request_module(ApiKey.BROKER_REGISTRATION)
     return module.BrokerRegistrationRequest(
         broker_id=one.node_id,
@@ -46,7 +46,7 @@ def registration(one: Identity) -> Any:
         listeners=_listeners(module, one.endpoints),
         features=_features(module, one.features),
         rack=one.rack,
-        log_dirs=tuple(sorted(one.log_dirs, key=_as_kafka_sorts)),
+        log_dirs=tuple(sorted(one.log_dirs, key=_kafka_sort_key)),
         previous_broker_epoch=one.previous_epoch,
     )
 
@@ -54,7 +54,7 @@ def registration(one: Identity) -> Any:
 def controller_registration(
     node_id: int, incarnation_id: UUID, endpoints: tuple[Endpoint, ...], features: tuple[Feature, ...]
 ) -> Any:
-    """ControllerRegistration: what a controller tells the active one of itself (KIP-919)."""
+    """Build ControllerRegistration, by which a controller registers with the active one (KIP-919)."""
     module = request_module(ApiKey.CONTROLLER_REGISTRATION)
     return module.ControllerRegistrationRequest(
         controller_id=node_id,
@@ -66,7 +66,7 @@ def controller_registration(
 
 
 def controller_registered(answer: Any) -> None:
-    """Raises `RequestError` where the active controller refused ControllerRegistration."""
+    """Read the response to ControllerRegistration. Raises `RequestError` where it was refused."""
     if answer.error_code != ErrorCode.none:
         raise RequestError(_code(answer), answer.error_message or "The controller refuses this controller.")
 
@@ -87,21 +87,21 @@ def _features(module: Any, features: tuple[Feature, ...]) -> tuple[Any, ...]:
     )
 
 
-def _as_kafka_sorts(one: UUID) -> tuple[int, int]:
-    """Kafka compares ids as two signed numbers."""
+def _kafka_sort_key(one: UUID) -> tuple[int, int]:
+    """Return the sort key of Kafka, which compares ids as two signed numbers."""
     high, low = one.int >> 64, one.int & (1 << 64) - 1
     return tuple(half - (1 << 64) if half >> 63 else half for half in (high, low))  # type: ignore[return-value]
 
 
 def registered(answer: Any) -> Event:
-    """What BrokerRegistration was answered."""
+    """Return the event of the response to BrokerRegistration."""
     if answer.error_code != ErrorCode.none:
         return Failed(_code(answer))
     return Registered(answer.broker_epoch)
 
 
 def heartbeat(node_id: int, one: Heartbeat) -> Any:
-    """BrokerHeartbeat."""
+    """Build BrokerHeartbeat."""
     return request_module(ApiKey.BROKER_HEARTBEAT).BrokerHeartbeatRequest(
         broker_id=node_id,
         broker_epoch=one.epoch,
@@ -116,7 +116,7 @@ def heartbeat(node_id: int, one: Heartbeat) -> Any:
 
 
 def heartbeat_answered(answer: Any) -> Event:
-    """What BrokerHeartbeat was answered."""
+    """Return the event of the response to BrokerHeartbeat."""
     if answer.error_code != ErrorCode.none:
         return Failed(_code(answer))
     return HeartbeatAnswered(
@@ -125,26 +125,26 @@ def heartbeat_answered(answer: Any) -> Event:
 
 
 def producer_ids(broker_id: int, broker_epoch: int) -> Any:
-    """AllocateProducerIds."""
+    """Build AllocateProducerIds."""
     return request_module(ApiKey.ALLOCATE_PRODUCER_IDS).AllocateProducerIdsRequest(
         broker_id=broker_id, broker_epoch=broker_epoch
     )
 
 
 def producer_ids_allocated(answer: Any) -> ProducerIdBlock:
-    """The block that AllocateProducerIds was answered. Raises `RequestError`."""
+    """Return the block in the response to AllocateProducerIds. Raises `RequestError`."""
     if answer.error_code != ErrorCode.none:
         raise RequestError(_code(answer), "The controller gives no producer ids.")
     if answer.producer_id_start < 0 or answer.producer_id_len <= 0:
         raise RequestError(
             ErrorCode.unknown_server_error,
-            f"{answer.producer_id_len} producer ids from {answer.producer_id_start} on are none.",
+            f"{answer.producer_id_len} producer ids from {answer.producer_id_start} on are no block.",
         )
     return ProducerIdBlock(answer.producer_id_start, answer.producer_id_len)
 
 
 class AlterIsr(NamedTuple):
-    """A leader's proposal for one partition's ISR."""
+    """Leader's proposal for one partition's ISR."""
 
     topic_id: UUID
     partition: int
@@ -156,7 +156,7 @@ class AlterIsr(NamedTuple):
 
 
 class AlteredIsr(NamedTuple):
-    """What the controller made of it; all but `error` are -1 or empty with an error."""
+    """Controller's decision on an `AlterIsr`; with an error, the fields after `error` have no meaning."""
 
     topic_id: UUID
     partition: int
@@ -169,7 +169,7 @@ class AlteredIsr(NamedTuple):
 
 
 def alter_isr(broker_id: int, broker_epoch: int, proposals: list[AlterIsr]) -> Any:
-    """AlterPartition, with each topic once."""
+    """Build AlterPartition, with each topic once."""
     module = request_module(ApiKey.ALTER_PARTITION)
     topics: dict[UUID, list[Any]] = {}
     for one in proposals:
@@ -195,7 +195,7 @@ def alter_isr(broker_id: int, broker_epoch: int, proposals: list[AlterIsr]) -> A
 
 
 def isr_altered(answer: Any) -> list[AlteredIsr]:
-    """What AlterPartition was answered. Raises `RequestError` where the request as a whole was refused."""
+    """Return the decisions in the response to AlterPartition. Raises `RequestError` where it was refused."""
     if answer.error_code != ErrorCode.none:
         raise RequestError(_code(answer), "The controller takes no proposals of this broker.")
     return [
@@ -215,6 +215,6 @@ def isr_altered(answer: Any) -> list[AlteredIsr]:
 
 
 def _code(answer: Any) -> ErrorCode:
-    """The error of the answer; one that nobody knows is UNKNOWN_SERVER_ERROR, as in Kafka."""
+    """Return the response's error; an unknown code becomes UNKNOWN_SERVER_ERROR, as in Kafka."""
     code = answer.error_code
     return code if isinstance(code, ErrorCode) else ErrorCode.unknown_server_error

@@ -1,8 +1,8 @@
-"""Who of a cluster's brokers keeps the prefix that they share, by this node's own image.
+"""Candidate for keeper of the prefix that a cluster's brokers share, by this node's own image.
 
-The unfenced broker of lowest id, unless it does not keep it (`tiering.keeper_election`). Images lag, so two
-may take themselves for it for a moment: before it deletes anything each passes a barrier, behind which its
-image holds all that was committed before.
+It is the unfenced broker of the lowest id, until `tiering.keeper_election` passes it over. Images lag, so two
+brokers may take themselves for it for a moment: each passes a barrier before it deletes anything, after which
+its image holds all that was committed before.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from service.metadata.delta import MetadataDelta
 from service.metadata.image import BrokerImage, MetadataImage
 from service.remote.catalog import CatalogEntry
 
-MAX_SEEN: Final = 10_000
-"""So many processes are remembered after they went; each is a start of a broker."""
+MAX_REMEMBERED: Final = 10_000
+"""Broker processes that are remembered after they ended; each start of a broker is one."""
 
 
 class ClusterPrefixOwner:
-    """Is a `tiering.ports.PrefixOwner`. Owned by the event loop.
+    """A `tiering.ports.PrefixOwner`. Owned by the event loop.
 
-    `published` is to be called with each change of the image, before anybody acts on that.
+    Call `published` with each change of the image before anything acts on that change.
     """
 
     def __init__(
@@ -33,27 +33,27 @@ class ClusterPrefixOwner:
         image: Callable[[], MetadataImage],
         barrier: Callable[[], Awaitable[int]],
     ) -> None:
-        """`incarnation` is this process's, as it registers."""
+        """`incarnation` is the incarnation id with which this process registers."""
         self._node_id = node_id
         self._incarnation = incarnation
         self._image = image
         self._barrier = barrier
-        self._seen: dict[UUID, None] = {}
+        self._remembered: dict[UUID, None] = {}
         self._changed: Callable[[], None] = lambda: None
-        self._see(image().brokers.values())
+        self._remember(image().brokers.values())
 
     def published(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
-        """The image is another one."""
+        """Remember the brokers that changed, and call the watcher if any did."""
         if delta.brokers:
-            self._see(image.brokers[one] for one in sorted(delta.brokers) if one in image.brokers)
+            self._remember(image.brokers[one] for one in sorted(delta.brokers) if one in image.brokers)
             self._changed()
 
-    def _see(self, brokers: Iterable[BrokerImage]) -> None:
+    def _remember(self, brokers: Iterable[BrokerImage]) -> None:
         for broker in brokers:
-            self._seen.pop(broker.incarnation_id, None)
-            self._seen[broker.incarnation_id] = None
-        while len(self._seen) > MAX_SEEN:
-            del self._seen[next(iter(self._seen))]
+            self._remembered.pop(broker.incarnation_id, None)
+            self._remembered[broker.incarnation_id] = None
+        while len(self._remembered) > MAX_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
 
     def is_keeper(self) -> bool:
         return self.rank() == 0 and self.is_unfenced()
@@ -75,7 +75,7 @@ class ClusterPrefixOwner:
 
     def knows(self, incarnation: UUID, /) -> bool:
         registered = (one.incarnation_id for one in self._image().brokers.values())
-        return incarnation in self._seen or incarnation in registered
+        return incarnation in self._remembered or incarnation in registered
 
     def members(self) -> tuple[UUID, ...]:
         return tuple(sorted(one.incarnation_id for one in self._image().brokers.values()))
@@ -88,7 +88,7 @@ class ClusterPrefixOwner:
     def moved(
         self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta
     ) -> Iterator[tuple[UUID, int]]:
-        """The partitions that this node leads or did lead, and whose leadership is another by that change."""
+        """Yield the partitions whose leader or leader epoch changed and that this node leads or led."""
         for topic_id in delta.topics:
             for number in delta.changed_partitions(topic_id):
                 one, other = before.partition(topic_id, number), image.partition(topic_id, number)

@@ -1,8 +1,8 @@
-"""The remote catalog by CommitCatalog: what a broker without the controller commits to.
+"""Remote catalog over CommitCatalog, for a broker whose controller is another process.
 
-`Catalog` as any other: reads are of this node's own image, changes are decided by the controller. An answer
-that is lost is asked for again with the very same entries, which `decide_commit` takes for what they are. For
-that no request names a partition twice: repeated, the first of two entries would look like a conflict.
+Reads use this node's own image; the controller decides changes. After a lost response the same entries are
+sent again, and `decide_commit` recognises those that it has committed. Therefore no request names a partition
+twice: when it is repeated, the first of two entries would look like a conflict.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RESULTS: Final = (
     CatalogResult.VERSION_CONFLICT,
     CatalogResult.UNKNOWN_PARTITION,
 )
-"""by their number on the wire"""
+"""Results by their number on the wire"""
 
 
 class CatalogView(Protocol):
@@ -42,14 +42,14 @@ class CatalogView(Protocol):
 
 
 class Registration(NamedTuple):
-    """This process as the controller knows it."""
+    """Broker id and epoch of this process's registration."""
 
     broker_id: int
     broker_epoch: int
 
 
 class RpcCatalog:
-    """A `remote.catalog.Catalog` over the queue to the controller. Owned by the event loop."""
+    """`remote.catalog.Catalog` over the queue to the controller. Owned by the event loop."""
 
     def __init__(
         self,
@@ -71,14 +71,14 @@ class RpcCatalog:
         return self._view.tombstones()
 
     async def commit(self, commits: Sequence[CatalogCommit]) -> list[CatalogResult]:
-        """As `Catalog.commit`; the image has what was committed, if it keeps up at all."""
+        """Do what `Catalog.commit` does, then wait until the image has the commits, at most the timeout."""
         results: list[CatalogResult] = []
         for batch in batches(commits):
             answer = await self._ask(tuple(map(change_of, batch)))
             if len(answer.results) != len(batch):
                 raise StorageError(f"the catalog gave {len(answer.results)} results for {len(batch)} commits")
             results += [result_of(number) for number in answer.results]
-            # Outrun by the controller: the results hold all the same, and whoever reads the image knows lag.
+            # The results hold even if the image lags behind the controller; its readers expect that.
             with suppress(TimeoutError):
                 await self._reached(answer.metadata_offset)
         return results
@@ -92,9 +92,9 @@ class RpcCatalog:
                 await self._reached(answer.metadata_offset)
 
     async def barrier(self) -> int:
-        """An offset that the controller had committed after this was called, and that the image now holds.
+        """Wait until the image holds all that the controller had committed at this call; return that offset.
 
-        Raises `StorageError` where that cannot be had in time, or this broker is fenced or was replaced.
+        Raises `StorageError` after the timeout, or where this broker is fenced or was replaced.
         """
         answer = await self._ask(())
         try:
@@ -131,7 +131,7 @@ class RpcCatalog:
 
 
 def batches(commits: Sequence[CatalogCommit]) -> Iterator[list[CatalogCommit]]:
-    """As few as can be, in order, of at most `MAX_COMMITS` and no partition twice."""
+    """Split `commits` in order into few batches of at most `MAX_COMMITS`, with no partition twice in one."""
     batch: list[CatalogCommit] = []
     named: set[tuple[UUID, int]] = set()
     for one in commits:
@@ -146,7 +146,7 @@ def batches(commits: Sequence[CatalogCommit]) -> Iterator[list[CatalogCommit]]:
 
 
 def change_of(commit: CatalogCommit) -> CatalogChange:
-    """One compare-and-set as the wire has it."""
+    """Return a compare-and-set in its wire form."""
     return CatalogChange(
         topic_id=commit.tip.topic_id,
         partition=commit.tip.partition,
@@ -158,7 +158,7 @@ def change_of(commit: CatalogCommit) -> CatalogChange:
 def commits_of(
     request: CommitCatalogRequest, topic_name: Callable[[UUID], str | None]
 ) -> list[CatalogCommit]:
-    """What a request asks for, for the controller. Raises `RequestError` INVALID_REQUEST for too many."""
+    """Return the commits in a request. Raises `RequestError` INVALID_REQUEST for more than `MAX_COMMITS`."""
     if len(request.commits) > MAX_COMMITS:
         raise RequestError(ErrorCode.invalid_request, f"{len(request.commits)} commits in one request")
     return [
@@ -176,7 +176,7 @@ def _entry(one: CatalogChange) -> CatalogEntry:
 
 
 def response_of(results: Sequence[CatalogResult], metadata_offset: int) -> CommitCatalogResponse:
-    """What the controller answers once the decision is committed."""
+    """Build the controller's response to commits that it has decided and committed."""
     return CommitCatalogResponse(
         error_code=ErrorCode.none,
         metadata_offset=metadata_offset,
@@ -185,12 +185,12 @@ def response_of(results: Sequence[CatalogResult], metadata_offset: int) -> Commi
 
 
 def result_of(number: int) -> CatalogResult:
-    """Raises `StorageError` for a number of a later version."""
+    """Return the result with this wire number. Raises `StorageError` for an unknown one."""
     if not 0 <= number < len(_RESULTS):
         raise StorageError(f"the catalog gave a result that is not known: {number}")
     return _RESULTS[number]
 
 
-def refused(code: ErrorCode) -> Any:
-    """What the controller answers where the request as a whole is refused: nothing of it was done."""
+def error_response(code: ErrorCode) -> Any:
+    """Build the controller's response to a request that it refused as a whole, without any change."""
     return CommitCatalogResponse(error_code=code)

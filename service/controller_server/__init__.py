@@ -1,4 +1,4 @@
-"""The controller's listener: its table of APIs, and a handler for each.
+"""The controller's listener: its table of APIs and their handlers.
 
-The controller that decides is `metadata.controller`.
+Decisions are made by `metadata.controller`.
 """

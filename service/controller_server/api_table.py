@@ -1,7 +1,7 @@
 """Handlers of controllers' listeners, by API.
 
-Order of checks and errors are those of Kafka's ``ControllerApis`` and of what it calls. Metadata and whatever
-else is a broker's costs the connection.
+The order of checks and the errors are those of Kafka's ``ControllerApis`` and of the classes that it calls. A
+request of an API that only brokers serve, such as Metadata, closes the connection.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ from service.wire.errors import Unanswered
 
 
 def _decided(handle: Handler) -> Served:
-    """A row whose handler asks the controller: where the log fails meanwhile, nobody knows what was done, and
-    the connection ends without an answer."""
+    """Return a row whose handler lets the controller decide.
+
+    If the metadata log fails meanwhile, the outcome is unknown: the connection ends without a response."""
 
     async def handled(side: ControllerSide, context: RequestContext, request: Any) -> Any:
         context.cancel_on_disconnect = False
-        what = context.api_key
+        api_key = context.api_key
         try:
             return await handle(side, context, request)
         except StorageError as e:
-            raise Unanswered(f"{ApiKey(what).name}: {e}") from e
+            raise Unanswered(f"{ApiKey(api_key).name}: {e}") from e
 
     return Served(handled)
 
@@ -63,7 +64,7 @@ CONTROLLER_APIS: Final[dict[int, Served]] = {
     ApiKey.ELECT_LEADERS: _decided(partitions.elect),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _decided(on_controller(incremental_alter_configs.handle)),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _decided(reassignments.alter),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(reassignments.tell),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(reassignments.list_ongoing),
     ApiKey.VOTE: Served(quorum.handle),
     ApiKey.BEGIN_QUORUM_EPOCH: Served(quorum.handle),
     ApiKey.END_QUORUM_EPOCH: Served(quorum.handle),
@@ -83,14 +84,14 @@ CONTROLLER_APIS: Final[dict[int, Served]] = {
     ApiKey.UPDATE_RAFT_VOTER: Served(quorum.handle),
     ApiKey.COMMIT_CATALOG: _decided(catalog.handle),
 }
-"""What a controller's listener serves; its handlers are given a `ControllerSide`."""
+"""APIs of a controller's listener; the handlers get a `ControllerSide`."""
 CONTROLLER_APIS[ApiKey.ENVELOPE] = Served(envelope.handling(CONTROLLER_APIS))
 
 
-async def answer_here(side: ControllerSide, context: RequestContext, request: Any) -> Any:
-    """The answer to a canonical `request` of this process itself, `context.api_key` in its newest version.
+async def handle_locally(side: ControllerSide, context: RequestContext, request: Any) -> Any:
+    """Return the response to a canonical `request` of this process, `context.api_key` in its newest version.
 
-    Not for Fetch, which is answered in bytes.
+    Not for Fetch, whose response is bytes.
     """
     answer = CONTROLLER_APIS[context.api_key].handle(side, context, request)
     return await answer if isinstance(answer, Awaitable) else answer

@@ -1,13 +1,14 @@
-"""Probes of brokers' addresses: whether anybody listens there, and where somebody once did.
+"""Probes of brokers' addresses: a refused connection proves that a broker is down if its address was open.
 
-A refusal proves that nobody listens only at an address that was open before. An advertised address may be
-good for other hosts alone (NAT, a firewall that rejects, a service whose pods are not ready): it refuses this
-controller while the broker lives. So every controller, active or not, probes each broker once it is unfenced,
-until it has found the address open in this broker epoch. What counts is the address of the network that was
-open, not the name: a name may stand for several of them, and for others later. A refusal is told no sooner
-than the open address answered: a firewall or a proxy beside the controller refuses at once, while a living
-broker takes some round trips to be heard again. A broker that was heard after its address had refused is
-distrusted: it counts as never found open. Owned by the event loop.
+An advertised address may be reachable from other hosts alone (NAT, a firewall that rejects, a service whose
+pods are not ready): it refuses this controller while the broker lives. So every controller, active or not,
+probes each unfenced broker until it has found the address open in this broker epoch. The IP address that was
+open counts, not the host name: a name may resolve to several addresses, and to others later.
+
+A refusal is reported no sooner than the open address had accepted: a firewall or a proxy beside the
+controller refuses at once, while the next heartbeat of a living broker takes some round trips. A broker that
+sends a heartbeat after its address refused is distrusted: it counts as never found open. Owned by the event
+loop.
 """
 
 from __future__ import annotations
@@ -32,36 +33,36 @@ _RETRY_MAX_MS: Final = 60_000
 
 
 class Found(NamedTuple):
-    """An address of the network that was open, in one broker epoch."""
+    """IP address at which a broker was found open, in one broker epoch."""
 
     epoch: int
     address: str
     took_s: float
-    """until it took the connection"""
+    """seconds until it accepted the connection"""
 
 
-async def knock(place: Reachable) -> ProbeOutcome:
-    """Return whether anybody listens there. Only a refusal can prove that nobody does."""
+async def probe_connect(place: Reachable) -> ProbeOutcome:
+    """Try to connect. Only `ProbeOutcome.REFUSED` proves that no process listens there."""
     outcome, _ = await _connect(place.host, place.port)
     return outcome
 
 
 async def _connect(host: str, port: int) -> tuple[ProbeOutcome, str]:
-    """Connect; return what came of it, and where the connection led."""
+    """Try to connect; return the outcome and the IP address of the connection, "" without one."""
     try:
         async with asyncio.timeout(_PROBE_S):
             _, writer = await asyncio.open_connection(host, port)
     except OSError as e:
         return ProbeOutcome.REFUSED if is_refused(e) else ProbeOutcome.UNKNOWN, ""
-    except ValueError:  # a name that no host can have
+    except ValueError:  # an invalid host name
         return ProbeOutcome.UNKNOWN, ""
     address = str(writer.get_extra_info("peername")[0])
     writer.close()
     return ProbeOutcome.OPEN, address
 
 
-async def _stands_for(host: str, address: str) -> bool:
-    """Return whether an address is among those of a host."""
+async def _resolves_to(host: str, address: str) -> bool:
+    """Return whether `host` resolves to `address`, among others."""
     try:
         async with asyncio.timeout(_PROBE_S):
             found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -71,7 +72,7 @@ async def _stands_for(host: str, address: str) -> bool:
 
 
 class BrokerProber:
-    """Probes brokers where other nodes reach them, at `listener`. `node_id` is this process's own broker."""
+    """Probes brokers at their listener for other nodes, `listener`. `node_id`: this process's own broker."""
 
     def __init__(self, listener: str, node_id: int, chance: Callable[[], float]) -> None:
         self._listener = listener
@@ -79,14 +80,15 @@ class BrokerProber:
         self._chance = chance
         self._brokers: Mapping[int, BrokerImage] = {}
         self._open: dict[int, Found] = {}
-        """by broker: where it was found open"""
-        self._told: dict[int, int] = {}
-        """by broker: the epoch in which it was logged that its address is not open"""
+        """address that was found open, by broker"""
+        self._logged: dict[int, int] = {}
+        """broker epoch in which it was logged that the address is not open, by broker"""
         self._news = asyncio.Event()
 
     async def probe(self, broker: BrokerImage) -> tuple[ProbeOutcome, str]:
-        """Return whether somebody listens at the broker's address, and the address in words. Refused: it was
-        open before in this broker epoch, and is not now."""
+        """Try to connect to the broker; return the outcome and a description of its address.
+
+        `ProbeOutcome.REFUSED`: the address was open before in this broker epoch, and is not now."""
         place = next((one for one in broker.endpoints if one.name == self._listener), None)
         if place is None:
             return ProbeOutcome.UNKNOWN, f"no listener {self._listener}"
@@ -97,7 +99,7 @@ class BrokerProber:
             outcome, at = await _connect(place.host, place.port)
             outcome = ProbeOutcome.UNKNOWN if outcome is ProbeOutcome.REFUSED else outcome
         else:
-            outcome, at = await self._again(place, found)
+            outcome, at = await self._probe_found(place, found)
         took_s = loop.time() - began_s
         if outcome is ProbeOutcome.OPEN:
             self._open[broker.id] = Found(broker.epoch, at, took_s)
@@ -105,24 +107,25 @@ class BrokerProber:
             await asyncio.sleep(found.took_s - took_s)
         return outcome, address
 
-    async def _again(self, place: Reachable, found: Found) -> tuple[ProbeOutcome, str]:
-        """Try the address that was open, and the others of its host where that one refuses."""
+    async def _probe_found(self, place: Reachable, found: Found) -> tuple[ProbeOutcome, str]:
+        """Try the address that was open; if it refuses, try the other addresses of its host."""
         outcome, at = await _connect(found.address, place.port)
         if outcome is not ProbeOutcome.REFUSED or place.host == found.address:
             return outcome, at
-        if not await _stands_for(place.host, found.address):
+        if not await _resolves_to(place.host, found.address):
             return ProbeOutcome.UNKNOWN, ""
         elsewhere, at = await _connect(place.host, place.port)
         return (elsewhere, at) if elsewhere is ProbeOutcome.OPEN else (outcome, "")
 
     def distrust(self, broker_id: int, broker_epoch: int) -> None:
-        """The broker was heard after its address had refused: refusals there prove nothing until it is found
-        open again."""
+        """Ignore refusals of the broker's address until it is found open again.
+
+        Called when the broker sent a heartbeat after its address had refused."""
         found = self._open.get(broker_id)
         if found is None or found.epoch != broker_epoch:
             return
         del self._open[broker_id]
-        self._told[broker_id] = broker_epoch
+        self._logged[broker_id] = broker_epoch
         self._news.set()
         _log.warning(
             "broker %d of epoch %d: its address on listener %s refused connections while the broker sent "
@@ -138,22 +141,22 @@ class BrokerProber:
         return found if found is not None and found.epoch == broker.epoch else None
 
     def published(self, brokers: Mapping[int, BrokerImage]) -> None:
-        """The brokers as committed."""
+        """Take the committed brokers, and forget those that are no longer registered."""
         self._brokers = brokers
         known: dict[int, Any]
-        for known in (self._open, self._told):
+        for known in (self._open, self._logged):
             for gone in [one for one in known if one not in brokers]:
                 del known[gone]
         self._news.set()
 
     async def run(self) -> None:
-        """Find out for ever which brokers' addresses are open."""
+        """Probe unfenced brokers until their addresses are open; runs until it is cancelled."""
         failures = 0
         while True:
             self._news.clear()
             unknown = self._unknown()
             for first in range(0, len(unknown), _AT_ONCE):
-                await asyncio.gather(*map(self._look, unknown[first : first + _AT_ONCE]))
+                await asyncio.gather(*map(self._probe_and_log, unknown[first : first + _AT_ONCE]))
             if self._news.is_set():
                 failures = 0
                 continue
@@ -166,7 +169,7 @@ class BrokerProber:
             failures = 0
 
     def _pause_s(self, failures: int) -> float | None:
-        """Return how long to wait for news of brokers; None: nothing else is to be done."""
+        """Return how long to wait for news of brokers; None for ever: no address is left to probe."""
         if not self._unknown():
             return None
         uniform = self._chance()
@@ -179,11 +182,11 @@ class BrokerProber:
             if not one.fenced and one.id != self._node_id and self._found(one) is None
         ]
 
-    async def _look(self, broker: BrokerImage) -> None:
+    async def _probe_and_log(self, broker: BrokerImage) -> None:
         outcome, address = await self.probe(broker)
-        if outcome is ProbeOutcome.OPEN or self._told.get(broker.id) == broker.epoch:
+        if outcome is ProbeOutcome.OPEN or self._logged.get(broker.id) == broker.epoch:
             return
-        self._told[broker.id] = broker.epoch
+        self._logged[broker.id] = broker.epoch
         _log.info(
             "broker %d of epoch %d: %s is not open to this controller: the broker is fenced only once its "
             "session is over; for a faster fail-over let controllers connect there",

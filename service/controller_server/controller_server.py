@@ -1,8 +1,7 @@
-"""A controller as a whole: its metadata, its part in the quorum, its decisions, and its listener.
+"""A controller: its metadata log, its replica of the quorum, its decisions and its listeners.
 
-Owned by the event loop. Whoever composes a node starts one: alone, or beside a broker that follows the same
-`publisher`. The controller decides from the moment that its image holds the epoch's first batch until the
-quorum has another leader.
+Owned by the event loop. A node has one alone, or beside a broker that follows the same `publisher`. The
+controller decides from the time its image holds the epoch's first batch until the quorum has another leader.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from service.config.settings import BrokerConfig
 from service.controller_client import lifecycle_messages
 from service.controller_client.controller_channel import Active, Calls, Controllers
 from service.controller_client.lifecycle_messages import Feature
-from service.controller_server.api_table import CONTROLLER_APIS, answer_here
+from service.controller_server.api_table import CONTROLLER_APIS, handle_locally
 from service.controller_server.broker_prober import BrokerProber
 from service.controller_server.request_host import ControllerSide
 from service.metadata.controller.controller import Controller, ControllerOptions
@@ -46,20 +45,22 @@ from service.wire.errors import UnsupportedVersion
 _log = logging.getLogger(__name__)
 
 _REGISTRATION_MS: Final = 10_000
-"""of one try; a standby that is not registered decides all the same once it leads"""
+"""Timeout of one try. A standby that is not registered decides all the same once it leads."""
 _RETRY_MS: Final = 100
 _RETRY_MAX_MS: Final = 60_000
 _AGAIN_S: Final = 0.01
 _OWED: Final = 3
-"""times that a request of the quorum is waited for"""
+"""Request timeouts after which the connection of an unanswered request of the quorum is closed."""
 _QUORUM_CHANNELS: Final = ChannelOptions(backoff_ms=40, backoff_max_ms=100)
-"""Three refusals within 300 ms are a leader's death: who asks less often never hears of it."""
+"""Three refused connections within 300 ms mean that the leader is down: slower retries never see that."""
 
 
 def quorum_channels(metadata: MetadataOptions) -> ChannelOptions:
-    """Who owes an answer of the quorum for so long is reached by another connection: the one there is may
-    lead nowhere any more. Not as soon as the request is given up, as with Kafka's ``NetworkClient``: a new
-    one takes three round trips, and over slow links nobody would be elected.
+    """Return the options of the quorum's channels.
+
+    A connection without a response for three request timeouts may be dead, and is replaced. Kafka's
+    ``NetworkClient`` replaces it after one timeout, but a new connection takes three round trips: over slow
+    links no election would end.
     """
     timing = RaftTiming() if metadata.quorum is None else metadata.quorum.timing
     return _QUORUM_CHANNELS._replace(request_timeout_ms=_OWED * timing.request_timeout_ms)
@@ -67,21 +68,22 @@ def quorum_channels(metadata: MetadataOptions) -> ChannelOptions:
 
 @dataclass(frozen=True, slots=True)
 class ControllerNodeOptions:
-    """`metadata` with the quorum, in which this node votes; `controller` with the address that is told."""
+    """Options of a controller. `metadata` holds the quorum in which this node votes; `controller` the
+    advertised listeners."""
 
     metadata: MetadataOptions
     controller: ControllerOptions
     listeners: tuple[Listener, ...]
-    """where it is bound; the first one is the quorum's"""
+    """listeners to bind; the first one is the quorum's"""
     inter_broker_listener: str = "PLAINTEXT"
-    """of brokers, where they are probed"""
+    """name of the brokers' listener that is probed"""
     heartbeat_interval_ms: int = 2_000
     max_connections: int = 1 << 31
     limits: PeerLimits = field(default_factory=PeerLimits)
 
 
 class QuorumLeaders:
-    """Who leads, as this node's own quorum knows. Is `controllers.Leaders`."""
+    """`controller_channel.Leaders` of this node's own replica of the quorum."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
@@ -97,7 +99,7 @@ class QuorumLeaders:
 
 
 class ControllerNode:
-    """One controller. `on_fatal(what, error)` ends the node. Is the publisher's `Guest`."""
+    """A controller and the publisher's `Guest`. `on_fatal(what, error)` ends the node."""
 
     def __init__(
         self,
@@ -111,8 +113,8 @@ class ControllerNode:
         metrics: NetworkMetrics | None = None,
         turns: TurnTimes | None = None,
     ) -> None:
-        """`peers` of the quorum and `calls` to the active controller; None: over the network. `metrics` and
-        `turns` are told of its listeners."""
+        """`peers`: the quorum's transport; `calls`: that to the active controller; None: the network.
+        `metrics` and `turns` count for its listeners."""
         self._options = options
         self._clock = world.clock
         self._random = world.random
@@ -136,8 +138,8 @@ class ControllerNode:
             NodeConfigRules(config),
             probe=self._prober.probe,
             on_disproved=self._prober.distrust,
-            on_news=self._wind,
-            counts=self.publisher.published,  # who asks for clients waits for the broker that they asked
+            on_news=self._arm_timer,
+            counts=self.publisher.published,  # a broker that forwards a request waits for its own image
         )
         self.side = ControllerSide(
             config,
@@ -182,7 +184,7 @@ class ControllerNode:
                 metrics=metrics,
                 turns=turns,
                 describe=dispatcher.describe,
-                on_gone=lambda context: self.side.gone(context.connection_id),
+                on_gone=lambda context: self.side.connection_ended(context.connection_id),
                 threads=threads,
             )
             for one in self._options.listeners
@@ -196,9 +198,9 @@ class ControllerNode:
     # -- life
 
     async def start(self) -> None:
-        """Bind, take part in the quorum, and serve. Who leads is found out afterwards.
+        """Bind, join the quorum and serve; the quorum's leader may be known only later.
 
-        Raises `ConfigError` where the address cannot be had, and as `Publisher.start`.
+        Raises `ConfigError` where an address cannot be bound, and the errors of `Publisher.start`.
         """
         for server in self.servers:
             await server.bind()
@@ -216,9 +218,9 @@ class ControllerNode:
         """Decide nothing more, resign, and close."""
         self._stopping = True
         self.controller.stop()
-        self._unwind()
-        works = (self._registering, self._probing, self._claiming, self._ticking)
-        tasks = [one for one in works if one is not None]
+        self._cancel_timer()
+        running = (self._registering, self._probing, self._claiming, self._ticking)
+        tasks = [one for one in running if one is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -229,7 +231,9 @@ class ControllerNode:
             await channels.close()
 
     def _supervised(self, work: Any, name: str) -> asyncio.Task[None]:
-        """A bug in it ends the node; that the log fails, the publisher tells by itself."""
+        """Run `work` as a task that ends the node if it fails by a bug.
+
+        A failure of the metadata log is only logged here: the publisher reports it."""
 
         def done(task: asyncio.Task[None]) -> None:
             if task.cancelled() or (error := task.exception()) is None:
@@ -246,45 +250,45 @@ class ControllerNode:
     # -- leading
 
     def on_lead(self, epoch: int) -> None:
-        """The epoch's first batch is in the log; once it is committed, this node decides."""
+        """Become active once the epoch's first batch, now the last in the log, is committed."""
         self._claiming = self._supervised(
             self._claim(epoch, self.publisher.next_offset - 1), "controller-claim"
         )
 
     async def _claim(self, epoch: int, offset: int) -> None:
-        await self.publisher.published(offset)  # what the broker in this process does is its own affair
+        await self.publisher.published(offset)  # the image has it; a broker in this process may still lag
         quorum, node_id = self.publisher.quorum, self._options.controller.node_id
         while not self._stopping and quorum.epoch == epoch and quorum.is_leader:
             _log.info("node %d is the active controller of epoch %d", node_id, epoch)
             try:
                 await self.controller.claim(epoch)
                 return
-            except RequestError as e:  # the quorum wrote meanwhile, or somebody else leads
-                _log.info("node %d has not taken over in epoch %d: %s", node_id, epoch, e)
+            except RequestError as e:  # the quorum appended meanwhile, or another node leads
+                _log.info("node %d is not the active controller in epoch %d yet: %s", node_id, epoch, e)
                 await asyncio.sleep(_AGAIN_S)
 
     def on_step_down(self) -> None:
-        """What this node proposed and nobody committed never was."""
+        """Stop deciding, and drop the changes that were not committed."""
         claiming, self._claiming = self._claiming, None
         if claiming is not None:
             claiming.cancel()
         self.controller.renounce()
-        self._unwind()
-        self.controllers.look_again()
+        self._cancel_timer()
+        self.controllers.leader_changed()
 
     # -- time
 
-    def _wind(self) -> None:
-        """Have a tick come when something is due."""
+    def _arm_timer(self) -> None:
+        """Call `_tick` when the controller's next deadline is due, unless the timer fires before."""
         deadline_ms = self.controller.next_deadline_ms
         if self._stopping or deadline_ms >= min(self._timer_ms, NEVER):
-            return  # it looks again when that has come
-        self._unwind()
+            return  # the earlier tick arms the timer again
+        self._cancel_timer()
         self._timer_ms = deadline_ms
         wait_s = max(deadline_ms - self._clock.monotonic_ms(), 1) / 1000
         self._timer = self._loop.call_later(wait_s, self._tick)
 
-    def _unwind(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._timer_ms = None, NEVER
@@ -299,9 +303,9 @@ class ControllerNode:
             await self.controller.tick()
         finally:
             self._ticking = None
-            self._wind()
+            self._arm_timer()
 
-    # -- being known
+    # -- registration of this controller
 
     def _published(self, before: MetadataImage, after: MetadataImage, delta: MetadataDelta) -> None:
         if before.controllers is not after.controllers:
@@ -314,11 +318,11 @@ class ControllerNode:
         return known is not None and known.incarnation_id == self.incarnation_id
 
     async def _keep_registered(self) -> None:
-        """Tell the active controller of this process, until its image has it, and whenever it has not."""
-        given = self._options.controller
+        """Register this process with the active controller whenever the image does not hold it."""
+        options = self._options.controller
         features = tuple(Feature(*one) for one in self.side.supported)
         message = lifecycle_messages.controller_registration(
-            given.node_id, self.incarnation_id, given.listeners, features
+            options.node_id, self.incarnation_id, options.listeners, features
         )
         failures = 0
         while True:
@@ -334,7 +338,7 @@ class ControllerNode:
                 lifecycle_messages.controller_registered(answer)
             except (RequestError, UnsupportedVersion) as e:
                 failures += 1
-                _log.info("node %d is not registered as a controller yet: %s", given.node_id, e)
+                _log.info("node %d is not registered as a controller yet: %s", options.node_id, e)
             else:
                 failures = max(failures, 1)  # until the image shows it
             pause_ms = backoff(
@@ -346,10 +350,10 @@ class ControllerNode:
             except TimeoutError:
                 continue
 
-    # -- for this process itself
+    # -- requests of this process itself
 
     async def here(self, api_key: int, message: Any) -> Any:
-        """The answer of this node's controller to its own process; see `controllers.Here`."""
+        """Return the response of this controller to its own process; a `controller_channel.Here`."""
         context = RequestContext(-1, "127.0.0.1", 0, self._options.listeners[0].name)
         context.api_key, context.api_version = api_key, APIS[api_key].max_version
-        return await answer_here(self.side, context, message)
+        return await handle_locally(self.side, context, message)

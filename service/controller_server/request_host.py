@@ -1,4 +1,4 @@
-"""What controllers' handlers work with: the quorum, the controller, and what tells of them; on the loop."""
+"""Host of a controller's request handlers: the quorum, the controller and the settings; on the event loop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 class ControllerSide:
     """A controller as the handlers of its listener see it.
 
-    `supported`: the feature levels that this node tells of, ``kraft.version`` among them.
+    `supported`: the feature levels that this node supports, ``kraft.version`` among them.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class ControllerSide:
         self.heartbeat_interval_ms = heartbeat_interval_ms
         self.encoded_settings = EncodedSettings()
         self.metrics = ServingMetrics()
-        # a limit for each, as those of another cluster ask without end and would leave no line for a broker
+        # One limit each: nodes of another cluster retry for ever, and would suppress the lines about brokers.
         self._strangers, self._refused_brokers = (
             RateLimitedLog(_log, now=lambda: clock.monotonic_ms() / 1000) for _ in range(2)
         )
         self._heartbeats: dict[int, tuple[int, int]] = {}
-        """by broker: the connection by which it told of itself last, and its epoch"""
-        self._tellers: set[int] = set()
-        """connections by which heartbeats come, until they end"""
+        """connection of the last heartbeat and its broker epoch, by broker"""
+        self._heartbeat_connections: set[int] = set()
+        """open connections on which heartbeats came"""
 
     @property
     def config(self) -> BrokerConfig:
@@ -87,19 +87,19 @@ class ControllerSide:
 
     @property
     def kraft_version(self) -> int:
-        """As this node's log says, committed or not."""
+        """Newest kraft.version in this node's log, committed or not."""
         return self.metadata.kraft_version
 
     async def load(self, module: str) -> ModuleType:
-        """Everything that this listener's table names is there already, or small."""
+        """Import `module`, on the loop: this listener's handlers are imported already, or small."""
         return import_module(module)
 
     def deadline_ms(self, timeout_ms: int) -> int:
-        """Return when a request that may wait for so long is over, on the monotonic clock."""
+        """Return the deadline of a request with this timeout, on the monotonic clock."""
         return self._clock.monotonic_ms() + timeout_ms
 
     async def ask_quorum(self, api_key: int, version: int, message: Any) -> Any:
-        """What this node's part in the quorum answers. `Unanswered` where the quorum has ended."""
+        """Return the response of this node's replica of the quorum. Raises `Unanswered` where that ended."""
         try:
             return await self.metadata.quorum.handle(api_key, version, message)
         except StorageError as e:
@@ -108,32 +108,32 @@ class ControllerSide:
     async def forward(
         self, context: RequestContext, header: RequestHeader, frame: memoryview, request: Any
     ) -> Response:
-        """Nothing is decided elsewhere of what this listener serves."""
+        """Raise `InvariantError`: a controller forwards no request."""
         raise InvariantError(f"{ApiKey(header.api_key).name} is not forwarded from a controller")
 
     def refused(self, context: RequestContext, why: str) -> None:
-        """Say who asked for what only another node may ask for."""
+        """Log that a peer is refused which belongs to another cluster."""
         self._strangers.warning("refused %s: %s", context, why)
 
     def refused_broker(self, context: RequestContext, why: str) -> None:
-        """Say which broker was not taken in."""
+        """Log that the registration of a broker is refused."""
         self._refused_brokers.warning("refused %s: %s", context, why)
 
     # -- heartbeats and their connections
 
-    def hears(self, connection_id: int) -> None:
-        """A heartbeat came by that connection; `heard` once it is decided."""
-        self._tellers.add(connection_id)
+    def heartbeat_received(self, connection_id: int) -> None:
+        """Note that a heartbeat came on that connection; `heartbeat_decided` follows unless it is refused."""
+        self._heartbeat_connections.add(connection_id)
 
-    def heard(self, connection_id: int, broker_id: int, broker_epoch: int) -> None:
-        """The broker process told of itself by that connection, which may have ended meanwhile."""
+    def heartbeat_decided(self, connection_id: int, broker_id: int, broker_epoch: int) -> None:
+        """Note the connection of an accepted heartbeat; it may have ended meanwhile."""
         self._heartbeats[broker_id] = (connection_id, broker_epoch)
-        if connection_id not in self._tellers:
-            self.gone(connection_id)
+        if connection_id not in self._heartbeat_connections:
+            self.connection_ended(connection_id)
 
-    def gone(self, connection_id: int) -> None:
-        """The connection ended. Where a broker told of itself by it last, the controller looks after it."""
-        self._tellers.discard(connection_id)
+    def connection_ended(self, connection_id: int) -> None:
+        """Note the end of a connection; tell the controller which brokers sent their last heartbeat on it."""
+        self._heartbeat_connections.discard(connection_id)
         lost = [(one, epoch) for one, (by, epoch) in self._heartbeats.items() if by == connection_id]
         for broker_id, broker_epoch in lost:
             del self._heartbeats[broker_id]
@@ -141,7 +141,7 @@ class ControllerSide:
 
 
 def features_of(side: ControllerSide) -> Features:
-    """What a controller tells: as Kafka's, a kraft.version of 0 is not told of as finalized."""
+    """Return a controller's features. As with Kafka's, a kraft.version of 0 is not listed as finalized."""
     finalized = {name: level for name, level in side.image.features.items() if name != KRAFT_VERSION}
     if side.kraft_version:
         finalized[KRAFT_VERSION] = side.kraft_version
@@ -149,9 +149,9 @@ def features_of(side: ControllerSide) -> Features:
 
 
 class Admin:
-    """The controller as the admin's handlers ask it, for one request with its deadline.
+    """The controller as the admin handlers see it, for one request with its deadline.
 
-    A broker's own checks of which broker is meant were made where the client spoke to it.
+    The broker that got the client's request has checked which broker its broker settings name.
     """
 
     def __init__(self, side: ControllerSide, deadline_ms: int) -> None:
@@ -215,6 +215,6 @@ class Admin:
 
 
 def check_active(side: ControllerSide) -> None:
-    """Raises `RequestError` NOT_CONTROLLER where this node does not decide now."""
+    """Raise `RequestError` NOT_CONTROLLER where this controller is not active."""
     if not side.controller.is_active:
         raise RequestError(ErrorCode.not_controller, "This node does not lead the metadata quorum.")

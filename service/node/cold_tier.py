@@ -1,4 +1,4 @@
-"""The node's cold tier: its stores, its reader and its offload work, opened and closed as one.
+"""The node's cold tier: store clients, the reader and the tiering manager, opened and closed together.
 
 Reads and uploads have a store client each, so that neither waits for the other's connections.
 """
@@ -51,29 +51,30 @@ from service.tiering.shared_objects import TopicsSnapshot
 log = logging.getLogger(__name__)
 
 CLAIM_AT_START_S: Final = 3.0
-"""How long a start waits to hear whose prefix it is; a store that is slower is asked again while the node
-serves.
-"""
-CLAIM_AGAIN_S: Final = 5.0
+"""How long a start waits for the claim of the prefix; after that it is repeated while the node serves."""
+CLAIM_RETRY_S: Final = 5.0
 COMPARE_AT_START_S: Final = 3.0
-"""How long a start waits for HEADs to be compared, so that who comes first finds its partition open."""
+"""How long a start waits until HEADs are compared, so that the first producers find their partitions open."""
 NEVER_MS: Final = 1 << 53
 SWEEP_AT_MOST_EVERY_MS: Final = 10_000
-"""Looking for orphans lists the whole prefix; once per grace period is enough, as nothing goes sooner."""
+"""Least interval of sweeps. A sweep lists the whole prefix; the interval is the grace period where that is
+longer, as no orphan is deleted sooner."""
 
 
 OpenStore = Callable[[BrokerConfig, World, StoreOptions], NodeStore]
-"""Makes a client of the store that the settings name; nothing is sent yet."""
+"""Makes a client of the store in the settings; sends nothing yet."""
 
 OFFLOAD_OPTIONS: Final = StoreOptions(
     connect_timeout_s=2.0, first_byte_timeout_s=4.0, idle_timeout_s=20.0, read_retries=1, max_retries=2
 )
-"""A part that fails is sent again by obstore, or its whole segment would be: at most twice."""
+"""obstore repeats a failed part at most twice: otherwise the whole segment would be uploaded again."""
 _LEAST_BYTES_PER_S: Final = 256 << 10
 
 
 def reading_options(config: BrokerConfig) -> StoreOptions:
-    """Somebody waits for what is read, and `DownloadManager` alone repeats it."""
+    """Return the options of the clients for reads: short timeouts, as a consumer waits, and no retries.
+
+    `DownloadManager` repeats failed reads."""
     return StoreOptions(
         connect_timeout_s=2.0,
         first_byte_timeout_s=2.0,
@@ -85,7 +86,7 @@ def reading_options(config: BrokerConfig) -> StoreOptions:
 
 
 class ColdTier:
-    """Everything of this node that knows the bucket. Owned by the event loop."""
+    """The parts of this node that use the bucket. Owned by the event loop."""
 
     def __init__(
         self,
@@ -96,23 +97,23 @@ class ColdTier:
         incarnation: UUID | None = None,
         is_in_use: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`incarnation` is this process's, as its broker registers: images say by it who writes. None for one
-        that shares the prefix with nobody. `is_in_use`: whether the metadata knows of anything
-        that is tiered.
+        """`incarnation`: the incarnation id of this process's broker registration, by which documents in the
+        bucket name their writer; None for a node that shares the prefix with no other. `is_in_use`: whether
+        the metadata has tiered data.
 
-        Raises `ConfigError` for a URL that names no store. Nothing is sent yet.
+        Raises `ConfigError` for an invalid URL of a store. Sends nothing yet.
         """
         self._config = config
         self._current: Callable[[], BrokerConfig] = lambda: config
-        """the settings as they are now"""
+        """returns the current settings"""
         self._world = world
         self._pool = world.threads.pool("cold-tier", 2)
         self._cluster_id = cluster_id
         self._writer = Writer(config.node_id, incarnation or world.new_uuid())
         self.metrics = {"read": StoreMetrics(), "tiering": StoreMetrics()}
-        """of the clients of the store: those that read for fetches, and that of tiering"""
+        """metrics of the store clients: those of cold reads, and that of tiering"""
         self.tiering: TieringMetrics | None = None
-        """None until the prefix is known to be ours"""
+        """None until tiering has begun: the owner of the prefix is known"""
         store = CountedStore(open_store(config, world, OFFLOAD_OPTIONS), self.metrics["tiering"], world.clock)
         self._store = ProvenUploads(
             store, store.verifies_uploads, lambda key, data: self.reader.wrote(key, data)
@@ -120,7 +121,7 @@ class ColdTier:
         self._claim: asyncio.Future[None] | None = None
         self._is_in_use = is_in_use
         self._foreign: str | None = None
-        """why nothing is written to the prefix although the node serves: it is another cluster's now"""
+        """why nothing is written to the prefix while the node serves: another cluster owns it"""
         self._manager: TieringManager | None = None
         self._is_conditional = True
         self._compared = asyncio.Event()
@@ -143,20 +144,20 @@ class ColdTier:
         )
 
     async def claim(self) -> None:
-        """Make sure the prefix is this cluster's: `ConfigError` if it is another's, and nothing is tiered
-        yet. A store that does not answer soon, or has a damaged `cluster.json`, leaves the question to `run`;
-        so does a `cluster.json` that became another cluster's while this one tiers: what is hot has
-        nothing to do with that."""
-        self._claim = asyncio.ensure_future(self._ask())
+        """Claim the prefix for this cluster. Raises `ConfigError` if another cluster owns it and this one has
+        no tiered data.
+
+        `run` repeats the claim where the store is slow, `cluster.json` is damaged, or another cluster has
+        taken the prefix: hot data is served meanwhile."""
+        self._claim = asyncio.ensure_future(self._try_claim())
         await asyncio.wait({self._claim}, timeout=CLAIM_AT_START_S)
         if self._claim.done():
-            await self._claimed(self._claim)
+            await self._claim_succeeded(self._claim)
 
     async def recover(self, controller: Controller, metadata: Publisher, config: BrokerConfig) -> None:
-        """Have the metadata take over what the bucket says; `config` are this node's settings without any
-        that the metadata has.
+        """Recover the metadata from the bucket; `config` are this node's static settings.
 
-        Raises `ConfigError`, `CorruptionError` or `StorageError`: then nothing was taken over.
+        Raises `ConfigError`, `CorruptionError` or `StorageError`: then the metadata is unchanged.
         """
         bucket = await asyncio.get_running_loop().run_in_executor(
             self._pool, read_bucket, self._store, self._cluster_id, metadata.image
@@ -164,23 +165,23 @@ class ColdTier:
         await adopt_bucket(bucket, controller, metadata, config, self._world.new_uuid())
 
     async def heads_compared(self) -> None:
-        """Wait until HEADs were compared, but not for long.
+        """Wait until HEADs are compared, at most `COMPARE_AT_START_S`.
 
-        Partitions whose turn has not come by then take no records until it has.
+        Partitions that are not compared by then take no records until they are.
         """
         if self._claim is None or not self._claim.done() or self._claim.exception() is not None:
-            return  # the store is away
+            return  # the store is unavailable
         try:
             async with asyncio.timeout(COMPARE_AT_START_S):
                 await self._compared.wait()
         except TimeoutError:
             log.info("this node serves before the HEADs of all partitions were compared")
 
-    async def _ask(self) -> None:
+    async def _try_claim(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._pool, self._claim_and_probe)
 
     def _claim_and_probe(self) -> None:
-        """On a thread of the pool."""
+        """Claim the prefix and test conditional writes. Blocking; runs on a thread of the pool."""
         claim_prefix(self._store, self._cluster_id)
         why = probe(self._store, self._world.new_uuid)
         self._is_conditional = why is None
@@ -196,7 +197,11 @@ class ColdTier:
             "this store does not honour conditional writes (%s): never run two nodes on one prefix", why
         )
 
-    async def _claimed(self, claim: asyncio.Future[None]) -> bool:
+    async def _claim_succeeded(self, claim: asyncio.Future[None]) -> bool:
+        """Return whether the prefix is this cluster's; log why it is not, or is not known to be.
+
+        Raises `ConfigError` if another cluster owns it and this one has no tiered data, and `UnknownVersion`.
+        """
         try:
             await claim
         except ForeignOwner as e:
@@ -211,12 +216,12 @@ class ColdTier:
             self._foreign = str(e)
             return False
         except StorageError as e:
-            log.warning("object storage does not say whose prefix this is: %s", e)
+            log.warning("the owner of the prefix cannot be read, nothing is copied until it can: %s", e)
             return False
         except UnknownVersion:
             raise
         except CorruptionError as e:
-            # What is hot is served meanwhile, and the archive read; nothing is written to it.
+            # The node serves hot data and reads the archive meanwhile, but writes nothing to it.
             log.error("nothing is copied, expired or swept until that is settled: %s", e)
             return False
         self._foreign = None
@@ -224,26 +229,28 @@ class ColdTier:
 
     @property
     def may_let_go(self) -> bool:
-        """Return whether local bytes may go because the bucket has them: it is the cluster's, as far as is
-        known."""
+        """Return whether local bytes may be deleted because the bucket has them: as far as this node knows,
+        its cluster owns the prefix."""
         return self._manager is not None and self._manager.may_delete_local
 
-    async def _claim_again(self, manager: TieringManager) -> None:
-        """Ask whose prefix it is until it is this cluster's."""
+    async def _reclaim(self, manager: TieringManager) -> None:
+        """Repeat the claim until the prefix is this cluster's again."""
         while self._foreign is not None:
-            await asyncio.sleep(CLAIM_AGAIN_S)
-            self._claim = asyncio.ensure_future(self._ask())
-            if await self._claimed(self._claim):
+            await asyncio.sleep(CLAIM_RETRY_S)
+            self._claim = asyncio.ensure_future(self._try_claim())
+            if await self._claim_succeeded(self._claim):
                 manager.set_claim(None, is_conditional=self._is_conditional)
 
     async def run(self, broker: Broker) -> None:
-        """Offload for as long as the task lives; nothing is written before the prefix is known to be ours."""
+        """Run tiering until the task is cancelled; nothing is written before the prefix is this cluster's."""
         owner = broker.plane.prefix_owner
-        broker.disks.free_caches_first(self._give_back)
+        broker.disks.free_caches_first(self._trim_disk_cache)
         broker.replicas.may_let_go = lambda: self.may_let_go
-        while self._claim is None or not (await self._claimed(self._claim) or self._foreign is not None):
-            await asyncio.sleep(CLAIM_AGAIN_S)
-            self._claim = asyncio.ensure_future(self._ask())
+        while self._claim is None or not (
+            await self._claim_succeeded(self._claim) or self._foreign is not None
+        ):
+            await asyncio.sleep(CLAIM_RETRY_S)
+            self._claim = asyncio.ensure_future(self._try_claim())
         config = self._config
         self._current = lambda: broker.config
         manager = TieringManager(
@@ -287,37 +294,37 @@ class ColdTier:
         broker.metadata.subscribe(changed)
         broker.replicas.watch(manager.changed)
         broker.disks.watch(manager.wake)
-        looks = asyncio.ensure_future(manager.heads_compared())
-        looks.add_done_callback(lambda _: self._compared.set())
-        again = asyncio.ensure_future(self._claim_again(manager))
+        comparing = asyncio.ensure_future(manager.heads_compared())
+        comparing.add_done_callback(lambda _: self._compared.set())
+        reclaiming = asyncio.ensure_future(self._reclaim(manager))
         try:
             await manager.start()
         finally:
-            again.cancel()
-            looks.cancel()
+            reclaiming.cancel()
+            comparing.cancel()
             await manager.stop()
 
-    async def _give_back(self, log_dir: Path) -> int:
-        """Bytes that the cache of cold reads has let go of, where it shares a file system with `log_dir`."""
+    async def _trim_disk_cache(self, log_dir: Path) -> int:
+        """Trim the disk cache of cold reads if it shares a file system with `log_dir`; return bytes freed."""
         cache = self._disk_cache
         if cache is None or not cache.shares(log_dir):
             return 0
         return await asyncio.get_running_loop().run_in_executor(self._pool, cache.trim)
 
     async def close(self) -> None:
-        """Fail the reads under way and join their threads."""
+        """Fail the running reads and join their threads."""
         await asyncio.get_running_loop().run_in_executor(self._pool, self.reader.close)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def is_tiered(image: MetadataImage) -> bool:
-    """Return whether anything of the cluster is tiered, or was and may have objects in the bucket still."""
+    """Return whether the cluster has tiered topics, or may still have objects of former ones."""
     enabled = (settings.get("remote.storage.enable") == "true" for settings in image.configs.values())
     return bool(image.remote) or bool(image.tombstones) or any(enabled)
 
 
 def _led(broker: Broker, owner: ClusterPrefixOwner | None) -> Iterator[Partition]:
-    """The partitions whose tiering is this node's."""
+    """Iterate over the partitions that this node tiers: those that it leads."""
     return (
         one for one in broker.replicas if owner is None or owner.leads(one.tip.topic_id, one.tip.partition)
     )
@@ -331,7 +338,7 @@ def _find_led(
 
 
 def open_configured_store(config: BrokerConfig, world: World, options: StoreOptions) -> NodeStore:
-    """A client of the store that `firn.remote.url` names."""
+    """Open a client of the store at `firn.remote.url`."""
     assert config.remote_url is not None
     return open_store(
         config.remote_url,
@@ -379,13 +386,13 @@ def _uploads_child(config: BrokerConfig) -> UploadsChild | None:
 
 
 def _metadata(image: MetadataImage, now_ms: int) -> MetadataSnapshot:
-    """`image` as the bucket gets it; it never changes, so a thread may encode it."""
+    """Return `image` as a snapshot for the bucket. Images are immutable, so a thread may encode it."""
     encode = partial(encode_image, image, now_ms)
     return MetadataSnapshot(image.offset + 1, image.epoch, encode, image.life)
 
 
 def _topics(image: MetadataImage) -> TopicsSnapshot:
-    """What `topics.json` says of `image`, which never changes, so a thread may make the rows."""
+    """Return the content of `topics.json` for `image`. Images are immutable: a thread may make the rows."""
 
     def rows() -> list[TopicsFileRow]:
         return [

@@ -1,11 +1,12 @@
 """The event loop of a node's process, and the watch over how long its turns take.
 
-Turns are measured where the loop asks for events, between two calls of `select`: 0.7 µs each. A thread beside
-the loop looks at the clock 40 times a second, and has a turn that takes long interrupted by a signal, so that
-one that no request claims has a name too: task, function and line.
+A turn is the time between two calls of `select`; measuring it costs 0.7 µs. A thread checks the clock 40
+times a second and interrupts a long turn by a signal: the handler records task, function and line, so that
+also a turn without a request has a name in the log.
 
-The loop's thread looks at its own stack. Another one must not: while it walks the frames, a collection that
-it sets off may let the loop go on and take them apart, which ends the process by a segmentation fault.
+The handler runs on the loop's thread, which may walk its own stack. Another thread must not: while it walks
+the frames, a garbage collection that it triggers may let the loop continue and free them, which ends the
+process by a segmentation fault.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from service.base.threads import Threads
 from service.base.turns import LONG_S, NO_TURN, NOTICED_S, LongTurn, TurnSample, TurnTimes
 
 _log = logging.getLogger(__name__)
-_LOOK_S: Final = LONG_S / 2
+_CHECK_S: Final = LONG_S / 2
 _PACKAGE: Final = str(Path(__file__).parents[1])
 MOST_EVENTS: Final = 32
-"""Sockets that have their turn in one turn of the loop."""
+"""Ready sockets that one turn of the loop handles."""
 _SIGNAL: Final = signal.SIGURG
-"""Ignored where nobody handles it: it may come too late, when the watch is over."""
+"""Ignored by default: it may arrive after the watch has removed its handler."""
 _DEPTH: Final = 3
-"""Functions of ours that a long turn is named by, the innermost first."""
+"""Functions of this package that name a long turn, the innermost first."""
 
 
 class _FewEvents:
-    """The kernel's list of what is ready, read a little at a time.
+    """An epoll object that returns at most `MOST_EVENTS` events at a time.
 
-    A turn does all that it is told of before it asks again, be it a thousand peers that sent a request each.
-    What is left stands first in the list the next time.
+    A turn handles all events that it gets, even a thousand peers with a request each. The kernel returns the
+    remaining events first the next time.
     """
 
     def __init__(self, epoll: Any) -> None:
@@ -56,7 +57,7 @@ class _FewEvents:
 
 
 class MeasuredSelector(selectors.DefaultSelector):
-    """Tells `turns` when each turn begins and ends."""
+    """Selector that records in `turns` when each turn begins and ends."""
 
     def __init__(self, turns: TurnTimes, now: Callable[[], float], cpu_now: Callable[[], float]) -> None:
         super().__init__()
@@ -78,7 +79,7 @@ class MeasuredSelector(selectors.DefaultSelector):
             histogram.counts[bisect_left(histogram.bounds, took)] += 1
             histogram.total += took
         if timeout is not None and timeout <= 0:
-            # There is work to do: if this takes long, another thread had the interpreter, and that counts.
+            # Callbacks are ready: if this call is slow, another thread held the interpreter, and that counts.
             turns.began, turns.cpu_began = now, self._cpu_now()
             return self._select(timeout)
         turns.began = NO_TURN
@@ -90,10 +91,10 @@ class MeasuredSelector(selectors.DefaultSelector):
 def new_loop(
     turns: TurnTimes, now: Callable[[], float], cpu_now: Callable[[], float]
 ) -> asyncio.AbstractEventLoop:
-    """Make an event loop that tells `turns` of its turns; `now` is the clock of loops, in seconds, and
-    `cpu_now` the CPU time of the thread that runs it."""
+    """Make an event loop that records its turns in `turns`. `now`: the loop's clock, in seconds; `cpu_now`:
+    the CPU time of the thread that runs it."""
     loop = asyncio.SelectorEventLoop(MeasuredSelector(turns, now, cpu_now))
-    loop.time = now  # type: ignore[method-assign]  # the same clock, asked once per request: one call less
+    loop.time = now  # type: ignore[method-assign]  # the same clock, read once per request: one call less
     return loop
 
 
@@ -103,8 +104,8 @@ class LoopWatch:
     def __init__(
         self, turns: TurnTimes, threads: Threads, thread_id: int, name_of: Callable[[asyncio.Task[Any]], str]
     ) -> None:
-        """`thread_id` is the loop's, the process's main one: signals interrupt no other. `name_of` says in
-        words what a task is for."""
+        """`thread_id`: the loop's thread, the process's main one: signals interrupt no other. `name_of`
+        describes a task's purpose."""
         self._turns = turns
         self._threads = threads
         self._loop = asyncio.get_running_loop()
@@ -114,13 +115,13 @@ class LoopWatch:
         self._stopped = False
         self._name_of = name_of
         self._handler: Any = signal.SIG_DFL
-        """who had the signal before"""
+        """the signal's handler before `start`"""
 
     def start(self) -> None:
-        self._turns.on_long = self._long
-        self._handler = signal.signal(_SIGNAL, self._look)
+        self._turns.on_long = self._log_long
+        self._handler = signal.signal(_SIGNAL, self._on_signal)
         self._pool = self._threads.pool("loop-watch", 1)
-        self._pool.submit(self._watch)
+        self._pool.submit(self._watch_turns)
 
     def close(self) -> None:
         self._stopped = True
@@ -129,25 +130,25 @@ class LoopWatch:
             self._pool.shutdown(wait=False)
             signal.signal(_SIGNAL, self._handler)
 
-    def _long(self, turn: LongTurn) -> None:
+    def _log_long(self, turn: LongTurn) -> None:
         self._warnings.warning(
             "a turn of the loop took %d ms: %s", round(1000 * turn.took_s), printable(turn.who, 1024)
         )
 
-    def _watch(self) -> None:
-        """On the thread of the watch."""
-        turns, seen = self._turns, 0.0
+    def _watch_turns(self) -> None:
+        """Send the loop's thread a signal in each long turn, once. Runs on a thread of its own."""
+        turns, interrupted = self._turns, 0.0
         while not self._stopped:
-            self._threads.sleep(_LOOK_S)
+            self._threads.sleep(_CHECK_S)
             began = turns.began
-            if began != seen and self._loop.time() - began > _LOOK_S:
-                seen = began
+            if began != interrupted and self._loop.time() - began > _CHECK_S:
+                interrupted = began
                 signal.pthread_kill(self._thread_id, _SIGNAL)
 
-    def _look(self, _: int, frame: FrameType | None) -> None:
-        """In the middle of whatever the loop does."""
+    def _on_signal(self, _: int, frame: FrameType | None) -> None:
+        """Record the task and the functions that run now. Interrupts the loop's thread at any point."""
         began = self._turns.began
-        if self._loop.time() - began <= _LOOK_S:
+        if self._loop.time() - began <= _CHECK_S:
             return  # that turn is over
         where = ", called by ".join(_functions(frame))
         task = asyncio.current_task(self._loop)
@@ -159,12 +160,13 @@ class LoopWatch:
 
 
 def _functions(frame: FrameType | None) -> Iterable[str]:
-    """The innermost functions of this package that `frame` is in; the innermost of all where none is."""
+    """Return the innermost functions of this package on the stack of `frame`; the innermost of all if it has
+    none."""
     ours: list[str] = []
     innermost = frame
     while frame is not None and len(ours) < _DEPTH:
         code = frame.f_code
-        if code.co_filename.startswith(_PACKAGE) and not code.co_filename.endswith("broker/loop.py"):
+        if code.co_filename.startswith(_PACKAGE) and code.co_filename != __file__:
             file = code.co_filename[len(_PACKAGE) + 1 :]
             ours.append(f"{code.co_qualname} ({file}:{frame.f_lineno})")
         frame = frame.f_back

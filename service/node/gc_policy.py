@@ -1,16 +1,16 @@
-"""When Python looks for garbage in a node's process: in short looks, whatever there is to look at.
+"""Policy of Python's cyclic garbage collector in a node's process: collections are short, whatever the heap.
 
-What nobody refers to any more is freed at once; the collector is for cycles alone. By itself it looks at all
-that lives whenever that has grown by a quarter: some hundred milliseconds of the loop where there are ten
-thousand partitions, and again and again while a request of a hundred thousand elements is read. Here the
-young generations are looked at as ever. The oldest is looked at by this chore: what has grown a little is
-collected, what has grown much is set aside unseen (`gc.freeze`). All is looked at once twice as much memory
-is in use as was after the last look.
+Objects without references are freed at once; the collector frees cycles only. By default it collects the
+whole heap when that has grown by a quarter: some hundred milliseconds of the loop with ten thousand
+partitions, and repeatedly while a request of a hundred thousand elements is decoded. Here the young
+generations are collected as usual, and a background task handles the oldest: it is collected if it has grown
+a little, and frozen without a collection (`gc.freeze`) if it has grown much. All objects are collected once
+twice as many memory blocks are in use as after the last full collection.
 
-While coordinators read their logs, what they make of them is set aside unseen, be it a million positions:
-nearly all of it lives until the node stops, and none of it refers to itself. So is what there is while long
-requests are decoded and answered, which is when slices are taken (`base/turn_queues.py`): they double what is
-in use, go as they came, and a look at all of them would be as long a turn as peers make it.
+Objects that coordinators make while they load their logs are frozen without a collection, even a million
+committed positions: nearly all of them live until the node stops, without cycles. So are the objects of long
+requests, which are decoded and answered in slices (`base/turn_queues.py`): they double the heap, are freed
+when the request ends, and a collection of all of them would take as long as peers make it.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from typing import Any, Final
 
 from service.base.turns import NOTICED_S, TurnTimes
 
-LOOK_S: Final = 1.0
+CHECK_S: Final = 1.0
 YOUNG: Final = 5000
-"""Objects more than at the last collection that make Python look at the youngest.
+"""Growth, in objects, that triggers a collection of the youngest generation.
 
-Its own 700 are fewer than a burst of requests makes and drops again: a third of an idle node's time beside
-thousands of waiting fetches.
+A burst of requests allocates and frees more than Python's default of 700: beside thousands of waiting fetches
+an idle node would spend a third of its time on collections.
 """
 MIDDLE: Final = 5
-"""Looks at the youngest per look at the middle generation; what survives that is old."""
+"""Collections of the youngest generation per collection of the middle one; survivors of that are old."""
 NEVER: Final = 1 << 30
 SURELY_MANY: Final = 4
-"""Looks at the middle generation that have made so many objects old that they are not even counted."""
-MOST_LOOKED_AT: Final = 50_000
-"""Objects that are looked at in one go: 5 to 10 ms."""
+"""Collections of the middle generation after which the old objects are too many to be counted."""
+MOST_COLLECTED: Final = 50_000
+"""Objects that one collection may traverse: 5 to 10 ms."""
 MANY: Final = 1_000_000
 FEW_SLICES: Final = 10
-"""Slices between two looks that are no long request."""
+"""Slices between two checks that are not yet a long request."""
 
 
-class Garbage:
-    """The collector of this process, once the node is up. Owned by the loop; there is one in a process."""
+class GcPolicy:
+    """Runs the collector of this process once the node is up. Owned by the loop; one per process."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class Garbage:
         is_loading: Callable[[], bool] = lambda: False,
         slices_taken: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`now` is a clock, in seconds. So `many` blocks of memory may come into use before all is looked at,
-        however few there were. `is_loading`: whether a state is read that will stay. `slices_taken`: how
-        many slices of long work there were so far."""
+        """`now`: a clock, in seconds. `many`: the least growth in memory blocks before a full collection.
+        `is_loading`: whether a coordinator loads state. `slices_taken`: number of slices of long work so far.
+        """
         self._turns = turns
         self._is_loading = is_loading
         self._was_loading = False
@@ -64,26 +64,26 @@ class Garbage:
         self._now = now
         self._many = many
         self._began = 0.0
-        self._worth_a_look = 0
-        """blocks of memory in use at which all is looked at"""
+        self._full_at_blocks = 0
+        """memory blocks in use above which a full collection runs"""
 
     def begin(self) -> None:
-        """What lives now lives until the end, be it ten thousand partitions."""
-        self._look_at_all()
+        """Collect, then freeze all objects of the start: they live until the node stops."""
+        self._collect_all()
         gc.set_threshold(YOUNG, MIDDLE, NEVER)
-        gc.callbacks.append(self._told)
+        gc.callbacks.append(self._on_gc)
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
-            self.look()
+            await asyncio.sleep(CHECK_S)
+            self.check()
 
-    def look(self) -> None:
-        """Collect the oldest generation, or set it aside."""
+    def check(self) -> None:
+        """Collect the oldest generation, or freeze it."""
         was_loading, self._was_loading = self._was_loading, self._is_loading()
-        if was_loading or self._was_loading:  # the last of it has come since the look before
+        if was_loading or self._was_loading:  # a load that ended since the last check has left objects too
             gc.freeze()
-            self._expect_more()
+            self._schedule_full()
             return
         slices, self._slices = self._slices, self._slices_taken()
         if self._slices - slices > FEW_SLICES:
@@ -91,26 +91,26 @@ class Garbage:
             return
         if not (grown := gc.get_count()[2]):
             return
-        if sys.getallocatedblocks() > self._worth_a_look:
-            self._look_at_all()
-        elif grown <= SURELY_MANY and _count() <= MOST_LOOKED_AT:
+        if sys.getallocatedblocks() > self._full_at_blocks:
+            self._collect_all()
+        elif grown <= SURELY_MANY and _count() <= MOST_COLLECTED:
             gc.collect()
         else:
             gc.freeze()
 
-    def _look_at_all(self) -> None:
+    def _collect_all(self) -> None:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        self._expect_more()
+        self._schedule_full()
 
-    def _expect_more(self) -> None:
-        """What is there now stays."""
+    def _schedule_full(self) -> None:
+        """Set the number of blocks at which the next full collection runs, from those in use now."""
         alive = sys.getallocatedblocks()
-        self._worth_a_look = alive + max(alive, self._many)
+        self._full_at_blocks = alive + max(alive, self._many)
 
-    def _told(self, phase: str, info: Mapping[str, Any]) -> None:
-        """By the collector, on the thread on which it runs: all others wait for it."""
+    def _on_gc(self, phase: str, info: Mapping[str, Any]) -> None:
+        """Time a collection. The collector calls this on its thread, while all other threads wait."""
         if phase == "start":
             self._began = self._now()
         elif (took_s := self._now() - self._began) > NOTICED_S:
@@ -121,5 +121,5 @@ class Garbage:
 
 
 def _count() -> int:
-    """Objects that are not set aside. Python's own counts do not tell: what was freed is taken off them."""
+    """Count the objects that are not frozen. `gc.get_count` cannot: objects that were freed reduce it."""
     return sum(len(gc.get_objects(generation)) for generation in range(3))

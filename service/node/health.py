@@ -1,4 +1,4 @@
-"""How the parts of a node are, in the words of `/readyz`."""
+"""Health checks of a node's parts, for `/readyz`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def checks(
     *,
     is_broker: bool = True,
 ) -> tuple[Check, ...]:
-    """What is None is not there yet; a node without a cold tier has nothing to say of a store."""
+    """Return the checks of all parts. A part that is None has not started; without `cold` there is no check
+    of the store."""
     if not is_broker:
         return (_node(failure, is_serving),)
     found = [_node(failure, is_serving), _logs(broker, logs), _disks(broker, logs), _metadata(broker)]
@@ -39,17 +40,17 @@ def checks(
 
 def _node(failure: BaseException | None, is_serving: bool) -> Check:
     if failure is not None:
-        return Check("node", HealthState.FAILED, f"it ends: {failure}")
+        return Check("node", HealthState.FAILED, f"the node ends: {failure}")
     return (
         Check("node", HealthState.OK)
         if is_serving
-        else Check("node", HealthState.FAILED, "it starts or stops")
+        else Check("node", HealthState.FAILED, "the node is starting or stopping")
     )
 
 
 def _logs(broker: Broker | None, logs: LogManager | None) -> Check:
     if broker is None or logs is None:
-        return Check("logs", HealthState.FAILED, "they are being opened")
+        return Check("logs", HealthState.FAILED, "the logs are being opened")
     failed = sum(1 for one in broker.replicas if one.log.failure is not None)
     if offline := failed + broker.replicas.closed_count:
         return Check("logs", HealthState.DEGRADED, f"{offline} partitions are offline")
@@ -57,49 +58,49 @@ def _logs(broker: Broker | None, logs: LogManager | None) -> Check:
 
 
 def _disks(broker: Broker | None, logs: LogManager | None) -> Check:
-    """Return whether all log directories are there, and what is done because they fill up."""
+    """Return whether all log directories are online, and how full those are that run out of space."""
     if broker is None or logs is None:
-        return Check("disks", HealthState.FAILED, "they are not looked at yet")
+        return Check("disks", HealthState.FAILED, "the log directories are not checked yet")
     standings = broker.disks.standings()
-    said = [
+    reasons = [
         f"{path} is {describe(standing)}"
         for path, standing in standings.items()
         if standing.step is not Step.FREE
     ]
     offline = [str(path) for path in broker.config.log_dirs if not logs.is_online(path)]
     is_worse = offline or any(standing.step >= Step.THROTTLE for standing in standings.values())
-    said += [f"{path} is offline" for path in offline]
-    return Check("disks", HealthState.DEGRADED if is_worse else HealthState.OK, "; ".join(said))
+    reasons += [f"{path} is offline" for path in offline]
+    return Check("disks", HealthState.DEGRADED if is_worse else HealthState.OK, "; ".join(reasons))
 
 
 def _metadata(broker: Broker | None) -> Check:
     if broker is None:
-        return Check("metadata", HealthState.FAILED, "it is being read")
+        return Check("metadata", HealthState.FAILED, "the metadata is being read")
     return Check("metadata", HealthState.OK)
 
 
 def _recovery(image: MetadataImage) -> Check:
-    """What a recovery from the bucket has left to do."""
+    """Return the work that a recovery from the bucket has left: unknown settings, logs not compared yet."""
     waiting = sorted(
         image.topics_by_id[topic_id].name
         for topic_id, state in image.recovered.items()
         if state.settings_unknown
     )
     unchecked = sum(len(state.unchecked_partitions) for state in image.recovered.values())
-    said = []
+    reasons = []
     if waiting:
-        said.append(
+        reasons.append(
             f"nothing expires of {len(waiting)} topics whose settings are not known "
             f"({', '.join(waiting[:_NAMED_AT_MOST])}): firn topic settings-known"
         )
     if unchecked:
-        said.append(f"{unchecked} local logs were not compared with their archives yet")
-    return Check("recovery", HealthState.DEGRADED if said else HealthState.OK, "; ".join(said))
+        reasons.append(f"{unchecked} local logs were not compared with their archives yet")
+    return Check("recovery", HealthState.DEGRADED if reasons else HealthState.OK, "; ".join(reasons))
 
 
 def _unpublished(metrics: TieringMetrics) -> set[str]:
-    """Name the partitions whose committed manifest cannot be published: it is gone, damaged or refused."""
-    from service.tiering.tasks import Task  # a node without a store does without its code
+    """Report the partitions whose committed manifest cannot be published: it is gone, damaged or refused."""
+    from service.tiering.tasks import Task  # a node without a store does not load its code
 
     failing = [(str(tip), why) for (task, tip), why in metrics.failing.items() if task is Task.PUBLISH]
     if not failing:
@@ -114,7 +115,7 @@ def _store(cold: ColdTier) -> Check:
     }
     if asleep := cold.reader.stats().downloads.asleep:
         problems.add(
-            f"read: {len(asleep)} objects lie in an archive class and have to be restored, {asleep[0]} first"
+            f"read: {len(asleep)} objects are in an archive class and have to be restored, {asleep[0]} first"
         )
     if cold.tiering is not None:
         problems |= {why for why in (cold.tiering.displaced, cold.tiering.topics_file) if why is not None}
@@ -124,5 +125,5 @@ def _store(cold: ColdTier) -> Check:
     if problems:
         return Check("store", HealthState.DEGRADED, "; ".join(sorted(problems)))
     if cold.tiering is None:
-        return Check("store", HealthState.DEGRADED, "it has not said yet whose prefix this is")
+        return Check("store", HealthState.DEGRADED, "the owner of the prefix is not known yet")
     return Check("store", HealthState.OK)

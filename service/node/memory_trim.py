@@ -1,8 +1,8 @@
-"""Memory that a burst of requests has left free goes back to the system, where the C library keeps it.
+"""Trimmer of the C library's heap: returns memory that a burst of requests has freed to the system.
 
-The library keeps what is freed between blocks that are still in use, and gives back only what lies at the end
-of its heap: a hundred megabytes after a hundred large requests, for good. A node that may have so much memory
-and no more would not have it for the next burst of another kind.
+The library keeps free memory that lies between used blocks, and returns only the end of its heap: after a
+hundred large requests it keeps a hundred megabytes for ever. Under a memory limit, the next burst of another
+kind would lack them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Final
 
-LOOK_S: Final = 1.0
+CHECK_S: Final = 1.0
 MUCH_BYTES: Final = 16 << 20
-"""Growth after which it is worth a try."""
+"""Growth of the resident memory after which a trim is tried."""
 MANY_BLOCKS: Final = 50_000
-"""So many of Python's blocks fewer than at the last try make it worth another one."""
-LOOKS_BETWEEN: Final = 3
+"""Decrease of Python's memory blocks since the last trim after which another one is tried."""
+CHECKS_BETWEEN: Final = 3
 
 
-class Memory:
-    """What the process holds, looked at once a second. Owned by the loop."""
+class MemoryTrimmer:
+    """Checks the process's memory once a second and trims the heap. Owned by the loop."""
 
     def __init__(
         self,
@@ -31,9 +31,9 @@ class Memory:
         busy: Callable[[], int],
         blocks: Callable[[], int],
     ) -> None:
-        """`resident`: bytes that the process holds now. `trim` gives back what is free, on one of `threads`:
-        10 ms for 70 MB. `busy`: a number that grows while long requests are answered. `blocks`: how many
-        blocks of memory are in use."""
+        """`resident`: memory of the process now, in bytes. `trim`: returns free memory to the system, on one
+        of `threads`; 10 ms for 70 MB. `busy`: a number that grows while long requests are answered. `blocks`:
+        the number of Python's memory blocks in use."""
         self._resident = resident
         self._trim = trim
         self._threads = threads
@@ -41,31 +41,31 @@ class Memory:
         self._blocks = blocks
         self._was_busy = 0
         self._least = self._floor = 1 << 62
-        """what the process held at least since the last try, and ever"""
+        """lowest resident memory since the last trim, and since the start"""
         self._left = 0
-        """what the last try left"""
+        """resident memory after the last trim"""
         self._rest = 0
-        """looks until the next try"""
+        """checks until the next trim may run"""
         self._tried = 0, 0
-        """`busy` and `blocks` at the last try"""
+        """`busy` and `blocks` at the last trim"""
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
-            self.look()
+            await asyncio.sleep(CHECK_S)
+            self.check()
 
-    def look(self) -> None:
-        """Give back what is free, where the process has grown and is quiet.
+    def check(self) -> None:
+        """Trim the heap if the process has grown and answers no long request now.
 
-        A try in the middle of a burst finds nearly all of it in use. So there is another one once long work
-        was done since, or much was let go of.
+        A trim in the middle of a burst finds nearly all memory in use. So another one runs when long requests
+        were answered since, or much memory was freed.
         """
         was_busy, self._was_busy = self._was_busy, self._busy()
         now = self._resident()
         if self._rest:
             self._rest -= 1
-            if self._rest == LOOKS_BETWEEN - 1:
-                self._least = self._left = now  # what is left after a try was in use
+            if self._rest == CHECKS_BETWEEN - 1:
+                self._least = self._left = now  # the memory that a trim leaves was in use
         self._least, self._floor = min(self._least, now), min(self._floor, now)
         if self._rest or self._was_busy != was_busy:
             return
@@ -77,6 +77,6 @@ class Memory:
             or now < self._left - MUCH_BYTES  # large buffers are few blocks
         )
         if now - (self._floor if is_over else self._least) > MUCH_BYTES:
-            self._rest = LOOKS_BETWEEN
+            self._rest = CHECKS_BETWEEN
             self._tried = self._was_busy, blocks
             self._threads.submit(self._trim)

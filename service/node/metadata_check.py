@@ -1,13 +1,13 @@
-"""Whether a node may begin with the metadata log that its directories hold. Blocking.
+"""Check of an empty metadata log at the start: refuses one that was lost. Blocking.
 
-A controller notes the id of its metadata directory in each of its directories before it takes part in the
-quorum. So a lost metadata log is told from a directory that is new:
+A controller notes the id of its metadata directory in each of its directories before it joins the quorum.
+The note tells a lost metadata log from a new directory:
 
-- The id is the noted one: what the node has promised under it (votes, records) is forgotten. It is refused,
-  as a voter that votes twice in an epoch makes two leaders. `firn format` gives the directory a new id.
-- The id is another one: it never voted. In a dynamic quorum the node fetches the metadata from the others,
-  and has no vote until it is added under the new id. Its partitions are known before its logs are opened.
-- Nothing is noted, and there are partitions: nobody knows what was lost. It is refused.
+- The id is the noted one: the node has lost its votes and records under it. The start is refused: a voter
+  that votes twice in an epoch makes two leaders. `firn format` gives the directory a new id.
+- The id is another one: it never voted. In a dynamic quorum the node fetches the metadata from the others
+  before it opens its logs, and has no vote until it is added under the new id.
+- There is no note, but there are partitions: the lost metadata is not known. The start is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from service.metadata.formatting import FIRST_SNAPSHOT, SelfFormatting, self_for
 _log = logging.getLogger(__name__)
 
 NOTE: Final = ".metadata-directory"
-"""The id of the metadata directory that this node has voted with last"""
+"""File with the id of the metadata directory under which this node joined the quorum last"""
 _SNAPSHOT: Final = ".checkpoint"
 _READ: Final = 'see docs/operations.md, "A directory is lost"'
 
@@ -37,10 +37,10 @@ _READ: Final = 'see docs/operations.md, "A directory is lost"'
 def check_metadata(
     disk: Disk, cluster: ClusterConfig, log_dirs: Sequence[Path], directory_id: UUID, *, recovers: bool
 ) -> None:
-    """Refuse to begin with empty metadata where something depends on what was lost: `CorruptionError`.
+    """Raise `CorruptionError` if the metadata log is empty and votes or partitions depend on the lost one.
 
-    `log_dirs`: those that work; `directory_id`: of the metadata directory; `recovers`: the archive is to be
-    taken over, and brings the metadata back. Raises `StorageError` where a directory cannot be read.
+    `log_dirs`: the online ones; `directory_id`: id of the metadata directory; `recovers`: a recovery from the
+    bucket follows, which brings the metadata back. Raises `StorageError` where a directory cannot be read.
     """
     metadata = cluster.metadata_log_dir / names.CLUSTER_METADATA_DIR
     found = [entry.name for entry in disk.list(metadata)] if exists(disk, metadata) else []
@@ -51,8 +51,8 @@ def check_metadata(
         noted = _noted(disk, _directories(cluster, log_dirs))
         if noted and cluster.is_static_voter:
             raise CorruptionError(
-                f"{metadata} is lost or empty, and this node has voted: of a static quorum it comes back "
-                f"from a copy of the directory alone, as it would vote twice, {_READ}"
+                f"{metadata} is lost or empty, and this node has voted: it would vote twice. In a static "
+                f"quorum only a copy of the directory brings it back, {_READ}"
             )
         if directory_id in noted:
             raise CorruptionError(
@@ -72,7 +72,7 @@ def check_metadata(
 
 
 def _way_back(disk: Disk, metadata_log_dir: Path) -> str:
-    """Say what gives the node another directory id, and deletes no partition."""
+    """Describe how to give the node another directory id without deleting a partition."""
     if replicas := _replicas(disk, metadata_log_dir):
         return (
             f"leave {metadata_log_dir} as it is, which holds {len(replicas)} partitions: "
@@ -87,10 +87,10 @@ def _replicas(disk: Disk, path: Path) -> list[str]:
 
 
 def note_metadata(disk: Disk, cluster: ClusterConfig, log_dirs: Sequence[Path], directory_id: UUID) -> None:
-    """Note the id of a controller's metadata directory in all of its directories, where several vote.
+    """Note the id of the metadata directory in all directories of a node that is one of several controllers.
 
-    Raises `StorageError` where the metadata directory cannot be written. One of the others that cannot says
-    less at the next start.
+    Raises `StorageError` where the metadata directory cannot be written. A note that is missing in another
+    directory weakens the check at the next start.
     """
     if self_formatting(cluster) is not SelfFormatting.NEVER:
         return
@@ -103,7 +103,7 @@ def note_metadata(disk: Disk, cluster: ClusterConfig, log_dirs: Sequence[Path], 
             if path == cluster.metadata_log_dir:
                 raise
             _log.warning(
-                "%s is not written: %s; should the metadata log be lost, it is missed", path / NOTE, e
+                "cannot write %s: %s; without it a lost metadata log may not be noticed", path / NOTE, e
             )
 
 

@@ -1,4 +1,4 @@
-"""Options of a node's parts, as its settings say them."""
+"""Options of a node's parts, from its settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.node.fd_budget import Budget
 
 
 def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
-    """Settings of compaction."""
+    """Return the settings of compaction."""
     return CleanerSettings(
         config.log_cleaner_enable,
         config.log_cleaner_threads,
@@ -25,12 +25,12 @@ def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
 
 
 def _or_unbounded(value: int) -> int:
-    """Settings say "no bound" with a negative number."""
+    """Return `value`, or the largest int for a negative one, which means "no bound" in settings."""
     return sys.maxsize if value < 0 else value
 
 
 def limits_of(config: BrokerConfig) -> PeerLimits:
-    """Limits of what one peer may send, and of how long it may take."""
+    """Return the limits of a peer's requests: sizes and timeouts."""
     return PeerLimits(
         max_request_bytes=config.socket_request_max_bytes,
         idle_ms=_or_unbounded(config.connections_max_idle_ms),
@@ -41,7 +41,7 @@ def limits_of(config: BrokerConfig) -> PeerLimits:
 
 
 def partition_limit(budget: Budget) -> PartitionLimit:
-    """The number of partitions that the open files of this process allow."""
+    """Return the number of partitions that the limit of open files allows."""
     return PartitionLimit(
-        budget.partitions, f"its {budget.limit} open files (RLIMIT_NOFILE) carry {budget.partitions}"
+        budget.partitions, f"its {budget.limit} open files (RLIMIT_NOFILE) allow {budget.partitions}"
     )

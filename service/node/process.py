@@ -1,4 +1,4 @@
-"""A node as a process of its own: signals, the loop and who watches it, the `ready` line, the exit code."""
+"""A node as a process of its own: signals, the event loop and its watch, the `ready` line, the exit code."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from service.base.world import system_world
 from service.config.parsing import without_effect
 from service.config.settings import BrokerConfig
 from service.node.event_loop import LoopWatch, new_loop
-from service.node.gc_policy import Garbage
-from service.node.memory_trim import Memory
+from service.node.gc_policy import GcPolicy
+from service.node.memory_trim import MemoryTrimmer
 from service.node.node import Node
 from service.node.quorum_control_plane import NodeEnds
 from service.node.supervisor import Supervisor
@@ -36,20 +36,20 @@ from service.node.supervisor import Supervisor
 log = logging.getLogger(__name__)
 
 OpenConsole = Callable[[Node, Clock], AbstractAsyncContextManager[str]]
-"""Shows a node to people over HTTP while the context lasts; gives the URL."""
+"""Serves a node's console over HTTP while the context lasts; gives the URL."""
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 """Signals that stop a node"""
 SWITCH_S: Final = 0.0005
-"""How long a thread that works in Python keeps the interpreter while others want it. The loop gives it away
-with each call of a socket or file and waits so long to have it back: with Python's 5 ms, a request that takes
-three calls waits 15 ms beside one thread that decodes a manifest."""
+"""How long a thread keeps the interpreter while others wait for it. The loop releases it in each system call
+and waits that long to get it back: with Python's 5 ms, a request of three system calls waits 15 ms beside one
+thread that decodes a manifest."""
 
 
 def run_server(config: BrokerConfig, open_console: OpenConsole | None = None) -> int:
-    """Run a node until SIGTERM or SIGINT; returns the process's exit code.
+    """Run a node until SIGTERM or SIGINT; return the process's exit code.
 
-    The signals are the node's from then on; after its end they do nothing.
+    The node handles these signals from then on; after its end they do nothing.
     Prints ``ready: node <id> on <host>:<port>`` once it serves, and ``http: <url>`` where it has a console.
     """
     turns = TurnTimes()
@@ -59,8 +59,9 @@ def run_server(config: BrokerConfig, open_console: OpenConsole | None = None) ->
 
 
 def _allow_open_files() -> int:
-    """Every partition's newest segment and every connection is an open file; the usual soft limit of 1,024 is
-    for programs that do not know better."""
+    """Raise the soft limit of open files to the hard one; return it.
+
+    Every partition's newest segment and every connection is an open file: the usual 1,024 are too few."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -68,14 +69,14 @@ def _allow_open_files() -> int:
 
 
 def _resident_bytes(statm: int) -> int:
-    """Memory of this process that belongs to it alone, by the open file ``/proc/self/statm``: it is read when
-    no other can be opened, too."""
+    """Return the resident memory that this process does not share, from the open ``/proc/self/statm``: an
+    open file can be read even when no other can be opened."""
     _, resident, shared, *_ = os.pread(statm, 256, 0).split()
     return (int(resident) - int(shared)) * resource.getpagesize()
 
 
 def _trimmer() -> Callable[[], None] | None:
-    """How the C library gives back what is free; None where it cannot."""
+    """Return a function that returns free memory to the system; None where the C library has none."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is None or not Path("/proc/self/statm").exists():
         return None
@@ -85,16 +86,16 @@ def _trimmer() -> Callable[[], None] | None:
 def _stop_at_signals(loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
     """Let SIGTERM and SIGINT stop the node in order.
 
-    Not by the loop's own handlers: when it closes, these give the signals back to the system, and a second
-    SIGTERM would kill the process that has just ended well.
+    Not by the loop's own handlers: the loop removes them when it closes, and a second SIGTERM would then kill
+    a process that has ended in order.
     """
 
-    def told(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(supervisor.stop)
 
     for number in STOPPING:
-        signal.signal(number, told)
+        signal.signal(number, on_signal)
 
 
 async def _run(config: BrokerConfig, turns: TurnTimes, open_console: OpenConsole | None) -> int:
@@ -108,26 +109,26 @@ async def _run(config: BrokerConfig, turns: TurnTimes, open_console: OpenConsole
     node = Node(config, supervisor, world, open_files=open_files, turns=turns)
     watch = LoopWatch(turns, world.threads, threading.get_ident(), node.name_of)
     slices = turn_queues(loop).slices
-    garbage = Garbage(turns, time.monotonic, is_loading=node.is_loading, slices_taken=lambda: slices.taken)
+    policy = GcPolicy(turns, time.monotonic, is_loading=node.is_loading, slices_taken=lambda: slices.taken)
     try:
         async with AsyncExitStack() as stack:
             url = ""
             if open_console is not None:
                 url = await stack.enter_async_context(open_console(node, world.clock))
-            # What a start makes lives until the end, be it ten thousand partitions: no collection need look
-            # at it, now or later.
+            # Objects of the start live until the end, even ten thousand partitions: no collection needs to
+            # traverse them, now or later.
             gc.disable()
             await node.start(stack)
-            garbage.begin()
+            policy.begin()
             gc.enable()
-            supervisor.run("garbage", garbage.run())
+            supervisor.run("garbage", policy.run())
             if (trim := _trimmer()) is not None:
                 pool = world.threads.pool("memory", 1)
                 stack.callback(pool.shutdown, wait=False)
                 statm = os.open("/proc/self/statm", os.O_RDONLY)  # for as long as the process lives
                 resident = partial(_resident_bytes, statm)
-                memory = Memory(resident, trim, pool, lambda: slices.taken, sys.getallocatedblocks)
-                supervisor.run("memory", memory.run())
+                trimmer = MemoryTrimmer(resident, trim, pool, lambda: slices.taken, sys.getallocatedblocks)
+                supervisor.run("memory", trimmer.run())
             await asyncio.sleep(0)
             watch.start()
             host, port = node.address

@@ -1,7 +1,7 @@
-"""A node among others: its part in the quorum, the controller that it may be, and its life as a broker.
+"""Control plane of a node in a cluster: its replica of the quorum, its controller, its broker registration.
 
-Each purpose has connections of its own, so that nothing waits behind what is slow: the quorum, heartbeats,
-what clients ask for, and the catalog.
+The quorum, heartbeats, clients' requests and the catalog have connections of their own, so that none waits
+behind slow requests of another.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from service.controller_client.forwarding import Forwarder
 from service.controller_client.lifecycle_messages import Feature, Identity
 from service.controller_client.prefix_owner import ClusterPrefixOwner
 from service.controller_client.remote_log_catalog import Registration, RpcCatalog
-from service.controller_server.broker_prober import knock
+from service.controller_server.broker_prober import probe_connect
 from service.controller_server.controller_server import (
     ControllerNode,
     ControllerNodeOptions,
@@ -68,7 +68,7 @@ from service.wire.errors import UnsupportedVersion
 
 _log = logging.getLogger(__name__)
 
-_LOOK_S: Final = 0.02
+_POLL_S: Final = 0.02
 _ASK_MS: Final = 5_000
 _AGAIN_S: Final = 0.2
 _HOPELESS_S: Final = 0.2
@@ -76,7 +76,7 @@ _HOPELESS_ROUNDS: Final = 3
 _OF_A_BROKER: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER})
 
 
-# What the broker's listeners serve of what the controller decides
+# APIs of the broker's listeners
 
 
 def _always(request: object) -> bool:
@@ -84,12 +84,12 @@ def _always(request: object) -> bool:
 
 
 def _is_not_of_a_broker(request: Any) -> bool:
-    """A broker's own settings are looked at by that broker first."""
+    """Return whether no resource is a broker's: a broker validates its own settings before it sends them."""
     return not any(one.resource_type in _OF_A_BROKER for one in request.resources)
 
 
 def features_of_member(broker: object) -> Features:
-    """What a broker among others tells."""
+    """Return the features of a broker in a cluster, supported and finalized."""
     metadata: Publisher = broker.metadata  # type: ignore[attr-defined]
     finalized = {name: level for name, level in metadata.image.features.items() if name != KRAFT_VERSION}
     if metadata.kraft_version:
@@ -110,14 +110,14 @@ def _member_apis() -> Mapping[int, Served]:
 
 
 MEMBER_APIS: Final = _member_apis()
-"""What brokers' listeners serve on a node among others."""
+"""APIs of the broker's listeners on a node in a cluster."""
 
 
-# What the configuration comes to
+# Options from the configuration
 
 
 def quorum_options(config: BrokerConfig, home: Home) -> QuorumOptions:
-    """This node in its quorum."""
+    """Return the quorum's options: this node's identity, the static voters, the timing."""
     cluster = config.cluster
     own = endpoints_of(cluster.advertised_controller_listeners) if cluster.is_controller else ()
     listener = next(iter(cluster.controller_listener_names), "CONTROLLER")
@@ -151,7 +151,9 @@ def _quorum_timing(quorum: QuorumConfig) -> roles.RaftTiming:
 def _controller_options(
     config: BrokerConfig, world: World, home: Home, incarnation_id: UUID
 ) -> ControllerOptions:
-    """Raises `CorruptionError` and `StorageError` for a ``bootstrap.checkpoint`` that cannot be read."""
+    """Return the controller's options.
+
+    Raises `CorruptionError` and `StorageError` for a ``bootstrap.checkpoint`` that cannot be read."""
     cluster = config.cluster
     supported = cluster_features()
     first = first_records(world.disk, cluster.metadata_log_dir, supported)
@@ -185,7 +187,7 @@ def _controller_options(
 
 
 class ClusterPlane:
-    """Is a `ControlPlane`. Owned by the event loop."""
+    """`ControlPlane` of a node in a cluster. Owned by the event loop."""
 
     apis: Final = MEMBER_APIS
     decides: Final = None
@@ -204,10 +206,9 @@ class ClusterPlane:
         stopped: Callable[[], Awaitable[None]],
         on_fatal: Callable[[str, BaseException], None],
     ) -> None:
-        """`current`: the settings as they are now. `stopped` returns once the node is to end, whatever it
-        waits for.
+        """`current` returns the current settings. `stopped` returns once the node is to stop: waits end then.
 
-        Raises `CorruptionError` and `StorageError` as `first_records`.
+        Raises the errors of `first_records`: `CorruptionError` and `StorageError`.
         """
         self._config = config
         self._world = world
@@ -231,25 +232,25 @@ class ClusterPlane:
             return Controllers(config.node_id, leaders, self._new_channels(on_lost=on_lost), here)
 
         self.new_queue = new_queue
-        self._beating = new_queue(self._controller_changed)
+        self._heartbeats = new_queue(self._controller_changed)
         self.metadata.watch_leader(self._controller_changed)
-        self._asking, self._committing = (new_queue() for _ in range(2))
-        self.catalog = RpcCatalog(self._committing, CatalogImage(self.metadata), self._registration)
+        self._admin_queue, self._catalog_queue = (new_queue() for _ in range(2))
+        self.catalog = RpcCatalog(self._catalog_queue, CatalogImage(self.metadata), self._registration)
         self.prefix_owner = ClusterPrefixOwner(
             config.node_id, incarnation_id, lambda: self.metadata.image, self.catalog.barrier
         )
         self.metadata.subscribe(self.prefix_owner.published)
         self.admin = RemoteAdmin(
-            self._asking, lambda: self.metadata.image, NodeConfigRules(current), self._catch_up
+            self._admin_queue, lambda: self.metadata.image, NodeConfigRules(current), self._catch_up
         )
-        self.forwarder = Forwarder(self._asking, self._catch_up)
+        self.forwarder = Forwarder(self._admin_queue, self._catch_up)
         self._membership: Membership | None = None
         self._recovers, self._serves, self._gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._following: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
     def _controller_changed(self) -> None:
-        self._beating.look_again()
+        self._heartbeats.leader_changed()
         if self._membership is not None:
             self._membership.controller_changed()
 
@@ -289,7 +290,7 @@ class ClusterPlane:
 
     @property
     def adopter(self) -> Controller | None:
-        """The controller, while this node is its whole cluster."""
+        """The controller that may adopt a bucket: this node's, while it is its whole cluster."""
         is_alone = self.controller is not None and self._config.cluster.is_alone
         return self.controller.controller if self.controller is not None and is_alone else None
 
@@ -299,39 +300,33 @@ class ClusterPlane:
         return () if self.controller is None else self.controller.servers
 
     async def in_quorum(self) -> None:
-        """Return once this node leads, or follows who does. Raises `NodeEnds`."""
-        is_in = asyncio.Event()
-
-        async def look() -> None:
-            while self.metadata.quorum.machine.leader_id < 0:
-                await asyncio.sleep(_LOOK_S)
-            is_in.set()
-
-        looking = asyncio.ensure_future(look())
-        try:
-            await self._until(is_in)
-        finally:
-            looking.cancel()
+        """Return once this node leads the quorum or follows its leader. Raises `NodeEnds`."""
+        await self._poll_until(lambda: self.metadata.quorum.machine.leader_id >= 0)
 
     async def recorded(self) -> None:
-        """Return once the voters' record says where this controller is: whoever leads next finds it there, be
-        the others restarted meanwhile. Raises `NodeEnds`."""
+        """Return once the voters' record has this controller's address. Raises `NodeEnds`.
+
+        The next leader then finds it there, even if the other voters restart meanwhile."""
         core = self.metadata.quorum.machine.core
         if core.is_recorded:
             return
         _log.info("node %d waits until the voters' record has its address", self._config.node_id)
-        is_recorded = asyncio.Event()
+        await self._poll_until(lambda: core.is_recorded)
 
-        async def look() -> None:
-            while not core.is_recorded:
-                await asyncio.sleep(_LOOK_S)
-            is_recorded.set()
+    async def _poll_until(self, is_true: Callable[[], bool]) -> None:
+        """Wait until `is_true` returns True. Raises `NodeEnds` where the node is to stop first."""
+        happened = asyncio.Event()
 
-        looking = asyncio.ensure_future(look())
+        async def poll() -> None:
+            while not is_true():
+                await asyncio.sleep(_POLL_S)
+            happened.set()
+
+        polling = asyncio.ensure_future(poll())
         try:
-            await self._until(is_recorded)
+            await self._until(happened)
         finally:
-            looking.cancel()
+            polling.cancel()
 
     # -- life
 
@@ -361,14 +356,14 @@ class ClusterPlane:
             self._home.previous_epoch,
         )
         membership = Membership(
-            identity, self._beating, self._told, _life_timing(cluster), self._home.registered
+            identity, self._heartbeats, self._on_effect, _life_timing(cluster), self._home.registered
         )
         self._membership = membership
         stack.push_async_callback(membership.close)
         self.metadata.subscribe(lambda before, after, delta: self._news.set())
         self._news.set()
         self._following = asyncio.get_running_loop().create_task(self._follow(), name="metadata-follower")
-        self._following.add_done_callback(self._followed)
+        self._following.add_done_callback(self._follow_done)
         stack.callback(self._following.cancel)
         membership.start()
         await self._until(self._recovers)
@@ -379,9 +374,10 @@ class ClusterPlane:
         await self._until(self._serves)
 
     async def leave(self) -> None:
-        """Have the leaderships move away; not where there is certainly nobody any more who could do that, and
-        not where this node would not hear of it, as its metadata log has failed: it goes at once then, and is
-        missed at once."""
+        """Run a controlled shutdown: return when the controller has moved this broker's leaderships.
+
+        Return at once if the metadata log has failed, as this node would not learn of it, and as soon as most
+        controllers are certainly down."""
         if self._membership is None or self._gone.is_set() or self.metadata.has_failed:
             return
         self._membership.terminate()
@@ -393,25 +389,25 @@ class ClusterPlane:
         gone.cancel()
         if rounds == _HOPELESS_ROUNDS:
             _log.info(
-                "node %d leaves without having its leaderships moved: most controllers are gone",
+                "node %d stops without moving its leaderships: most controllers are down",
                 self._config.node_id,
             )
 
     async def _is_hopeless(self) -> bool:
-        """Return whether nobody listens where most voters are reached: a refusal is proof, silence is
-        none."""
+        """Return whether a majority of voters is down, this node counted as up. A refused connection proves
+        that a voter is down; a timeout does not."""
         try:
             machine = self.metadata.quorum.machine
         except RequestError:
             return True
         voters = machine.core.log.voters.latest
         others = [one.endpoints[0] for one in voters if one.node_id != self._config.node_id and one.endpoints]
-        answers = await asyncio.gather(*map(knock, others))
+        answers = await asyncio.gather(*map(probe_connect, others))
         refused = sum(one is ProbeOutcome.REFUSED for one in answers)
         return len(voters) - refused < voters.majority
 
     async def _until(self, event: asyncio.Event) -> None:
-        """Raises `NodeEnds` where the node is to end first."""
+        """Wait for `event`. Raises `NodeEnds` where the node is to stop first."""
         first = asyncio.FIRST_COMPLETED
         waits = [asyncio.ensure_future(one) for one in (event.wait(), self._gone.wait(), self._stopped())]
         try:
@@ -420,9 +416,9 @@ class ClusterPlane:
             for one in waits:
                 one.cancel()
         if not event.is_set():
-            raise NodeEnds("it was told to end before it served")
+            raise NodeEnds("the node was stopped before it served")
 
-    def _told(self, effect: Recover | Serve | MoveAway | Exit) -> None:
+    def _on_effect(self, effect: Recover | Serve | MoveAway | Exit) -> None:
         match effect:
             case Recover():
                 self._recovers.set()
@@ -436,7 +432,7 @@ class ClusterPlane:
                     self._on_fatal("this broker", StorageError(reason))
 
     async def _follow(self) -> None:
-        """Tell how far this node has become what the metadata says."""
+        """Report how far this node has applied the metadata, at each new image."""
         assert self._membership is not None
         while True:
             await self._news.wait()
@@ -446,10 +442,10 @@ class ClusterPlane:
                 await self.metadata.committed(offset)
                 self._membership.published(offset)
 
-    def _followed(self, task: asyncio.Task[None]) -> None:
+    def _follow_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             if isinstance(error, StorageError):
-                _log.info("node %d follows the metadata no more: %s", self._config.node_id, error)
+                _log.info("node %d stops following the metadata: %s", self._config.node_id, error)
             else:
                 self._on_fatal("following the metadata", error)
 
@@ -465,14 +461,13 @@ class ClusterPlane:
     def moves_leaders(self) -> bool:
         return self._membership is not None and self._membership.moves_leaders
 
-    # -- asking
+    # -- requests to the controller
 
     def _registration(self) -> Registration:
         return Registration(self._config.node_id, self.epoch)
 
     async def _catch_up(self) -> None:
-        """Wait until this node knows a change; if the controller cannot be asked how far it is, it is known
-        later."""
+        """Wait until this node's image has all committed changes; return without them if that fails."""
         with suppress(StorageError, RequestError):
             await self.catalog.barrier()
 
@@ -487,11 +482,11 @@ def _life_timing(cluster: ClusterConfig) -> LifeTiming:
 
 
 class NodeEnds(Exception):
-    """Not a failure: it was told to end while it waited for others."""
+    """The node was stopped while it waited for other nodes. Not a failure."""
 
 
 class CatalogImage:
-    """The catalog in this node's own image. Is a `remote_log_catalog.CatalogView`."""
+    """`remote_log_catalog.CatalogView` of this node's own image."""
 
     def __init__(self, metadata: Publisher) -> None:
         self._metadata = metadata
@@ -507,7 +502,7 @@ class CatalogImage:
 
 
 async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable[[], Awaitable[None]]) -> str:
-    """The id of the quorum's cluster, as the first controller tells it that answers.
+    """Return the cluster id from the first controller that responds.
 
     Raises `ConfigError` where none does within ``initial.broker.registration.timeout.ms``, and `NodeEnds`.
     """
@@ -536,17 +531,17 @@ async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable
                     why = f"{place.host}:{place.port} answers {answer.error_message}"
                 await asyncio.wait([ends], timeout=_AGAIN_S)
     except TimeoutError:
-        raise ConfigError(f"no controller tells which cluster this is: {why}") from None
+        raise ConfigError(f"no controller has sent the cluster id: {why}") from None
     finally:
         ends.cancel()
         await channels.close()
-    raise NodeEnds("it was told to end before it knew its cluster")
+    raise NodeEnds("the node was stopped before it knew its cluster")
 
 
 def check_cluster(config: BrokerConfig) -> None:
-    """What a node among others cannot do: `ConfigError`."""
+    """Raise `ConfigError` for settings that a node in a cluster cannot have."""
     if config.remote_recover and not config.cluster.is_alone:
-        raise ConfigError("firn.remote.recover: a node takes an archive over while it is its whole cluster")
+        raise ConfigError("firn.remote.recover: a node recovers an archive while it is its whole cluster")
     for one in config.cluster.controller_listeners:
         if not one.port:
-            raise ConfigError(f"{one}: others have to know the port of a controller")
+            raise ConfigError(f"{one}: a controller's listener needs a port, as other nodes connect to it")

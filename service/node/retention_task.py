@@ -1,4 +1,4 @@
-"""Retention of the local tier, partition by partition."""
+"""Task that applies local retention, partition by partition."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from service.serving.request_host import Broker
 
 log = logging.getLogger(__name__)
 
+_CHECK_US: Final = 30
+"""Cost of checking one partition's oldest segment."""
+
 
 async def retention_loop(broker: Broker) -> None:
-    """Every ``log.retention.check.interval.ms``, for as long as the task lives.
+    """Apply retention to all partitions every ``log.retention.check.interval.ms``, until it is cancelled.
 
-    A disk that refuses one partition's deletion does not keep the others waiting: it is logged and tried
-    again.
+    A failed deletion is logged and tried again at the next interval; the other partitions go on.
     """
     piece = Slice()
     while True:
@@ -25,8 +27,8 @@ async def retention_loop(broker: Broker) -> None:
         for partition in broker.replicas:
             tip = partition.tip
             try:
-                # So many segments at a time, and one partition: others' requests come between, and the
-                # partition may go with one of them.
+                # At most `MOST_AT_ONCE` segments a turn: requests run in between, and one may delete the
+                # partition.
                 while (
                     broker.replicas.get(tip.topic_id, tip.partition) is partition
                     and partition.apply_retention(
@@ -37,5 +39,5 @@ async def retention_loop(broker: Broker) -> None:
                     await piece.next_turn()
             except StorageError as e:
                 log.error("retention of %s: %s", tip, e)
-            if piece.is_over():
+            if piece.charge(_CHECK_US):
                 await piece.next_turn()

@@ -1,7 +1,7 @@
-"""Requests that brokers of a cluster forward to its controller, on a node that is its whole cluster.
+"""API table of a node that is its whole cluster: it handles what brokers of a cluster forward.
 
-Answered as a controller's listener does, by the controller of this process. The code of those handlers is
-loaded by the first such request.
+The controller of this process responds, as a controller's listener does. The first such request loads the
+code of those handlers.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from service.wire.refusals import refusal
 
 
 def alone_apis(side: ControllerSide) -> Mapping[int, Served]:
-    """The table of the listeners of a node that is alone; `side` is its controller."""
-    by_controller = Served(partial(_answered, side))
+    """Return the table of the listeners of a node that is alone; `side` is its controller."""
+    by_controller = Served(partial(_handle_by_controller, side))
     return {api.key: BROKER_APIS.get(api.key, by_controller) for api in served_on(ListenerType.BROKER)}
 
 
-async def _answered(side: ControllerSide, broker: Host, context: RequestContext, request: Any) -> Any:
+async def _handle_by_controller(
+    side: ControllerSide, broker: Host, context: RequestContext, request: Any
+) -> Any:
     key = context.api_key
     if key == ApiKey.UNREGISTER_BROKER and request.broker_id == side.node_id:
-        # Brokers of a cluster register again; this one is registered by its own controller, once.
+        # A broker of a cluster would register again; this node registers once, at its start.
         why = "The only node of its cluster is registered while it runs."
         return refusal(key, request, ErrorCode.invalid_request, why)
     listener = await broker.load("service.controller_server.api_table")

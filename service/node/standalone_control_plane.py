@@ -1,7 +1,7 @@
 """The control plane of a node that is its whole cluster: its controller is an object in memory.
 
-A node that is alone, and that nobody can join, decides for itself, in memory (`AlonePlane`); one of several,
-or one that can be joined, goes by what its quorum says (`cluster_plane`). Owned by the event loop.
+A node that is alone, and that no other can join, decides for itself, in memory (`AlonePlane`); a node among
+others, or one that can be joined, follows its quorum (`quorum_control_plane`). Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Whose a node's directories are, and what they say of it."""
+    """Identity of a node's directories: the cluster, their ids, and the epoch of the last process."""
 
     cluster_id: str
     metadata_directory_id: UUID
     log_directory_ids: tuple[UUID, ...] = ()
     previous_epoch: int = -1
-    """of the process before, where all that it acknowledged is there; -1 where that is not known"""
+    """broker epoch of the previous process if all that it acknowledged is on disk, else -1"""
     registered: Callable[[int], None] = lambda epoch: None
-    """to be called with the epoch of each registration, before anything else is made of it"""
+    """Call with the epoch of each registration before any other use of it."""
 
 
 def metadata_options(config: BrokerConfig, home: Home) -> MetadataOptions:
-    """What the configuration says of the metadata log."""
+    """Return the options of the metadata log, from the configuration."""
     return MetadataOptions(
         node_id=config.node_id,
         directory=config.cluster.metadata_log_dir,
@@ -58,7 +58,7 @@ def metadata_options(config: BrokerConfig, home: Home) -> MetadataOptions:
 
 
 def endpoints_of(listeners: tuple[Listener, ...]) -> tuple[Endpoint, ...]:
-    """Return where listeners are reached."""
+    """Return the endpoints of advertised listeners."""
     return tuple(Endpoint(one.name, one.host, one.port) for one in listeners)
 
 
@@ -81,7 +81,7 @@ class AlonePlane:
         partition_limit: PartitionLimit | None,
         on_fatal: Callable[[str, BaseException], None],
     ) -> None:
-        """`current`: the settings as they are now. Raises as `first_records`."""
+        """`current` returns the current settings. Raises the errors of `first_records`."""
         self._config = config
         self._home = home
         self.incarnation_id = incarnation_id
@@ -103,7 +103,7 @@ class AlonePlane:
         )
 
     async def start(self, stack: AsyncExitStack) -> None:
-        """The image holds all there is, and this node leads, when it returns."""
+        """Load the metadata log, and become the active controller."""
         stack.push_async_callback(self.metadata.stop)
         await self.metadata.start()
         stack.callback(self.admin.stop)
@@ -113,8 +113,7 @@ class AlonePlane:
         self._endpoints = endpoints
 
     async def join(self, stack: AsyncExitStack) -> None:
-        """Make this process the broker that leads; it is fenced again at the end, so that the next one may
-        be."""
+        """Register and unfence this process as the only broker; it is fenced again when the node stops."""
         node_id = self._config.node_id
         self.epoch = await self.admin.register_broker(
             RegisterBroker(
@@ -133,16 +132,16 @@ class AlonePlane:
         try:
             await self.admin.fence_broker(self._config.node_id, self.epoch)
         except StorageError as e:
-            _log.warning("node %d stops without saying so in the metadata: %s", self._config.node_id, e)
+            _log.warning("node %d stops, but the metadata log did not record it: %s", self._config.node_id, e)
 
     async def leave(self) -> None:
-        """There is nobody to whom they could move."""
+        """Do nothing: leaderships cannot move to another broker."""
 
     def directory_failed(self, directory_id: UUID) -> None:
-        """The only broker has nobody to give its partitions to."""
+        """Do nothing: partitions cannot move to another broker."""
 
     def room_changed(self, directories: FullDirectories) -> None:
-        """Do what `directory_failed` does."""
+        """Do nothing: leaderships cannot move to another broker."""
 
     @property
     def moves_leaders(self) -> bool:

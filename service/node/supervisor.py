@@ -1,7 +1,7 @@
-"""Background tasks whose failure is the node's failure.
+"""Supervisor of background tasks: the failure of one ends the node.
 
-An error that escapes a task is a bug, or an environment in which nothing can be promised any more. It ends
-the node with a log line and exit code 1; it is never a task that silently stops.
+An error that escapes a task is a bug, or the environment allows no guarantee any more. It ends the node with
+a log line and exit code 1; no task ever stops silently.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Owns the node's tasks and the one reason for which it stops. Owned by the event loop."""
+    """Owner of the node's tasks and of the reason for which it stops. Owned by the event loop."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()

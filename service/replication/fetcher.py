@@ -37,7 +37,7 @@ from service.replication.follower_events import (
     Done,
     Effect,
     Fetch,
-    FlushLog,
+    FlushAppended,
     FollowerFetchResponse,
     HoldPartition,
     LeaderOffsets,
@@ -403,12 +403,12 @@ class Fetcher:
                 self._start_task(effect, self._ask(effect))
             elif isinstance(effect, BuildLocalStart):
                 self._start_task(effect, self._build(effect))
-            elif isinstance(effect, FlushLog):
+            elif isinstance(effect, FlushAppended):
                 self._start_task(effect, self._flush(effect))
 
     def _start_task(
         self,
-        effect: Truncate | Restart | AskOffsets | BuildLocalStart | FlushLog,
+        effect: Truncate | Restart | AskOffsets | BuildLocalStart | FlushAppended,
         work: Coroutine[Any, Any, None],
     ) -> None:
         assert self._tasks is not None, "effects need the running loop"
@@ -447,7 +447,7 @@ class Fetcher:
         replica = self._replicas.get(tip)
         return Done.OFFLINE if replica is None or replica.is_offline else otherwise
 
-    async def _flush(self, effect: FlushLog) -> None:
+    async def _flush(self, effect: FlushAppended) -> None:
         number, done = effect.number, Done.DONE
         await asyncio.sleep(effect.after_ms / 1000)
         try:

@@ -30,7 +30,7 @@ from service.replication.follower_events import (
     Done,
     Effect,
     Fetch,
-    FlushLog,
+    FlushAppended,
     FollowerFetchResponse,
     HoldPartition,
     LeaderOffsets,
@@ -420,7 +420,7 @@ class FollowerMachine:
         return number in self._under_way
 
     def done(self, number: int, outcome: Done, now_ms: int) -> tuple[Effect, ...]:
-        """Apply the outcome of an `Append`, `Truncate`, `Restart`, `BuildLocalStart` or `FlushLog`."""
+        """Apply the outcome of an `Append`, `Truncate`, `Restart`, `BuildLocalStart` or `FlushAppended`."""
         followed = self._under_way.get(number)
         if followed is None:
             return ()
@@ -445,8 +445,8 @@ class FollowerMachine:
         number = self._begin(followed, FetchState.BUILDING)
         return BuildLocalStart(number, followed.tip, followed.leader_epoch, start_offset)
 
-    def _flush(self, followed: PartitionFetchState, after_ms: int) -> FlushLog:
-        return FlushLog(self._begin(followed, FetchState.FLUSHING), followed.tip, after_ms)
+    def _flush(self, followed: PartitionFetchState, after_ms: int) -> FlushAppended:
+        return FlushAppended(self._begin(followed, FetchState.FLUSHING), followed.tip, after_ms)
 
     def _begin(self, followed: PartitionFetchState, state: FetchState) -> int:
         """Begin an effect of the partition and return its number."""

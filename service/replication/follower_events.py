@@ -126,7 +126,7 @@ class BuildLocalStart(NamedTuple):
     """start of the leader's whole log"""
 
 
-class FlushLog(NamedTuple):
+class FlushAppended(NamedTuple):
     """Sync appended records in `after_ms`, as the topic's settings ask, before a fetch reports them to the
     leader."""
 
@@ -169,7 +169,7 @@ Effect = (
     | Restart
     | AskOffsets
     | BuildLocalStart
-    | FlushLog
+    | FlushAppended
     | AdvanceMarks
     | CaughtUp
     | HoldPartition

@@ -1,4 +1,4 @@
-"""What can happen to a cluster: what clients ask of its nodes, what befalls processes, disks and links.
+"""Acts of a history of a cluster: requests of clients, and faults of processes, disks and links.
 
 An act is a kind and a seed, as in `simulator.acts`.
 """
@@ -105,8 +105,7 @@ async def _create(
 
 
 async def refuse_objects(world: ClusterWorld, random: Random) -> None:
-    """Objects of one topic of six partitions at one node; another topic of that node, and of a second, is not
-    hit."""
+    """Create two topics, one with all its partitions at one node; the store refuses that one's objects."""
     if sum(not topic.deleted for topic in world.topics) >= 6:
         return
     if not await refusal_acts.is_at_peace(world, random):
@@ -168,7 +167,7 @@ async def _delete(world: ClusterWorld, machine: Machine, topic: TopicModel) -> N
 
 
 async def alter_topic(world: ClusterWorld, random: Random) -> None:
-    """One setting of a topic, one at a time: what it is in the end is known."""
+    """Change one setting of a topic, after all other requests, so that its final value is known."""
     there = [topic for topic in world.topics if not topic.deleted]
     if not there:
         return
@@ -257,7 +256,7 @@ async def consume(world: ClusterWorld, random: Random) -> None:
 
 
 async def elect(world: ClusterWorld, random: Random) -> None:
-    """`kafka-leader-election --election-type preferred`, of several."""
+    """Elect the preferred leaders of up to three partitions."""
     there = list(world.partitions())
     for topic, partition in random.sample(there, min(len(there), 3)):
         client = Client(random.choice(world.machines).address)
@@ -324,7 +323,7 @@ async def wait(world: ClusterWorld, random: Random) -> None:
 
 
 async def partition(world: ClusterWorld, random: Random) -> None:
-    """A node is cut off, in both directions or one, or from one other alone."""
+    """Cut a node off: in both directions or one, from all nodes or from one."""
     machine, names = somebody(world, random), [one.name for one in world.machines]
     others = [name for name in names if name != machine.name]
     how = random.choice(("whole", "with the clients", "deaf", "mute", "one link", "one way"))
@@ -350,7 +349,7 @@ async def heal(world: ClusterWorld, random: Random) -> None:
 
 
 def heal_now(world: ClusterWorld) -> None:
-    """All links, but those of machines without power."""
+    """Mend all links, except those of machines without power."""
     dark = {link for name in world.darkness for link in world.links_of(name)}
     links = world.network.links
     if links.cut - dark or links.slow_s or links.refused:

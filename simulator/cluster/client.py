@@ -1,4 +1,4 @@
-"""Clients of the cluster: who leads is asked of any node, and asked again where that has changed."""
+"""Clients of the cluster: they find a partition's leader at any node, and again when it has changed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ANSWER_S: Final = 8.0
 
 
 async def leader_of(world: ClusterWorld, client: Client, topic_id: UUID, index: int) -> str | None:
-    """The machine whose node leads the partition, as the node says that `client` asks. `NoAnswer`."""
+    """Return the host of the partition's leader, as the node of `client` knows it. Raises `NoAnswer`."""
     m = request_module(ApiKey.METADATA)
     asked = (m.MetadataRequestTopic(topic_id=topic_id, name=None),)
     request = m.MetadataRequest(
@@ -52,7 +52,7 @@ async def leader_of(world: ClusterWorld, client: Client, topic_id: UUID, index: 
 
 
 async def find_leader(world: ClusterWorld, random: Random, topic_id: UUID, index: int) -> str | None:
-    """Likewise, asked of the nodes in a drawn order until one says somebody."""
+    """Return the host of the partition's leader, from the first node in random order that knows it."""
     machines = list(world.machines)
     random.shuffle(machines)
     for machine in machines:
@@ -87,8 +87,9 @@ async def produce(
     acks: int = -1,
     pause_s: float = 0.0,
 ) -> None:
-    """Send them one after the other, with a pause up to `pause_s` between, to whoever leads; an idempotent
-    producer sends again what was not answered, and ends where that is of no use; another one goes on."""
+    """Produce batches one after the other to the leader, with pauses up to `pause_s`.
+
+    An idempotent producer repeats a batch without a response, and ends where it cannot; others go on."""
     producer = await _producer(world, random) if idempotent else (-1, -1)
     if producer is None:
         return
@@ -143,7 +144,9 @@ async def _send(
     again: bool,
     acks: int,
 ) -> bool:
-    """Whether it is there, surely. What was refused for sure is sent again by anybody."""
+    """Produce `batch`; return whether it is certainly in the log.
+
+    A batch that was certainly refused is sent again in any case, one in doubt only with `again`."""
     values = batch.values
     partition.unknown.update(values)
     partition.sent.update(values)
@@ -203,8 +206,7 @@ def _is_held(world: ClusterWorld, partition: PartitionModel, key: Key, end: int)
 async def consume(
     world: ClusterWorld, random: Random, topic: TopicModel, partition: PartitionModel, fetches: int
 ) -> None:
-    """Read on from somewhere, as often as `fetches`, at whoever leads or has a replica. Raises `Violation`
-    (P9)."""
+    """Fetch `fetches` times from a random offset on, at the leader or a replica. Raises `Violation` (P9)."""
     key = topic.topic_id, partition.index
     at = random.randint(0, partition.end_offset)
     for _ in range(fetches):
@@ -238,7 +240,7 @@ def _replica(world: ClusterWorld, random: Random, key: Key) -> str:
 
 
 async def _beginning(client: Client, topic: TopicModel, partition: PartitionModel, at: int) -> int:
-    """Where somebody goes on to read who was told that the log does not have `at`. `NoAnswer`."""
+    """Return the offset at which a reader goes on after OFFSET_OUT_OF_RANGE at `at`. Raises `NoAnswer`."""
     error, start, _ = await client.offset(topic.name, partition.index, EARLIEST)
     if error is not ErrorCode.none:
         return at

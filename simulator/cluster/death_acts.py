@@ -1,6 +1,6 @@
-"""All nodes are killed at once, in a healthy cluster, and one stays away: the others have everything.
+"""Act that kills all nodes of a healthy cluster at once and keeps one down: the others must have everything.
 
-A killed process loses nothing that it has written, so whoever is back leads what it has a replica of.
+A killed process loses nothing that it has written, so the restarted nodes lead all partitions of theirs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from simulator.cluster.world import ClusterWorld
 from simulator.model import Violation
 
 BACK_S: Final = 40.0
-"""Starts, a quorum, and the session of whoever stays away"""
+"""Time for starts, a quorum, and the session of the node that stays down"""
 _IN_SYNC_S: Final = 10.0
 _LOOK_S: Final = 0.2
 
@@ -46,7 +46,7 @@ async def kill_all(world: ClusterWorld, random: Random) -> None:
 
 
 def _without(world: ClusterWorld, *, all_in_sync: bool = False, away: int = -1) -> list[str]:
-    """Partitions of several replicas that are not led by one that is here, or not by all in sync."""
+    """List replicated partitions without a leader among the running nodes, or with replicas out of sync."""
     found = []
     for topic in world.image().topics_by_id.values():
         for index, state in topic.partitions.items():

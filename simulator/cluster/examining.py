@@ -1,4 +1,4 @@
-"""Whether all is there that clients were told of: records at their leaders, changes in every image."""
+"""Final check: acknowledged records are at their leaders, acknowledged changes in every image."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from simulator.model import PartitionModel, TopicModel, Violation
 
 _AGAIN_S: Final = 0.5
 _COLD_S: Final = 5.0
-"""so long bytes of the bucket may be on their way, while the loop goes on asking"""
+"""longest time of a cold read, while the loop goes on fetching"""
 _WENT_BY: Final = "what is read first is gone by then"
 
 
 _COPIED_S: Final = 90.0
-"""Who found the bucket away asks again after half a minute, by its own clock; then segments go one by one."""
+"""A node retries an unavailable bucket after half a minute, by its own clock; then it copies one by one."""
 
 
 async def examine_all(world: ClusterWorld, random: Random) -> str:
@@ -121,7 +121,7 @@ async def _epochs(
 async def _records(
     world: ClusterWorld, client: Client, topic: TopicModel, partition: PartitionModel, start: int, end: int
 ) -> list[Record] | str:
-    """All of them, of both tiers; why they cannot be read. `NoAnswer`."""
+    """Read all records from both tiers; return why they cannot be read. Raises `NoAnswer`."""
     records: list[Record] = []
     at, deadline = start, world.loop.time() + _COLD_S
     while at < end:
@@ -150,7 +150,7 @@ def _refused(partition: PartitionModel, host: str, error: ErrorCode) -> str:
 
 
 async def revive(world: ClusterWorld, random: Random) -> None:
-    """All faults end; within 30 s everything must be there, known to all nodes alike."""
+    """End all faults; check that everything is back within 30 s, and all nodes have the same metadata."""
     world.tell("all faults end")
     for machine in world.machines:
         world.faults[machine.name].on.clear()
@@ -187,7 +187,7 @@ async def revive(world: ClusterWorld, random: Random) -> None:
 
 
 def _start_those_that_ended(world: ClusterWorld) -> None:
-    """Who finds no controller for a minute ends, be there one again by then; a service manager starts it."""
+    """Start the nodes that ended, as a service manager does: one without a controller for a minute ends."""
     world.ended_for_reasons()
     for machine in world.machines:
         if machine.run is None or machine.run.ended:
@@ -207,7 +207,7 @@ def _not_up(world: ClusterWorld) -> str:
 
 
 def _differs(world: ClusterWorld) -> str:
-    """Every answered change is in every image, and the images say the same."""
+    """Return why acknowledged changes are missing in an image, or images differ; else ""."""
     image = world.image()
     for machine in world.machines:
         run = machine.run
@@ -265,7 +265,7 @@ def _not_in_sync(world: ClusterWorld) -> str:
 
 
 async def _followers_have_it(world: ClusterWorld) -> None:
-    """P9: whoever has a replica has what the leader has, of both tiers."""
+    """Check P9: each replica serves the same records as the leader, from both tiers."""
     for topic, partition in world.partitions():
         placed = world.oracle.replicas.placed[topic.topic_id, partition.index]
         clients = [Client(world.machines[number - 1].address) for number in placed.replicas]
@@ -291,19 +291,20 @@ async def _followers_have_it(world: ClusterWorld) -> None:
 
 
 def _differ(partition: PartitionModel, begins: list[int]) -> bool:
-    """Whether starts differ, but for a deletion that nobody acknowledged: a replica that did it keeps it."""
+    """Return whether the replicas' log starts differ. An unacknowledged deletion may explain a difference: a
+    replica that has done it keeps it."""
     return len({*begins}) > 1 and max(begins) > partition.most_asked_start
 
 
 def _begins_at(world: ClusterWorld, topic: TopicModel, partition: PartitionModel, number: int) -> int:
-    """By what its process has in memory: a follower tells no client."""
+    """Return a replica's log start, from the memory of its process: followers answer no client."""
     return world.oracle.replicas.seen[number, (topic.topic_id, partition.index)].partition.start_offset
 
 
 def _epochs_end_alike(
     world: ClusterWorld, topic: TopicModel, partition: PartitionModel, records: list[Record] | str
 ) -> None:
-    """P12: whoever leads next says of every record's epoch where it ended, as the leader does."""
+    """Check P12: all replicas have the same end offset for every record's epoch."""
     key = topic.topic_id, partition.index
     replicas = world.oracle.replicas.placed[key].replicas
     logs = [world.oracle.replicas.seen[number, key].partition.log for number in replicas]
@@ -316,7 +317,7 @@ def _epochs_end_alike(
 
 
 async def _all_is_copied(world: ClusterWorld) -> None:
-    """T7, T10, T11: once all is alive, what is sealed gets into the bucket, and HEADs say so."""
+    """Check T7, T10, T11: once all nodes live, sealed segments get into the bucket, and HEADs name them."""
     if not world.tiered:
         return
     placed, seen = world.oracle.replicas.placed, world.oracle.replicas.seen
@@ -337,7 +338,7 @@ async def _all_is_copied(world: ClusterWorld) -> None:
 
 
 def _said(image: MetadataImage) -> tuple[object, ...]:
-    """What an image says, to be compared."""
+    """Return the parts of an image that are compared."""
     return (
         sorted((one.name, one.id, sorted(one.partitions.items())) for one in image.topics_by_id.values()),
         sorted((key, sorted(configs.items())) for key, configs in image.configs.items()),

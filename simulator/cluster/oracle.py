@@ -1,16 +1,16 @@
-"""What must hold of the metadata after every step, as each process has it in memory and on its disk.
+"""Invariants of the metadata, checked after every step in each process's memory and on its disk.
 
 R1  one leader in an epoch
 R2  a process never falls back to an earlier epoch
-R3  what is committed never changes: all logs say the same of it
+R3  committed batches never change: all logs have the same ones
 R5  high watermarks never fall within a process
 R8  a leader has all that was committed
 B1  nothing is published before it is committed
-B2  a broker tells an offset only once it is what the metadata says up to there
+B2  a broker reports an offset only once it has applied the metadata up to it
 B3  the epochs of a broker rise
 B4  a broker is unfenced in an epoch in which its process asked for that
-B5  a broker that lives and was heard within its session is not fenced (`sessions.py`)
-P13 nobody leads who may lack records while a replica that has them all is in its session
+B5  a living broker with a heartbeat within its session is not fenced (`sessions.py`)
+P13 a replica that may lack records does not lead while one that has them all is in its session
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _NOBODY: Final = UUID(int=0)
 
 
 class _Seen:
-    """What one process was seen to be, last."""
+    """State of one process at the last step."""
 
     def __init__(self, node: Node, quorum: Quorum, publication: Publication) -> None:
         self.node = node
@@ -72,12 +72,12 @@ class _Seen:
         self.published = -1
         self.told = -1
         self.position = 0
-        """up to where what is committed in its log was compared"""
+        """offset up to which the committed part of its log was compared"""
         self._life: Lifecycle | None = None
 
     @property
     def life(self) -> Lifecycle | None:
-        """As a broker, once it has begun to be one."""
+        """Lifecycle of its broker; None before the registration has begun."""
         if self._life is None:
             membership: Membership | None = getattr(self.node.plane, "_membership", None)
             self._life = None if membership is None else membership._machine
@@ -95,8 +95,8 @@ class Oracle:
         sessions: Sessions,
         was_unclean: Callable[[Key], bool],
     ) -> None:
-        """`gone`: topics whose deletion somebody asked for. `was_unclean` is told of unclean elections, and
-        says whether the topic allows them."""
+        """`gone` returns the topics whose deletion was requested. `was_unclean` is called for each unclean
+        election, and returns whether the topic allows it."""
         self._sessions = sessions
         self._was_unclean = was_unclean
         self.replicas = Replicas(allow_loss)
@@ -119,7 +119,7 @@ class Oracle:
         """by broker: the greatest epoch in which its process had recovered its logs"""
 
     def look(self, machines: list[Machine]) -> None:
-        """Raises `Violation`."""
+        """Check the metadata of all machines after a turn. Raises `Violation`."""
         self._sessions.look(machines)
         for machine in machines:
             run = machine.run
@@ -145,7 +145,7 @@ class Oracle:
         self.tiers.check()
 
     def _meet(self, run: Run) -> _Seen | None:
-        """A process that has opened its metadata."""
+        """Begin to follow a process that has opened its metadata."""
         publisher = None if run.node is None else run.node.metadata
         publication = None if publisher is None else publisher._publication
         if run.node is None or publisher is None or publication is None:
@@ -197,7 +197,7 @@ class Oracle:
         self._compare(machine, run, seen, high_watermark)
 
     def _compare(self, machine: Machine, run: Run, seen: _Seen, end: int) -> None:
-        """Whether the log of `run` says below `end` what is committed; what is new there is from now on."""
+        """Compare the log of `run` below `end` with the committed batches; new ones are committed by now."""
         for base, next_offset, data in batches_of(machine, seen.position):
             if next_offset > end:
                 break
@@ -262,7 +262,7 @@ class Oracle:
                 raise Violation(f"P13: {leader} leads {key[0]}-{key[1]} uncleanly, and has {one}: {why}")
 
     def allows_unclean(self, topic_id: UUID) -> bool:
-        """Whether the metadata lets one that may lack records lead the topic."""
+        """Return whether the committed settings of the topic allow an unclean leader."""
         told = [
             changes[-1][1]
             for (_, name, setting), changes in self.configs.items()

@@ -56,7 +56,7 @@ def _swap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 
 def told_before_it_is_applied() -> None:
-    """Heartbeats tell the image's offset, whether or not the broker is what the image says."""
+    """Report the image's offset in heartbeats before the broker has applied it."""
 
     async def follow(self: Any) -> None:
         while True:
@@ -68,7 +68,7 @@ def told_before_it_is_applied() -> None:
 
 
 def answered_before_it_is_known_here() -> None:
-    """A forwarded change is answered at once, before this node's own image has it."""
+    """Return the response to a forwarded change before this node's own image has it."""
 
     async def at_once(self: Any) -> None:
         return None
@@ -77,7 +77,7 @@ def answered_before_it_is_known_here() -> None:
 
 
 def answered_before_the_commit() -> None:
-    """A change counts once it is in the leader's own log."""
+    """Respond to a change once it is in the leader's own log."""
 
     async def at_once(self: Any, lead: Any, offset: int) -> None:
         return None
@@ -86,7 +86,7 @@ def answered_before_the_commit() -> None:
 
 
 def published_before_the_commit() -> None:
-    """What this node proposes is its image at once."""
+    """Publish the images that this node proposes before they are committed."""
 
     def make(proposed: Any) -> Any:
         def eager(self: Any, image: Any, delta: Any, size: int) -> None:
@@ -100,7 +100,7 @@ def published_before_the_commit() -> None:
 
 
 def waiters_in_the_order_of_their_coming() -> None:
-    """Who waits for an offset that was lost with its leader stands before all that wait for less."""
+    """Complete waiters in the order in which they came: one for a lost offset blocks those for lower ones."""
 
     async def wait(self: Any, waiting: list[Any], offset: int) -> None:
         if self._failure is not None:
@@ -122,7 +122,7 @@ def waiters_in_the_order_of_their_coming() -> None:
 
 
 def stale_heartbeats_accepted() -> None:
-    """A heartbeat counts for the broker's newest process, whatever epoch it bears."""
+    """Take a heartbeat of any epoch for one of the broker's newest process."""
 
     def make(heartbeat: Any) -> Any:
         async def careless(self: Any, request: Any, **options: Any) -> Any:
@@ -137,7 +137,7 @@ def stale_heartbeats_accepted() -> None:
 
 
 def unfenced_before_it_has_recovered() -> None:
-    """A broker asks to be unfenced as soon as it is registered."""
+    """Ask to be unfenced as soon as the broker is registered."""
 
     def make(step: Any) -> Any:
         def eager(self: Any, event: Any, now_ms: int) -> Any:
@@ -150,12 +150,12 @@ def unfenced_before_it_has_recovered() -> None:
 
 
 def metadata_not_flushed() -> None:
-    """The metadata log counts as flushed, and is not."""
+    """Skip the flush of the metadata log, but count it as flushed."""
     _swap(MetadataLog, "flush", lambda _: lambda self, end_offset: None)
 
 
 def refusal_is_death() -> None:
-    """Who refuses is fenced, though it never was open, and right after a claim, before it could be heard."""
+    """Fence a broker that refuses connections even if its address never was open, and right after a claim."""
     original = BrokerProber.probe
 
     async def credulous(self: Any, broker: Any) -> Any:
@@ -186,7 +186,7 @@ def proposed_isr_not_counted() -> None:
 
 
 def shrunk_isr_counted_at_once() -> None:
-    """Whoever is proposed to leave is waited for no more."""
+    """Stop waiting for a follower once its removal from the ISR is proposed."""
 
     def make(propose: Any) -> Any:
         def careless(self: Any, isr: frozenset[int]) -> int:
@@ -200,7 +200,7 @@ def shrunk_isr_counted_at_once() -> None:
 
 
 def stale_broker_epochs_counted() -> None:
-    """A replica's fetch counts, whichever of its processes sent it, and proposals name none (KIP-903)."""
+    """Count fetches of any process of a replica, and propose ISRs without broker epochs (KIP-903)."""
 
     def make(fetched: Any) -> Any:
         return lambda self, asked, session, now_ms: fetched(
@@ -211,18 +211,18 @@ def stale_broker_epochs_counted() -> None:
 
 
 def acknowledged_before_the_high_watermark() -> None:
-    """acks=all waits for nobody."""
+    """Acknowledge acks=all without waiting for followers."""
     _swap(LeaderState, "wait", lambda _: lambda self, key, offset: ErrorCode.none)
 
 
 def committed_below_min_isr() -> None:
-    """The high watermark rises, and acks=all is taken, however few are in sync."""
+    """Advance the high watermark and accept acks=all below ``min.insync.replicas``."""
     _swap(LeaderState, "is_under_min_isr", lambda _: property(lambda self: False))
     _swap(LeaderState, "_after_append", lambda _: lambda self: ErrorCode.none)
 
 
 def joins_below_the_high_watermark() -> None:
-    """A replica is proposed as in sync wherever it ends."""
+    """Propose a follower for the ISR whatever its log end."""
 
     def make(expand: Any) -> Any:
         def careless(self: Any, now_ms: int) -> int:
@@ -238,12 +238,12 @@ def joins_below_the_high_watermark() -> None:
 
 
 def leader_epoch_not_noted() -> None:
-    """Where an epoch begins is known from its first record alone: one without records never was."""
+    """Do not note the start of a leader epoch: an epoch without records is unknown."""
     _swap(LeaderEpochs, "begin", lambda _: lambda self, epoch, offset: None)
 
 
 def last_epoch_not_said() -> None:
-    """A follower's fetch does not say the last epoch that its log knows: nobody sees where they part."""
+    """Send no last fetched epoch in a follower's fetch: the leader does not see that logs diverge."""
     _swap(
         PartitionFetchState,
         "position",
@@ -252,7 +252,7 @@ def last_epoch_not_said() -> None:
 
 
 def cut_where_the_leader_says() -> None:
-    """A follower that has parted cuts at the leader's end of the epoch, wherever its own is, and once."""
+    """Truncate a diverged follower once, at the leader's end of the epoch, whatever its own end."""
 
     def make(part: Any) -> Any:
         return lambda self, followed, epoch, end, now_ms: self._truncate(
@@ -263,7 +263,7 @@ def cut_where_the_leader_says() -> None:
 
 
 def cut_to_the_high_watermark() -> None:
-    """A follower of a new leader cuts its log to its own high watermark first, as before KIP-101."""
+    """Truncate a follower of a new leader to its own high watermark first, as before KIP-101."""
 
     def make(follow: Any) -> Any:
         def eager(self: Any, partition: Any, replica: Any, **options: Any) -> None:
@@ -280,7 +280,7 @@ def cut_to_the_high_watermark() -> None:
 
 
 def mark_beyond_its_end() -> None:
-    """A follower's high watermark is the leader's, whether or not its log goes so far."""
+    """Set a follower's high watermark to the leader's, even beyond its own log end."""
     _swap(Partition, "_within", lambda _: lambda self, offset: offset)
     _swap(
         FollowerMachine,
@@ -294,7 +294,7 @@ def mark_beyond_its_end() -> None:
 
 
 def mark_falls() -> None:
-    """A leader's high watermark is the least end of those that count, also where it was higher."""
+    """Set a leader's high watermark to the lowest end of the ISR, even if it was higher."""
 
     def make(advance: Any) -> Any:
         def careless(self: Any, now_ms: int) -> int:
@@ -310,7 +310,7 @@ def mark_falls() -> None:
 
 
 def consumers_see_the_end() -> None:
-    """Whoever fetches gets what is there, committed or not."""
+    """Serve records above the high watermark to consumers."""
 
     def make(_: Any) -> Any:
         return lambda self, offset, max_bytes, *, min_one, cold_bytes=1 << 60: self.unified.read(
@@ -321,7 +321,7 @@ def consumers_see_the_end() -> None:
 
 
 def unclean_stops_forgotten() -> None:
-    """Whoever registers again has what it had."""
+    """Treat an unclean stop as a clean one: a broker that registers again keeps its place in the ISR."""
 
     def make(begin: Any) -> Any:
         def careless(self: Any, *args: Any, unclean: int = -1, **options: Any) -> None:
@@ -333,7 +333,7 @@ def unclean_stops_forgotten() -> None:
 
 
 def elects_whoever_is_alive() -> None:
-    """In-sync or not, a replica that is alive leads."""
+    """Elect any living replica as leader, in sync or not."""
     _swap(
         PartitionChange,
         "_is_able",
@@ -342,17 +342,17 @@ def elects_whoever_is_alive() -> None:
 
 
 def elections_know_of_no_room() -> None:
-    """A full disk is as good as another one."""
+    """Elect leaders without regard to full disks."""
     _swap(Elections, "_has_room", lambda _: lambda self, broker_id: True)
 
 
 def followers_use_the_reserve() -> None:
-    """A replica follows whatever is left of its disk."""
+    """Let followers replicate into the disk's reserve."""
     _swap(DiskWatch, "has_room", lambda _: lambda self, partition: True)
 
 
 def clean_after_a_loss_of_power() -> None:
-    """What is kept of log ends outlives the machine, and nobody compares."""
+    """Keep the noted log ends over a loss of power, and do not compare them with the logs."""
 
     def make(lose_power: Any) -> Any:
         def keeping(self: Any, *args: Any, **options: Any) -> None:
@@ -369,12 +369,12 @@ def clean_after_a_loss_of_power() -> None:
 
 
 def killed_is_unclean() -> None:
-    """Who was killed registers as if it had lost records."""
+    """Register a killed broker as if it had lost records."""
     _swap(LogDir, "previous_epoch", lambda _: lambda self: self.read_clean_epoch())
 
 
 def leaves_whoever_was_not_heard() -> None:
-    """Who comes back leaves the ISR, though nobody else of it was heard."""
+    """Remove a returning broker from the ISR although no other member of it was heard."""
     _swap(BrokerSessions, "is_heard", lambda _: lambda self, broker_id, epoch: True)
 
 
@@ -423,15 +423,16 @@ SELDOM_SHOWS: Final = (
     "waiters_in_the_order_of_their_coming",
     "refusal_is_death",
 )
-"""A broker has to refuse while controllers fail over: tests/simulation/test_cluster.py has it do so. A late
-heartbeat tells an offset below the new registration, so it unfences nobody. And a controller has to lose more
-than others write until it leads again: tests/cluster/test_leader_cut_off.py has one do so."""
+"""Plants that random histories seldom show. A broker has to refuse connections while controllers fail over:
+tests/simulation/test_cluster.py does that. A late heartbeat has an offset below the new registration, so it
+unfences no broker. And a controller has to lose more records than others write until it leads again:
+tests/cluster/test_leader_cut_off.py does that."""
 
 
 def find(
     plant: Plant, first: int = 1, within: int = WITHIN, *, tiered: bool = False
 ) -> tuple[int, str] | None:
-    """How many histories it took until one failed that is clean without the bug, and how it failed."""
+    """Play histories until one fails that is clean without the bug; return their number and the failure."""
     for count, seed in enumerate(range(first, first + within), 1):
         problem = play_apart(draw(seed, tiered=tiered), before=plant).problem
         if problem is None:

@@ -1,4 +1,4 @@
-"""A history of the cluster world: drawn, played in a process of its own, told."""
+"""Draws a history of the cluster world and plays it in a process of its own."""
 
 from __future__ import annotations
 
@@ -89,8 +89,7 @@ STORM: Final = {
 
 
 def draw(seed: int, nodes: int | None = None, *, tiered: bool = False) -> Plan:
-    """The history of `seed`, with a bucket if it is to be `tiered`. `Plan.log_dirs` is how many nodes there
-    are."""
+    """Draw the history of `seed`, with a bucket if `tiered`. `Plan.log_dirs` is the number of nodes."""
     random = Random(seed)
     number = random.choice(NODES)
     is_storm, is_tiered = random.random() < 0.7, random.random() < 0.5 or tiered
@@ -162,7 +161,7 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
 
 
 def play_apart(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | None = None) -> Outcome:
-    """`play` in a child process, which is gone afterwards with all that it made."""
+    """Do what `play` does in a child process, which ends afterwards with its side effects."""
     return apart(lambda: play(plan, keep_all=keep_all, before=before))
 
 
@@ -173,7 +172,7 @@ def warm_up() -> None:
 
 
 def play_many(seeds: Sequence[int], jobs: int, nodes: int | None = None) -> Iterator[Outcome]:
-    """The histories of these seeds, `jobs` at a time: threads that wait for forked children."""
+    """Play the histories of these seeds, `jobs` at a time, in child processes."""
     warm_up()
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(lambda seed: play_apart(draw(seed, nodes)), seeds)

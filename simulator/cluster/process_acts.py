@@ -1,4 +1,4 @@
-"""What befalls the nodes' processes and machines: they are killed, stopped, paused, lose power or a disk."""
+"""Acts on processes and machines: kill, stop and pause them, take their power or a disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOSSES: Final = (Loss.ALL, Loss.LATEST, Loss.ANY, Loss.HOLES, Loss.NONE)
 
 
 def somebody(world: ClusterWorld, random: Random) -> Machine:
-    """The active controller more often than by chance."""
+    """Return a random machine, often that of the active controller."""
     leaders = [
         one for one in world.alive
         if one.run and one.run.node and one.run.node.metadata and one.run.node.metadata.quorum.is_leader
@@ -23,7 +23,7 @@ def somebody(world: ClusterWorld, random: Random) -> Machine:
 
 
 async def kill(world: ClusterWorld, random: Random) -> None:
-    """One node, now and then two or all; they come back soon, or when `start` comes."""
+    """Kill one node, sometimes two or all; they start again soon, or at the act `start`."""
     count = random.choice((1, 1, 1, 1, 2, len(world.machines)))
     chosen = {somebody(world, random).name for _ in range(count)}
     if count == len(world.machines):
@@ -39,7 +39,7 @@ async def kill(world: ClusterWorld, random: Random) -> None:
 
 
 async def start(world: ClusterWorld, random: Random) -> None:
-    """Whoever is down."""
+    """Start all nodes that are down."""
     for machine in world.machines:
         if is_down(machine):
             await _again(world, random, machine)
@@ -84,9 +84,10 @@ async def lose_power(world: ClusterWorld, random: Random) -> None:
 
 
 async def refuse_broker(world: ClusterWorld, random: Random) -> None:
-    """The listener of one broker refuses whoever comes anew, though its process lives and is heard: from its
-    start on, or for a while, all other nodes or one of them, now and then clients, too. Now and then the
-    connections that it has with them break some times one after the other."""
+    """Let one broker's listener refuse new connections while its process lives and sends heartbeats.
+
+    From its start on or for a while, it refuses all other nodes or one of them, sometimes clients, too.
+    Sometimes its existing connections with them are reset several times."""
     machine, names = random.choice(world.machines), [one.name for one in world.machines]
     others = [name for name in names if name != machine.name]
     hosts = random.choice((others, others, [random.choice(others)], [*others, CLIENT]))
@@ -132,7 +133,7 @@ async def jump_clock(world: ClusterWorld, random: Random) -> None:
 
 
 async def wipe_disk(world: ClusterWorld, random: Random) -> None:
-    """A node loses its disk and gets an empty one; of a controller, the disk without its metadata log."""
+    """Give a node an empty disk, but no controller that would lose its metadata log by that."""
     there = [one for one in world.machines if world.can_lose_disk(one)]
     if not there:
         return

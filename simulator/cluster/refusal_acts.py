@@ -22,7 +22,7 @@ _LOOK_S: Final = 1.0
 
 
 async def is_at_peace(world: ClusterWorld, random: Random) -> bool:
-    """Nothing is wrong any more, as far as an act can see to that."""
+    """End all faults; return whether no effect of earlier ones is left."""
     for name in world.store_faults:
         world.store_faults[name].on.clear()
         world.faults[name].on.clear()
@@ -43,7 +43,7 @@ async def is_at_peace(world: ClusterWorld, random: Random) -> bool:
 
 
 async def refuse(world: ClusterWorld, random: Random, denied: TopicModel, spared: TopicModel) -> None:
-    """`spared` goes on while `denied` is refused. Raises `Violation`."""
+    """Check that `spared` is archived and read while the store refuses `denied`. Raises `Violation`."""
     refusal = random.choice(REFUSALS)
     prefixes = (f"{topic_prefix(denied.topic_id)}/",)
     fault = KeyFault(

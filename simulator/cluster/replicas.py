@@ -1,17 +1,17 @@
-"""What must hold of replicas after every turn, as each process has them in memory and on its disk.
+"""Invariants of replicas, checked after every turn in each process's memory and on its disk.
 
 P1  high watermarks do not fall, and nothing below them is cut off
 P2  a high watermark is at most the end of each in-sync replica that has lost nothing
 P3  replicas have the same bytes below their high watermarks
 P5  a partition has one leader in an epoch, and one process of it
-P7  the leader is in sync, and who is in sync is a replica
+P7  the leader is in sync, and in-sync members are replicas
 P8  a log's end falls by a truncation alone
 P9  a consumer sees what is committed, without a gap, and one value at an offset
-P10 who leads in an epoch has noted where it began
+P10 a leader has noted where its epoch began
 P11 a leader counts what the process of a replica fetched that is registered, as its own image has it
 
-A replica is looked at when something was done to it: its class is watched, in the history's own process.
-Where records may be lost (P4 says when) nothing is said of P1 to P3 any more.
+A replica is checked when a method changed it: its class is patched, in the history's own process. Where
+records may be lost (P4 says when) P1 to P3 are no longer checked.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _numbers(those: Iterable[Any] | None) -> tuple[int, ...]:
 
 
 def _number(run: str) -> int:
-    """Of the machine that it is a process of."""
+    """Return the number of a process's machine, from its name."""
     return int(run[1:].split(".")[0])
 
 
@@ -99,10 +99,11 @@ class Seen:
 
 
 class Replicas:
-    """Looks at all replicas of the cluster; costs what has changed."""
+    """Checks all replicas of the cluster; the cost is that of the changes."""
 
     def __init__(self, allow_loss: Callable[[Key, int], None]) -> None:
-        """`allow_loss` is told of partitions whose acknowledged records may be gone, and from where on."""
+        """`allow_loss` is called with partitions that may have lost acknowledged records, and the first of
+        their offsets."""
         self.placed: dict[Key, Placed] = {}
         self.least: dict[UUID, int] = {}
         """``min.insync.replicas`` by topic"""
@@ -112,12 +113,12 @@ class Replicas:
         self.committed: dict[Key, dict[int, bytes]] = {}
         self.consumed: dict[Key, dict[int, bytes]] = {}
         self.most: dict[Key, int] = {}
-        """the greatest high watermark that any replica ever had"""
+        """greatest high watermark that any replica ever had"""
         self.elections = 0
         self.cuts = 0
         self._leaders: dict[tuple[Key, int], str] = {}
         self.on_look: Callable[[str, Key, Partition], None] = lambda *_: None
-        """told of each replica that is looked at, by its process"""
+        """called for each replica that is checked, with its process"""
         self._allow_loss = allow_loss
         self._machines: list[Machine] = []
         self._strangers: list[str] = []
@@ -174,7 +175,7 @@ class Replicas:
     # What the metadata says
 
     def learn(self, record: PartitionRecord | PartitionChangeRecord, epochs: dict[int, int]) -> None:
-        """`epochs` of all brokers, as of the record."""
+        """Apply a partition record. `epochs`: broker epochs at that record."""
         key = record.topic_id or UUID(int=0), int(record.partition_id)
         if isinstance(record, PartitionRecord):
             placed = self.placed[key] = Placed(record)
@@ -202,13 +203,13 @@ class Replicas:
         self._in_sync(key)
 
     def min_isr(self, key: Key) -> int:
-        """On how many replicas surely is what was committed."""
+        """Return the number of replicas that certainly have the committed records."""
         return min(self.least.get(key[0], 1), self.placed[key].trusted)
 
     # Machines that die
 
     def died(self, number: int, epoch: int) -> None:
-        """Its process is gone; `epoch` is the broker's."""
+        """Note that a broker's process ended; `epoch` is its broker epoch."""
         self._down.add(number)
         mine = self._unclean.setdefault(number, {})
         for key, placed in self.placed.items():
@@ -217,7 +218,7 @@ class Replicas:
                 self._look_for_losses(key)
 
     def lost(self, number: int, key: Key, durable: int) -> None:
-        """A machine that has died without power keeps of the partition only what is below `durable`."""
+        """Note that a machine without power keeps only the records of a partition below `durable`."""
         mine = self._lost.setdefault(number, {})
         mine[key] = min(durable, mine.get(key, durable))
         self._look_for_losses(key)
@@ -236,7 +237,7 @@ class Replicas:
     # After each turn
 
     def look(self, machines: list[Machine], epochs: dict[int, int]) -> None:
-        """Raises `Violation`."""
+        """Check the replicas that changed in this turn. Raises `Violation`."""
         self._machines = machines
         if self._strangers:
             raise Violation(self._strangers[0])
@@ -320,7 +321,9 @@ class Replicas:
             seen.compared = next_offset
 
     def saw(self, key: Key, name: str, at: int, found: Fetched) -> int:
-        """What a consumer got who asked for `at` (P9); where it goes on. Of partitions that lose nothing."""
+        """Check a consumer's response to a fetch at `at` (P9); return the offset at which it goes on.
+
+        Partitions that may lose records are not checked."""
         if key in self.shaken:
             return found.next_offset
         most, known = self.most.get(key, 0), self.consumed.setdefault(key, {})
@@ -337,11 +340,11 @@ class Replicas:
         return max(at, found.next_offset)
 
     def fewest(self, key: Key) -> int:
-        """How few replicas it ever had."""
+        """Return the least number of replicas that the partition ever had."""
         return self.placed[key].fewest
 
     def holders(self, key: Key, end: int) -> int:
-        """How many replicas have all below `end`."""
+        """Return the number of replicas that have all records below `end`."""
         return sum(one.end >= end for (_, its), one in self.seen.items() if its == key)
 
 

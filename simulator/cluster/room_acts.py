@@ -17,15 +17,15 @@ from simulator.machine import Machine
 from simulator.model import Violation
 
 MOVED_S: Final = 8.0
-"""A look at the disk each second, a heartbeat at once or after the one under way, an election"""
+"""Time for a check of the disk each second, a heartbeat at once or after the pending one, an election"""
 _SETTLED_S: Final = 3.0
 _PROMPT_S: Final = 6.0
-"""A produce request in a healthy cluster, by a client that learns first who leads: far less than
-``replica.lag.time.max.ms``, for which a leader waits for a replica that is silent."""
+"""Longest produce request in a healthy cluster, by a client that looks up the leader first: far less than
+``replica.lag.time.max.ms``, for which a leader waits for a silent replica."""
 
 
 async def no_room(world: ClusterWorld, random: Random) -> None:
-    """Somebody else's file leaves less than the reserve on one machine, while nothing else is wrong."""
+    """Leave less than the reserve free on one machine's disk, while there is no other fault."""
     await world.settle()
     if not await is_healthy(world) or any(NO_ROOM in one.on for one in world.faults.values()):
         return
@@ -45,7 +45,7 @@ async def no_room(world: ClusterWorld, random: Random) -> None:
 
 
 async def is_healthy(world: ClusterWorld) -> bool:
-    """Whether nothing is wrong with anything, once what was wrong has had its time to pass."""
+    """Return whether there is no fault, and the effects of earlier ones have passed; waits for the latter."""
     for _ in range(40):
         if world.is_calm:
             return True
@@ -106,7 +106,7 @@ async def _check_rest(world: ClusterWorld, random: Random, machine: Machine) -> 
 
 
 def _followed_bytes(world: ClusterWorld, machine: Machine) -> dict[str, int]:
-    """Bytes of the logs on the machine of partitions that others lead, by directory."""
+    """Return the size of each log directory on the machine whose partition it does not lead."""
     number, led = int(machine.name[1:]), set()
     for topic in world.image().topics_by_id.values():
         led |= {f"{topic.name}-{index}" for index, one in topic.partitions.items() if one.leader == number}

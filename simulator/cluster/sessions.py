@@ -1,6 +1,6 @@
-"""Which brokers were heard of by a controller, and when: what fencing them is judged by.
+"""Heartbeats that controllers have taken, by broker and time: a check of fencing (B5) needs them.
 
-A heartbeat counts once a controller has taken it. `BrokerSessions` is watched, in the history's own process.
+A heartbeat counts once a controller has taken it. `BrokerSessions` is patched, in the history's own process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LEAVES: Final = (State.LEAVING, State.GONE)
 
 
 class Sessions:
-    """When each broker process was heard of last, and when something kept it from being heard."""
+    """Time of each broker process's last heartbeat, and of the last fault that could delay one."""
 
     def __init__(self, loop: Loop, links: Links, darkness: set[str]) -> None:
         self._loop = loop
@@ -31,17 +31,17 @@ class Sessions:
         self._darkness = darkness
         self._machines: list[Machine] = []
         self._heard_s: dict[tuple[int, int], float] = {}
-        """by broker and epoch"""
+        """time of the last heartbeat, by broker and epoch"""
         self._kept_s: dict[str, float] = {}
-        """by machine: when its process was stopped, its disk slow, or a link of it cut or slow, last"""
+        """last time that its process was stopped, its disk slow, or a link of it cut or slow, by machine"""
         _watch(self.heard)
 
     def heard(self, broker: int, epoch: int) -> None:
-        """A controller has taken a heartbeat."""
+        """Note that a controller has taken a heartbeat."""
         self._heard_s[broker, epoch] = self._loop.now_s
 
     def look(self, machines: list[Machine]) -> None:
-        """See what keeps whom from being heard now."""
+        """Note the machines whose heartbeats a fault delays now."""
         self._machines = machines
         now_s = self._loop.now_s
         for machine in machines:
@@ -56,8 +56,9 @@ class Sessions:
                     self._kept_s[one] = self._kept_s[other] = now_s
 
     def lives(self, broker: int, epoch: int) -> str:
-        """How a broker is known to live: its process runs and serves, it was heard within a session, and
-        nothing kept it from being heard since. Empty: it is not known to."""
+        """Describe why a broker certainly lives, else return "".
+
+        It runs and serves, a heartbeat was taken within a session, and no fault could delay one since."""
         machine = self._machines[broker - 1]
         now_s, run = self._loop.now_s, machine.run
         heard_s = self._heard_s.get((broker, epoch))

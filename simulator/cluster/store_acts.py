@@ -1,7 +1,7 @@
-"""What befalls the way of one broker to the bucket, and lasts: cut off, another prefix, a foreign owner.
+"""Lasting faults between one broker and the bucket: a cut link, another prefix, a foreign owner.
 
-The others go on: what a broker leads that reaches the bucket is archived, and nobody ends. That is looked at
-before an operator puts it right (`others_are_archived`).
+The other brokers must go on: partitions of a leader that reaches the bucket are archived, and no node ends.
+That is checked before an operator repairs the fault (`others_are_archived`).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _LOOK_S: Final = 0.5
 
 
 def _one(world: ClusterWorld, random: Random) -> Machine:
-    """A machine; the one of the lowest unfenced broker more often than by chance."""
+    """Return a random machine, often that of the unfenced broker of the lowest id."""
     unfenced = [one.id for one in world.image().brokers.values() if not one.fenced]
     keeper = world.of_broker(min(unfenced, default=-1))
     return keeper if keeper is not None and random.random() < 0.6 else random.choice(world.machines)
 
 
 async def cut_off_store(world: ClusterWorld, random: Random) -> None:
-    """One broker does not reach the bucket any more, until the end; brokers are restarted meanwhile."""
+    """Cut one broker off from the bucket until the end; restart brokers meanwhile."""
     if world.estranged is not None or world.foreign:
         return
     machine, kind = _one(world, random), random.choice(_CUTS)
@@ -57,7 +57,7 @@ async def cut_off_store(world: ClusterWorld, random: Random) -> None:
 
 
 async def other_prefix(world: ClusterWorld, random: Random) -> None:
-    """One broker is started with another prefix, which is empty, until the end."""
+    """Start one broker with another, empty prefix, until the end."""
     if world.estranged is not None or world.foreign:
         return
     machine = _one(world, random)
@@ -77,7 +77,7 @@ async def other_prefix(world: ClusterWorld, random: Random) -> None:
 
 
 def _local_starts(world: ClusterWorld, machine: Machine) -> dict[Key, int]:
-    """The first local offset of each tiered replica on the machine's disk."""
+    """Return the first local offset of each tiered replica on the machine's disk."""
     found: dict[Key, int] = {}
     for topic, partition in world.on(machine):
         folder = machine.log_dirs[0] / str(partition)
@@ -193,7 +193,7 @@ async def _is_archived(world: ClusterWorld, estranged: int) -> None:
 
 
 async def _put_right(world: ClusterWorld) -> None:
-    """What an operator does: the link to the store is mended, settings and `cluster.json` are put back."""
+    """Repair the fault as an operator does: mend the link, restore the settings and `cluster.json`."""
     if world.foreign:
         world.bucket.write(CLUSTER_KEY, world.owned, world.real_ms())
         world.foreign = False

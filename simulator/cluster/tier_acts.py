@@ -1,4 +1,4 @@
-"""What happens around the bucket: it fails for one node or for all, records are deleted, time goes by."""
+"""Acts around the bucket: it fails for one node or for all, records are deleted, time passes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS: Final = (*(kind for kind in STORE_KINDS if kind not in (SHARED, _FLIPPED)
 
 
 async def store_faults(world: ClusterWorld, random: Random) -> None:
-    """The bucket fails one node, or all."""
+    """Turn a fault of the store on or off, for one node or for all."""
     kind, names = random.choice(KINDS), list(world.store_faults)
     chosen = names if random.random() < 0.4 else [random.choice(names)]
     is_on = all(kind in world.store_faults[name].on for name in chosen)
@@ -37,8 +37,8 @@ async def store_heals(world: ClusterWorld, random: Random) -> None:
 
 
 async def settle_down(world: ClusterWorld, random: Random) -> None:
-    """All that was asked for is answered, and so much time goes by that segments are copied, local ones go,
-    records expire, objects are swept."""
+    """Wait for all responses, then for seconds in which segments are copied and deleted locally, records
+    expire, and objects are swept."""
     await world.settle()
     seconds = random.choice((4.0, 15.0, 45.0))
     world.tell(f"{seconds} s go by in peace")
@@ -46,7 +46,7 @@ async def settle_down(world: ClusterWorld, random: Random) -> None:
 
 
 async def lag_behind(world: ClusterWorld, random: Random) -> None:
-    """Segments are sealed whose records are not committed: a follower in sync stands still meanwhile."""
+    """Seal segments whose records are not committed: an in-sync follower is stopped meanwhile."""
     placed = world.oracle.replicas.placed
     there = [
         (topic, partition)
@@ -74,7 +74,8 @@ async def lag_behind(world: ClusterWorld, random: Random) -> None:
 
 
 async def delete_records(world: ClusterWorld, random: Random) -> None:
-    """At whoever leads. Others are down meanwhile, or lead soon after: what was acknowledged stays gone."""
+    """Delete records at the partition's leader. An acknowledged deletion must last, even if other replicas
+    are down meanwhile or lead soon after."""
     there = list(world.partitions())
     if not there:
         return

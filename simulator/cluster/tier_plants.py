@@ -27,7 +27,7 @@ def _swap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 
 def uploads_above_the_high_watermark() -> None:
-    """A segment is copied once it is sealed, committed or not."""
+    """Copy sealed segments whether or not their records are committed."""
 
     def make(plan: Any) -> Any:
         return lambda sealed, **limits: plan(
@@ -39,7 +39,7 @@ def uploads_above_the_high_watermark() -> None:
 
 
 def deposed_leaders_commit() -> None:
-    """Whoever led once writes the archive, and the catalog takes it."""
+    """Let a deposed leader write the archive, and the catalog commit it."""
 
     def make(decide: Any) -> Any:
         return lambda current, *, previous_version, entry, leader_epoch: decide(
@@ -51,7 +51,7 @@ def deposed_leaders_commit() -> None:
 
 
 def epoch_of_the_copier() -> None:
-    """A segment that goes to the bucket is said to be all of the newest epoch in it."""
+    """Record the newest leader epoch of a copied segment for all of it."""
 
     def make(epochs: Any) -> Any:
         def careless(from_offset: int, scanned: Any) -> Any:
@@ -63,7 +63,7 @@ def epoch_of_the_copier() -> None:
 
 
 def followers_let_go_before_the_commit() -> None:
-    """A follower's local bytes go by their size, whether or not the bucket has them."""
+    """Delete a follower's local segments although the bucket may not have them."""
     _swap(
         Partition,
         "_is_safe_below",
@@ -72,7 +72,7 @@ def followers_let_go_before_the_commit() -> None:
 
 
 def begins_with_the_archive_s_end() -> None:
-    """A replica that begins where the archive ends takes that for the beginning of the log."""
+    """Set the log start of a replica to the archive's end, where its local log begins."""
 
     def make(begin: Any) -> Any:
         return lambda self, partition, entry, start, epochs, producers: begin(
@@ -83,7 +83,7 @@ def begins_with_the_archive_s_end() -> None:
 
 
 def begins_without_epochs() -> None:
-    """A replica that begins where the archive ends knows of no epoch before."""
+    """Forget the leader epochs of the archive in a replica that begins at its end."""
 
     def make(begin: Any) -> Any:
         return lambda self, partition, entry, start, epochs, producers: begin(
@@ -94,7 +94,7 @@ def begins_without_epochs() -> None:
 
 
 def head_before_the_commit() -> None:
-    """HEAD is written first, and the catalog asked then."""
+    """Write HEAD before the catalog has committed the entry."""
 
     def make(settle: Any) -> Any:
         async def hasty(self: Any, proposal: Any) -> None:
@@ -108,7 +108,7 @@ def head_before_the_commit() -> None:
 
 
 def swept_without_a_barrier() -> None:
-    """What no chain names goes after the grace, whether or not somebody may still commit it."""
+    """Delete orphans after the grace even if a running commit may still name them."""
     _swap(
         Sweeper,
         "_is_overdue",
@@ -117,7 +117,7 @@ def swept_without_a_barrier() -> None:
 
 
 def deletion_is_the_leader_s_alone() -> None:
-    """DeleteRecords is answered before other replicas begin there."""
+    """Acknowledge DeleteRecords before other replicas have moved their starts."""
 
     async def at_once(*_: Any) -> None:
         return None
@@ -126,7 +126,7 @@ def deletion_is_the_leader_s_alone() -> None:
 
 
 def lost_disks_are_not_noticed() -> None:
-    """A broker that registers without its logs is still in sync, and was not away."""
+    """Keep a broker that registers without its logs in sync, as if it had not been down."""
 
     def nothing(*_: Any) -> Generator[int, None, list[Any]]:
         yield from ()
@@ -136,12 +136,12 @@ def lost_disks_are_not_noticed() -> None:
 
 
 def the_office_is_the_lowest_id_s() -> None:
-    """The lowest unfenced broker keeps the prefix, whether it can or not, and nobody else ever does."""
+    """Let only the unfenced broker of the lowest id be keeper, even if it cannot reach the store."""
     _swap(KeeperElection, "_is_next", lambda _: lambda self, cluster, now_ms: self._owner.is_keeper())
 
 
 def any_prefix_is_the_cluster_s() -> None:
-    """Whoever is next keeps the prefix that its own settings name."""
+    """Let the next keeper take over any prefix that its own settings name."""
 
     async def nothing(*_: Any) -> None:
         return None
@@ -150,12 +150,12 @@ def any_prefix_is_the_cluster_s() -> None:
 
 
 def followers_trust_any_prefix() -> None:
-    """Local bytes go for being in the bucket, though nobody has named this broker there."""
+    """Delete local bytes that are in the bucket although the keeper has not named this broker there."""
     _swap(ColdTier, "may_let_go", lambda _: property(lambda self: True))
 
 
 def a_foreign_owner_ends_the_node() -> None:
-    """Another cluster's `cluster.json` is a wrong setting, whenever it is found."""
+    """Treat another cluster's `cluster.json` as a wrong setting, also while the node serves."""
 
     def make(check: Any) -> Any:
         def fatal(cluster: Any, cluster_id: str) -> None:

@@ -1,15 +1,15 @@
-"""What must hold of the archive that all nodes share, whoever leads and whoever keeps house.
+"""Invariants of the archive that all nodes share, for any leader and any keeper of the prefix.
 
-T2, T3  what a committed entry names is there, one chain without a gap, and ends where the entry does
-T5      local bytes go only once a committed entry covers them
-T6, T16 versions rise by one, starts and ends do not fall, only who leads commits
-T7      HEAD names what was committed, and does not go back
-T8, T13 nothing that HEAD or the committed entry needs is deleted, by any node; `topics.json` forgets nobody
+T2, T3  the manifest of a committed entry exists, is one chain without a gap, and ends where the entry does
+T5      local bytes are deleted only once a committed entry covers them
+T6, T16 versions rise by one, starts and ends do not fall, only the leader commits
+T7      HEAD names a committed manifest, and does not go back
+T8, T13 no node deletes what HEAD or the committed entry needs; `topics.json` forgets no topic
 T9      the bucket has what replicas have below their high watermarks, byte for byte, and nothing above
 
-Committed entries are learnt from the metadata log, in order, with all else that is committed (`oracle.py`).
-The bucket tells of each write and each deletion in the middle of a node's call, so what is wrong then is
-raised at the end of the turn.
+Committed entries are read from the metadata log, in order, with all else that is committed (`oracle.py`). The
+bucket reports each write and each deletion in the middle of a node's call, so a violation is raised at the
+end of the turn.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _NOBODY: Final = UUID(int=0)
 
 
 class Tiers:
-    """Looks at the archive whenever it changes; costs what has changed."""
+    """Checks the archive whenever it changes; the cost is that of the changes."""
 
     def __init__(self, archive: Archive, replicas: Replicas, gone: Callable[[], frozenset[UUID]]) -> None:
-        """`gone`: topics whose deletion somebody asked for."""
+        """`gone` returns the topics whose deletion was requested."""
         self.archive = archive
         self.entries: dict[Key, CatalogEntry] = {}
-        """what is committed"""
+        """committed entries"""
         self.covered: dict[Key, int] = {}
-        """up to where anything committed ever was in the bucket"""
+        """greatest end offset of the committed archive so far"""
         self.commits = 0
         self.handovers = 0
         """commits of a leader to a chain that another epoch's had written"""
@@ -55,14 +55,14 @@ class Tiers:
         self._wrong: list[str] = []
 
     def check(self) -> None:
-        """Raises `Violation` for what was seen where raising was no use."""
+        """Raise a `Violation` that was noted in the middle of a node's call."""
         if self._wrong:
             raise Violation(self._wrong[0])
 
     # What is committed
 
     def learn(self, record: RemoteLogRecord) -> None:
-        """Raises `Violation`."""
+        """Check a committed catalog entry, and take it. Raises `Violation`."""
         key = record.topic_id or _NOBODY, int(record.partition_id)
         entry = CatalogEntry(
             int(record.version),
@@ -169,7 +169,7 @@ class Tiers:
             self._wrong.append(f"T8: {deletion.by} deletes {deletion.key}, which is live")
 
     def _is_needed(self, key: str) -> bool:
-        """Whether the committed entry needs the object: HEAD may lag behind it."""
+        """Return whether the committed entry needs the object: HEAD may lag behind it."""
         parsed = parse_key(key)
         if not isinstance(parsed, SegmentKey | ManifestKey | PageKey):
             return False
@@ -193,7 +193,8 @@ class Tiers:
     # At rest
 
     def not_copied(self, leaders: Iterable[tuple[Key, Partition]]) -> str:
-        """What is still to be copied, or said, of the partitions that these lead (T7, T11); else nothing."""
+        """Name a partition of `leaders` that is not archived completely, or whose HEAD lags (T7, T11); else
+        return ""."""
         for key, partition in leaders:
             if not partition.is_copied:
                 continue

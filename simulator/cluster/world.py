@@ -1,4 +1,4 @@
-"""One world with several machines: their nodes, their client, and the oracle that looks at each turn."""
+"""World with several machines: their nodes, their client, and the oracle that checks each turn."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ CALM_S: Final = 1.0
 RATES: Final = (1.0, 1.0, 1.0, 0.999, 1.001, 0.98, 1.02, 0.95, 1.05)
 """how fast a machine's clock runs"""
 _LOOK_S: Final = 0.02
-_UNTOLD: Final = "no controller tells which cluster this is"
-"""So a broker ends that has lost its disk, and asks in vain."""
+_UNTOLD: Final = "no controller has sent the cluster id"
+"""Error of a broker that has lost its disk and gets no response from a controller"""
 CLIENT: Final = "client"
 _DIRECTORY: Final = Path("/sim")
 _BROKER_PORT: Final = 9092
@@ -155,7 +155,7 @@ class ClusterWorld:
         }
 
     def _format(self, random: Random, nodes: int, chosen: dict[str, str]) -> dict[str, dict[str, str]]:
-        """As `firn format --initial-controllers`; the settings of each node."""
+        """Format all nodes as `firn format --initial-controllers` does; return their settings by name."""
         controllers = min(nodes, CONTROLLERS)
         # Ports of one host, which stand for hosts of one port each.
         ports = range(20_000, 20_000 + nodes), range(30_000, 30_000 + controllers)
@@ -182,7 +182,7 @@ class ClusterWorld:
 
     @contextmanager
     def formatter(self, machine: Machine, random: Random) -> Iterator[tuple[World, Process]]:
-        """A process on the machine that is none of the node's."""
+        """Yield a process on the machine that formats it, and is none of the node's."""
         process = Process("format")
         threads = SimThreads(self.loop, process, random)
         disk = SimDisk(machine.platter, process, threads, NoFaults(), self.trace, machine.clock.now_ms)
@@ -211,7 +211,7 @@ class ClusterWorld:
         return [one for one in self.machines if is_ready(one)]
 
     def image(self) -> MetadataImage:
-        """The newest that any process has."""
+        """Return the newest image of any process."""
         images = [
             one.run.node.metadata.image
             for one in self.machines
@@ -226,7 +226,7 @@ class ClusterWorld:
                     yield topic, partition
 
     def on(self, machine: Machine) -> list[tuple[TopicModel, PartitionModel]]:
-        """The partitions that the machine holds, as the committed metadata says."""
+        """Return the partitions with a replica on the machine, by the committed metadata."""
         number, placed = int(machine.name[1:]), self.oracle.replicas.placed
         return [
             (topic, partition)
@@ -235,34 +235,35 @@ class ClusterWorld:
         ]
 
     def wall_ms(self) -> int:
-        """The latest that any wall clock was until now."""
+        """Return the latest time that any wall clock has shown."""
         return max(self.latest_wall_ms, self.real_ms(), *(one.clock.now_ms() for one in self.machines))
 
     def _deleted(self) -> frozenset[UUID]:
-        """Topics whose deletion somebody asked for."""
+        """Return the topics whose deletion was requested."""
         return frozenset(topic.topic_id for topic in self.topics if topic.deleted)
 
     def archived_end(self, key: Key) -> int:
-        """Behind the last record that the bucket has of a partition, as the committed metadata says."""
+        """Return the end offset of a partition's archive, by the committed metadata."""
         entry = self.oracle.tiers.entries.get(key)
         return 0 if entry is None else entry.end_offset
 
     def saw(self, partition: PartitionModel, key: Key, host: str, at: int, found: Fetched) -> int:
-        """A consumer got this from `host`; where it goes on."""
+        """Check a consumer's response from `host`; return the offset at which it goes on."""
         go_on = self.oracle.replicas.saw(key, f"{partition} at {host}", at, found)
         self.consumed += len(found.records)
         return go_on
 
     def _may_lose(self, key: Key, offset: int) -> None:
-        """Records of a partition from `offset` on may be gone."""
+        """Allow the loss of a partition's records from `offset` on."""
         for topic, partition in self.partitions():
             if (topic.topic_id, partition.index) == key:
                 self.tell(f"{partition} may lose what lies from {offset} on")
                 partition.may_lose_from(offset)
 
     def _was_unclean(self, key: Key) -> bool:
-        """Somebody leads who may lack records; whether the topic allows that. Topics whose deletion was asked
-        for, and may not have happened, count; so do those whose creation nobody was told of."""
+        """Note an unclean leader; return whether the topic allows it.
+
+        That includes topics whose deletion is in doubt, and those whose creation no client was told of."""
         topic = next((one for one in self.topics if one.topic_id == key[0]), None)
         if topic is None:
             return self.oracle.allows_unclean(key[0])
@@ -275,7 +276,7 @@ class ClusterWorld:
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing was wrong with anything for a while."""
+        """Return whether there was no fault for a while, and no broker is fenced."""
         links = self.network.links
         on = [one.on for one in self.faults.values()] + [one.on for one in self.store_faults.values()]
         estranged = self.estranged is not None or self.foreign
@@ -334,7 +335,7 @@ class ClusterWorld:
         self.disturbed()
 
     async def lose_power(self, machine: Machine, loss: Loss) -> None:
-        """The machine is gone from the network without a word; what it had flushed stays."""
+        """Take a machine's power: its connections are not closed, and its flushed data stays."""
         self.disturbed()
         self.troubled.add(machine.name)
         self.darkness.add(machine.name)
@@ -351,13 +352,13 @@ class ClusterWorld:
         machine.lose_power(loss, unholed=CLUSTER_METADATA_DIR)
 
     def can_lose_disk(self, machine: Machine) -> bool:
-        """Whether no vote is forgotten by that: a voter with an empty metadata log must not be one."""
+        """Return whether a loss of the disk loses no vote: a voter must keep its metadata log."""
         is_voter = int(machine.name[1:]) <= CONTROLLERS
         return not is_voter or machine.metadata_dir not in machine.log_dirs
 
     def wipe(self, machine: Machine, random: Random) -> None:
-        """The machine has an empty disk: what the bucket has, and other replicas, is what is left. It is
-        formatted by an operator, or the node does that by itself."""
+        """Give the machine an empty disk: the bucket and other replicas have the data. An operator formats
+        it, or the node does."""
         self.disturbed()
         machine.kill()
         promised = self._loses(machine, lambda topic, partition: 0, answered_stays=False)
@@ -373,8 +374,9 @@ class ClusterWorld:
         *,
         answered_stays: bool,
     ) -> dict[str, int]:
-        """Of each partition on the machine only what is `durable` there is left, and what the bucket has;
-        where that ends."""
+        """Allow the machine to lose what is neither `durable` there nor in the bucket.
+
+        Returns where the rest ends, by partition."""
         number, left = int(machine.name[1:]), {}
         self.oracle.replicas.died(number, self.oracle.broker_epochs.get(number, -1))
         for topic, partition in self.on(machine):
@@ -406,7 +408,7 @@ class ClusterWorld:
         return is_ready(machine)
 
     def ended_for_reasons(self) -> None:
-        """A node that ended by itself says why, and something was done to it."""
+        """Check that nodes ended by themselves only after a fault. Raises `Violation`."""
         for machine in self.machines:
             run = machine.run
             if run is None:
@@ -424,7 +426,7 @@ class ClusterWorld:
         self.background.append(self.loop.create_task(work))
 
     async def settle(self) -> None:
-        """Until everything that was asked for has an answer, or never will have one."""
+        """Wait until every request has its response, or never will have one."""
         while self.background:
             tasks, self.background = self.background, []
             await asyncio.gather(*tasks)

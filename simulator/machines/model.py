@@ -121,7 +121,7 @@ class ModelLog:
         self.open()
 
     def take_snapshot(self, snapshot: Snapshot, keep: int) -> None:
-        """One more; the oldest go, and the log below those that stay."""
+        """Add a snapshot; delete the oldest ones, and the log below those that stay."""
         self.durable_end = max(self.durable_end, snapshot.id.end_offset)  # flushed first
         self.snapshots_held[snapshot.id] = snapshot
         ids = sorted(self.snapshots_held)
@@ -137,7 +137,7 @@ class ModelLog:
             self.voters.forget_before(start)
 
     def lose_power(self, random: Random) -> None:
-        """Of what was not flushed any part may be gone."""
+        """Lose a random part of the batches that were not flushed."""
         kept = random.choice(
             (self.durable_end, self.end_offset, random.randint(self.durable_end, self.end_offset))
         )
@@ -157,7 +157,7 @@ class ModelDisk:
 
 
 def digest_of(values: Iterable[tuple[int, Value]], before: int) -> int:
-    """A number that stands for what a log holds."""
+    """Return a digest of the content of a log."""
     result = before
     for epoch, value in values:
         number = value if isinstance(value, int) else hash_of(value)
@@ -166,5 +166,5 @@ def digest_of(values: Iterable[tuple[int, Value]], before: int) -> int:
 
 
 def hash_of(record: ControlRecord) -> int:
-    """The same in every process."""
+    """Return a hash that is the same in every process."""
     return sum(map(ord, repr(record)))

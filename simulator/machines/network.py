@@ -90,7 +90,7 @@ class Network:
         world.at(world.now + wait, arrive)
 
     def request(self, target: Replica, asked: Any) -> int:
-        """An admin asks; the answer is told to the world."""
+        """Send an admin's request; the world gets the response."""
         self._last += 1
         target.asked(self._last, asked)
         number = self._last

@@ -1,11 +1,11 @@
-"""What must hold after every step, and is looked at as it happens: each check costs what changed.
+"""Invariants of Raft, checked after every step: each check costs only what changed.
 
 R1  one leader in an epoch, voted for by a majority, and no replica leads in one twice
-R2  a vote, or an epoch, that anybody was told of is never taken back, not by a crash either
-R3  what is committed never changes: all logs and snapshots say the same of it
+R2  a vote, or an epoch, that left the replica is never taken back, not by a crash either
+R3  committed batches never change: all logs and snapshots have the same ones
 R4  logs that have a batch of the same offset and epoch in common agree below it
 R5  high watermarks never fall
-R6  voter sets differ by one voter, the one before is committed, and nobody counts by one it has no more
+R6  voter sets differ by one voter, the one before is committed, and no replica counts by one it has lost
 R7  what a leader commits is on the disks of a majority
 R8  a leader has all that was committed in earlier epochs
 """
@@ -85,7 +85,7 @@ class Oracle:
             self._told[key] = epoch
 
     def stepped(self, replica: Replica) -> None:
-        """After every event."""
+        """Check a replica after an event."""
         machine = replica.machine
         if machine.epoch < self._told.get(replica.key, -1):
             raise Violation(f"R2: {replica.key} falls back to epoch {machine.epoch}")
@@ -102,7 +102,7 @@ class Oracle:
             self._marks[machine.epoch] = state.committed
 
     def appended(self, replica: Replica, batch: Batch, before: int) -> None:
-        """`before`: the epoch of the record below."""
+        """Check a batch that was appended. `before`: epoch of the record below."""
         known = self._batches.setdefault((batch.base, batch.epoch), (batch, before))
         if known != (batch, before):
             raise Violation(f"R4: {replica.key} has {batch} after {before}, others have {known}")

@@ -110,7 +110,7 @@ def truncation_keeps_voters(machine: RaftMachine) -> None:
 
 
 def claims_what_is_not_flushed(machine: RaftMachine) -> None:
-    """In a vote, where a crash may take it back before it is elected."""
+    """Claim an unflushed log end in a vote request: a crash may lose it before the election."""
 
     def make(before: Any) -> Any:
         def question(voter: ReplicaKey, pre_vote: bool) -> VoteRequest:
@@ -169,7 +169,7 @@ def truncates_too_little(machine: RaftMachine) -> None:
 
 
 def leads_again_after_a_start(machine: RaftMachine) -> None:
-    """A leader that starts goes on where it was."""
+    """Let a leader that restarts lead on in its epoch."""
 
     def make(before: Any) -> Any:
         def resume(state: Any) -> None:
@@ -186,7 +186,7 @@ def leads_again_after_a_start(machine: RaftMachine) -> None:
 
 
 def snapshot_of_two_leaders(machine: RaftMachine) -> None:
-    """What one leader gave is gone on with at the next."""
+    """Continue the fetch of a snapshot from one leader at the next leader."""
     kept: list[SnapshotFetch] = []
 
     def make(before: Any) -> Any:
@@ -203,7 +203,7 @@ def snapshot_of_two_leaders(machine: RaftMachine) -> None:
 
 
 def epochs_of_fetches_ignored(machine: RaftMachine) -> None:
-    """The leader looks at offsets alone."""
+    """Ignore the last fetched epochs of fetches: the leader compares offsets alone."""
 
     def make(before: Any) -> Any:
         def fetch(request: int, asked: Any) -> None:
@@ -216,7 +216,7 @@ def epochs_of_fetches_ignored(machine: RaftMachine) -> None:
 
 
 def old_answers_count(machine: RaftMachine) -> None:
-    """Whatever was asked for when, a vote is a vote: pre-votes, and those of an epoch before, count now."""
+    """Count every vote in the current election: pre-votes, and votes of an earlier epoch."""
     core, asked_by_call = machine.core, dict[int, Any]()
 
     def sends(before: Any) -> Any:
@@ -245,7 +245,7 @@ def old_answers_count(machine: RaftMachine) -> None:
 
 
 def a_stranger_is_taken_for_a_voter(machine: RaftMachine) -> None:
-    """A wiped disk under the id of a voter votes, and its fetches count."""
+    """Count the votes and fetches of a wiped disk under the id of a voter."""
     core = machine.core
     core.is_me = lambda key: key.node_id in (-1, core.key.node_id)  # type: ignore[method-assign]
     machine.leading._known_as = lambda key: (  # type: ignore[method-assign]
@@ -306,5 +306,5 @@ PLANTS: Final[dict[str, Plant]] = {
 }
 
 SELDOM_SHOWS: Final = ("flush_outlives_a_truncation",)
-"""Not found within 2,000 histories, as something else forbids it, too: nobody who counts fetches while it
-flushes, so nothing is truncated then; planted where it is named."""
+"""Not found within 2,000 histories, as another rule forbids it, too: a voter does not fetch while it flushes,
+so nothing is truncated then. Planted only if named."""

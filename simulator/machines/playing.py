@@ -16,12 +16,12 @@ _CHUNK = 20
 
 
 def play(seed: int, plant: str | None = None) -> Result:
-    """The history of `seed`, with a planted bug if one is named."""
+    """Play the history of `seed`, with the planted bug `plant` if named."""
     return MachinesWorld(seed, PLANTS[plant] if plant is not None else None).play()
 
 
 def play_many(seeds: Sequence[int], jobs: int) -> Iterator[Result]:
-    """In the seeds' order."""
+    """Play histories in `jobs` processes; yield the results in the seeds' order."""
     if jobs == 1:
         yield from map(play, seeds)
         return

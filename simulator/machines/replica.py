@@ -122,7 +122,7 @@ class Replica:
         self.world.at(self.world.now + delay_ms, lambda: action() if self.life == life else None)
 
     def now_ms(self) -> int:
-        """By its own clock."""
+        """Time by the replica's own clock."""
         return int(self.world.now * self.rate) + 1000 * self.node_id
 
     def _run(self) -> None:
@@ -231,7 +231,7 @@ class Replica:
         self._queue.appendleft(Appended(batch.end))
 
     def propose(self, values: tuple[int, ...]) -> None:
-        """As the controller does."""
+        """Append a batch as the controller does."""
         epoch = self.machine.epoch
         batch = Batch(self.log.end_offset, epoch, values)
         self.world.oracle.appended(self, batch, self.log.epochs.epoch_below(batch.base))
@@ -298,7 +298,7 @@ class Replica:
             self.later(self._disk_ms(), lambda: self.tell(SnapshotReady(snapshot, is_good)))
 
     def take_snapshot(self) -> None:
-        """Of what is committed, as the snapshotter does."""
+        """Take a snapshot of the committed part of the log, as the snapshotter does."""
         log, end = self.log, self.mark
         if (
             not self.is_alive

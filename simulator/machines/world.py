@@ -51,7 +51,7 @@ ACTS: Final = {
     "move": 2,
 }
 FALLS: Final = ("votes", "leads", "commits")
-"""Moments in which a replica may fall: its vote is asked for, it leads, it has committed something."""
+"""Moments in which a replica may crash: at a vote request, when it leads, when it has committed a batch."""
 BOOTSTRAP: Final = SnapshotId(0, 0)
 
 
@@ -178,7 +178,7 @@ class MachinesWorld:
             self._plant.change(replica.machine)
 
     def skips(self, effect: Effect) -> bool:
-        """What a planted bug does not do."""
+        """Return whether the planted bug skips this effect."""
         return self._plant is not None and self._plant.skips is not None and self._plant.skips(effect)
 
     def answered(self, number: int, answer: RaftResponse) -> None:
@@ -202,13 +202,13 @@ class MachinesWorld:
     # -- faults
 
     def hang_ms(self) -> float:
-        """How long a flush hangs; 0: it does not."""
+        """Draw how long a flush hangs; 0: it does not."""
         if self._hangs and not self.is_healing and self.random.random() < self._hangs:
             return 3000 * self.random.random()
         return 0.0
 
     def may_fall(self, moment: str, replica: Replica) -> None:
-        """`replica` may be gone in a moment: crashed, or cut off from all others."""
+        """Crash `replica` or cut it off soon, by draw."""
         rate, random = self._falls[moment], self.random
         if rate and not self.is_healing and random.random() < rate:
             wait = random.choice((1, 4, 12)) * random.random()
@@ -306,8 +306,9 @@ class MachinesWorld:
         self._some().take_snapshot()
 
     def _do_wipe(self) -> None:
-        """Where the loss is a minority of every set of voters that may count, and no change of them is under
-        way: with one, whoever has it needs the vote of a replica whose log may be ahead of all voters'."""
+        """Wipe a replica's disk if every set of voters that may count keeps a majority, and none is changing.
+
+        A replica with the new set would need the vote of a replica whose log may be ahead of all voters'."""
         replica = self._some()
         if not self.kraft_version or not replica.can_vote or not self._can_spare(replica.key):
             return
@@ -330,7 +331,7 @@ class MachinesWorld:
         return True
 
     def _sets(self) -> list[VoterSet]:
-        """All that some log says, or said when it was cut; they may come to count."""
+        """Return the voter sets in every log, and each replica's newest one: all of them may count."""
         sets = [self.first.voters] if self.first is not None and self.first.voters is not None else []
         for replica in self.replicas.values():
             for batch in replica.log.batches:
@@ -339,7 +340,7 @@ class MachinesWorld:
         return [one for one in sets if len(one)]
 
     def _do_move(self) -> None:
-        """Its address changes with its next start."""
+        """Restart a replica under another address."""
         replica = self._some()
         sizes = [len(voters) for voters in self._sets()]
         if replica.can_vote and self.kraft_version and min(sizes) >= 3 and not self._has_moved:

@@ -22,7 +22,7 @@ class Case(NamedTuple):
 
 
 def cases_of(nodes: int) -> list[Case]:
-    """The disasters of a cluster of so many nodes."""
+    """Return the disasters of a cluster of this size."""
     if nodes > 1:
         return [
             Case(one.name, lambda seed, plant, tell, one=one: several.suffer(one, seed, plant, tell=tell))  # type: ignore[misc]

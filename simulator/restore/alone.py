@@ -61,12 +61,12 @@ class RestoredWorld(SimWorld):
 
 
 class Disaster(NamedTuple):
-    """`harm` befalls the bucket; with `repair` an operator runs `firn repair --write` before the recovery,
-    with `sweep` `firn sweep --delete`, too, also of each topic that it passes over; `crash_s` ends the first
-    start of the new disk so long after it has begun; with `backup` the disk is put back as it was half-way,
-    instead of an empty one. `lives`: how many disks were lost by then, with
-    `same_topics` no topic was made after the first. With `clone` the disk was started
-    twice, and the one whose records are in the bucket is lost."""
+    """Loss of a node's disk. `harm` is done to the bucket. With `repair` an operator runs
+    `firn repair --write` before the recovery, with `sweep` also `firn sweep --delete`, and again for each
+    topic that it passes over. `crash_s`: the first start of the new disk is killed so long after it has
+    begun. With `backup` an older copy of the disk is put back instead of an empty one. `lives`: number of
+    disks that are lost; with `same_topics` no topic is created after the first loss. With `clone` the disk
+    was started twice, and the one whose records are in the bucket is lost."""
 
     name: str
     harm: Harm = nothing
@@ -155,7 +155,7 @@ def _leader_of(world: SimWorld) -> LeaderOf:
 
 
 async def _fill(world: SimWorld, topic: TopicModel, batches: int) -> None:
-    """Records of 400 days ago."""
+    """Produce records with timestamps of 400 days ago."""
     old_ms = world.machine.clock.now_ms() - 400 * DAY_MS
     await fill(_leader_of(world), topic, topic.partitions[0], values_of(world, batches, 400), old_ms)
 
@@ -167,8 +167,7 @@ async def _alter(world: SimWorld, resource: str, key: str, value: str) -> None:
 
 
 async def _live(world: RestoredWorld, random: Random) -> tuple[Objects, Platter]:
-    """A cluster's first life, in which everything is kept for 401 days; the bucket and the disk as they were
-    half-way."""
+    """Play the cluster's first life, with a retention of 401 days; return bucket and disk as half-way."""
     await world.start()
     world.resource = "" if random.random() < 0.5 else "1"
     for _ in range(600):  # each writes a record: offsets of the new metadata are smaller for a while
@@ -193,7 +192,7 @@ async def _live(world: RestoredWorld, random: Random) -> tuple[Objects, Platter]
 
 
 async def _raise_retention(world: RestoredWorld, random: Random, *, same_topics: bool) -> None:
-    """Shortly before its end the cluster is told to keep everything for ever."""
+    """Set the retention of all topics to for ever, shortly before the disaster."""
     if random.random() < 0.5 and not same_topics:  # what no copy of the metadata knows
         await _fill(world, await _topic(world, "newest", {"retention.ms": "-1"}), 10)
         await asyncio.sleep(8.0)
@@ -225,8 +224,9 @@ async def _lose_disks(world: RestoredWorld, random: Random, disaster: Disaster) 
 
 
 async def _write_on_both_clones(world: RestoredWorld, random: Random) -> Platter:
-    """The disk is copied and started twice: both give the same offsets away, under the same leader epochs.
-    One of them reaches the bucket. The disk of the other."""
+    """Start two copies of the disk, which assign the same offsets in the same leader epochs.
+
+    One of them reaches the bucket. Returns the disk of the other."""
     await world.stop()
     image = world.machine.platter.copy()
     topic = world.topics[0]
@@ -319,8 +319,8 @@ async def _suffer(world: RestoredWorld, random: Random, disaster: Disaster) -> N
 def suffer(
     disaster: Disaster, seed: int, before: Callable[[], None] | None = None, *, tell: bool = False
 ) -> str | None:
-    """Play one disaster in this process, `before` first; what was wrong after it, None where nothing was.
-    `tell`: print acts and log lines."""
+    """Play one disaster in this process, `before` first; return what was wrong after it, None without a
+    problem. `tell`: print acts and log lines."""
     if before is not None:
         before()
     world = RestoredWorld(seed)

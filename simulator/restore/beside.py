@@ -1,6 +1,6 @@
-"""What comes back or is started beside a cluster that was brought back, and must not harm it.
+"""Old nodes and foreign nodes beside a restored cluster: they must not harm it.
 
-Nothing that the bucket has may go, and whoever is not the cluster has to say so.
+No object of the cluster may be deleted, and a node that does not belong to it has to say so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BESIDE_S: Final = 60.0
 
 
 async def old_disk(world: SeveralWorld, random: Random) -> None:
-    """A third node joins, and the second one is started with its old disk and its old settings."""
+    """Let a third node join, and start the second one with its old disk and settings."""
     await grow(world, ("n3",))
     await _old_disks_return(world, ("n2",))
 
@@ -49,7 +49,7 @@ async def _old_disks_return(world: SeveralWorld, names: tuple[str, ...]) -> None
 
 
 async def second_take_over(world: SeveralWorld, random: Random) -> None:
-    """A second node takes the same bucket over while the first one runs: it is the cluster from now on."""
+    """Recover the bucket on a second node while the first one runs: the second is the cluster then."""
     machine = world.machine("n2")
     empty(machine)
     await take_over(world, by=machine)
@@ -61,9 +61,10 @@ async def second_take_over(world: SeveralWorld, random: Random) -> None:
 
 
 async def documents_of_a_clone(world: SeveralWorld, random: Random) -> None:
-    """A copy of the bucket is taken over, too, elsewhere: that clone is told to keep nothing, and its
-    documents come into our bucket. Our disk is lost again: the next recovery is refused until an operator has
-    moved the clone's copies of the metadata away."""
+    """Put documents of a clone into our bucket: it recovered a copy of the bucket and has short retention.
+
+    Our disk is lost again: the next recovery is refused until an operator has moved the clone's copies of the
+    metadata away."""
     machine = world.machine("n2")
     empty(machine)
     machine.bucket = Bucket()

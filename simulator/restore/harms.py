@@ -1,4 +1,4 @@
-"""What befalls the small documents of a bucket: bits flip, they are gone, or put back from an older past."""
+"""Harms to the small documents of a bucket: a flipped bit, a deletion, an older version put back."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ NEWEST_COPY: Final = "the newest copy"
 HEADS: Final = "HEADs"
 DATA: Final = "data/"
 DOCUMENTS: Final = (TOPICS_KEY, CLUSTER_KEY, METADATA_PREFIX)
-"""What describes the cluster, beside the archives of its partitions."""
+"""Documents that describe the cluster, beside the archives of its partitions."""
 Objects = dict[str, Object]
 Harm = Callable[[Bucket, Random, Objects], None]
-"""What befalls the bucket; the last are its objects as they were once."""
+"""Damages a bucket; the last argument are its objects at an earlier time."""
 
 
 def nothing(bucket: Bucket, random: Random, before: Objects) -> None:
-    """The disks alone are lost."""
+    """Do nothing: only the disks are lost."""
 
 
 def flip(*prefixes: str) -> Harm:
-    """One bit of each of these objects flips."""
+    """Return a harm that flips one bit of each object with these prefixes."""
 
     def harm(bucket: Bucket, random: Random, before: Objects) -> None:
         for key in _keys(bucket.objects, prefixes):
@@ -37,7 +37,7 @@ def flip(*prefixes: str) -> Harm:
 
 
 def gone(*prefixes: str) -> Harm:
-    """These objects are deleted."""
+    """Return a harm that deletes the objects with these prefixes."""
 
     def harm(bucket: Bucket, random: Random, before: Objects) -> None:
         for key in _keys(bucket.objects, prefixes):
@@ -47,7 +47,7 @@ def gone(*prefixes: str) -> Harm:
 
 
 def old(*prefixes: str) -> Harm:
-    """Those of these objects that were there before are as they were, with the times that they had."""
+    """Return a harm that puts back the objects with these prefixes as they were before, with their times."""
 
     def harm(bucket: Bucket, random: Random, before: Objects) -> None:
         for key in _keys(bucket.objects, prefixes):
@@ -58,7 +58,7 @@ def old(*prefixes: str) -> Harm:
 
 
 def put_back(*prefixes: str) -> Harm:
-    """All of these objects that were there before are written again as they were: the store got them last."""
+    """Return a harm that writes the objects with these prefixes again as they were before, as newest."""
 
     def harm(bucket: Bucket, random: Random, before: Objects) -> None:
         now_ms = max((one.modified_ms for one in bucket.objects.values()), default=0) + 1_000
@@ -69,7 +69,7 @@ def put_back(*prefixes: str) -> Harm:
 
 
 def both(first: Harm, second: Harm) -> Harm:
-    """One after the other."""
+    """Return a harm that does one after the other."""
 
     def harm(bucket: Bucket, random: Random, before: Objects) -> None:
         first(bucket, random, before)

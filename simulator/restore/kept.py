@@ -26,16 +26,16 @@ TIERED: Final = {
     "remote.storage.enable": "true",
 }
 _NOT_YET: Final = ErrorCode.kafka_storage_error
-"""The HEAD of a partition is compared before it takes records."""
+"""Error until the HEAD of a partition is compared: it takes no records before."""
 _LED_S: Final = 30.0
 _READ_S: Final = 60.0
 
 LeaderOf = Callable[[TopicModel, PartitionModel], Awaitable[Client | None]]
-"""A client of the node that leads a partition; None where nobody does. Whoever asks closes it."""
+"""Returns a client of a partition's leader, which the caller closes; None without a leader."""
 
 
 class World(Protocol):
-    """What a disaster is played in."""
+    """World in which a disaster is played."""
 
     trace: Trace
 
@@ -44,7 +44,7 @@ class World(Protocol):
 
 
 def played(world: World, story: Coroutine[Any, Any, None], *, tell: bool) -> str | None:
-    """Play one disaster; return what was wrong after it, None where nothing was. `tell`: print acts and log
+    """Play one disaster; return what was wrong after it, None without a problem. `tell`: print acts and log
     lines."""
     try:
         world.run(story)
@@ -58,7 +58,7 @@ def played(world: World, story: Coroutine[Any, Any, None], *, tell: bool) -> str
 
 
 class Kept(NamedTuple):
-    """What a partition held at the end that its topic's settings keep, by offset."""
+    """Records that a partition held before the disaster and that its topic's settings keep, by offset."""
 
     topic: TopicModel
     partition: PartitionModel
@@ -66,7 +66,7 @@ class Kept(NamedTuple):
 
 
 def kept_of(archive: Archive, topics: Iterable[TopicModel]) -> list[Kept]:
-    """All that is acknowledged and in the bucket."""
+    """Return the records that are acknowledged and in the bucket, by partition."""
     found = []
     for topic in topics:
         for partition in () if topic.deleted else topic.partitions:
@@ -83,7 +83,7 @@ async def fill(
     values: Sequence[bytes],
     written_ms: int,
 ) -> None:
-    """One batch for each value, with this timestamp. Raises `Violation` where one is not taken."""
+    """Produce a batch with this timestamp for each value. Raises `Violation` where one is refused."""
     client = await _led(leader_of, topic, partition)
     for value in values:
         builder = BatchBuilder()
@@ -127,7 +127,7 @@ async def _read(client: Client, topic: TopicModel, partition: PartitionModel, en
 
 
 async def _led(leader_of: LeaderOf, topic: TopicModel, partition: PartitionModel) -> Client:
-    """A client of whoever leads and answers. Logs are compared with their archives first."""
+    """Return a client of the leader once it answers: it compares logs with their archives first."""
     loop = asyncio.get_running_loop()
     deadline, why = loop.time() + _LED_S, "nobody leads it"
     while loop.time() < deadline:
@@ -152,7 +152,7 @@ async def tiers_on(
     values: Callable[[], list[bytes]],
     now_ms: Callable[[], int],
 ) -> None:
-    """What is produced from now on is archived, too."""
+    """Produce records and check that they are archived, too. Raises `Violation`."""
     topic, partition = kept.topic, kept.partition
     before = archive.live(topic.topic_id, partition.index)[1]
     loop = asyncio.get_running_loop()

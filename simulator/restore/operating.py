@@ -36,49 +36,49 @@ _JOINED_S: Final = 90.0
 
 
 class SeveralWorld(ClusterWorld):
-    """A cluster with a bucket whose clock is set with those of the machines. The oracle of its first life
-    looks on until all disks are lost; then only what is deleted from the bucket is looked at."""
+    """A cluster with a bucket whose clock is set with those of the machines. The oracle checks it until all
+    disks are lost; after that only deletions from the bucket are checked."""
 
     ahead_ms = 0
     resources: Sequence[str] = ("",)
-    """the brokers whose dynamic settings say how long topics are kept; empty: all of them"""
+    """brokers whose dynamic settings hold the retention; empty: all of them"""
     cluster_id = ""
     members: Sequence[str] = ("n1", "n2", "n3")
-    """the machines of the cluster whose records clients read"""
+    """machines of the cluster whose records clients read"""
     is_new_life = False
     may_damage = False
-    """whether something befell the bucket, so that what replaces it need not follow from it"""
+    """whether the bucket was damaged, so that objects that replace others need not follow from them"""
 
     def __init__(self, seed: int, *, apart: bool) -> None:
         self.apart = apart
         super().__init__(seed, tiered=True)
         self.wrong: list[str] = []
         self.lines: list[tuple[str, str]] = []
-        """what nodes log"""
+        """log lines of the nodes"""
         self.old_disks: dict[str, Platter] = {}
-        """of the last life, before they were lost"""
+        """disks of the last life, before they were lost"""
         self.old_bucket: dict[str, Object] = {}
-        """as it was then"""
+        """objects of the bucket at that time"""
         self.first_settings = {name: dict(one) for name, one in self.settings.items()}
         for handler in logging.getLogger("service").handlers:
             assert isinstance(handler, NodeLogs)
             handler.on_line = lambda actor, text: self.lines.append((actor, text))
 
     def _drawn_settings(self, random: Random) -> dict[str, str]:
-        """By a node's own settings everything expires at once."""
+        """Draw settings by which all records of a node would expire at once."""
         return {**super()._drawn_settings(random), "log.retention.ms": "3000"}
 
     def real_ms(self) -> int:
         return super().real_ms() + self.ahead_ms
 
     def jump(self, seconds: float) -> None:
-        """All clocks, and the bucket's."""
+        """Move all clocks, and the bucket's."""
         self.ahead_ms += int(seconds * 1000)
         for machine in self.machines:
             machine.clock.ahead_ms += int(seconds * 1000)
 
     def begin_anew(self) -> None:
-        """All that the oracle of the first life knows is over."""
+        """End the oracle of the first life; check only deletions from now on."""
         self.is_new_life = True
         self.loop.after_turn = lambda: None
         self.bucket.on_write = lambda *_: None
@@ -92,7 +92,7 @@ class SeveralWorld(ClusterWorld):
             self.wrong.append(f"T8: {deletion.by} deletes {deletion.key}, which is live")
 
     def check(self) -> None:
-        """Raises `Violation` for what was seen where raising was no use."""
+        """Raise a `Violation` that was noted in the middle of a node's call."""
         if self.wrong:
             raise Violation(self.wrong[0])
 
@@ -115,11 +115,11 @@ class SeveralWorld(ClusterWorld):
         return [one for one in self.alive if one.name in self.members]
 
     def client(self) -> Client:
-        """Of a node that serves."""
+        """Return a client of a serving node."""
         return Client(self.serving[0].address)
 
     async def leader_of(self, topic: TopicModel, partition: PartitionModel) -> Client | None:
-        """`LeaderOf`."""
+        """Find the leader; a `LeaderOf`."""
         for name in self.members:
             client = Client(self.machine(name).address)
             try:
@@ -134,7 +134,7 @@ class SeveralWorld(ClusterWorld):
 
 
 async def alter_broker(world: SeveralWorld, key: str, value: str) -> None:
-    """A dynamic setting of all brokers, or of each."""
+    """Set a dynamic setting for all brokers, or for each one."""
     for resource in world.resources:
         client = Client((f"n{resource}", PORT)) if resource else world.client()
         error = await client.alter_config(4, resource, {key: value})
@@ -144,7 +144,7 @@ async def alter_broker(world: SeveralWorld, key: str, value: str) -> None:
 
 
 def lose_all(world: SeveralWorld, *, keeps_logs: bool = False) -> None:
-    """Every disk, with its metadata; of the first machine its logs may be left."""
+    """Lose all disks with their metadata; the first machine may keep its logs."""
     world.old_disks = {machine.name: machine.platter.copy() for machine in world.machines}
     world.old_bucket = dict(world.bucket.objects)
     world.members = ("n1",)
@@ -155,7 +155,7 @@ def lose_all(world: SeveralWorld, *, keeps_logs: bool = False) -> None:
 
 
 def empty(machine: Machine, *, keeps_logs: bool = False) -> None:
-    """A new disk; or one for the metadata alone."""
+    """Give the machine a new disk, or with `keeps_logs` a new metadata directory."""
     if keeps_logs:
         machine.platter.forget(machine.metadata_dir)
         machine.platter.make_root(machine.metadata_dir)
@@ -167,7 +167,7 @@ def empty(machine: Machine, *, keeps_logs: bool = False) -> None:
 
 
 def settings_alone(world: SeveralWorld, machine: Machine, node_id: int) -> dict[str, str]:
-    """Of a node that is its whole cluster, and that others can join."""
+    """Return the settings of a node that is its whole cluster, and that others can join."""
     settings = dict(world.first_settings[machine.name])
     settings.pop(_QUORUM)
     return {**settings, "node.id": str(node_id), "firn.cluster.id": world.cluster_id}
@@ -184,7 +184,7 @@ def settings_joining(world: SeveralWorld, machine: Machine) -> dict[str, str]:
 def format_machine(
     world: SeveralWorld, machine: Machine, settings: dict[str, str], *, standalone: bool
 ) -> None:
-    """`firn format --standalone`, or `--no-initial-controllers`."""
+    """Format as `firn format --standalone` does, or with `--no-initial-controllers`."""
     cluster = ClusterConfig.from_properties(settings)
     levels = effective_levels({}, cluster_features(), is_dynamic=True)
     voter = InitialController(cluster.node_id, machine.name, 9093, world.new_uuid())
@@ -237,7 +237,7 @@ async def _topics_of(world: SeveralWorld, machine: Machine) -> dict[str, UUID]:
 
 
 async def grow(world: SeveralWorld, joining: Sequence[str] = ("n2", "n3")) -> None:
-    """These join the first machine and vote; each partition is put on all of them."""
+    """Add nodes to the first one as voters, and put each partition on all of them."""
     for name in joining:
         machine = world.machine(name)
         world.settings[name] = settings_joining(world, machine)
@@ -293,7 +293,7 @@ async def _until(world: SeveralWorld, what: str, why_not: Any) -> None:
 
 
 async def go_on(world: SeveralWorld, lost: Sequence[str], random: Random) -> None:
-    """These come back with empty log directories, and their metadata; the cluster goes on by itself."""
+    """Restart the cluster; nodes in `lost` come back with their metadata and empty log directories."""
     for name in lost:
         world.wipe(world.machine(name), random)
     for machine in world.machines:

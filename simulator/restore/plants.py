@@ -28,7 +28,7 @@ def settings_not_recovered() -> None:
 
 
 def lives_not_counted() -> None:
-    """A node forgets at its next start that it took the bucket over: offsets alone say which is newer."""
+    """Forget lives: compare metadata copies by their offsets alone."""
     why_later = shared_objects._why_later
 
     def by_offset(stored: tuple[int, int], ours: tuple[int, int]) -> str | None:
@@ -43,18 +43,18 @@ def unknown_settings_expire() -> None:
 
 
 def loss_not_missed() -> None:
-    """The newest copy that can be read is taken for the last one."""
+    """Take the newest readable copy of the metadata for the last one."""
     _replace(archive_recovery, "_why_doubted", lambda *_, **__: None)
 
 
 def newest_by_offset() -> None:
-    """The newest copy is the one of the greatest offset, whatever its life and epoch."""
+    """Take the metadata copy of the greatest offset, whatever its life and epoch."""
     position = property(lambda image: (0, 0, image.offset + 1))
     _replace(MetadataImage, "position", position)
 
 
 def leaders_forgotten() -> None:
-    """A recovery drops who may lead beside the ISR, which is empty after an unclean end."""
+    """Drop the eligible leaders beside the ISR in a recovery: after an unclean end the ISR is empty."""
     record = image_frames.partition_record
 
     def without(topic: TopicImage, number: int, own: PartitionImage) -> PartitionRecord:
@@ -64,8 +64,7 @@ def leaders_forgotten() -> None:
 
 
 def epoch_for_bytes() -> None:
-    """A local log is of the archive's past where it has a record at the archive's last offset, under the same
-    leader epoch."""
+    """Take a local log for the archive's past if it has the epoch of the archive's last offset there."""
 
     def has_epoch(local: LocalLog, end: ArchiveEnd) -> bool:
         if end.last_block is None or local.log_end_offset <= end.last_block.last_offset:
@@ -76,7 +75,7 @@ def epoch_for_bytes() -> None:
 
 
 def sweep_by_topics_json() -> None:
-    """`firn sweep` takes the topics that `topics.json` lists for those that live."""
+    """Let `firn sweep` take the topics in `topics.json` for the existing ones."""
 
     def listed(committed: Committed) -> dict[UUID, str]:
         rows = () if committed.topics is None else committed.topics.topics

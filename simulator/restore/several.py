@@ -63,12 +63,12 @@ _SETTLED_S: Final = 20.0
 
 
 class Disaster(NamedTuple):
-    """`logs`: machines that lose their log directories, and not their metadata; none: all disks are lost, and
-    the first node takes the bucket over as `node_id`, with its old logs where it `keeps_logs`. `crash_s` ends
-    its first start so long after it has begun. `harm` befalls the bucket, with `repair` an operator runs
-    `firn repair --write`. `lives`: how often all disks were lost by then. With `of_each` settings
-    are each broker's, which are drawn otherwise. `after` happens beside the cluster
-    that was brought back."""
+    """Loss of a cluster's disks. `logs`: machines that lose their log directories, but keep their metadata.
+    Without any, all disks are lost, and the first node recovers the bucket as `node_id`, with its old logs if
+    it `keeps_logs`; its first start is killed `crash_s` after it has begun. `harm` is done to the bucket;
+    with `repair` an operator runs `firn repair --write`. `lives`: number of times that all disks are lost.
+    With `of_each` the retention is set on each broker; without, a draw decides. `after` runs beside the
+    restored cluster."""
 
     name: str
     harm: Harm = nothing
@@ -136,7 +136,7 @@ async def _topic(world: SeveralWorld, name: str, configs: dict[str, str]) -> Top
 
 
 async def _fill(world: SeveralWorld, topic: TopicModel, batches: int) -> None:
-    """Records of 400 days ago."""
+    """Produce records with timestamps of 400 days ago."""
     old_ms = world.real_ms() - 400 * DAY_MS
     for partition in topic.partitions:
         await fill(world.leader_of, topic, partition, values_of(world, batches, 400), old_ms)
@@ -151,7 +151,7 @@ async def _alter_topic(world: SeveralWorld, name: str, key: str, value: str) -> 
 
 
 async def _live(world: SeveralWorld, random: Random) -> Objects:
-    """The cluster's first life, in which everything is kept for 401 days; the bucket as it was half-way."""
+    """Play the cluster's first life, with a retention of 401 days; return the bucket as half-way."""
     for machine in world.machines:
         world.start(machine)
     for machine in world.machines:
@@ -178,7 +178,7 @@ async def _live(world: SeveralWorld, random: Random) -> Objects:
 
 
 async def _raise_retention(world: SeveralWorld, random: Random) -> None:
-    """Shortly before its end the cluster is told to keep everything for ever."""
+    """Set the retention of all topics to for ever, shortly before the disaster."""
     if random.random() < 0.5:
         await _fill(world, await _topic(world, "newest", {"retention.ms": "-1"}), 10)
         await asyncio.sleep(8.0)
@@ -225,7 +225,7 @@ async def _suffer(world: SeveralWorld, random: Random, disaster: Disaster) -> No
 
 
 async def _stays(world: SeveralWorld, kept: list[Kept]) -> None:
-    """An hour and a month on, and of other leaders, everything is there, and new records are archived."""
+    """Check after an hour, a month and new leaders that all is there, and that new records are archived."""
     await read_back(world.leader_of, kept)
     for seconds in (HOUR_S, MONTH_S):
         world.jump(seconds)
@@ -245,8 +245,8 @@ async def _stays(world: SeveralWorld, kept: list[Kept]) -> None:
 def suffer(
     disaster: Disaster, seed: int, before: Callable[[], None] | None = None, *, tell: bool = False
 ) -> str | None:
-    """Play one disaster in this process, `before` first; what was wrong after it, None where nothing was.
-    `tell`: print acts and log lines."""
+    """Play one disaster in this process, `before` first; return what was wrong after it, None without a
+    problem. `tell`: print acts and log lines."""
     if before is not None:
         before()
     world = SeveralWorld(seed, apart=bool(disaster.logs) or disaster.keeps_logs)

@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 
 from service.client.async_channel import Channel, ChannelOptions, Channels, PeerFailed, is_refused, was_sent
-from service.controller_server.broker_prober import BrokerProber, knock
+from service.controller_server.broker_prober import BrokerProber, probe_connect
 from service.metadata.controller.broker_sessions import ProbeOutcome
 from service.metadata.image import BrokerImage, EndpointImage
 from service.wire.api import ApiKey, RequestHeader, request_module, response_frame, response_module
@@ -280,7 +280,7 @@ def test_a_name_that_no_host_can_have_is_not_reached(host: str) -> None:
             await channel.call(KEY, 0, ask(1))
         assert not was_sent(refused.value)
         await channel.close()
-        assert await knock(Address(host, 9)) is ProbeOutcome.UNKNOWN
+        assert await probe_connect(Address(host, 9)) is ProbeOutcome.UNKNOWN
 
     run(scenario())
 

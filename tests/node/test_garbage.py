@@ -1,4 +1,4 @@
-"""Garbage is looked for in short looks: little that has grown is collected, much is set aside."""
+"""The garbage of a node is collected in short runs: little growth is collected, much is frozen."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from service.base.turns import TurnTimes
-from service.node.gc_policy import MIDDLE, MOST_LOOKED_AT, YOUNG, Garbage
+from service.node.gc_policy import MIDDLE, MOST_COLLECTED, YOUNG, GcPolicy
 
 LITTLE = YOUNG * (MIDDLE + 3)  # so that something has become old
-MUCH = 2 * MOST_LOOKED_AT
+MUCH = 2 * MOST_COLLECTED
 
 
 class Thing:
@@ -45,7 +45,7 @@ def full_looks() -> Iterator[list[int]]:
 
 
 def test_python_does_not_look_at_all_that_lives_by_itself(full_looks: list[int]) -> None:
-    Garbage(TurnTimes(), time.monotonic).begin()
+    GcPolicy(TurnTimes(), time.monotonic).begin()
     full_looks.clear()
     alive = [[n] for n in range(MUCH)]
     assert not full_looks
@@ -53,17 +53,17 @@ def test_python_does_not_look_at_all_that_lives_by_itself(full_looks: list[int])
 
 
 def test_what_has_grown_a_little_is_collected(full_looks: list[int]) -> None:
-    garbage = Garbage(TurnTimes(), time.monotonic)
+    garbage = GcPolicy(TurnTimes(), time.monotonic)
     garbage.begin()
     full_looks.clear()
     thing = Thing()
     gone = weakref.ref(thing)
     alive = [[n] for n in range(LITTLE)]
     del thing
-    garbage.look()
+    garbage.check()
     assert len(full_looks) == 1
     assert gone() is None
-    garbage.look()
+    garbage.check()
     assert len(full_looks) == 1, "nothing has grown"
     assert alive
 
@@ -71,56 +71,56 @@ def test_what_has_grown_a_little_is_collected(full_looks: list[int]) -> None:
 def test_what_has_grown_much_is_set_aside_until_there_may_be_as_much_garbage_as_life(
     full_looks: list[int],
 ) -> None:
-    garbage = Garbage(TurnTimes(), time.monotonic, many=4 * MUCH)  # three blocks of memory each
+    garbage = GcPolicy(TurnTimes(), time.monotonic, many=4 * MUCH)  # three blocks of memory each
     garbage.begin()
     full_looks.clear()
     thing = Thing()
     gone = weakref.ref(thing)
     alive = [[n] for n in range(MUCH)]
     del thing
-    garbage.look()
+    garbage.check()
     assert not full_looks
     assert gone() is not None
     while not full_looks:
         alive += [[n] for n in range(MUCH)]
-        garbage.look()
+        garbage.check()
         assert len(alive) < 50 * MUCH
     assert gone() is None
 
 
 def test_what_is_read_into_memory_is_set_aside_unseen(full_looks: list[int]) -> None:
     loading = True
-    garbage = Garbage(TurnTimes(), time.monotonic, many=MUCH, is_loading=lambda: loading)
+    garbage = GcPolicy(TurnTimes(), time.monotonic, many=MUCH, is_loading=lambda: loading)
     garbage.begin()
     full_looks.clear()
     alive: list[object] = []
     for _ in range(5):
         alive += [[n] for n in range(MUCH)]
-        garbage.look()
+        garbage.check()
     alive += [[n] for n in range(MUCH)]
     loading = False
-    garbage.look()
-    garbage.look()
+    garbage.check()
+    garbage.check()
     assert not full_looks
     while not full_looks:
         alive += [[n] for n in range(MUCH)]
-        garbage.look()
+        garbage.check()
         assert len(alive) < 50 * MUCH
 
 
 def test_nothing_is_looked_at_while_long_requests_are_answered(full_looks: list[int]) -> None:
     slices = 0
-    garbage = Garbage(TurnTimes(), time.monotonic, many=MUCH, slices_taken=lambda: slices)
+    garbage = GcPolicy(TurnTimes(), time.monotonic, many=MUCH, slices_taken=lambda: slices)
     garbage.begin()
     full_looks.clear()
     decoded: list[object] = []
     for _ in range(6 + sys.getallocatedblocks() // MUCH):  # as much again, whatever ran in this process
         decoded += [[n] for n in range(MUCH)]
         slices += 100
-        garbage.look()
+        garbage.check()
     assert not full_looks
     decoded += [[n] for n in range(MUCH)]
-    garbage.look()
+    garbage.check()
     assert len(full_looks) == 1, "there is time for it now"
     assert decoded
 
@@ -128,7 +128,7 @@ def test_nothing_is_looked_at_while_long_requests_are_answered(full_looks: list[
 def test_garbage_of_long_requests_is_found_while_others_are_answered(full_looks: list[int]) -> None:
     """A refusal refers to itself by the frames that it came through, and they to the request."""
     slices = 0
-    garbage = Garbage(TurnTimes(), time.monotonic, slices_taken=lambda: slices)
+    garbage = GcPolicy(TurnTimes(), time.monotonic, slices_taken=lambda: slices)
     garbage.begin()
     refused = Thing()
     gone = weakref.ref(refused)
@@ -145,7 +145,7 @@ def test_a_long_collection_is_named_as_what_held_the_loop(
     full_looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = TurnTimes()
-    Garbage(turns, time.monotonic).begin()
+    GcPolicy(turns, time.monotonic).begin()
     monkeypatch.setattr("service.node.gc_policy.NOTICED_S", 0.0)
     gc.collect()
     turns.note_turn(0.0, 1.0)

@@ -1,4 +1,4 @@
-"""What a machine is to become: /etc/firn/machine.json, read and checked. Nothing here touches the machine."""
+"""Description of a machine: reads and checks /etc/firn/machine.json. Nothing here touches the machine."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Package:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What nodes of several machines have in common: the voters that it is formed with, by id, as `firn
-    format` takes them; host:port of each; and where it is kept who has been formed."""
+    """Cluster of nodes on several machines: its initial voters by id, as `firn format` takes them; host:port
+    of each; and the URL below which formed nodes are marked."""
 
     id: str
     controllers: dict[int, str]

@@ -1,4 +1,4 @@
-"""Where a package comes from: a path, HTTPS, or S3 with the machine's own role; and marks in S3."""
+"""Sources of a package: a path, HTTPS, or S3 with the machine's own role; and marks in S3."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def received(request: urllib.request.Request) -> Iterator[bytes]:
 
 
 def credentials() -> dict[str, str]:
-    """Of the environment, or of the machine's role (instance metadata, version 2)."""
+    """Return the AWS keys of the environment, or of the machine's role (instance metadata, version 2)."""
     if key := os.environ.get("AWS_ACCESS_KEY_ID"):
         return {
             "AccessKeyId": key,

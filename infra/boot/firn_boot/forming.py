@@ -40,7 +40,7 @@ def step_form(machine: Machine, document: Document, claim: Claim = claimed) -> N
 
 
 def check_whose(path: Path, cluster: Cluster, node: Node) -> None:
-    """What is formatted is never formatted again, and is this node's of this cluster."""
+    """Check that a formatted directory belongs to this node of this cluster. Raises BootError."""
     lines = [line.partition("=") for line in path.read_text("utf-8", "replace").splitlines()]
     found = {key.strip(): value.strip() for key, _, value in lines}
     for key, wanted in (("cluster.id", cluster.id), ("node.id", str(node.id))):
@@ -49,7 +49,8 @@ def check_whose(path: Path, cluster: Cluster, node: Node) -> None:
 
 
 def say_formed(machine: Machine, document: Document, cluster: Cluster, node: Node, claim: Claim) -> None:
-    """Whoever has an empty directory is refused by it. What has its data starts without it."""
+    """Mark the node as formed. The mark refuses an empty directory later; a node with its data starts without
+    it."""
     url = f"{cluster.formed}/{cluster.id}/{node.id}"
     try:
         claim(url, document.package.region, json.dumps({"node": node.id, "note": "found formatted"}))

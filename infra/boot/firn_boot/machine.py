@@ -79,7 +79,7 @@ class Machine:
         return False
 
     def has(self, name: str, text: str) -> bool:
-        """Whether a file is there, and is just that."""
+        """Return whether a file exists with exactly this text."""
         with contextlib.suppress(FileNotFoundError):
             return self.path(name).read_bytes() == text.encode()
         return False
@@ -132,7 +132,7 @@ class Machine:
         return sorted(os.listdir(where))
 
     def identity(self, device: str) -> str | None:
-        """What tells a device from any other that may come to its name; None where nothing does."""
+        """Return an identity of the device that differs from any other under its name; None without one."""
         number = os.stat(device).st_rdev
         folder = self.path(f"sys/dev/block/{os.major(number)}:{os.minor(number)}")
         for source in ("device/serial", "serial", "device/wwid", "wwid", "loop/backing_file"):

@@ -1,4 +1,4 @@
-"""What an NVMe controller says of itself: the name that an EBS volume was attached by."""
+"""Identity data of an NVMe controller: the device name with which an EBS volume was attached."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import struct
 
 
 def identify(device: str) -> bytes:
-    """What an NVMe controller says of itself (admin command 6, CNS 1): 4,096 bytes. Raises OSError."""
+    """Return the 4,096 bytes of an NVMe controller's identity (admin command 6, CNS 1). Raises OSError."""
     answer = ctypes.create_string_buffer(4096)
     # struct nvme_admin_cmd of linux/nvme_ioctl.h, 72 bytes: opcode … addr, lengths, cdw10 … result
     command = struct.pack(

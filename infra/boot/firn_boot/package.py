@@ -76,7 +76,7 @@ def download(
 
 
 class Unsent(Exception):
-    """What kept a package from coming."""
+    """Reason for which a package was not fetched."""
 
 
 def sent(pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -78,7 +78,7 @@ def step_start(machine: Machine, document: Document, stamps: dict[int, str]) -> 
 
 
 def keep_edited(machine: Machine, name: str, node: int) -> None:
-    """What somebody has written by hand is lost to the node, but not to whoever wrote it."""
+    """Keep a copy of a file that was edited by hand, before it is overwritten."""
     path = machine.path(name)
     with contextlib.suppress(FileNotFoundError):
         text = path.read_bytes()
@@ -95,7 +95,7 @@ def keep_edited(machine: Machine, name: str, node: int) -> None:
 
 @contextlib.contextmanager
 def step(name: str) -> Iterator[None]:
-    """Whatever goes wrong within is said with the step's name."""
+    """Prefix errors of the block with the step's name."""
     try:
         yield
     except BootError as error:

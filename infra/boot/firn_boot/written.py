@@ -1,4 +1,4 @@
-"""What is written to the machine: server.properties, units, how much of a log is kept. Text alone."""
+"""Texts of the machine's files: server.properties, systemd units, limits of the journal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def properties_of(document: Document, node: Node, data: str) -> str:
 
 
 def membership(document: Document, node: Node) -> dict[str, str]:
-    """What makes a node one of several."""
+    """Return the settings that make a node a member of a cluster."""
     if document.cluster is None or node.role is None:
         return {}
     return {

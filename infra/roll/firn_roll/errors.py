@@ -1,7 +1,7 @@
-"""What a roll ends with when it does not come to its end."""
+"""Error of a roll that stops before its end."""
 
 from __future__ import annotations
 
 
 class RollError(Exception):
-    """In words for whoever runs it. What was done is noted, and the next run goes on from there."""
+    """Message for the operator. Finished steps are in the journal, and the next run continues after them."""

@@ -41,7 +41,7 @@ class Machine:
 
 
 def machines_of(outputs: dict[str, Any]) -> dict[str, Machine]:
-    """What `terraform output -json` says. Raises RollError where that is another environment's."""
+    """Read the machines from `terraform output -json`. Raises RollError where it describes no cluster."""
     try:
         commands = outputs["ssh_commands"]["value"]
         return {
@@ -82,7 +82,7 @@ class Hands:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Of the environment: whoever keeps another journal takes machines of the same cluster."""
+        """Hold the environment's lock, as rolls with different journals would still share the machines."""
         with open(self.environment / "roll.json.lock", "w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -110,7 +110,7 @@ class Hands:
         new.replace(self.journal)
 
     def age_s(self) -> float:
-        """How long ago the journal was written."""
+        """Return the seconds since the journal was written."""
         return time.time() - self.journal.stat().st_mtime
 
     def forget(self) -> None:
@@ -119,7 +119,7 @@ class Hands:
     # - machines
 
     def on(self, machine: Machine, command: str, program: str = "") -> str:
-        """What a command says on a machine, with `program` as its input. Raises RollError."""
+        """Run a command on a machine with `program` as its input; return its output. Raises RollError."""
         return self._run([*shlex.split(machine.ssh), command], machine.name, COMMAND_LIMIT_S, program)
 
     # - terraform

@@ -83,7 +83,7 @@ class _Roll:
         self.hands.say("done")
 
     def _next(self) -> str | None:
-        """Whom we are at; then controllers, the one that leads at last; then brokers."""
+        """Return the next machine: a begun one; then controllers, the leader last; then brokers."""
         left: list[str] = [name for name in self.noted["machines"] if self._step(name) != DONE]
         if not left or (begun := [name for name in left if self._step(name)]):
             return begun[0] if left else None
@@ -146,8 +146,8 @@ class _Roll:
     # - looking
 
     def _wait(self, what: str, machine: Machine, *, away: tuple[bool, ...] = (False,)) -> dict[str, Any]:
-        """Until the cluster lacks nothing for a while, as the others tell; what they told last. `away`: with
-        the machine, without it, or either."""
+        """Wait until the other brokers report a whole cluster for a while; return the last report. `away`:
+        with the machine, without it, or either."""
         hands, begun, fine_since, said = self.hands, self.hands.now(), None, ""
         while True:
             told = min((self._look(machine, away=one) for one in away), key=lambda one: len(one["lacks"]))
@@ -167,7 +167,7 @@ class _Roll:
             hands.sleep(POLL_S)
 
     def _look(self, machine: Machine, *, away: bool) -> dict[str, Any]:
-        """As the first of the other brokers tells that answers."""
+        """Return the cluster's state from the first of the other brokers that answers."""
         ids = {role: _ids(self.machines.values(), role) for role in ("broker", "controller")}
         own = ",".join(map(str, machine.nodes))
         asked = f"--brokers {ids['broker']} --controllers {ids['controller']} --about {own}"

@@ -50,7 +50,7 @@ def numbers(text: str) -> set[int]:
 def look(
     bootstrap: str, brokers: set[int], controllers: set[int], without: set[int], about: set[int]
 ) -> dict[str, Any]:
-    """What is lacking, who leads the quorum, and which partitions nobody has but `about`."""
+    """Return the cluster's faults, the quorum's leader, and the partitions that only `about` has."""
     with Cluster(bootstrap, CLIENT_ID) as cluster:
         lacks = list(broken_brokers(cluster, brokers, without))
         behind: list[str] = []

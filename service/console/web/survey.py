@@ -40,7 +40,7 @@ class ListedObject(NamedTuple):
     kind: str = STANDARD
 
 
-class OrphanObject(NamedTuple):
+class ExpiredOrphan(NamedTuple):
     """An object that no published manifest names and that is too old to belong to an upload under way."""
 
     key: str
@@ -95,7 +95,7 @@ class Findings:
     foreign_objects: int = 0
     foreign_bytes: int = 0
     by_class: Counter[str] = field(default_factory=Counter)
-    orphans: list[OrphanObject] = field(default_factory=list)
+    orphans: list[ExpiredOrphan] = field(default_factory=list)
     orphan_count: int = 0
     orphan_bytes: int = 0
     young_count: int = 0
@@ -187,7 +187,7 @@ class Survey:
             found.orphan_count += 1
             found.orphan_bytes += one.size
             if len(found.orphans) < MOST_ORPHANS:
-                found.orphans.append(OrphanObject(key, one.size, one.modified_ms))
+                found.orphans.append(ExpiredOrphan(key, one.size, one.modified_ms))
 
 
 def _count(topic: TopicSum, parsed: SegmentKey | ManifestKey | PageKey | HeadKey, one: ListedObject) -> None:

@@ -1,4 +1,4 @@
-"""Handlers of controllers' listeners: Kafka's messages to what the quorum and the controller are asked.
+"""Handlers of controllers' listeners: translate Kafka's messages for the quorum and the controller.
 
 They run on the node's event loop.
 """

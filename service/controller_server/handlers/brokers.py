@@ -1,6 +1,6 @@
-"""What brokers and controllers tell of themselves: registrations, heartbeats, producer ids (KIP-631).
+"""Handlers for brokers and standby controllers: registrations, heartbeats, producer ids (KIP-631).
 
-Each answers as Kafka's ``ControllerApis``: an error for the whole request stands in the answer's own field.
+Each responds as Kafka's ``ControllerApis``: an error of the whole request is in the response's own field.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from service.wire.heartbeats import BrokerHeartbeatResponse
 
 
 async def register(side: ControllerSide, context: RequestContext, request: Any) -> BrokerRegistrationResponse:
-    """BrokerRegistration: a broker process starts. `broker_epoch` is its epoch from then on."""
-    asked = RegisterBroker(
+    """Handle BrokerRegistration: register a new broker process; `broker_epoch` is its epoch from then on."""
+    registration = RegisterBroker(
         broker_id=request.broker_id,
         incarnation_id=request.incarnation_id or ZERO_UUID,
         endpoints=_endpoints(request),
@@ -43,10 +43,10 @@ async def register(side: ControllerSide, context: RequestContext, request: Any) 
         is_migrating_zk_broker=request.is_migrating_zk_broker,
     )
     try:
-        epoch = await side.controller.register_broker(asked)
+        epoch = await side.controller.register_broker(registration)
     except RequestError as e:
         if e.code is not ErrorCode.not_controller:
-            side.refused_broker(context, f"broker {asked.broker_id}, {e.code.name}: {e}")
+            side.refused_broker(context, f"broker {registration.broker_id}, {e.code.name}: {e}")
         return BrokerRegistrationResponse(throttle_time=NO_THROTTLE, error_code=e.code)
     return BrokerRegistrationResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, broker_epoch=epoch
@@ -54,10 +54,11 @@ async def register(side: ControllerSide, context: RequestContext, request: Any) 
 
 
 async def heartbeat(side: ControllerSide, context: RequestContext, request: Any) -> BrokerHeartbeatResponse:
-    """BrokerHeartbeat: decided within half an interval, or not at all. The connection is remembered: when it
-    breaks, the broker may be dead."""
+    """Handle BrokerHeartbeat, within half an interval or not at all.
+
+    The connection is remembered: when it breaks, the broker may be dead."""
     connection_id = context.connection_id
-    side.hears(connection_id)
+    side.heartbeat_received(connection_id)
     try:
         if request.cordoned_log_dirs:
             raise RequestError(ErrorCode.invalid_request, "Cordoned log directories are not known here.")
@@ -77,7 +78,7 @@ async def heartbeat(side: ControllerSide, context: RequestContext, request: Any)
         )
     except RequestError as e:
         return BrokerHeartbeatResponse(throttle_time=NO_THROTTLE, error_code=e.code, should_shut_down=False)
-    side.heard(connection_id, request.broker_id, request.broker_epoch)
+    side.heartbeat_decided(connection_id, request.broker_id, request.broker_epoch)
     return BrokerHeartbeatResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
@@ -89,7 +90,7 @@ async def heartbeat(side: ControllerSide, context: RequestContext, request: Any)
 
 
 async def unregister(side: ControllerSide, context: RequestContext, request: Any) -> UnregisterBrokerResponse:
-    """UnregisterBroker: forget a broker. Its message is empty where there is none, as Kafka's."""
+    """Handle UnregisterBroker. Without an error the message is empty, not null, as Kafka's."""
     error, message = ErrorCode.none, ""
     try:
         await side.controller.unregister_broker(request.broker_id)
@@ -101,7 +102,7 @@ async def unregister(side: ControllerSide, context: RequestContext, request: Any
 async def allocate_producer_ids(
     side: ControllerSide, context: RequestContext, request: Any
 ) -> AllocateProducerIdsResponse:
-    """AllocateProducerIds: a block for the broker process that asks."""
+    """Handle AllocateProducerIds: allocate a block to the broker process."""
     try:
         block = await side.controller.allocate_producer_ids(request.broker_id, request.broker_epoch)
     except RequestError as e:
@@ -119,7 +120,7 @@ async def allocate_producer_ids(
 async def register_controller(
     side: ControllerSide, context: RequestContext, request: Any
 ) -> ControllerRegistrationResponse:
-    """ControllerRegistration (KIP-919): a standby makes itself known."""
+    """Handle ControllerRegistration (KIP-919): register a standby."""
     error, message = ErrorCode.none, None
     try:
         if request.zk_migration_ready:
@@ -149,5 +150,5 @@ def _features(request: Any) -> tuple[FeatureRange, ...]:
 
 
 def _ids(given: tuple[UUID | None, ...] | None) -> tuple[UUID, ...]:
-    """A zero id reads as None; older versions may have null for none."""
+    """Return ids without None: a zero id is read as None, and older versions may have null for no ids."""
     return tuple(one or ZERO_UUID for one in given or ())

@@ -1,4 +1,4 @@
-"""CommitCatalog, an API of Firn's own: brokers change the remote catalog, or wait for all that was before."""
+"""CommitCatalog, an API of Firn's own: brokers change the remote catalog, or use it as a barrier."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from service.wire.catalog import MAX_COMMITS, CommitCatalogRequest, CommitCatalo
 async def handle(
     side: ControllerSide, context: RequestContext, request: CommitCatalogRequest
 ) -> CommitCatalogResponse:
-    """NOT_CONTROLLER, STALE_BROKER_EPOCH, INVALID_REQUEST, each for the whole; then a result per commit."""
+    """Handle CommitCatalog: respond with a result per commit, or with one error for the whole request.
+
+    Those are NOT_CONTROLLER, STALE_BROKER_EPOCH and INVALID_REQUEST."""
     sender = CatalogSender(request.broker_id, request.broker_epoch)
     controller = side.controller
     try:
@@ -33,9 +35,9 @@ async def handle(
         if commits or not request.forgotten_topics:
             results, offset = await controller.commit_from(sender, commits)
         else:
-            offset = side.image.offset  # what was forgotten is committed
+            offset = side.image.offset  # the removal of the topics is committed
     except RequestError as e:
-        refused: CommitCatalogResponse = remote_log_catalog.refused(e.code)
+        refused: CommitCatalogResponse = remote_log_catalog.error_response(e.code)
         return refused
     return remote_log_catalog.response_of(results, offset)
 

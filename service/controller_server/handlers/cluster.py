@@ -1,4 +1,4 @@
-"""DescribeCluster on a controller's listener: who the controllers are (KIP-919)."""
+"""DescribeCluster on a controller's listener: the registered controllers (KIP-919)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from service.wire.metadata import OPERATIONS_NOT_ASKED
 
 BROKERS = 1
 CONTROLLERS = 2
-_NOBODY = -1
+_NO_CONTROLLER = -1
 
 
 def handle(
     side: ControllerSide, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """The registered controllers as seen from the listener the request came in by, and which of them leads.
+    """Handle DescribeCluster: list the registered controllers at the request's listener, and the leader.
 
-    Version 0 does not know what a type of endpoint is, and means brokers: INVALID_REQUEST.
+    Version 0 has no endpoint type and means brokers: INVALID_REQUEST.
     """
     kind = request.endpoint_type
     if kind != CONTROLLERS:
@@ -40,26 +40,26 @@ def handle(
             error_code=error,
             error_message=message,
             cluster_id="",
-            controller_id=_NOBODY,
+            controller_id=_NO_CONTROLLER,
             brokers=(),
         )
     nodes = tuple(_controllers(side, context.listener))
     leader_id = side.metadata.quorum.machine.leader_id
-    asked = request.include_cluster_authorized_operations
+    with_operations = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         error_message=None,
         endpoint_type=CONTROLLERS,
         cluster_id=side.cluster_id,
-        controller_id=leader_id if any(one.broker_id == leader_id for one in nodes) else _NOBODY,
+        controller_id=leader_id if any(one.broker_id == leader_id for one in nodes) else _NO_CONTROLLER,
         brokers=nodes,
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else OPERATIONS_NOT_ASKED,
     )
 
 
 def _controllers(side: ControllerSide, listener: str) -> list[DescribeClusterBroker]:
-    """Those that have such a listener."""
+    """List the registered controllers that have `listener`."""
     return [
         DescribeClusterBroker(
             broker_id=one.id, host=endpoint.host, port=endpoint.port, rack=None, is_fenced=False

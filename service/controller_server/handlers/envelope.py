@@ -1,4 +1,4 @@
-"""Envelope (KIP-590): a request that a broker forwards, answered as if its client had asked here."""
+"""Envelope (KIP-590): handles a request that a broker forwards as if its client had sent it here."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from service.serving.served_api import Served
 from service.wire.api import ApiKey
 
 _ANYWHERE = frozenset({ApiKey.DESCRIBE_QUORUM})
-"""What a node that does not lead answers for itself, in the answer's own way"""
+"""APIs that a controller handles while it is not active, with an error in the inner response"""
 
 
 def handling(
     rows: Mapping[int, Served],
 ) -> Callable[[ControllerSide, RequestContext, EnvelopeRequest], Awaitable[EnvelopeResponse]]:
-    """The handler of a listener that serves `rows`."""
+    """Return the Envelope handler of a listener that serves `rows`."""
 
     async def handle(
         side: ControllerSide, context: RequestContext, envelope: EnvelopeRequest
     ) -> EnvelopeResponse:
-        """What cannot be unwrapped is refused, and nothing of it is done."""
+        """Handle the request in `envelope`. One that cannot be unwrapped is refused without any change."""
         context.cancel_on_disconnect = False
         connection_id, port, listener = context.connection_id, context.client_port, context.listener
         try:
@@ -36,13 +36,13 @@ def handling(
             if header.api_key not in _ANYWHERE:
                 check_active(side)
         except RequestError as e:
-            return forwarding.refused(e.code)
+            return forwarding.envelope_error(e.code)
         inner = RequestContext(connection_id, forwarded.client_host, port, listener)
         inner.api_key, inner.api_version = header.api_key, header.api_version
         inner.correlation_id, inner.client_id = header.correlation_id, header.client_id
         answer: Any = rows[header.api_key].handle(side, inner, forwarded.request)
         if isinstance(answer, Awaitable):
             answer = await answer
-        return forwarding.sealed(header, answer)
+        return forwarding.wrap_response(header, answer)
 
     return handle

@@ -1,4 +1,4 @@
-"""AlterPartition, ElectLeaders, AssignReplicasToDirs: who is in sync, who leads, and where replicas lie."""
+"""AlterPartition, ElectLeaders, AssignReplicasToDirs: ISRs, leaders and the directories of replicas."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from service.wire.refusals import refusal
 
 
 async def alter(side: ControllerSide, context: RequestContext, request: Any) -> Any:
-    """AlterPartition: a leader proposes ISRs; STALE_BROKER_EPOCH refuses all of them."""
+    """Handle AlterPartition: decide on the ISRs that a leader proposes, or refuse all of them."""
     named = [(topic.topic_id or ZERO_UUID, one) for topic in request.topics for one in topic.partitions]
-    asked = await each_in_slices(_to_alter, named)
+    changes = await each_in_slices(_to_alter, named, PARTITION_US)
     try:
-        results = await side.controller.alter_partitions(request.broker_id, request.broker_epoch, asked)
+        results = await side.controller.alter_partitions(request.broker_id, request.broker_epoch, changes)
     except RequestError as e:
         return altered.AlterPartitionResponse(throttle_time=NO_THROTTLE, error_code=e.code, topics=())
     answers = iter(await each_in_slices(_altered, results))
@@ -85,7 +85,7 @@ def _altered(one: AlterPartitionResult) -> altered.PartitionData:
 
 
 async def elect(side: ControllerSide, context: RequestContext, request: Any) -> Any:
-    """ElectLeaders (KIP-460): the partitions that are named, or all that need it."""
+    """Handle ElectLeaders (KIP-460), for the named partitions or for all that need an election."""
     named = request.topic_partitions
     partitions: tuple[tuple[str, int], ...] | None = None
     if named is not None:
@@ -109,7 +109,7 @@ async def elect(side: ControllerSide, context: RequestContext, request: Any) -> 
 
 
 async def _elected(results: Iterable[ElectionResult]) -> dict[str, list[elected.PartitionResult]]:
-    """Each topic once, in the order in which it was first named."""
+    """Group the results by topic, in the order in which topics were first named."""
     piece = Slice()
     topics: dict[str, list[elected.PartitionResult]] = {}
     for one in results:
@@ -124,16 +124,16 @@ async def _elected(results: Iterable[ElectionResult]) -> dict[str, list[elected.
 
 
 async def assign(side: ControllerSide, context: RequestContext, request: Any) -> Any:
-    """AssignReplicasToDirs (KIP-858): a broker tells in which of its directories replicas lie."""
+    """Handle AssignReplicasToDirs (KIP-858): record the directories of a broker's replicas."""
     named = [
         (directory.id_, topic.topic_id, one)
         for directory in request.directories
         for topic in directory.topics
         for one in topic.partitions
     ]
-    asked = await each_in_slices(_to_assign, named)
+    replicas = await each_in_slices(_to_assign, named, PARTITION_US)
     try:
-        results = await side.controller.assign_replicas(request.broker_id, request.broker_epoch, asked)
+        results = await side.controller.assign_replicas(request.broker_id, request.broker_epoch, replicas)
     except RequestError as e:
         return assigned.AssignReplicasToDirsResponse(
             throttle_time=NO_THROTTLE, error_code=e.code, directories=()
@@ -161,6 +161,6 @@ def _assigned(one: AssignReplicaResult) -> assigned.PartitionData:
 def _topics(
     results: Iterable[AssignReplicaResult], answers: Iterator[assigned.PartitionData]
 ) -> Iterator[assigned.TopicData]:
-    """The topics of one directory; `answers` has what stands for each result, in order."""
+    """Yield the topics of one directory; takes one of `answers` for each result, in order."""
     for topic_id, of_topic in groupby(results, attrgetter("topic_id")):
         yield assigned.TopicData(topic_id=topic_id, partitions=tuple(next(answers) for _ in of_topic))

@@ -1,4 +1,4 @@
-"""Requests of the metadata quorum's replicas, and of those who tend it: its machine answers them all."""
+"""Raft requests of the metadata quorum, and changes of its voters: its machine answers them all."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from service.wire.primitives import MAX_ELEMENTS
 
 
 async def handle(side: ControllerSide, context: RequestContext, request: Any) -> Any:
-    """Vote, BeginQuorumEpoch, EndQuorumEpoch, DescribeQuorum, FetchSnapshot and changes of voters."""
+    """Handle Vote, BeginQuorumEpoch, EndQuorumEpoch, DescribeQuorum, FetchSnapshot and voter changes."""
     context.cancel_on_disconnect = False
     key = context.api_key
     answer = await side.ask_quorum(key, APIS[key].max_version, request)
-    _look(side, context, answer)
+    _log_foreign_cluster(side, context, answer)
     return answer
 
 
-def _look(side: ControllerSide, context: RequestContext, answer: Any) -> None:
-    """Who belongs to another cluster goes on asking: that is to be found."""
-    # an answer to Fetch before version 7 has no place for it
+def _log_foreign_cluster(side: ControllerSide, context: RequestContext, answer: Any) -> None:
+    """Log a refused peer of another cluster: it retries for ever, and its operator needs to find it."""
+    # A response to Fetch before version 7 has no field for the error.
     if getattr(answer, "error_code", None) is ErrorCode.inconsistent_cluster_id:
         side.refused(context, f"it does not belong to cluster {side.cluster_id}")
 
 
-# Fetch: its versions name topics differently, so each is read and written as it is.
+# Fetch names topics differently by version, so each version is decoded and encoded as it is.
 
 
 def parse_fetch(version: int, frame: memoryview, position: int, most_elements: int = MAX_ELEMENTS) -> Any:
@@ -48,7 +48,7 @@ def parse_fetch_steps(version: int, frame: memoryview, position: int) -> Generat
 
 
 def handle_fetch(side: ControllerSide, context: RequestContext, request: Any) -> Awaitable[Response]:
-    """Fetch of the metadata log: it waits for records, and not for a peer that has gone."""
+    """Handle Fetch of the metadata log. It may wait for records, and ends when the peer disconnects."""
     context.cancel_on_disconnect = True
     header = RequestHeader(ApiKey.FETCH, context.api_version, context.correlation_id, context.client_id, 0)
     return _fetch(side, context, header, request)
@@ -58,5 +58,5 @@ async def _fetch(
     side: ControllerSide, context: RequestContext, header: RequestHeader, request: Any
 ) -> Response:
     answer = await side.ask_quorum(ApiKey.FETCH, header.api_version, request)
-    _look(side, context, answer)
+    _log_foreign_cluster(side, context, answer)
     return Response([response_frame_as_is(header, answer)])

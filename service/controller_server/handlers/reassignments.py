@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments and ListPartitionReassignments: replicas that move (KIP-455, KIP-860)."""
+"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455, KIP-860)."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from service.wire.refusals import refusal
 
 
 async def alter(side: ControllerSide, context: RequestContext, request: Any) -> Any:
-    """AlterPartitionReassignments: each partition is begun, called off or refused for itself. Of none that is
-    nobody's decision."""
+    """Handle AlterPartitionReassignments: begin, cancel or refuse each partition's reassignment.
+
+    A request without topics needs no decision of the controller."""
     if not request.topics:
         return altered.AlterPartitionReassignmentsResponse(
             throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message="", responses=()
         )
     allows = request.allow_replication_factor_change
     named = ((topic.name, one) for topic in request.topics for one in topic.partitions)
-    asked = await each_in_slices(_to_reassign, named)
+    changes = await each_in_slices(_to_reassign, named, PARTITION_US)
     try:
         results = await side.controller.alter_reassignments(
-            asked, allows_factor_change=allows, deadline_ms=side.deadline_ms(timeout_of(request))
+            changes, allows_factor_change=allows, deadline_ms=side.deadline_ms(timeout_of(request))
         )
     except RequestError as e:
         return refusal(ApiKey.ALTER_PARTITION_REASSIGNMENTS, request, e.code, e.message)
@@ -64,24 +65,24 @@ def _altered(one: ReassignResult) -> altered.ReassignablePartitionResponse:
     )
 
 
-async def tell(side: ControllerSide, context: RequestContext, request: Any) -> Any:
-    """ListPartitionReassignments: what is under way, as committed; on any controller, as Kafka's."""
-    asked = request.topics
-    named = None if asked is None else ((topic.name, topic.partition_indexes) for topic in asked)
+async def list_ongoing(side: ControllerSide, context: RequestContext, request: Any) -> Any:
+    """Handle ListPartitionReassignments from the committed image, on any controller, as Kafka does."""
+    topics = request.topics
+    named = None if topics is None else ((topic.name, topic.partition_indexes) for topic in topics)
     found = await Slice().go_on(list_reassignments(side.image, named))
-    told = iter(await each_in_slices(_told, found))
+    ongoing = iter(await each_in_slices(_ongoing, found, PARTITION_US))
     return listed.ListPartitionReassignmentsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         error_message=None,
         topics=tuple(
-            listed.OngoingTopicReassignment(name=name, partitions=tuple(next(told) for _ in of_topic))
+            listed.OngoingTopicReassignment(name=name, partitions=tuple(next(ongoing) for _ in of_topic))
             for name, of_topic in groupby(found, attrgetter("topic"))
         ),
     )
 
 
-def _told(one: OngoingReassignment) -> listed.OngoingPartitionReassignment:
+def _ongoing(one: OngoingReassignment) -> listed.OngoingPartitionReassignment:
     return listed.OngoingPartitionReassignment(
         partition_index=one.partition,
         replicas=one.replicas,

@@ -27,8 +27,8 @@ MAX_POSITION: Final = 2**31 - 1
 """Largest segment: an index entry has four bytes for a position."""
 
 
-class SegmentFacts(Protocol):
-    """Facts about a segment. The timestamps may read files: they are used only if they matter."""
+class CompactionSegment(Protocol):
+    """A segment as compaction sees it. The timestamps may read files: they are used only if they matter."""
 
     @property
     def base_offset(self) -> int: ...
@@ -58,7 +58,7 @@ class LogFacts(NamedTuple):
     end: int
     cleaned_offset: int
     stable_offset: int
-    segments: Sequence[SegmentFacts]
+    segments: Sequence[CompactionSegment]
 
 
 class DirtyLog(NamedTuple):
@@ -113,7 +113,7 @@ def dirty_log(log: LogFacts, config: LogConfig, now_ms: int) -> DirtyLog | None:
     return found if late_ms > 0 or found.ratio > config.min_cleanable_dirty_ratio else None
 
 
-def _late_ms(dirty: Sequence[SegmentFacts], config: LogConfig, now_ms: int) -> int:
+def _late_ms(dirty: Sequence[CompactionSegment], config: LogConfig, now_ms: int) -> int:
     oldest_ms = now_ms - config.max_compaction_lag_ms
     if oldest_ms <= 0:
         return 0
@@ -123,7 +123,7 @@ def _late_ms(dirty: Sequence[SegmentFacts], config: LogConfig, now_ms: int) -> i
 
 
 def segment_groups(
-    segments: Sequence[SegmentFacts], end_offset: int, segment_bytes: int, index_bytes: int
+    segments: Sequence[CompactionSegment], end_offset: int, segment_bytes: int, index_bytes: int
 ) -> list[SegmentGroup]:
     """Group the segments below `end_offset`, in order, as many together as one segment may hold.
 

@@ -28,7 +28,7 @@ from service.controller_client.broker_lifecycle import (
     Start,
     State,
     Term,
-    Tick,
+    TimePassed,
     Timing,
 )
 
@@ -105,7 +105,7 @@ class Watched:
         due_ms = self.machine.next_deadline_ms
         if due_ms is not None:
             self.now_ms += random.choice((0, 1, 50, max(0, due_ms - self.now_ms), 3_000))
-        self.do(Tick())
+        self.do(TimePassed())
 
 
 def live(seed: int) -> Watched:
@@ -178,4 +178,4 @@ def sound(life: Watched, end_ms: int, until: State) -> None:
             life.do(Published(life.machine.epoch))
         else:
             life.now_ms = life.machine.next_deadline_ms or life.now_ms
-            life.do(Tick())
+            life.do(TimePassed())

@@ -20,7 +20,7 @@ from service.replication.follower_events import (
     Done,
     Effect,
     Fetch,
-    FlushLog,
+    FlushAppended,
     FollowerFetchResponse,
     HoldPartition,
     LeaderOffsets,
@@ -412,7 +412,7 @@ class Broker:
             elif isinstance(effect, BuildLocalStart):
                 self.later(50 * world.random.random(), partial(self._build, leader_id, effect))
             else:
-                assert not isinstance(effect, FlushLog), "no topic here asks for flushes"
+                assert not isinstance(effect, FlushAppended), "no topic here asks for flushes"
                 self._cut(effect)
                 self._do(leader_id, fetcher.done(effect.number, Done.DONE, self.now_ms), {})
 

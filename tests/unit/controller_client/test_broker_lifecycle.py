@@ -31,7 +31,7 @@ from service.controller_client.broker_lifecycle import (
     Start,
     State,
     Term,
-    Tick,
+    TimePassed,
     Timing,
 )
 
@@ -66,7 +66,7 @@ class Life:
         due_ms = self.machine.next_deadline_ms
         assert due_ms is not None
         waited_ms = due_ms - self.now_ms
-        return waited_ms, self.do(Tick(), waited_ms)
+        return waited_ms, self.do(TimePassed(), waited_ms)
 
     def starts(self, epoch: int = 40) -> Life:
         assert self.do(Start()) == [Register()]

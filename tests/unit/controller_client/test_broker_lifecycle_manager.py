@@ -167,9 +167,9 @@ def test_failures_on_the_way_are_told_and_overcome(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.INFO):
         run(scenario())
     text = caplog.text
-    assert "its registration failed: no controller" in text
-    assert "refuses its registration: duplicate_broker_registration" in text
-    assert "refuses its heartbeat: unknown_server_error" in text
+    assert "registration failed: no controller" in text
+    assert "refuses the registration: duplicate_broker_registration" in text
+    assert "refuses the heartbeat: unknown_server_error" in text
     assert "broker 4 is registered with epoch 110" in text
 
 

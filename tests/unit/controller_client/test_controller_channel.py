@@ -132,7 +132,7 @@ def test_a_request_waits_for_a_leader_and_goes_as_soon_as_there_is_one() -> None
         asking = asyncio.create_task(controllers.ask(KEY, "a", timeout_ms=60_000))
         await asyncio.sleep(0.5)
         quorum.now = at(2)
-        controllers.look_again()
+        controllers.leader_changed()
         loop = asyncio.get_running_loop()
         began = loop.time()
         assert await asking == "done"

@@ -17,12 +17,12 @@ from service.controller_client.controller_channel import OutcomeUnknown
 from service.controller_client.forwarding import (
     ANONYMOUS,
     Forwarder,
+    envelope_error,
     read_principal,
-    refused,
-    sealed,
     timeout_of,
     unwrap,
     wrap,
+    wrap_response,
 )
 from service.network.request import RequestContext
 from service.wire.api import (
@@ -88,7 +88,7 @@ class Controller:
         if self.answer is not None:
             return self.answer
         inner = await unwrap(message)
-        return sealed(inner.header, created(*(one.name for one in inner.request.topics)))
+        return wrap_response(inner.header, created(*(one.name for one in inner.request.topics)))
 
     async def catch_up(self) -> None:
         await asyncio.sleep(self.catching_up_s)
@@ -182,7 +182,7 @@ def test_reads_do_not_wait_for_the_image_and_are_safe_to_be_sent_again() -> None
         quorum = response_module(key).DescribeQuorumResponse(
             error_code=0, error_message=None, topics=(), nodes=()
         )
-        controller = Controller(sealed(header, quorum))
+        controller = Controller(wrap_response(header, quorum))
         assert (await forward(controller, message, key)).topics == ()
         assert controller.caught_up == 0
         assert controller.asked[0][2] == ApiKey.DESCRIBE_QUORUM
@@ -196,9 +196,9 @@ def test_reads_do_not_wait_for_the_image_and_are_safe_to_be_sent_again() -> None
         (RequestError(ErrorCode.request_timed_out, "no controller"), ErrorCode.request_timed_out),
         (OutcomeUnknown("its answer was lost"), ErrorCode.request_timed_out),
         (UnsupportedVersion("no envelopes"), ErrorCode.unknown_server_error),
-        (refused(ErrorCode.principal_deserialization_failure), ErrorCode.unknown_server_error),
-        (refused(ErrorCode.cluster_authorization_failed), ErrorCode.unknown_server_error),
-        (refused(ErrorCode.none), ErrorCode.unknown_server_error),
+        (envelope_error(ErrorCode.principal_deserialization_failure), ErrorCode.unknown_server_error),
+        (envelope_error(ErrorCode.cluster_authorization_failed), ErrorCode.unknown_server_error),
+        (envelope_error(ErrorCode.none), ErrorCode.unknown_server_error),
     ],
 )
 def test_what_goes_wrong_is_told_of_every_topic(answer: Any, code: ErrorCode) -> None:
@@ -212,7 +212,7 @@ def test_what_goes_wrong_is_told_of_every_topic(answer: Any, code: ErrorCode) ->
 def test_a_version_that_the_controller_does_not_know_costs_the_client_its_connection() -> None:
     async def scenario() -> None:
         with pytest.raises(UnsupportedRequest, match="CreateTopics version 7"):
-            await forward(Controller(refused(ErrorCode.unsupported_version)), create_topics("a"))
+            await forward(Controller(envelope_error(ErrorCode.unsupported_version)), create_topics("a"))
 
     run_virtually(scenario())
 
@@ -224,7 +224,7 @@ def test_an_inner_answer_that_is_none_never_reaches_the_client() -> None:
 
     async def scenario() -> None:
         for data in (b"", b"\0\0", other, whole[:-3], whole[:6]):
-            envelope = sealed(header, created("a"))
+            envelope = wrap_response(header, created("a"))
             broken = type(envelope)(response_data=data, error_code=ErrorCode.none)
             got = await forward(Controller(broken), create_topics("a"))
             assert got.topics[0].error_code == ErrorCode.unknown_server_error
@@ -339,7 +339,7 @@ def test_bad_envelopes_are_refused_by_name(kind: str) -> None:
 
 def test_not_controller_is_said_on_the_outside() -> None:
     header = parse_request_header(GOOD)
-    envelope = sealed(header, created("a", code=ErrorCode.not_controller))
+    envelope = wrap_response(header, created("a", code=ErrorCode.not_controller))
     assert (envelope.error_code, envelope.response_data) == (ErrorCode.not_controller, None)
 
 

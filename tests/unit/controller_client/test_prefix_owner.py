@@ -75,7 +75,7 @@ def test_the_unfenced_process_of_lowest_id_keeps_the_prefix(quorum: Quorum) -> N
 
 
 def test_processes_are_known_also_after_they_went(quorum: Quorum, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_owner, "MAX_SEEN", 4)
+    monkeypatch.setattr(prefix_owner, "MAX_REMEMBERED", 4)
     node = Node(quorum, 2)
     assert node.house.members() == (UUID(int=1), UUID(int=2), UUID(int=3))
     for incarnation in (11, 12):

@@ -19,7 +19,7 @@ from service.controller_client.remote_log_catalog import (
     batches,
     change_of,
     commits_of,
-    refused,
+    error_response,
     response_of,
     result_of,
 )
@@ -221,7 +221,7 @@ def test_a_barrier_is_an_empty_request_and_ends_when_the_image_is_there() -> Non
         late, _ = catalog_of(all_committed, View(0))
         with pytest.raises(StorageError, match="not reached offset 77"):
             await late.barrier()
-        fenced, _ = catalog_of(refused(ErrorCode.stale_broker_epoch))
+        fenced, _ = catalog_of(error_response(ErrorCode.stale_broker_epoch))
         with pytest.raises(StorageError, match="stale_broker_epoch"):
             await fenced.barrier()
 
@@ -233,8 +233,8 @@ def test_a_barrier_is_an_empty_request_and_ends_when_the_image_is_there() -> Non
     [
         (RequestError(ErrorCode.request_timed_out), StorageError),
         (UnsupportedVersion("Kafka's controller"), StorageError),
-        (refused(ErrorCode.stale_broker_epoch), StorageError),
-        (refused(ErrorCode.invalid_request), RequestError),
+        (error_response(ErrorCode.stale_broker_epoch), StorageError),
+        (error_response(ErrorCode.invalid_request), RequestError),
         (CommitCatalogResponse(error_code=999), StorageError),  # type: ignore[arg-type]
         (response_of([], 5), StorageError),
         (response_of([CatalogResult.COMMITTED] * 2, 5), StorageError),

@@ -47,11 +47,11 @@ def test_a_broker_whose_heartbeats_connection_ends_is_looked_after(tmp_path: Pat
             while not executor.held:
                 await asyncio.sleep(0)
             if ends != "after":
-                side.gone(7)
+                side.connection_ended(7)
             executor.release()
             assert (await unfencing).error_code is ErrorCode.none
             if ends == "after":
-                side.gone(7)
+                side.connection_ended(7)
             assert not controller.image.brokers[2].fenced
             await ticking(controller, clock, clock.monotonic_ms() + 3_000)
             assert controller.image.brokers[2].fenced

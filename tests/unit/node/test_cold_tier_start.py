@@ -65,7 +65,7 @@ def test_and_used_when_the_operator_says_so() -> None:
 
 def test_a_store_that_does_not_know_who_asks_is_one_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
     claim(Closed)
-    assert "object storage does not say whose prefix this is: " in caplog.text
+    assert "the owner of the prefix cannot be read, nothing is copied until it can: " in caplog.text
 
 
 def test_a_node_without_a_store_does_not_load_the_code_of_one() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ import pytest
 from service.base.threads import SystemThreads
 from service.base.turns import TurnTimes
 from service.node import event_loop
-from service.node.event_loop import MOST_EVENTS, LoopWatch, new_loop
+from service.node.event_loop import MOST_EVENTS, LoopWatch, MeasuredSelector, new_loop
 
 
 async def _holds_the_loop(seconds: float) -> None:
@@ -125,3 +126,16 @@ def test_a_thousand_peers_that_ask_at_once_have_their_turns_one_after_the_other(
         runner.run(asked())
     assert sum(in_turn) == 10 * MOST_EVENTS
     assert max(in_turn) <= MOST_EVENTS
+
+
+def test_the_selector_does_not_name_a_turn() -> None:
+    stacks: list[list[str]] = []
+
+    def now() -> float:
+        stacks.append(list(event_loop._functions(sys._getframe())))
+        return 0.0
+
+    with MeasuredSelector(TurnTimes(), now, now) as selector:
+        selector.select(0)
+    assert len(stacks) == 2
+    assert not any("MeasuredSelector" in name for stack in stacks for name in stack)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from service.node.memory_trim import Memory
+from service.node.memory_trim import MemoryTrimmer
 
 MIB = 1 << 20
 
@@ -25,7 +25,9 @@ class Process:
     def __init__(self) -> None:
         self.held, self.free, self.slices, self.trims = 60 * MIB, 0, 0, 0
         self.blocks = 1_000_000
-        self.memory = Memory(lambda: self.held, self.trim, AtOnce(), lambda: self.slices, lambda: self.blocks)
+        self.memory = MemoryTrimmer(
+            lambda: self.held, self.trim, AtOnce(), lambda: self.slices, lambda: self.blocks
+        )
 
     def trim(self) -> None:
         self.trims += 1
@@ -34,36 +36,36 @@ class Process:
     def burst(self, size: int) -> None:
         self.held += size
         self.slices += 100
-        self.memory.look()
+        self.memory.check()
         self.free += size
 
 
 def test_what_a_burst_left_free_is_given_back_when_it_is_over() -> None:
     process = Process()
-    process.memory.look()
+    process.memory.check()
     process.burst(200 * MIB)
     assert process.trims == 0, "the burst is not over"
-    process.memory.look()
+    process.memory.check()
     assert process.trims == 1
     assert process.held == 60 * MIB
 
 
 def test_what_is_in_use_is_not_looked_for_again_and_again() -> None:
     process = Process()
-    process.memory.look()
+    process.memory.check()
     process.held += 100 * MIB
     for _ in range(60):
-        process.memory.look()
+        process.memory.check()
     assert process.trims == 1
 
 
 def test_the_next_burst_is_given_back_as_well() -> None:
     process = Process()
-    process.memory.look()
+    process.memory.check()
     for number in range(1, 4):
         process.burst(100 * MIB)
         for _ in range(12):
-            process.memory.look()
+            process.memory.check()
         assert process.trims == number
         assert process.held == 60 * MIB
 
@@ -71,28 +73,28 @@ def test_the_next_burst_is_given_back_as_well() -> None:
 def test_a_try_while_all_was_in_use_is_not_the_last_one() -> None:
     """The burst waits for a moment, and is answered then."""
     process = Process()
-    process.memory.look()
+    process.memory.check()
     process.held += 200 * MIB
     process.slices += 100
     for _ in range(8):
-        process.memory.look()
+        process.memory.check()
     assert (process.trims, process.held) == (1, 260 * MIB)
     process.free, process.slices = 200 * MIB, 200
     for _ in range(8):
-        process.memory.look()
+        process.memory.check()
     assert (process.trims, process.held) == (2, 60 * MIB)
 
 
 def test_what_is_let_go_of_without_work_is_given_back() -> None:
     """The clients have gone, and what was read for them with them."""
     process = Process()
-    process.memory.look()
+    process.memory.check()
     process.held, process.blocks = 260 * MIB, 3_000_000
     for _ in range(8):
-        process.memory.look()
+        process.memory.check()
     process.free, process.blocks = 200 * MIB, 1_000_000
     for _ in range(8):
-        process.memory.look()
+        process.memory.check()
     assert (process.trims, process.held) == (2, 60 * MIB)
 
 
@@ -100,12 +102,12 @@ def test_what_is_left_of_large_buffers_is_given_back_when_they_have_gone() -> No
     """They are few blocks, and no long work: the try came in the middle of them, and most of it went by
     itself."""
     process = Process()
-    process.memory.look()
+    process.memory.check()
     process.held += 340 * MIB
     for _ in range(8):
-        process.memory.look()
+        process.memory.check()
     assert process.trims == 1
     process.held, process.free = 140 * MIB, 80 * MIB
     for _ in range(8):
-        process.memory.look()
+        process.memory.check()
     assert (process.trims, process.held) == (2, 60 * MIB)

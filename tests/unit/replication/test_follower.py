@@ -20,7 +20,7 @@ from service.replication.follower_events import (
     Done,
     Effect,
     Fetch,
-    FlushLog,
+    FlushAppended,
     FollowerFetchResponse,
     HoldPartition,
     LeaderOffsets,
@@ -70,7 +70,7 @@ class Fetcher:
         return self.answer(fetch, PartitionFetchResponse(tip(), error, **told), *others)  # type: ignore[arg-type]
 
     def done(self, effect: Effect, outcome: Done = Done.DONE) -> tuple[Effect, ...]:
-        assert isinstance(effect, Append | Truncate | Restart | BuildLocalStart | FlushLog)
+        assert isinstance(effect, Append | Truncate | Restart | BuildLocalStart | FlushAppended)
         return self.machine.done(effect.number, outcome, self.now_ms)
 
 
@@ -532,7 +532,7 @@ def test_what_is_not_on_the_device_is_not_told_and_the_others_are_fetched_meanwh
     (append,) = fetcher.is_told(size=100, high_watermark=12)
     fetcher.logs[0].log_end_offset = 14
     (flush,) = fetcher.done(append, Done.UNFLUSHED)
-    assert isinstance(flush, FlushLog)
+    assert isinstance(flush, FlushAppended)
     assert (flush.tip, flush.after_ms) == (tip(), BACKOFF_MS)
     fetch = fetcher.fetch()
     assert (fetch.partitions, fetch.forgotten) == ([], [tip()])
@@ -547,7 +547,7 @@ def test_what_an_earlier_leader_sent_is_on_the_device_before_the_next_one_is_tol
     (flush,) = fetcher.machine.assign(
         tip(), fetcher.logs[0], 6, fetcher.now_ms, is_clean=True, flushes_first=True
     )
-    assert isinstance(flush, FlushLog)
+    assert isinstance(flush, FlushAppended)
     assert flush.after_ms == 0
     assert fetcher.machine.next_fetch(fetcher.now_ms) is None
     fetcher.done(flush)

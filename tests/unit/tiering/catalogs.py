@@ -16,7 +16,7 @@ from service.controller_client.remote_log_catalog import (
     Registration,
     RpcCatalog,
     commits_of,
-    refused,
+    error_response,
     response_of,
 )
 from service.metadata.controller.catalog_control import commit_catalog, remote_log_record
@@ -169,7 +169,7 @@ class Wire:
         header = parse_request_header(frame)
         request = decode_request(header, frame)
         if self._happens():
-            answer = refused(ErrorCode.not_controller)
+            answer = error_response(ErrorCode.not_controller)
         else:
             sender = CatalogSender(request.broker_id, request.broker_epoch)
             commits = commits_of(request, lambda topic_id: "events")
@@ -179,7 +179,7 @@ class Wire:
                     self.catalog.buried.pop(topic_id, None)
                 answer = response_of(results, 5)
             except RequestError as e:
-                answer = refused(e.code)
+                answer = error_response(e.code)
         return memoryview(response_frame(header, answer))[4:]
 
     async def _decide(self, sender: CatalogSender, commits: Sequence[CatalogCommit]) -> list[CatalogResult]:

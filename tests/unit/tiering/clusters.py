@@ -25,7 +25,7 @@ from service.controller_client.remote_log_catalog import (
     Registration,
     RpcCatalog,
     commits_of,
-    refused,
+    error_response,
     response_of,
 )
 from service.metadata.controller.catalog_control import commit_catalog, forget_topics
@@ -224,7 +224,7 @@ class ClusterWire(Wire):
         request = decode_request(header, frame)
         sender = CatalogSender(request.broker_id, request.broker_epoch)
         if self._happens():
-            answer = refused(ErrorCode.not_controller)
+            answer = error_response(ErrorCode.not_controller)
         else:
             try:
                 results, offset = self.catalog.decide_from(
@@ -232,7 +232,7 @@ class ClusterWire(Wire):
                 )
                 answer = response_of(results, offset)
             except RequestError as e:
-                answer = refused(e.code)
+                answer = error_response(e.code)
         return memoryview(response_frame(header, answer))[4:]
 
 

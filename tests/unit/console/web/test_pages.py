@@ -36,7 +36,7 @@ from service.console.web.pages import (
     topic,
     topics,
 )
-from service.console.web.survey import Findings, OrphanObject, TopicSum
+from service.console.web.survey import ExpiredOrphan, Findings, TopicSum
 from service.console.web.tier_layout import BUCKET, DISK, RetentionEdge, TierBlock, TierLayout
 from service.console.web.topic_rows import TopicSummary
 from service.groups.admin_models import CONSUMER, GroupInfo, GroupRow, MemberInfo, PartitionProgress
@@ -158,7 +158,7 @@ def a_bucket(words: str) -> str:
     found = Findings(
         NOW, {words: TopicSum(words, words, 1, 2, 3, 4, 5), "x": TopicSum(words, None)}, listed=5
     )
-    found.orphans, found.orphan_count, found.problems = [OrphanObject(words, 1, 2)], 1, [words]
+    found.orphans, found.orphan_count, found.problems = [ExpiredOrphan(words, 1, 2)], 1, [words]
     found.by_class[words] = 10**9
     found.foreign_objects = 1
     settings = bucket.Settings(1, 2, [words], words, words, [words])
