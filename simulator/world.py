@@ -499,6 +499,7 @@ class SimWorld:
 
     def _written(self, key: str, data: bytes, replaced: bytes | None) -> None:
         """Check T6, T7, T13: versions rise, HEAD names an existing manifest, `topics.json` loses no topic."""
+        self.topics_listed |= key == TOPICS_KEY
         gone = frozenset(topic.topic_id for topic in self.topics if topic.deleted)
         wrong = self.archive.wrong_with_write(key, data, replaced, gone)
         if wrong and not self.bucket_damaged:

@@ -12,9 +12,6 @@ from service.serving.request_host import Broker
 
 log = logging.getLogger(__name__)
 
-_CHECK_US: Final = 30
-"""Cost of checking one partition's oldest segment."""
-
 
 async def retention_loop(broker: Broker) -> None:
     """Apply retention to all partitions every ``log.retention.check.interval.ms``, until it is cancelled.
@@ -39,5 +36,5 @@ async def retention_loop(broker: Broker) -> None:
                     await piece.next_turn()
             except StorageError as e:
                 log.error("retention of %s: %s", tip, e)
-            if piece.charge(_CHECK_US):
+            if piece.is_over():
                 await piece.next_turn()

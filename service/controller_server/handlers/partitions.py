@@ -36,7 +36,7 @@ from service.wire.refusals import refusal
 async def alter(side: ControllerSide, context: RequestContext, request: Any) -> Any:
     """Handle AlterPartition: decide on the ISRs that a leader proposes, or refuse all of them."""
     named = [(topic.topic_id or ZERO_UUID, one) for topic in request.topics for one in topic.partitions]
-    changes = await each_in_slices(_to_alter, named, PARTITION_US)
+    changes = await each_in_slices(_to_alter, named)
     try:
         results = await side.controller.alter_partitions(request.broker_id, request.broker_epoch, changes)
     except RequestError as e:
@@ -131,7 +131,7 @@ async def assign(side: ControllerSide, context: RequestContext, request: Any) ->
         for topic in directory.topics
         for one in topic.partitions
     ]
-    replicas = await each_in_slices(_to_assign, named, PARTITION_US)
+    replicas = await each_in_slices(_to_assign, named)
     try:
         results = await side.controller.assign_replicas(request.broker_id, request.broker_epoch, replicas)
     except RequestError as e:

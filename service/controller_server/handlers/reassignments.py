@@ -32,7 +32,7 @@ async def alter(side: ControllerSide, context: RequestContext, request: Any) -> 
         )
     allows = request.allow_replication_factor_change
     named = ((topic.name, one) for topic in request.topics for one in topic.partitions)
-    changes = await each_in_slices(_to_reassign, named, PARTITION_US)
+    changes = await each_in_slices(_to_reassign, named)
     try:
         results = await side.controller.alter_reassignments(
             changes, allows_factor_change=allows, deadline_ms=side.deadline_ms(timeout_of(request))
@@ -70,7 +70,7 @@ async def list_ongoing(side: ControllerSide, context: RequestContext, request: A
     topics = request.topics
     named = None if topics is None else ((topic.name, topic.partition_indexes) for topic in topics)
     found = await Slice().go_on(list_reassignments(side.image, named))
-    ongoing = iter(await each_in_slices(_ongoing, found, PARTITION_US))
+    ongoing = iter(await each_in_slices(_ongoing, found))
     return listed.ListPartitionReassignmentsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
