@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.client.async_channel import Reachable, was_sent
 from service.client.async_connection import retrieve_exception
+from service.client.node_channel import Reachable, was_sent
 from service.wire.apis import APIS
 
 _LOOKED_AT: Final = 1_000
@@ -44,7 +44,7 @@ class Leaders(Protocol):
 
 
 class Calls(Protocol):
-    """Requests to other nodes; `client.async_channel.Channels` is one, and says what is raised."""
+    """Requests to other nodes; `client.node_channel.Channels` is one, and says what is raised."""
 
     async def call(
         self,

@@ -21,7 +21,7 @@ from service.base.rate_limited_log import RateLimitedLog
 from service.base.slices import Slice
 from service.base.steps import Steps
 from service.base.types import TopicIdPartition
-from service.client.async_channel import Channel, ChannelOptions, Channels
+from service.client.node_channel import Channel, ChannelOptions, Channels
 from service.config.replication import ReplicationConfig
 from service.controller_client.forwarding import Asker
 from service.hot.log import LocalLog

@@ -69,7 +69,7 @@ _BYTES_PER_US: Final = 700
 
 
 class LeaderEndpoint(Protocol):
-    """Connection to the leader; `client.async_channel.Channel` is one."""
+    """Connection to the leader; `client.node_channel.Channel` is one."""
 
     async def versions(self) -> Mapping[int, tuple[int, int]]: ...
     async def call(

@@ -57,7 +57,7 @@ BREAKS_MS: Final = 2_000
 """Least time between breaks of a broker's connection that are handled separately.
 
 Longer than the pauses of a living broker before its heartbeat arrives over another connection: half a second
-in `broker_lifecycle`, a second and a fifth in `client.async_channel`.
+in `broker_lifecycle`, a second and a fifth in `client.node_channel`.
 """
 FIRST_SUSPICION_MS: Final = 50
 SUSPICION_BACKOFF_FACTOR: Final = 4
