@@ -39,15 +39,20 @@ class ControllerResult(Generic[R]):
 NEWEST_US: Final = 1
 
 
-def decided_in_steps(records: Sequence[MetadataRecord], response: R) -> Steps[ControllerResult[R]]:
-    """Decide a user's change as `decided` does, in steps."""
-    if len(records) > MAX_RECORDS_PER_OPERATION:
-        raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
+def newest_frames(records: Sequence[MetadataRecord]) -> Steps[list[Frame]]:
+    """Return the records as frames of their newest versions, in steps."""
     frames = []
     for record in records:
         yield NEWEST_US
         frames.append(newest(record))
-    return ControllerResult(tuple(frames), response)
+    return frames
+
+
+def decided_in_steps(records: Sequence[MetadataRecord], response: R) -> Steps[ControllerResult[R]]:
+    """Decide a user's change as `decided` does, in steps."""
+    if len(records) > MAX_RECORDS_PER_OPERATION:
+        raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
+    return ControllerResult(tuple((yield from newest_frames(records))), response)
 
 
 def decided(records: Iterable[MetadataRecord], response: R) -> ControllerResult[R]:

@@ -65,6 +65,9 @@ class ElectionSettings(NamedTuple):
     """Directories without room; None: not considered."""
 
 
+USUAL_ELECTIONS: Final = ElectionSettings()
+
+
 class Elections:
     """Rules and eligible brokers of one image, looked up once each. For one decision."""
 
