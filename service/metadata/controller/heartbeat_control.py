@@ -131,7 +131,7 @@ def fence_broker(
 def begin_controlled_shutdown(
     image: MetadataImage, broker_id: int, broker_epoch: int, *, settings: ElectionSettings = USUAL_ELECTIONS
 ) -> Steps[ControllerResult[None]]:
-    """Begin a controlled shutdown: the broker's leaderships move to in-sync replicas while it still serves."""
+    """Begin a controlled shutdown: leaderships move to in-sync replicas while the broker still serves."""
     broker = check_epoch(image, broker_id, broker_epoch)
     frames = yield from newest_frames((yield from leave_isrs(image, broker_id, settings)))
     if not broker.in_controlled_shutdown:
