@@ -41,7 +41,10 @@ class Slice:
         await self._queue.next_turn()
 
     async def go_through(self, steps: Generator[None, None, T], step_us: int) -> T:
-        """Run `steps`, each of at most `step_us`, and return their result."""
+        """Run `steps`, each of at most `step_us` µs, over as many turns of the loop as they take.
+
+        Returns their result, and raises what they raise. It can be cancelled between two steps only.
+        """
         while True:
             if self.charge(step_us):
                 await self.next_turn()

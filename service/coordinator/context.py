@@ -61,7 +61,11 @@ _SETTLED_AT_ONCE: Final = 128
 
 
 class RuntimeSettings(NamedTuple):
-    """Present settings of one coordinator."""
+    """Settings of one coordinator, read again for each use: they may change while it runs.
+
+    `linger_ms` is how long a batch waits for more records. After `commit_timeout_ms` a write that is not
+    committed is failed, though it may be committed later.
+    """
 
     linger_ms: int = AT_END_OF_TURN
     commit_timeout_ms: int = 5000

@@ -150,7 +150,7 @@ class ReplicaManager:
 
     def update_brokers(self, image: MetadataImage, changed: Iterable[int]) -> list[TopicIdPartition]:
         """Apply changed brokers of `image`. Returns the led partitions that they have replicas of: call
-        `look` with them after all changes of the same batch."""
+        `reevaluate` with them after all changes of the same batch."""
         found: dict[TopicIdPartition, None] = {}
         for broker_id in changed:
             broker = image.brokers.get(broker_id)

@@ -62,6 +62,8 @@ _FetchChanges = tuple[list[tuple[TopicIdPartition, FetchPartitionData]], list[To
 
 
 class FollowerSettings(NamedTuple):
+    """Delays before retries, in ms."""
+
     backoff_ms: int = 1_000
     """``replica.fetch.backoff.ms``"""
     early_ms: int = 20

@@ -124,7 +124,7 @@ class HeartbeatReceived(NamedTuple):
 
 
 class FencingDecided(NamedTuple):
-    """Decision that fences or unfences the broker."""
+    """Committed decision that fences or unfences the broker."""
 
     broker_id: int
     broker_epoch: int
