@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 
 def fit_to_archive(local: LocalLog, remote: CatalogEntry, end: ArchiveEnd) -> None:
-    """Keep the log, or restart it at the end of the archive that a recovery has taken over.
+    """Keep the log, or restart it at the end of the archive that a recovery has taken over: no archived
+    offset is given to another record (invariant T12).
 
     Raises `CorruptionError` where the archive's end is not what the metadata says, `StorageError` where the
     disk fails.

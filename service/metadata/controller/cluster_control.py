@@ -75,7 +75,7 @@ def register_broker(
         return ControllerResult((newest(again),), existing.epoch)
     records = yield from _shutdown(image, request, existing, is_heard, settings)
     frames = yield from newest_frames(records)
-    epoch = next_offset + len(frames)
+    epoch = next_offset + len(frames)  # the offset of its record, so that epochs rise (invariant B3)
     frames.append(newest(_registration(request, features, epoch, None)))
     return ControllerResult(tuple(frames), epoch, is_atomic=False)
 
@@ -89,9 +89,10 @@ def _shutdown(
 ) -> Steps[list[PartitionChangeRecord]]:
     """Decide the partition changes that end the last process with this id.
 
-    After a clean shutdown the broker has everything that it acknowledged. It stays in an ISR of which no
-    other member has sent a heartbeat: they may all have died at once. If it left, only they could lead, and
-    they may never come back. Without it nothing is committed, so living members wait until it has caught up.
+    After a clean shutdown the broker has everything that it acknowledged (invariant P16). It stays in an ISR
+    of which no other member has sent a heartbeat: they may all have died at once. If it left, only they could
+    lead, and they may never come back. Without it nothing is committed, so living members wait until it has
+    caught up.
     """
     broker_id = request.broker_id
     is_clean = existing is not None and existing.epoch == request.previous_epoch
@@ -179,7 +180,7 @@ def register_controller(image: MetadataImage, request: RegisterController) -> Co
 
 def check_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
     """Return the registration of this broker process; `RequestError` where it was replaced or never
-    registered."""
+    registered: what an earlier process asked for counts for nothing (invariant B4)."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise RequestError(
