@@ -61,11 +61,7 @@ _SETTLED_AT_ONCE: Final = 128
 
 
 class RuntimeSettings(NamedTuple):
-    """Settings of one coordinator, read again for each use: they may change while it runs.
-
-    `linger_ms` is how long a batch waits for more records. After `commit_timeout_ms` a write that is not
-    committed is failed, though it may be committed later.
-    """
+    """Settings of one coordinator, read for each use. A write not committed in `commit_timeout_ms` fails."""
 
     linger_ms: int = AT_END_OF_TURN
     commit_timeout_ms: int = 5000

@@ -245,7 +245,7 @@ class Life:
             for number, old in topic.partitions.items():
                 new = self.image.partition(topic.id, number)
                 assert new is not None
-                assert electable(old) == electable(new), f"{topic.name}-{number}: {old} becomes {new}"
+                assert electable(old) == electable(new), f"P17: {topic.name}-{number}: {old} becomes {new}"
                 self.kept += not old.isr and bool(electable(old))
 
     def isr(self, broker: int) -> None:
