@@ -59,7 +59,8 @@ def test_every_setting_of_a_topic_is_a_key_and_the_other_way_round() -> None:
     fields = {field.name for field in dataclasses.fields(LogConfig)}
     keys = {*TOPIC_KEYS, *(key.name for key in CLUSTER_TOPIC)}
     assert fields == {name.replace(".", "_") for name in keys} - {"internal_segment_bytes", "preallocate"}
-    assert parse_value(TOPIC_KEYS["preallocate"], "false") is False  # the only value, so that no log has to know it
+    # The only value, so that no log has to know it.
+    assert parse_value(TOPIC_KEYS["preallocate"], "false") is False
     with pytest.raises(ConfigError, match="segments grow as they are written"):
         parse_value(TOPIC_KEYS["preallocate"], "true")
     for name, key in TOPIC_KEYS.items():
