@@ -21,7 +21,7 @@ from typing import Final
 from service.base.clock import SystemClock
 from service.base.threads import SystemThreads
 from service.base.types import TopicIdPartition
-from service.client.async_channel import Channel, ChannelOptions
+from service.client.node_channel import Channel, ChannelOptions
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo

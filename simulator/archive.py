@@ -11,8 +11,8 @@ from service.base.errors import CorruptionError, FirnError
 from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
 from service.inspect.head_repair import HeadRepair, Unrepairable
-from service.inspect.orphans import PartitionOrphans, Skipped, delete_orphans, find_orphans
 from service.inspect.repair import carry_out, find_repairs
+from service.inspect.sweep import PartitionOrphans, Skipped, delete_orphans, find_orphans
 from service.remote.format.keys import (
     CLUSTER_KEY,
     TOPICS_KEY,

@@ -98,7 +98,7 @@ class PartitionModel:
     def acknowledge(self, base_offset: int, values: Sequence[bytes], timestamp_ms: int) -> None:
         if self.was_unclean:
             return
-        if base_offset < self.archived_below:
+        if base_offset < self.archived_below:  # T12
             raise Violation(
                 f"{self}: offset {base_offset} was given out again, the bucket holds those below "
                 f"{self.archived_below}"
@@ -175,7 +175,7 @@ class PartitionModel:
             return
         if log_start < self.log_start:
             raise Violation(f"{self}: its log start went back from {self.log_start} to {log_start}")
-        if log_start < self.deleted_below:
+        if log_start < self.deleted_below:  # L4
             raise Violation(
                 f"{self}: deleted up to {self.deleted_below}, as acknowledged, and begins at {log_start}"
             )
@@ -255,7 +255,7 @@ class PartitionModel:
 
     def _nothing_refused(self, found: dict[int, Record]) -> None:
         for offset, record in found.items():
-            if record.value in self.refused:
+            if record.value in self.refused:  # L1
                 why = self.refused[record.value]
                 raise Violation(f"{self}: {brief(record.value)} was refused ({why}) and is at {offset}")
             if record.value not in self.sent:

@@ -36,7 +36,7 @@ class HistogramSnapshot(NamedTuple):
 
     @property
     def observed(self) -> int:
-        """Number of values."""
+        """Number of observed values."""
         return sum(self.counts)
 
     def quantile(self, share: float) -> float:

@@ -190,7 +190,7 @@ class Timeline(Generic[K, V]):
     @overload
     def committed(self, key: K, default: D) -> V | D: ...
     def committed(self, key: K, default: object = None) -> object:
-        """Return the value of `key` at the committed offset."""
+        """Return the value of `key` at the committed offset; `default` where it had none."""
         if self._oldest is not None:
             change = self._oldest.get(key)
             if change is not None:

@@ -135,7 +135,7 @@ def _moving(found: Sequence[ReassignmentInfo]) -> list[str]:
 
 
 def numbers(nodes: Iterable[int]) -> str:
-    """Return `1,2,3`, or `-`."""
+    """Return ids as `1,2,3`; `-` for none."""
     return ",".join(map(str, nodes)) or NOTHING
 
 

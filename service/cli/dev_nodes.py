@@ -204,6 +204,7 @@ class Roster:
 
     @property
     def living(self) -> tuple[int, ...]:
+        """Ids of the nodes whose end was not noted yet."""
         return tuple(self._living)
 
     def note_line(self, node_id: int, line: str) -> list[str]:

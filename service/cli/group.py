@@ -107,7 +107,7 @@ def format_group(info: GroupInfo) -> list[str]:
 
 
 def format_partitions(partitions: Partitions) -> str:
-    """Return text like `flights-0,1,2 other-5`."""
+    """Return text like `flights-0,1,2 other-5`; `-` for none."""
     return " ".join(f"{topic}-{','.join(map(str, numbers))}" for topic, numbers in partitions) or "-"
 
 

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
     from service.base.world import system_world
     from service.config.tables import store_url_problem
-    from service.inspect.orphans import Skipped, delete_orphans, find_orphans
+    from service.inspect.sweep import Skipped, delete_orphans, find_orphans
     from service.remote.stores.errors import StoreRefused, raise_of_the_store
     from service.remote.stores.obstore_store import open_store
     from service.tiering.store_clock import StoreClock

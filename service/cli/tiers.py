@@ -119,6 +119,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print the tiers of a topic, with ``--watch`` until Ctrl-C; the exit code is 0, errors are raised."""
     first = True
     while True:
         tiers = collect(

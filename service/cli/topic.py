@@ -64,6 +64,7 @@ def add_bootstrap_option(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> int:
+    """Parse an argument of 1 to 2^31 - 1; `ArgumentTypeError` for any other text."""
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**31:
         raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
     return int(text)

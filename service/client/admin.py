@@ -178,7 +178,10 @@ class Cluster:
         return {name: {c.name: c.value for c in configs} for name, configs in zip(names, found, strict=True)}
 
     def entries(self, resource_type: int, name: str) -> list[ConfigEntry]:
-        """Return every key of a topic or of a broker (by its id), with documentation, sorted by name."""
+        """Return every key of a topic or of a broker (by its id), with documentation, sorted by name.
+
+        Raises `RequestError` for an unknown topic, `StorageError` for an unknown broker.
+        """
         client = self.client(int(name)) if resource_type == BROKER_RESOURCE else self._first
         (configs,) = self._configs(client, resource_type, (name,), None, with_documentation=True)
         return sorted(

@@ -27,7 +27,7 @@ _AT_ONCE_ELEMENTS: Final = 256
 
 
 class PeerFailed(ConnectionError):
-    """The peer's bytes make no sense, or are more than are taken."""
+    """The peer sent bytes that cannot be parsed, a response beyond the limit, or refused the login."""
 
 
 def garbage_from(name: str, error: WireError) -> PeerFailed:

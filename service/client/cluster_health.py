@@ -165,6 +165,7 @@ class BrokerLoad(NamedTuple):
 
     @property
     def follows(self) -> int:
+        """Number of its replicas that it does not lead."""
         return self.replicas - self.leads
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from service.config.keys import ConfigKey, ConfigSource, ConfigType, to_text
+from service.config.parsing import parse_value
 from service.config.settings import BrokerConfig, topic_values
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS
 from service.config.tables.groups import GROUP
@@ -114,7 +115,7 @@ def _broker_value(key: ConfigKey, broker: BrokerConfig) -> str | None:
         return ",".join(str(path) for path in broker.log_dirs)
     for level in (broker.dynamic, broker.dynamic_default, broker.static):
         if key.name in level:
-            return to_text(key.parse(level[key.name]))
+            return to_text(parse_value(key, level[key.name]))
     return to_text(key.default)
 
 

@@ -33,7 +33,7 @@ _DIFFERENCES = """What differs from Kafka:
 
 
 def markdown() -> str:
-    """Return the whole document."""
+    """Return the whole text of docs/configuration.md."""
     parts = [_HEAD, _DIFFERENCES]
     parts.append("## Node\n\nKeys marked * can be altered while the node runs.\n\n")
     parts.append(_table(BROKER_KEYS.values()))

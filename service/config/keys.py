@@ -6,9 +6,7 @@ configuration y: Value must be at least 1`), which users of Kafka know.
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -17,8 +15,6 @@ from service.base.errors import ConfigError
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
-
-_DOUBLE: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?", re.ASCII)
 
 Value = bool | int | float | str | tuple[str, ...] | None
 
@@ -78,50 +74,6 @@ class ConfigKey:
     static: bool = True
     internal: bool = False
 
-    def parse(self, text: str) -> Value:
-        """Return the typed value of `text`; raise `ConfigError` with Kafka's text if it is invalid."""
-        value = self._parse_type(text.strip(), text)
-        if self.one_of and isinstance(value, tuple):
-            value = tuple(dict.fromkeys(value))  # duplicates are dropped, as in Kafka
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            if self.at_least is not None and value < self.at_least:
-                raise invalid(self.name, value, f"Value must be at least {self.at_least}")
-            if self.at_most is not None and value > self.at_most:
-                raise invalid(self.name, value, f"Value must be no more than {self.at_most}")
-        if self.one_of:
-            for item in value if isinstance(value, tuple) else (str(value),):
-                if item not in self.one_of:
-                    raise invalid(self.name, item, f"String must be one of: {', '.join(self.one_of)}")
-        if self.check is not None and (reason := self.check(text.strip())) is not None:
-            shown = f"[{', '.join(value)}]" if isinstance(value, tuple) else text
-            raise invalid(self.name, shown, reason)
-        return value
-
-    def _parse_type(self, text: str, original: str) -> Value:
-        match self.type:
-            case ConfigType.BOOLEAN:
-                if text.lower() not in ("true", "false"):
-                    raise invalid(self.name, original, "Expected value to be either true or false")
-                return text.lower() == "true"
-            case ConfigType.INT | ConfigType.LONG:
-                limit = INT_MAX if self.type is ConfigType.INT else LONG_MAX
-                # int() alone also accepts "1_000" and digits of other scripts
-                digits = text[1:] if text[:1] in ("-", "+") else text
-                number = (
-                    int(text) if digits.isascii() and digits.isdigit() and len(digits) < 40 else limit + 1
-                )
-                if not -limit - 1 <= number <= limit:
-                    raise invalid(self.name, original, f"Not a number of type {self.type.name}")
-                return number
-            case ConfigType.DOUBLE:
-                if not _DOUBLE.fullmatch(text):
-                    raise invalid(self.name, original, f"Not a number of type {self.type.name}")
-                return float(text)
-            case ConfigType.LIST:
-                return tuple(part.strip() for part in text.split(",")) if text else ()
-            case ConfigType.STRING:
-                return text
-
     def valid_values(self) -> str:
         """Return the bounds in Kafka's notation, "" if every value of the type is valid."""
         if self.one_of:
@@ -147,9 +99,3 @@ def to_text(value: Value) -> str | None:
     if isinstance(value, float):
         return str(value).upper().replace("E+", "E")  # as Java writes it
     return ",".join(value) if isinstance(value, tuple) else str(value)
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'log.segment.bytes'?`` for the closest known name, or ""."""
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
-    return f"; did you mean '{close[0]}'?" if close else ""

@@ -1,13 +1,18 @@
-"""Parser of properties into typed values, key by key, which reports all errors at once. [P]"""
+"""Parser of properties into typed values, which checks type and bounds of each and reports all errors. [P]"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from service.base.errors import ConfigError
-from service.config.keys import ConfigKey, Value, did_you_mean
+from service.config.keys import INT_MAX, LONG_MAX, ConfigKey, ConfigType, Value, invalid
 from service.config.tables import TOPIC_KEYS, refusal
 from service.config.tables.kafka_defaults import INTERNAL_TUNING, KAFKA_DEFAULTS
+
+_DOUBLE: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?", re.ASCII)
 
 
 def parse(
@@ -31,10 +36,55 @@ def parse(
             )
             continue
         try:
-            values[name] = keys[name].parse(text)
+            values[name] = parse_value(keys[name], text)
         except ConfigError as e:
             problems.append(str(e))
     return values
+
+
+def parse_value(key: ConfigKey, text: str) -> Value:
+    """Return the typed value of `text`; raise `ConfigError` with Kafka's text if its type or a bound is
+    wrong."""
+    value = _parse_type(key, text.strip(), text)
+    if key.one_of and isinstance(value, tuple):
+        value = tuple(dict.fromkeys(value))  # duplicates are dropped, as in Kafka
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if key.at_least is not None and value < key.at_least:
+            raise invalid(key.name, value, f"Value must be at least {key.at_least}")
+        if key.at_most is not None and value > key.at_most:
+            raise invalid(key.name, value, f"Value must be no more than {key.at_most}")
+    if key.one_of:
+        for item in value if isinstance(value, tuple) else (str(value),):
+            if item not in key.one_of:
+                raise invalid(key.name, item, f"String must be one of: {', '.join(key.one_of)}")
+    if key.check is not None and (reason := key.check(text.strip())) is not None:
+        shown = f"[{', '.join(value)}]" if isinstance(value, tuple) else text
+        raise invalid(key.name, shown, reason)
+    return value
+
+
+def _parse_type(key: ConfigKey, text: str, original: str) -> Value:
+    match key.type:
+        case ConfigType.BOOLEAN:
+            if text.lower() not in ("true", "false"):
+                raise invalid(key.name, original, "Expected value to be either true or false")
+            return text.lower() == "true"
+        case ConfigType.INT | ConfigType.LONG:
+            limit = INT_MAX if key.type is ConfigType.INT else LONG_MAX
+            # int() alone also accepts "1_000" and digits of other scripts
+            digits = text[1:] if text[:1] in ("-", "+") else text
+            number = int(text) if digits.isascii() and digits.isdigit() and len(digits) < 40 else limit + 1
+            if not -limit - 1 <= number <= limit:
+                raise invalid(key.name, original, f"Not a number of type {key.type.name}")
+            return number
+        case ConfigType.DOUBLE:
+            if not _DOUBLE.fullmatch(text):
+                raise invalid(key.name, original, f"Not a number of type {key.type.name}")
+            return float(text)
+        case ConfigType.LIST:
+            return tuple(part.strip() for part in text.split(",")) if text else ()
+        case ConfigType.STRING:
+            return text
 
 
 def effective(properties: Mapping[str, str]) -> dict[str, str]:
@@ -60,3 +110,9 @@ def _has_no_effect(name: str, text: str) -> bool:
         return True
     default = KAFKA_DEFAULTS.get(name)
     return default is not None and text.strip().lower() == default.lower()
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'log.segment.bytes'?`` for the closest known name, or ""."""
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
+    return f"; did you mean '{close[0]}'?" if close else ""

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from service.base.errors import ConfigError
 from service.config.cluster import ClusterConfig, read_cluster
-from service.config.keys import LONG_MAX, Value, did_you_mean, invalid
+from service.config.keys import LONG_MAX, Value, invalid
 from service.config.listeners import Listener
-from service.config.parsing import effective, parse
+from service.config.parsing import did_you_mean, effective, parse, parse_value
 from service.config.replication import ReplicationConfig, read_replication
 from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
@@ -343,7 +343,7 @@ def topic_values(overrides: Mapping[str, str], broker: BrokerConfig) -> dict[str
             hint = f": {reason}" if reason else did_you_mean(name, TOPIC_KEYS)
             raise ConfigError(f"Unknown topic config name: {name}{hint}")
     values = dict(broker.topic_defaults)
-    values.update((name, TOPIC_KEYS[name].parse(text)) for name, text in overrides.items())
+    values.update((name, parse_value(TOPIC_KEYS[name], text)) for name, text in overrides.items())
     return values
 
 

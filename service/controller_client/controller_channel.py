@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.client.async_channel import Reachable, was_sent
 from service.client.async_connection import retrieve_exception
+from service.client.node_channel import Reachable, was_sent
 from service.wire.apis import APIS
 
 _MAX_CHECKED: Final = 1_000
@@ -45,7 +45,7 @@ class Leaders(Protocol):
 
 
 class Calls(Protocol):
-    """Requests to other nodes, with the errors of `client.async_channel.Channels`, which is one."""
+    """Requests to other nodes; `client.node_channel.Channels` is one, and says what is raised."""
 
     async def call(
         self,

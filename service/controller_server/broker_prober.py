@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from service.base.backoff import backoff
-from service.client.async_channel import Reachable, is_refused
+from service.client.node_channel import Reachable, is_refused
 from service.metadata.controller.broker_sessions import ProbeOutcome
 from service.metadata.image import BrokerImage
 

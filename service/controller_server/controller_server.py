@@ -17,7 +17,7 @@ from service.base.errors import RequestError, StorageError
 from service.base.threads import Threads
 from service.base.turns import TurnTimes
 from service.base.world import World
-from service.client.async_channel import ChannelOptions, Channels
+from service.client.node_channel import ChannelOptions, Channels
 from service.config.listeners import Listener
 from service.config.settings import BrokerConfig
 from service.controller_client import lifecycle_messages

@@ -59,7 +59,7 @@ _SETTLED_AT_ONCE: Final = 128
 
 
 class RuntimeSettings(NamedTuple):
-    """Present settings of one coordinator."""
+    """Settings of one coordinator, read for each use. A write not committed in `commit_timeout_ms` fails."""
 
     linger_ms: int = AT_END_OF_TURN
     commit_timeout_ms: int = 5000

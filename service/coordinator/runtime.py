@@ -169,8 +169,8 @@ class Runtime(Generic[S]):
     # -- leadership
 
     def elected(self, partition: int, leader_epoch: int) -> None:
-        """Load the partition, which this node leads now. An epoch that is not newer changes nothing, except
-        after a failed load."""
+        """Begin to load the partition, which this node leads now; an earlier leadership of it ends. An epoch
+        that is not newer changes nothing, except that a failed load begins again."""
         led = self._led.get(partition)
         if self._is_closed or (
             led is not None

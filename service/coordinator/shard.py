@@ -6,6 +6,9 @@ decision's records at once, at the offsets that they will have, and carries out 
 last record; without records, when all writes before it are committed. If the write fails, the runtime reverts
 the timeline, sends the error instead of the response and replies, and calls `Shard.written`.
 
+So what the log says is changed by replay alone (invariant G1), and nobody is told what is not committed
+(invariant G2).
+
 Volatile state (members that wait in a rebalance, ends of sessions) is not in the timeline. Events change it;
 `Shard.replay` never does, except that it may drop the volatile state of what it removes.
 """

@@ -3,7 +3,7 @@
 An offset expires at the time that its commit named; if it named none, ``offsets.retention.minutes`` after its
 group became empty, or after the commit if the group never had members, or if a stable group is no longer
 subscribed to the topic. It does not expire while a transaction commits there or the group is subscribed. An
-empty group is deleted with its last offset (Kafka `cleanupExpiredOffsets`).
+empty group is deleted with its last offset (Kafka `cleanupExpiredOffsets`). All of it is invariant G5.
 
 There may be many groups: a scan goes through them in steps and returns pieces of bounded size, each of which
 is checked again when it is decided.

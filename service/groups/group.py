@@ -48,13 +48,15 @@ class Group(Protocol):
         """
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Check that the member may read offsets. Raises `RequestError`."""
+        """Check that the member may read offsets; a classic group lets everybody. Raises `RequestError`
+        UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION."""
 
     def check_offset_delete(self) -> None:
-        """Check that single offsets may be deleted. Raises `RequestError`."""
+        """Check that it is known which topics members read, so that offsets of others may be deleted. Raises
+        `RequestError` NON_EMPTY_GROUP."""
 
     def check_delete(self) -> None:
-        """Check that the group may be deleted. Raises `RequestError`."""
+        """Check that the group may be deleted: it is empty. Raises `RequestError` NON_EMPTY_GROUP."""
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Return whether the group is, or may be, subscribed to the topic."""

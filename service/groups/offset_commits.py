@@ -227,7 +227,8 @@ def is_of_another_topic(position: OffsetAndMetadata, topic_id: UUID | None) -> b
     exist.
 
     Topic names are reused, topic ids are not: an offset of a deleted topic does not apply to the topic
-    created under its name since. An offset without a topic id applies to any topic of that name.
+    created under its name since (invariant G6). An offset without a topic id applies to any topic of that
+    name.
     """
     return position.topic_id is not None and position.topic_id != topic_id
 

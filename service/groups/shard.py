@@ -246,7 +246,10 @@ class GroupShard:
         )
 
     def delete_offsets(self, request: KnownDelete) -> CoordinatorResult[Any]:
-        """Delete offsets. Raises `RequestError`."""
+        """Delete offsets of topics that the group is not subscribed to; others get GROUP_SUBSCRIBED_TO_TOPIC.
+
+        Raises `RequestError` GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+        """
         tombstones, response = offset_commits.delete(request, self.view(request.group_id), self.offsets)
         self.metrics.offset_deletions += len(tombstones)
         return CoordinatorResult(response, tombstones)

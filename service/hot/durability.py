@@ -30,7 +30,8 @@ _WRITTEN_AT_ONCE: Final = 500
 
 
 class Latch:
-    """Failure of a log directory's device. Set from any thread, never reset.
+    """Failure of a log directory's device, after which it gets no checkpoint (invariant L5). Set from any
+    thread, never reset.
 
     `on_failure` is called at once, on the thread that met the failure.
     """
@@ -111,7 +112,8 @@ class Durability:
 
     def settle_cut(self, segment: Segment) -> None:
         """Make the size of a truncated active segment durable before another segment begins where it ends: a
-        tail that a power loss brings back would overlap that. Blocks, unless a flush has done it since."""
+        tail that a power loss brings back would overlap that (invariant L2). Blocks, unless a flush has done
+        it since."""
         if not self.is_cut:
             return
         self._latch.check()

@@ -72,7 +72,8 @@ class LeaderEpochs:
         self._dir = directory
 
     def begin(self, epoch: int, start_offset: int) -> None:
-        """Begin a later `epoch` at `start_offset`; `assign` writes the file before the first record."""
+        """Begin a later `epoch` at `start_offset`, with or without a record of it (invariant P10); `assign`
+        writes the file before the first record."""
         if epoch > (self._epochs[-1] if self._epochs else NO_LEADER_EPOCH):
             self._know(self._with(epoch, start_offset))
 

@@ -79,7 +79,7 @@ class KeptEnds:
             self.before[topic_id, number - 1] = KeptEnd(*end)
 
     def reset(self) -> None:
-        """Drop all ends, and start with an empty block. Without memory nothing is kept."""
+        """Drop all ends, and start with an empty block. Nothing is kept where no memory can be had for it."""
         self.epoch = NO_EPOCH
         self.before.clear()
         self._slots.clear()

@@ -96,7 +96,7 @@ class LogAppender:
             self._assign_epoch(leader_epoch, offset)
         stamp(data, 0, offset, leader_epoch)
         segments = state.segments
-        try:
+        try:  # invariant L1: where this raises, the batch is not in the log; behind it nothing raises
             segments.active.append(data, last_offset, max_timestamp)
         except DiskError as e:
             self._write_failed(segments.active, e)
@@ -158,6 +158,7 @@ class LogAppender:
         return self.roll(end if last_offset - end <= MAX_RELATIVE_OFFSET else offset)
 
     def _assign_epoch(self, leader_epoch: int, offset: int) -> None:
+        """Write a new epoch to its file, before a batch has it (invariant L6)."""
         if leader_epoch >= 0 and self.state.epochs.assign(leader_epoch, offset):
             self._durability.note(self.state.epochs.path)
 

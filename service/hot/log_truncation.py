@@ -103,7 +103,8 @@ class LogTruncation:
         return producers
 
     def truncate_to(self, offset: int, producers: ProducerStates | None = None) -> int:
-        """Drop all batches that reach to `offset` or beyond; returns the new end of the log.
+        """Drop all batches that reach to `offset` or beyond; returns the new end of the log, which falls by
+        this and by `restart_at` alone (invariant P8).
 
         `producers`: the result of `producers_at`; computed here if None. A batch that contains `offset` is
         dropped whole, and so is a gap: the end may be lower than `offset`. Below the local start the whole

@@ -213,6 +213,7 @@ class ProducerStates:
         self.end_offset = end_offset
 
     def clear(self, end_offset: int) -> None:
+        """Forget all producers; what was forgotten lies below `end_offset`."""
         self._entries.clear()
         self.end_offset = end_offset
 

@@ -32,7 +32,8 @@ class ReadResult(NamedTuple):
 
 
 class LogReader:
-    """Finds slices, and caches where the last ones ended: the next reads of those consumers begin there."""
+    """Reader of slices of a log's files. It caches where the last slices ended, as the next reads of those
+    consumers begin there."""
 
     __slots__ = ("_places", "_segments", "_state")
 

@@ -154,7 +154,8 @@ class AnnouncedRestart(NamedTuple):
 def announce_restart(
     disk: Disk, directory: Path, offset: int, log_start_offset: int, epochs: Sequence[tuple[int, int]]
 ) -> None:
-    """Note durably that the log begins anew: the next opening finishes it, however far it has come."""
+    """Note durably that the log begins anew (invariant L7): the next opening finishes it, however far it has
+    come."""
     lines = [f"{offset} {log_start_offset} {len(epochs)}", *(f"{epoch} {start}" for epoch, start in epochs)]
     write_checkpoint(disk, directory / RESTART, lines)
 
@@ -382,7 +383,8 @@ class _Loader:
         self._drop(self._segments[slot:])
 
     def _cut(self, slot: int, end_offset: int, problem: Problem) -> bool:
-        """Cut a torn tail; `CorruptionError` if it is none. Return whether the log ends there."""
+        """Cut a torn tail; `CorruptionError` if it is none (invariant L3). Return whether the log ends
+        there."""
         segment, known = self._segments[slot], self.known
         if known.clean or end_offset < known.recovery_point:
             raise CorruptionError(f"{problem.why}; it had been on disk for good")

@@ -9,9 +9,9 @@ Kafka `UnifiedLog.deleteOldSegments`: from the oldest segment on, as long as one
 3. its greatest timestamp is older than the limit.
 
 and never a segment that reaches to the high watermark or beyond, nor, where segments are copied to the
-bucket, one that the bucket does not wholly hold: unless rule 1 deletes it, or it is beyond the total
-retention of both tiers whatever the bucket holds, and the bucket does not take it (`OVERDUE_MS`). The active
-segment is rolled before its own deletion.
+bucket, one that the bucket does not wholly hold (invariant T5): unless rule 1 deletes it, or it is beyond the
+total retention of both tiers whatever the bucket holds, and the bucket does not take it (`OVERDUE_MS`). The
+active segment is rolled before its own deletion.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Deletion of segments at the front of a log: retention, DeleteRecords, and the local start of a tiered log.
 
-A deletion takes three steps, so that no failure leaves a hole: the start moves in memory, a checkpoint makes
-it durable, and only then the files are unlinked, oldest first (`deletion_queue`). A start in between finds
-the files as they were, or drops them by the durable start.
+A deletion takes three steps, so that no failure leaves a hole (invariant L4): the start moves in memory, a
+checkpoint makes it durable, and only then the files are unlinked, oldest first (`deletion_queue`). A start in
+between finds the files as they were, or drops them by the durable start.
 """
 
 from __future__ import annotations

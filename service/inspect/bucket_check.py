@@ -64,7 +64,10 @@ class CheckStep(NamedTuple):
 
 @dataclass(slots=True)
 class Unfinished:
-    """The multipart uploads of a bucket, through boto3's `client`: obstore cannot list them."""
+    """Multipart uploads that the check begins and aborts, through boto3's `client`: obstore cannot list them.
+
+    Keys are those below the prefix. Errors are those of a store (`translated`).
+    """
 
     client: Any
     address: S3Address
@@ -80,6 +83,7 @@ class Unfinished:
         self._ids[key] = begun["UploadId"]
 
     def are_listed(self, key: str) -> bool:
+        """Return whether the bucket's listing has an unfinished upload of `key`."""
         with translated(key):
             page = self.client.list_multipart_uploads(
                 Bucket=self.address.bucket, Prefix=self._full(PROBE_PREFIX)
@@ -87,6 +91,7 @@ class Unfinished:
         return any(upload["Key"] == self._full(key) for upload in page.get("Uploads", ()))
 
     def abort(self, key: str) -> None:
+        """Abort the upload that `begin` began for `key`; `KeyError` where it began none."""
         with translated(key):
             self.client.abort_multipart_upload(
                 Bucket=self.address.bucket, Key=self._full(key), UploadId=self._ids[key]

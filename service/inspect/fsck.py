@@ -6,7 +6,8 @@ checksum, and every batch: checksum, order of offsets, leader epochs, counts, le
 claimed. HEADs, topics and `topics.json` are compared with the newest copy of the metadata, which may be older
 than any of them. Objects that no manifest names are listed as orphans. Reads are ranges of a few MiB (or one
 block where that is larger); listings and chains are walked side by side, so memory does not grow with the
-bucket. Nodes may write meanwhile: an error is checked again before it counts.
+bucket. Nodes may write meanwhile: an error is checked again before it counts, so that a bucket is clean at
+any moment (invariant T10).
 """
 
 from __future__ import annotations

@@ -98,6 +98,7 @@ class FsckReport:
         self.errors = left
 
     def note(self, where: str, what: str) -> None:
+        """Add what is worth a line and is no error; beyond `MAX_LISTED` notes it is dropped."""
         if len(self.notes) < MAX_LISTED:
             self.notes.append(Finding(where, what))
 

@@ -18,7 +18,10 @@ _T = TypeVar("_T")
 
 
 class ReadableStore:
-    """An `ObjectStore` whose reads raise `CorruptionError` where one object is refused."""
+    """An `ObjectStore` over another one, whose reads raise `CorruptionError` where one object is refused.
+
+    Listings and writes are those of the other one.
+    """
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store

@@ -116,7 +116,7 @@ class Publication:
         self._begin_catching_up()
 
     def commit(self, high_watermark: int) -> None:
-        """Publish everything below `high_watermark`."""
+        """Publish everything below `high_watermark`, and nothing beyond it (invariant B1)."""
         self._high_watermark = high_watermark
         if self._catching_up is None and not self._publish_proposed():
             self._begin_catching_up()

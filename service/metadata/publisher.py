@@ -401,8 +401,8 @@ class Publisher:
         return self._quorum
 
     async def committed(self, offset: int) -> None:
-        """Wait until the image includes `offset`, and this node has applied it. Raises `StorageError` where
-        it never will."""
+        """Wait until the image includes `offset`, and this node has applied it: its heartbeats name no other
+        (invariant B2). Raises `StorageError` where it never will."""
         await self._opened().reached(offset)
 
     async def published(self, offset: int) -> None:

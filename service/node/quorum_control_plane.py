@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import ConfigError, RequestError, StorageError
 from service.base.turns import TurnTimes
 from service.base.world import World
-from service.client.async_channel import ChannelOptions, Channels
+from service.client.node_channel import ChannelOptions, Channels
 from service.config.cluster import ClusterConfig, QuorumConfig
 from service.config.listeners import PLAINTEXT
 from service.config.settings import BrokerConfig

@@ -78,7 +78,10 @@ class WatchedPartition(Protocol):
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the next epoch, as clients count it."""
+    """Return the epoch of a session's next request, as clients count it (Kafka ``FetchMetadata.nextEpoch``).
+
+    After the last 31-bit number comes 1, as 0 begins a session; a negative epoch stays `FINAL_EPOCH`.
+    """
     if epoch < 0:
         return FINAL_EPOCH
     return 1 if epoch == _LAST_EPOCH else epoch + 1

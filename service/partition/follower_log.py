@@ -78,7 +78,8 @@ class LocalFollowerLog:
         return True
 
     def end_offset_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """Return the end of the epoch, even if the log's files have failed: changes of it detect that."""
+        """Return (largest known epoch at or below `leader_epoch`, its end offset), (-1, -1) if there is none,
+        even if the log's files have failed: changes of the log detect that."""
         return self._log.epochs.end_offset_for(leader_epoch, self._log.log_end_offset)
 
     def append(self, data: memoryview, run: BatchScan) -> None:

@@ -89,7 +89,8 @@ class UnifiedLog:
     def read(
         self, offset: int, max_bytes: int, end_offset: int, *, min_one: bool, cold_bytes: int = sys.maxsize
     ) -> LogRead:
-        """Return up to `max_bytes` bytes from the batch that holds `offset`, ending before `end_offset`.
+        """Return up to `max_bytes` bytes from the batch that holds `offset`, ending before `end_offset`: for
+        a consumer the high watermark at most (invariant P9).
 
         With `min_one` the first batch comes whole even if it is larger. From the bucket come up to
         `cold_bytes` bytes. Raises `RequestError` OFFSET_OUT_OF_RANGE if `offset` is not between the log's

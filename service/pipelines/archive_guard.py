@@ -1,7 +1,7 @@
 """Admission of an archive run: checks, before it writes, that it fits its checkpoint and its topics.
 
-The job document (`archive_job`) lies beside the checkpoint, a version for every change. A checkpoint from
-before there was such a document is adopted where what can be compared matches. Needs pyspark.
+The job document (`archive_job_document`) lies beside the checkpoint, a version for every change. A checkpoint
+from before there was such a document is adopted where what can be compared matches. Needs pyspark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from pyspark.errors import PySparkException
 
 from service.base.errors import ConfigError, CorruptionError, FirnError
-from service.pipelines.archive_job import (
+from service.pipelines.archive_job_document import (
     ArchiveJob,
     JobTopic,
     decode_job,

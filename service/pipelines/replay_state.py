@@ -144,7 +144,7 @@ class RateLimiter:
 
 
 def rest_of(split: Split, next_offset: int) -> Split:
-    """Return the part of a split from this offset on."""
+    """Return the part of a split from this offset on; `size_bytes` stays that of the whole split."""
     pieces = tuple(
         piece._replace(begin_offset=max(piece.begin_offset, next_offset))
         for piece in split.pieces

@@ -562,5 +562,6 @@ class ColumnWriter:
         return rows, offsets, timestamps, memoryview(bufs[2]).cast("i"), memoryview(bufs[3]).cast("i")
 
     def take_bytes(self) -> tuple[tuple[memoryview | None, memoryview, bytearray], ...]:
-        """Return the byte columns: key, value, header key, header value."""
+        """Return the byte columns key, value, header key and header value, each as validity (None without
+        nulls), offsets and data; they are empty afterwards. Follows `take`."""
         return self._key.take(), self._value.take(), self._header_key.take(), self._header_value.take()

@@ -1,7 +1,7 @@
 """Loops that copy the retained part of a compacted log; like `kernel`, compiled or interpreted. [P]
 
 The loops read batches in place, in a run that `kernel.scan_batches` has found sound. For a compressed batch,
-or one of a transaction, they return a `Pause` to `recopy`. The head of `recopy` has the rules of the copy.
+or one of a transaction, they return a `Pause` to `compaction`, whose head has the rules of the copy.
 
 Source: Kafka `Cleaner.cleanInto`, `MemoryRecords.filterTo`.
 """

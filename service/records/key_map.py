@@ -65,7 +65,7 @@ class KeyMap:
 
     @property
     def latest(self) -> int:
-        """Offset up to which all keys are in the map; -1 for none."""
+        """Offset up to which, inclusive, all keys are in the map; -1 for none."""
         return self._state[MapState.LATEST]
 
     @property

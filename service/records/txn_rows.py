@@ -18,7 +18,8 @@ _VERSION: Final = 0
 
 
 class AbortedEntry(NamedTuple):
-    """One row, without its version."""
+    """One aborted transaction: a row without its version. Offsets are inclusive; `last_stable_offset` is the
+    log's when the marker was appended."""
 
     producer_id: int
     first_offset: int

@@ -105,7 +105,7 @@ class Catalog(Protocol):
 def decide_commit(
     current: CatalogEntry | None, *, previous_version: int, entry: CatalogEntry, leader_epoch: int
 ) -> CatalogResult:
-    """Decide a commit. `leader_epoch` is the partition's epoch in the committed image.
+    """Decide a commit (invariant T6). `leader_epoch` is the partition's epoch in the committed image.
 
     A commit that repeats the current entry exactly is COMMITTED again: its first answer was lost. Raises
     `ValueError` for an entry that no chain can have (a bug, or a malicious peer).

@@ -24,8 +24,12 @@ log = logging.getLogger(__name__)
 
 
 def fit_to_archive(local: LocalLog, remote: CatalogEntry, end: ArchiveEnd) -> None:
-    """Keep the log, or restart it at the end of the archive that a recovery has taken over. Raises
-    `StorageError`."""
+    """Keep the log, or restart it at the end of the archive that a recovery has taken over: no archived
+    offset is given to another record (invariant T12).
+
+    Raises `CorruptionError` where the archive's end is not what the metadata says, `StorageError` where the
+    disk fails.
+    """
     if end.entry._replace(leader_epoch=remote.leader_epoch) != remote:
         raise CorruptionError(f"{remote.manifest_key} is {end.entry}, the metadata says {remote}")
     if holds_last_block(local, end):

@@ -21,7 +21,7 @@ from service.base.rate_limited_log import RateLimitedLog
 from service.base.slices import Slice
 from service.base.steps import Steps
 from service.base.types import TopicIdPartition
-from service.client.async_channel import Channel, ChannelOptions, Channels
+from service.client.node_channel import Channel, ChannelOptions, Channels
 from service.config.replication import ReplicationConfig
 from service.controller_client.forwarding import Asker
 from service.hot.log import LocalLog
@@ -148,7 +148,7 @@ class ReplicaManager:
 
     def update_brokers(self, image: MetadataImage, changed: Iterable[int]) -> list[TopicIdPartition]:
         """Apply changed brokers of `image`. Returns the led partitions that they have replicas of: call
-        `look` with them after all changes of the same batch."""
+        `reevaluate` with them after all changes of the same batch."""
         found: dict[TopicIdPartition, None] = {}
         for broker_id in changed:
             broker = image.brokers.get(broker_id)

@@ -1,9 +1,9 @@
 """Start of a follower whose next records its leader has only in the archive.
 
-It reads only the archive's end and the state there: the manifest that the committed metadata names, and the
-producers of its last segment. The follower continues at that end, which the leader has locally: local bytes
-are deleted only once the archive has them, and the archive has committed records only. Owned by the event
-loop.
+It reads only the archive's end and the state there: the manifest that the committed metadata names, whose
+leader epochs it takes over (invariant P12), and the producers of its last segment. The follower continues at
+that end, which the leader has locally: local bytes are deleted only once the archive has them, and the
+archive has committed records only. Owned by the event loop.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ _SMALL_BYTES: Final = 2_048
 
 
 class LeaderEndpoint(Protocol):
-    """Connection to the leader; `client.async_channel.Channel` is one."""
+    """Connection to the leader; `client.node_channel.Channel` is one."""
 
     async def versions(self) -> Mapping[int, tuple[int, int]]: ...
     async def call(

@@ -14,7 +14,6 @@ on the partitions that change, not on those it has. Apache Kafka 4.3 ``AbstractF
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -39,7 +38,13 @@ from service.replication.follower_events import (
     Truncate,
     Warn,
 )
-from service.replication.partition_fetch_state import NO_MARKS, FetchState, FollowerLog, PartitionFetchState
+from service.replication.partition_fetch_state import (
+    NO_MARKS,
+    FetchState,
+    FollowerLog,
+    PartitionFetchState,
+    RetryDelays,
+)
 from service.replication.throttle import ReplicationThrottle, ThrottledPartitions
 
 MOST_NAMED: Final = 1_000
@@ -57,6 +62,8 @@ _FetchChanges = tuple[list[tuple[TopicIdPartition, FetchPartitionData]], list[To
 
 
 class FollowerSettings(NamedTuple):
+    """Delays before retries, in ms."""
+
     backoff_ms: int = 1_000
     """``replica.fetch.backoff.ms``"""
     early_ms: int = 20
@@ -78,7 +85,7 @@ class FollowerMachine:
         """partitions whose last response was discarded; re-added to the session so that the leader resends
         their marks"""
         self._session = FetchSessionHandler()
-        self._delays: list[tuple[int, int, PartitionFetchState]] = []
+        self._delays = RetryDelays()
         self._numbers = 0
         self._in_flight = 0
         """number of the fetch that awaits a response; 0 if none does"""
@@ -237,7 +244,7 @@ class FollowerMachine:
 
     def _due_ms(self) -> int | None:
         """Return the time at which the first delayed or throttled partition may be fetched."""
-        due_ms, free_ms = self._delays[0][0] if self._delays else None, self._throttled.due_ms
+        due_ms, free_ms = self._delays.due_ms, self._throttled.due_ms
         return free_ms if due_ms is None or (free_ms is not None and free_ms < due_ms) else due_ms
 
     def _next_number(self) -> int:
@@ -465,16 +472,13 @@ class FollowerMachine:
 
     def _delay(self, followed: PartitionFetchState, now_ms: int, most_ms: int | None = None) -> None:
         backoff_ms = self._settings.backoff_ms
-        followed.move(FetchState.DELAYED)
-        followed.due_ms = now_ms + (backoff_ms if most_ms is None else min(most_ms, backoff_ms))
-        heappush(self._delays, (followed.due_ms, self._next_number(), followed))
+        due_ms = now_ms + (backoff_ms if most_ms is None else min(most_ms, backoff_ms))
+        self._delays.add(followed, due_ms, self._next_number())
         self._changed[followed.tip] = None
 
     def _wake(self, now_ms: int) -> None:
         """Make delayed partitions ready whose delay has passed."""
-        delays = self._delays
-        while delays and delays[0][0] <= now_ms:
-            followed = heappop(delays)[2]
-            if followed.state is FetchState.DELAYED and self._partitions.get(followed.tip) is followed:
+        for followed in self._delays.pop_due(now_ms):
+            if self._partitions.get(followed.tip) is followed:
                 followed.move(FetchState.READY)
                 self._changed[followed.tip] = None

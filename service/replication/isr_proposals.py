@@ -115,7 +115,8 @@ class IsrProposals:
         return self._finish(number, {}, now_ms)
 
     def failed(self, number: int, now_ms: int, *, was_sent: bool) -> list[ProposalResult]:
-        """Note that there is no response. Not `was_sent`: the request has not reached any controller."""
+        """Note that there is no response. Where it `was_sent`, the outcome is unknown to every proposal's
+        machine; else no controller has it, and all are sent again. Returns what the machines did."""
         if was_sent:
             return self._finish(number, {}, now_ms)
         self._requeue(number, now_ms)

@@ -286,8 +286,8 @@ class LeaderState:
         return self._advance(now_ms)
 
     def wait(self, key: object, offset: int) -> Waiter | ErrorCode:
-        """Queue `key`, which `passed` returns once all records below `offset` are committed; returns the
-        final error code if they are already."""
+        """Queue `key`, which `passed` returns once all records below `offset` are committed (invariant P6);
+        returns the final error code if they are already."""
         if self.high_watermark >= offset:
             return self._after_append()
         if self._acks is None:
@@ -342,6 +342,7 @@ class LeaderState:
         if verdict.error is not ErrorCode.none or verdict.diverging is not None:
             return verdict, NOTHING
         known = self._brokers.get(asked.replica_id)
+        # Invariant P11: a fetch of an earlier process of the replica's broker does not count.
         if asked.broker_epoch != NO_BROKER_EPOCH and known is not None and asked.broker_epoch < known.epoch:
             why = f"broker epoch {asked.broker_epoch} of {asked.replica_id}, it is {known.epoch}"
             return FetchVerdict(ErrorCode.not_leader_or_follower, why), NOTHING
@@ -467,6 +468,8 @@ class LeaderState:
         return one.broker_epoch in (known.epoch, NO_BROKER_EPOCH)
 
     def _advance(self, now_ms: int) -> int:
+        """Raise the high watermark to the lowest end of the replicas that count, if there are enough of them;
+        it never falls (invariants P1, P2)."""
         if self.is_under_min_isr:
             return NOTHING
         mark = self.end_offset
@@ -487,8 +490,8 @@ class LeaderState:
         return max(self.high_watermark, self.epoch_start)
 
     def _expand(self, now_ms: int) -> int:
-        """Propose to add the followers that reached both the high watermark and the epoch's start offset, and
-        fetched within ``replica.lag.time.max.ms``."""
+        """Propose to add the followers that reached both the high watermark and the epoch's start offset
+        (invariant P4), and fetched within ``replica.lag.time.max.ms``."""
         if self.proposal is not None:
             return NOTHING
         least, earliest = self._least_to_join, now_ms - self._settings.lag_time_max_ms

@@ -1,8 +1,10 @@
-"""Fetch state of one partition that follows a leader. [P]"""
+"""Fetch state of one partition that follows a leader, and the delays before retries. [P]"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
+from heapq import heappop, heappush
 from typing import Final, Protocol
 
 from service.base.errors import InvariantError
@@ -67,7 +69,6 @@ class PartitionFetchState:
 
     __slots__ = (
         "before",
-        "due_ms",
         "early_errors",
         "is_clean",
         "lag",
@@ -89,7 +90,6 @@ class PartitionFetchState:
         """number of the effect in progress; 0 if there is none"""
         self.before = self.position
         """fetch position when that effect began"""
-        self.due_ms = 0
         self.early_errors = 0
         """how often in a row the leader has answered that it does not know of its leadership yet"""
         self.leader_marks = NO_MARKS
@@ -108,3 +108,30 @@ class PartitionFetchState:
         if state not in MOVES[self.state]:
             raise InvariantError(f"{self.tip}: {self.state.value} becomes {state.value}")
         self.state = state
+
+
+class RetryDelays:
+    """Delayed partitions of one fetcher, by the time at which each is fetched again."""
+
+    __slots__ = ("_heap",)
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, PartitionFetchState]] = []
+
+    def add(self, followed: PartitionFetchState, due_ms: int, order: int) -> None:
+        """Delay the partition until `due_ms`; `order` decides between equal times, and is not used twice."""
+        followed.move(FetchState.DELAYED)
+        heappush(self._heap, (due_ms, order, followed))
+
+    @property
+    def due_ms(self) -> int | None:
+        """The first of these times; None where nothing is delayed."""
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now_ms: int) -> Iterator[PartitionFetchState]:
+        """Remove the partitions whose delay has passed; yield those that are still delayed."""
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms:
+            followed = heappop(heap)[2]
+            if followed.state is FetchState.DELAYED:
+                yield followed

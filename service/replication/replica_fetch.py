@@ -80,7 +80,8 @@ def judge_elsewhere(asked: int, ours: int) -> ErrorCode:
 
 
 def judge_log(asked: ReplicaFetch, log: LeaderLog) -> FetchVerdict:
-    """Check that the replica's log agrees with `log` up to its offset, and that `log` has what follows."""
+    """Check that the replica's log agrees with `log` up to its offset (invariant P3), and that `log` has what
+    follows."""
     offset, start, end = asked.offset, log.log_start_offset, log.log_end_offset
     if asked.last_epoch >= 0:
         epoch, epoch_end = log.end_offset_of_epoch(asked.last_epoch)

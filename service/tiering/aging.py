@@ -86,7 +86,8 @@ def find_expired(
 
 
 def _trust_clock(context: TieringContext) -> None:
-    """Raise `ClockDoubted` unless our clock and the store's agree; raises what the store raises."""
+    """Raise `ClockDoubted` unless our clock and the store's agree (invariant T14); raises what the store
+    raises."""
     skew_ms = context.store_clock.skew_ms()
     context.metrics.clock_skew_ms = skew_ms
     if abs(skew_ms) > MAX_SKEW_MS:

@@ -159,7 +159,8 @@ def catalog_entry(chain: Chain) -> CatalogEntry:
 def identity_of(
     tip: TopicIdPartition, copy: Copy[SegmentSpan], leader_epoch: int, cluster_id: str, uuid: UUID
 ) -> SegmentIdentity:
-    """Return the identity that the object of `copy` carries."""
+    """Return the identity that the object of `copy` carries; `uuid` is new for each attempt (invariant
+    T4)."""
     return SegmentIdentity(
         cluster_id=cluster_id,
         topic_id=tip.topic_id,

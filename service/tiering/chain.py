@@ -272,7 +272,8 @@ class ChainStore:
         return max((key.version for key in keys if isinstance(key, ManifestKey)), default=0)
 
     def write_head(self, seen: SeenHead, head: Head) -> None:
-        """Replace `seen` by `head`. Raises `HeadMoved` when HEAD was written by another since."""
+        """Replace `seen` by `head`, which names a committed manifest (invariant T7). Raises `HeadMoved` when
+        HEAD was written by another since."""
         key, data = head_key(head.topic_id, head.partition), encode_head(head)
         if not self._is_conditional:
             self._store.put(key, data)

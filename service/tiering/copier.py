@@ -2,8 +2,8 @@
 
 Runs on an `offload` thread. The file is read twice, a block at a time. The first pass verifies every batch
 and builds the block table; the second uploads the blocks, each checked against the table again, so the
-uploaded bytes are the verified ones. Every attempt has a key of its own (a fresh uuid): a request that timed
-out and arrives late can only write an orphan.
+uploaded bytes are the verified ones (invariant T9). Every attempt has a key of its own (a fresh uuid): a
+request that timed out and arrives late can only write an orphan.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def copy_segment(
 
 
 def _verify_arrival(store: ObjectStore, planned: PlannedObject) -> None:
-    """Raise `StorageError` unless the store shows the object's size and last bytes: after the commit local
-    bytes may go."""
+    """Raise `StorageError` unless the store shows the object's size and last bytes (invariant T3): after the
+    commit local bytes may go."""
     suffix, size = store.get_suffix(planned.key, TRAILER.size)
     if size != planned.size or suffix != planned.tail[-TRAILER.size :]:
         raise StorageError(f"{planned.key}: {planned.size} bytes written, the store shows {size} others")

@@ -91,7 +91,8 @@ class Eraser:
         return self._due[0].due_ms if self._due else None
 
     def next_topic_due_ms(self, listed: Collection[UUID]) -> int | None:
-        """Return when the keeper is to delete a topic next; `listed` as in `delete_topics`."""
+        """Return the monotonic time at which the keeper may delete a topic next, None where no topic waits;
+        those in `listed` must wait until `topics.json` lists them no more."""
         return min((at.due_ms for one, at in self._topics_due.items() if one not in listed), default=None)
 
     def guard(self, key: str) -> None:

@@ -28,7 +28,10 @@ class ExpiryWatch:
         return Retention(config.retention_ms, config.retention_bytes)
 
     def total_bytes(self, entry: CatalogEntry) -> int:
-        """Return the bytes of the whole log: the remote chain, and the local segments that end beyond it."""
+        """Return the bytes of the whole log: the remote chain, and the local segments that end beyond it.
+
+        Without a limit of bytes (`retention.bytes` -1) only those of the chain, as nobody compares them.
+        """
         if self._partition.config.retention_bytes == UNLIMITED:
             return entry.size_bytes
         return entry.size_bytes + self._partition.log.sealed.bytes_beyond(entry.end_offset)

@@ -371,7 +371,7 @@ class Fence:
         await self.apply(await self.read())
 
     async def apply(self, cluster: ClusterFile) -> None:
-        """Set what this process may do by `cluster`. Raises as `check`."""
+        """Set what this process may do by `cluster` (invariant T15). Raises as `check`."""
         if self.unclaimed is not None:
             raise NotNamed(self.unclaimed)
         if self.is_foreign(cluster):

@@ -44,7 +44,10 @@ MAY_GO_ON: Final = frozenset({HeadVerdict.EQUAL, HeadVerdict.OURS_NEWER})
 
 
 def check_head(entry: CatalogEntry | None, head: Head | None) -> HeadVerdict:
-    """Return the verdict on `head` (None: there is none) by the committed `entry`."""
+    """Return the verdict on `head` (None: there is none) by the committed `entry`.
+
+    Nothing of the partition is deleted unless it says that the entry is live (invariant T8).
+    """
     if head is None:
         return HeadVerdict.EQUAL if entry is None else HeadVerdict.OURS_NEWER
     if entry is None:

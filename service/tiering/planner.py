@@ -90,7 +90,7 @@ def plan_copies(
         if segment.last_offset >= limit:
             break
         from_offset = max(segment.base_offset, chain_end)
-        if expected is not None and from_offset != expected:
+        if expected is not None and from_offset != expected:  # invariant T2
             blocked = f"offsets {expected} to {from_offset - 1} are in no tier"
             break
         copies.append(Copy(segment, from_offset))

@@ -304,7 +304,7 @@ class Sweeper:
             live_topics = self._live_topics()
             if live_topics is not None and topic_id not in live_topics:
                 if topic_id not in self._catalog.tombstones():
-                    unknown.add(topic_id)
+                    unknown.add(topic_id)  # invariant T13: what is not known is not deleted
                 continue
             leadership = self._leadership_of(topic_id, partition)
             if leadership is None:

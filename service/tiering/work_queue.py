@@ -2,7 +2,8 @@
 
 A key is in at most one of three sets. **Dirty**: something happened to it, so it has to be assessed.
 **Ready**: it has work to do and waits for a free slot in its lane, smallest priority first. **Delayed**: it
-has nothing to do, or has failed, and is assessed again at its due time. Each operation costs O(log n),
+has nothing to do, or has failed, and is assessed again at its due time, so that it holds up no other
+(invariant T11). Each operation costs O(log n),
 however many keys there are; none walks over all keys. Times are milliseconds of a monotonic clock.
 
 >>> queue = WorkQueue(lanes=1, now_ms=0)

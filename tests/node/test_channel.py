@@ -16,8 +16,8 @@ from uuid import UUID
 
 import pytest
 
-from service.client.async_channel import Channel, ChannelOptions, Channels, PeerFailed, is_refused, was_sent
-from service.controller_server.broker_prober import BrokerProber, probe_connect
+from service.client.node_channel import Channel, ChannelOptions, Channels, PeerFailed, is_refused, was_sent
+from service.controller_server.broker_prober import BrokerProber, knock
 from service.metadata.controller.broker_sessions import ProbeOutcome
 from service.metadata.image import BrokerImage, EndpointImage
 from service.wire.api import ApiKey, RequestHeader, request_module, response_frame, response_module

@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import StorageError
 from service.base.types import TopicIdPartition
-from service.client.async_channel import Channels
+from service.client.node_channel import Channels
 from service.controller_client import lifecycle_messages
 from service.controller_client.broker_lifecycle import Heartbeat, MoveAway, Recover, Serve
 from service.controller_client.forwarding import ANONYMOUS

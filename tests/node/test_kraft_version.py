@@ -10,7 +10,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from service.client.async_channel import Channels
+from service.client.node_channel import Channels
 from service.metadata.batches import ControlType, decode_batches
 from service.wire.api import ApiKey, request_module
 from service.wire.features import FeatureUpdateKey, UpdateFeaturesRequest

@@ -9,7 +9,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from service.client.async_channel import Channels
+from service.client.node_channel import Channels
 from service.controller_client import lifecycle_messages
 from service.controller_client.lifecycle_messages import AlterIsr
 from service.wire.api import ApiKey, request_module

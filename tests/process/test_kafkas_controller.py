@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import StorageError
-from service.client.async_channel import Channels
+from service.client.node_channel import Channels
 from service.controller_client import lifecycle_messages
 from service.controller_client.broker_lifecycle import Exit, MoveAway, Recover, Serve, Timing
 from service.controller_client.broker_lifecycle_manager import Membership

@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.steps import at_once
 from service.base.world import system_world
-from service.client.async_channel import Channels
+from service.client.node_channel import Channels
 from service.controller_client import lifecycle_messages
 from service.controller_client.lifecycle_messages import AlterIsr
 from service.metadata.controller.decision import ControllerResult

@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.uuids import decode_uuid
-from service.client.async_channel import Channels
+from service.client.node_channel import Channels
 from service.metadata.batches import ControlType, MetadataBatch, decode_batches
 from service.metadata.endpoint import Endpoint
 from service.metadata.records import NoOpRecord

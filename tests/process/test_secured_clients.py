@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from service.base.errors import ConfigError
-from service.client.async_channel import Channel, ChannelOptions, PeerFailed, was_sent
 from service.client.blocking_client import BlockingClient
+from service.client.node_channel import Channel, ChannelOptions, PeerFailed, was_sent
 from service.client.security import Credentials, Security, tls_context
 from service.wire.api import ApiKey, request_module
 from tests.support.kafka_node import KafkaNode

@@ -84,7 +84,7 @@ def test_a_log_is_opened_after_every_loss_of_power(first: int) -> None:
         random, medium = Random(seed), platter()
         for boot in range(8):
             why = run(medium, boot, random)
-            assert not why, f"seed {seed}, boot {boot}: {why}"
+            assert not why, f"L2: seed {seed}, boot {boot}: {why}"
             medium.lose_power(random, random.choice(list(Loss)))
 
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from service.hot.cleaning.transactions import CleanedTransactions
 from service.records.batch import CompressionType, read_header, stamp
 from service.records.builder import BatchBuilder
+from service.records.compaction import CompactionCopier, CopyRules, LastBatches
 from service.records.decode import Record, iter_records
 from service.records.key_map import KeyMap, memory_for
-from service.records.recopy import CopyRules, LastBatches, Recopy
 from service.records.scan import scan_batches
 
 START_MS = 1_700_000_000_000
@@ -76,8 +76,10 @@ def recopied(
     producers: Mapping[int, tuple[int, int]] | None = None,
     buffer_bytes: int = 512,
 ) -> bytes:
-    """What a recopy makes of a whole log."""
-    copy = Recopy(keys, fates or CleanedTransactions(), rules, LastBatches(producers or {}), buffer_bytes)
+    """Result of a copy of a whole log."""
+    copy = CompactionCopier(
+        keys, fates or CleanedTransactions(), rules, LastBatches(producers or {}), buffer_bytes
+    )
     out = bytearray()
     for part in copy.copy(memoryview(log), scan_batches(log)):
         out += part

@@ -14,7 +14,7 @@ from uuid import UUID
 from service.base.disk import SystemDisk
 from service.base.world import World, system_world
 from service.cli.dev_nodes import agree_on_ports
-from service.client.async_channel import Channels
+from service.client.node_channel import Channels
 from service.config import listeners
 from service.config.settings import BrokerConfig
 from service.controller_client.broker_lifecycle import Exit, Recover, Serve

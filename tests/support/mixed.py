@@ -25,7 +25,7 @@ from service.base.disk import SystemDisk
 from service.base.errors import RequestError
 from service.base.world import World, system_world
 from service.cli.dev_nodes import DevNode, agree_on_ports
-from service.client.async_channel import Channels
+from service.client.node_channel import Channels
 from service.config.cluster import ClusterConfig
 from service.hot.log_dir import random_id
 from service.hot.meta_properties_ensemble import load_ensemble

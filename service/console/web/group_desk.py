@@ -97,7 +97,8 @@ class GroupDesk:
         )
 
     async def find_group(self, group_id: str, number: int) -> group.GroupPage:
-        """Return the data of a group, and of page `number` of its partitions."""
+        """Return the data of a group, and of page `number` of its partitions, or of the nearest page that it
+        has. An error of the cluster is in the page (`problem`, `status`)."""
         try:
             found = await self._sample(group_id)
         except TROUBLE as e:

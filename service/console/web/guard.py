@@ -1,4 +1,4 @@
-"""Access control: the token, sessions, and a limit of wrong tokens per address. [P]
+"""Access control: the token, sessions, forms of other sites, a limit of wrong tokens per address. [P]
 
 Tokens are compared in constant time. After too many wrong ones an address is refused for a while, even with
 the right token, so guesses cost time. Without a token only loopback names are served, so that no other site's
@@ -82,7 +82,7 @@ class Guard:
         return secret
 
     def knows_session(self, secret: str | None) -> bool:
-        """Return whether a session with this secret is open."""
+        """Return whether a session with this secret is open; always True where no token is set."""
         if self._digest is None:
             return True
         if not secret:
@@ -126,3 +126,12 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_same_origin(origin: str | None, host: str | None) -> bool:
+    """Return False for a request that a page of another site sent, by its Origin and Host headers.
+
+    A request without an Origin, or with ``null``, passes: browsers send that for the console's own forms, as
+    its pages have ``Referrer-Policy: no-referrer``. Session cookies are ``SameSite=Strict`` besides.
+    """
+    return origin is None or origin == "null" or origin.partition("://")[2] == host

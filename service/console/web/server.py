@@ -28,7 +28,7 @@ from service.console.quiet import QuietLog
 from service.console.web.assets import Assets
 from service.console.web.desk import NO_NODE, Desk, error_text, status_of
 from service.console.web.frame import PageContext, failed, login_page, page
-from service.console.web.guard import Guard, TokenVerdict
+from service.console.web.guard import Guard, TokenVerdict, is_same_origin
 from service.console.web.history import SERIES
 from service.console.web.pages import (
     bucket,
@@ -251,7 +251,8 @@ class ConsoleServer:
 
     async def _login(self, request: BaseRequest) -> Response:
         size = request.content_length
-        if size is None or size > _FORM_BYTES or request.content_type != _FORM or not self._is_ours(request):
+        is_form = size is not None and size <= _FORM_BYTES and request.content_type == _FORM
+        if not is_form or not _is_same_origin(request):
             return Response(status=400, text="not a form of this console\n")
         try:
             form = await request.post()
@@ -268,17 +269,11 @@ class ConsoleServer:
         return response
 
     async def _logout(self, request: BaseRequest) -> Response:
-        if self._is_ours(request) and (secret := request.cookies.get(COOKIE)):
+        if _is_same_origin(request) and (secret := request.cookies.get(COOKIE)):
             self._guard.close_session(secret)
         response = Response(status=303, headers={"Location": "/"})
         response.del_cookie(COOKIE)
         return response
-
-    @staticmethod
-    def _is_ours(request: BaseRequest) -> bool:
-        """Return whether a form comes from a page of this console, by its Origin header."""
-        origin = request.headers.get("Origin")
-        return origin is None or origin == "null" or origin.partition("://")[2] == request.headers.get("Host")
 
     # -- pages
 
@@ -376,6 +371,10 @@ class ConsoleServer:
                         await response.write(b"event: look\ndata: " + json.dumps(event).encode() + b"\n\n")
             except (ConnectionError, TimeoutError):
                 return response  # the client has left, or will reconnect
+
+
+def _is_same_origin(request: BaseRequest) -> bool:
+    return is_same_origin(request.headers.get("Origin"), request.headers.get("Host"))
 
 
 def _html(text: str, status: int = 200) -> Response:

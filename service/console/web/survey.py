@@ -125,14 +125,16 @@ class Survey:
         self._group: PartitionObjects | None = None
 
     def add(self, objects: Iterable[ListedObject]) -> Iterator[PartitionObjects]:
-        """Add the next objects; yield the groups that are complete."""
+        """Add the next objects of a listing by key; yield the objects of each partition once another one
+        begins."""
         for one in objects:
             done = self._add(one)
             if done is not None:
                 yield done
 
     def end(self) -> PartitionObjects | None:
-        """Return the last group."""
+        """End the listing: return the objects of its last partition, None where it had none since the last
+        group that `add` yielded."""
         group, self._group = self._group, None
         return group
 

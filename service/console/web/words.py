@@ -75,7 +75,7 @@ def moment(ms: int | None, *, seconds: bool = True) -> str:
 
 
 def exact_moment(ms: int) -> str:
-    """Return a time in UTC with milliseconds."""
+    """Return a time in UTC with milliseconds; a dash for a negative number, which stands for no time."""
     return f"{moment(ms)}.{ms % 1000:03d}" if ms >= 0 else NOTHING
 
 

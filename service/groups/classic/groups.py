@@ -267,7 +267,11 @@ class ClassicGroups:
         return step.result(LATER)
 
     def heartbeat(self, request: Any, now_ms: int) -> CoordinatorResult[Any]:
-        """Handle a Heartbeat. Raises `RequestError` for an unknown member, or one of another generation."""
+        """Handle a Heartbeat: the session begins anew, and a member that must join again is told so
+        (REBALANCE_IN_PROGRESS).
+
+        Raises `RequestError` UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION.
+        """
         step = self.step(request.group_id, now_ms)
         step.check_member(request.member_id, request.group_instance_id)
         rebalance = step.volatile.rebalance

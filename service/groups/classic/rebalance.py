@@ -6,8 +6,9 @@ States, Kafka's `ClassicGroupState`, and where they are kept::
     PreparingRebalance     a `Rebalance`: members are joining
     CompletingRebalance    a `Rebalance`: the leader is assigning; until its record is committed
 
-A rebalance begins as a copy of the durable state, and its result is one record. Nothing else of it is
-durable: a new coordinator finds the group as it was before, and its members join again.
+A group is in one of them, so it has one generation and one leader that assigns in it (invariant G3). A
+rebalance begins as a copy of the durable state, and its result is one record. Nothing else of it is durable:
+a new coordinator finds the group as it was before, and its members join again (invariant G4).
 """
 
 from __future__ import annotations

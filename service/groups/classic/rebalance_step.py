@@ -33,27 +33,28 @@ SYNC: Final = "classic sync"
 
 
 class Created(NamedTuple):
-    """Event of the record of a new group."""
+    """Event: the record of a new group was committed, or its write failed."""
 
     group_id: str
 
 
 class Emptied(NamedTuple):
-    """Event of the record of a group whose last member is gone."""
+    """Event: the record of a group whose last member is gone was committed, or its write failed."""
 
     group_id: str
     generation: int
 
 
 class Assigned(NamedTuple):
-    """Event of the record of a leader's assignment."""
+    """Event: the record of a leader's assignment was committed, or its write failed."""
 
     group_id: str
     generation: int
 
 
 class Returned(NamedTuple):
-    """Event of the record of a static member that returned under another id."""
+    """Event: the record of a static member that returned under another id was committed, or its write
+    failed."""
 
     group_id: str
     old_id: str
@@ -231,7 +232,11 @@ class RebalanceStep:
         self.complete_join()
 
     def complete_join(self) -> None:
-        """End the join phase: a generation begins, or the group is empty."""
+        """End the join phase: a generation begins, or the group is empty.
+
+        Dynamic members that have not joined are removed. Where only static ones are left, none of which has
+        joined, the phase goes on for another rebalance timeout.
+        """
         rebalance = self.rebalance
         self.effects.append(Cancel((JOIN, self.group_id)))
         for member in [m for m in rebalance.members.values() if m.join is None and m.instance_id is None]:
@@ -329,7 +334,7 @@ class RebalanceStep:
         self.prepare_or_complete()
 
     def not_created(self, error: ErrorCode) -> None:
-        """End all waits and timers, as writing the new group failed."""
+        """Answer all waiting requests with `error` and end all timers: the new group was not written."""
         for member_id in self.volatile.pending:
             self.end_session(member_id)
         if self.volatile.rebalance is not None:

@@ -26,8 +26,8 @@ from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from service.hot.producers import ProducerEntry
 from service.hot.segment import Segment
+from service.records.compaction import CopyRules, LastBatches
 from service.records.key_map import KeyMap, memory_for
-from service.records.recopy import CopyRules, LastBatches
 
 _log = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ from service.hot.index_proof import MAX_INDEX_BYTES
 from service.hot.segment import Segment
 from service.hot.state import LogState
 from service.records import txn_rows
+from service.records.compaction import CompactionCopier, CopyRules, LastBatches, filling_batch
 from service.records.kernel_status import Status
 from service.records.key_map import KeyMap
-from service.records.recopy import CopyRules, LastBatches, Recopy, filling_batch
 from service.records.scan import BatchScan, scan_batches, scan_pieces
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET, IndexBuilder
 from service.records.txn_rows import AbortedEntry
@@ -122,7 +122,7 @@ class GroupCopy:
         self._following = tuple(following)
         self._rules = rules
         self._fates = fates
-        self._recopy = Recopy(keys, fates, rules, last_batches, sizes.out)
+        self._copier = CompactionCopier(keys, fates, rules, last_batches, sizes.out)
         self._sizes = sizes
         self._counts = counts
         self._position = 0
@@ -157,19 +157,19 @@ class GroupCopy:
             self._fates.add(aborted_between(_indexes(behind), segment.base_offset, end))
             for batches, _, piece in _pieces(segment, self._sizes):
                 before = self._position
-                for part in self._recopy.copy(piece, batches):
+                for part in self._copier.copy(piece, batches):
                     self._append(disk, fd, part)
                 epoch = max(epoch, batches.leader_epochs[-1])
                 self._counts.bytes_read += len(piece)
                 yield len(piece) + self._position - before
-        for part in self._recopy.rest():
+        for part in self._copier.rest():
             self._append(disk, fd, part)
         # A segment written by Apache Kafka may precede a gap that is wider than a segment can span.
         last_offset = min(self._rules.end_offset - 1, self.old[0].base_offset + MAX_RELATIVE_OFFSET)
         if self._next_offset <= last_offset:
             self._append(disk, fd, filling_batch(self._next_offset, last_offset, epoch))
-        self._counts.records_read += self._recopy.records_read
-        self._counts.records_kept += self._recopy.records_kept
+        self._counts.records_read += self._copier.records_read
+        self._counts.records_kept += self._copier.records_kept
         self._aborted = self._fates.kept[kept:]
         yield 0
 

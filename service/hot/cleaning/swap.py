@@ -1,4 +1,4 @@
-"""Replacement of segments by their compacted copy; safe against errors and a kill at any time.
+"""Replacement of segments by their compacted copy; safe against errors and a kill at any time (invariant L8).
 
 The files' names show the progress; each step is durable before the next one:
 

@@ -111,7 +111,8 @@ def adopt(
 
 
 def checked(image: MetadataImage, partitions: Collection[tuple[UUID, int]]) -> ControllerResult[None]:
-    """Note that the local logs of these partitions match their archives, which completes their recovery."""
+    """Record that the local logs of these partitions match their archives, which completes their recovery.
+    Partitions of topics that are not being recovered are skipped."""
     done: dict[UUID, set[int]] = {}
     for topic_id, number in partitions:
         done.setdefault(topic_id, set()).add(number)

@@ -15,10 +15,10 @@ soon as it knows the new controller (`broker_lifecycle.ControllerChanged`). `REF
 refusal counts only where the prober has found this address open before in this broker epoch: a listener that
 the controller cannot reach refuses, too. A timeout proves nothing. An open address ends the suspicion, as a
 heartbeat does. A heartbeat after a refusal disproves it: the process lives and its address refuses, so
-refusals there do not count until the address is found open again. A broker whose connection breaks again
-within `BREAKS_MS` is suspected only after `BREAKS_MS`: it may back off before it reconnects, and its next
-heartbeat may not be due yet (`broker_lifecycle`). A broker that was unfenced recently is suspected only after
-a while: one that crashes repeatedly would be elected and fenced in a loop.
+refusals there do not count until the address is found open again (invariant B5). A broker whose connection
+breaks again within `BREAKS_MS` is suspected only after `BREAKS_MS`: it may back off before it reconnects, and
+its next heartbeat may not be due yet (`broker_lifecycle`). A broker that was unfenced recently is suspected
+only after a while: one that crashes repeatedly would be elected and fenced in a loop.
 
 *Awaited.* A refusal fences the broker, but does not end its session: until then `is_awaited` is true, and no
 unclean election replaces the broker (docs/adr/0027). The same holds for a fenced broker that sends
@@ -57,7 +57,7 @@ BREAKS_MS: Final = 2_000
 """Least time between breaks of a broker's connection that are handled separately.
 
 Longer than the pauses of a living broker before its heartbeat arrives over another connection: half a second
-in `broker_lifecycle`, a second and a fifth in `client.async_channel`.
+in `broker_lifecycle`, a second and a fifth in `client.node_channel`.
 """
 FIRST_SUSPICION_MS: Final = 50
 SUSPICION_BACKOFF_FACTOR: Final = 4
@@ -124,7 +124,7 @@ class HeartbeatReceived(NamedTuple):
 
 
 class FencingDecided(NamedTuple):
-    """Decision that fences or unfences the broker."""
+    """Committed decision that fences or unfences the broker."""
 
     broker_id: int
     broker_epoch: int

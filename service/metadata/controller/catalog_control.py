@@ -50,7 +50,7 @@ def commit_catalog(
         if partition is None:
             results.append(CatalogResult.UNKNOWN_PARTITION)
             continue
-        if sender is not None and partition.leader != sender.broker_id:
+        if sender is not None and partition.leader != sender.broker_id:  # invariant T16: it was deposed
             results.append(CatalogResult.FENCED)
             continue
         key = (tip.topic_id, tip.partition)

@@ -1,31 +1,29 @@
-"""Registration, fencing and shutdown of brokers; registration of controllers. [P]
+"""Registration of brokers and controllers, and the check of a broker's epoch. [P]
 
-Source: Apache Kafka ``ClusterControlManager``, ``ReplicationControlManager`` (``handleBrokerFenced`` and
-related methods). Decisions run in steps, as a broker may have ten thousand partitions. A decision with many
-records may be split into several batches: the broker's own record comes last, or first where it allows the
-broker to lead.
+Source: Apache Kafka ``ClusterControlManager``. Decisions run in steps, as a broker may have ten thousand
+partitions. A decision with many records may be split into several batches: the broker's own record comes
+last. `heartbeat_control` fences and unfences brokers, and begins their controlled shutdown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.steps import Steps
-from service.metadata.controller.decision import ControllerResult
+from service.metadata.controller.decision import ControllerResult, newest_frames
 from service.metadata.controller.elections_control import (
+    USUAL_ELECTIONS,
     Elections,
     ElectionSettings,
     changes_in_steps,
-    with_topics,
 )
 from service.metadata.controller.requests import RegisterBroker, RegisterController
 from service.metadata.features import supported_features
-from service.metadata.frames import Frame, newest
+from service.metadata.frames import newest
 from service.metadata.image import (
     KRAFT_VERSION,
     METADATA_VERSION,
@@ -34,13 +32,10 @@ from service.metadata.image import (
     MetadataImage,
     PartitionImage,
 )
-from service.metadata.partition_index import NO_LEADER_SHELF, has_member, lies_in
+from service.metadata.partition_index import has_member
 from service.metadata.records import (
-    FENCE,
-    UNFENCE,
     BrokerEndpoint,
     BrokerFeature,
-    BrokerRegistrationChangeRecord,
     ControllerEndpoint,
     ControllerFeature,
     PartitionChangeRecord,
@@ -51,8 +46,6 @@ from service.metadata.records import (
 
 _RESERVED_DIRECTORY_IDS: Final = 100
 """Directory ids below this number are reserved (Kafka ``DirectoryId``: unassigned, lost …)."""
-_IN_CONTROLLED_SHUTDOWN: Final = 1
-_USUAL: Final = ElectionSettings()
 
 
 def register_broker(
@@ -63,7 +56,7 @@ def register_broker(
     next_offset: int,
     has_session: bool,
     is_heard: Callable[[int, int], bool] = lambda broker_id, epoch: True,
-    settings: ElectionSettings = _USUAL,
+    settings: ElectionSettings = USUAL_ELECTIONS,
 ) -> Steps[ControllerResult[int]]:
     """Register a broker process, fenced and without leaderships; the response is its epoch.
 
@@ -81,8 +74,8 @@ def register_broker(
         again = _registration(request, features, existing.epoch, existing)
         return ControllerResult((newest(again),), existing.epoch)
     records = yield from _shutdown(image, request, existing, is_heard, settings)
-    frames = yield from _newest(records)
-    epoch = next_offset + len(frames)
+    frames = yield from newest_frames(records)
+    epoch = next_offset + len(frames)  # the offset of its record, so that epochs rise (invariant B3)
     frames.append(newest(_registration(request, features, epoch, None)))
     return ControllerResult(tuple(frames), epoch, is_atomic=False)
 
@@ -96,9 +89,10 @@ def _shutdown(
 ) -> Steps[list[PartitionChangeRecord]]:
     """Decide the partition changes that end the last process with this id.
 
-    After a clean shutdown the broker has everything that it acknowledged. It stays in an ISR of which no
-    other member has sent a heartbeat: they may all have died at once. If it left, only they could lead, and
-    they may never come back. Without it nothing is committed, so living members wait until it has caught up.
+    After a clean shutdown the broker has everything that it acknowledged (invariant P16). It stays in an ISR
+    of which no other member has sent a heartbeat: they may all have died at once. If it left, only they could
+    lead, and they may never come back. Without it nothing is committed, so living members wait until it has
+    caught up.
     """
     broker_id = request.broker_id
     is_clean = existing is not None and existing.epoch == request.previous_epoch
@@ -109,11 +103,11 @@ def _shutdown(
     if existing is None or existing.fenced:
         return []  # leads nothing, and is in the ISRs that `fence_broker` left it in
 
-    is_alone = _nobody_else_heard(image, broker_id, is_heard)
-    return (yield from _leave_isrs(image, broker_id, settings, lambda state: is_clean and is_alone(state)))
+    is_alone = nobody_else_heard(image, broker_id, is_heard)
+    return (yield from leave_isrs(image, broker_id, settings, lambda state: is_clean and is_alone(state)))
 
 
-def _nobody_else_heard(
+def nobody_else_heard(
     image: MetadataImage, broker_id: int, is_heard: Callable[[int, int], bool]
 ) -> Callable[[PartitionImage], bool]:
     """Return whether a partition's ISR has other members, none of which has sent a heartbeat."""
@@ -125,7 +119,7 @@ def _nobody_else_heard(
     return holds
 
 
-def _leave_isrs(
+def leave_isrs(
     image: MetadataImage,
     broker_id: int,
     settings: ElectionSettings,
@@ -146,120 +140,8 @@ def _leave_isrs(
     return gone + awaited
 
 
-def unfence_broker(
-    image: MetadataImage, broker_id: int, broker_epoch: int, *, settings: ElectionSettings = _USUAL
-) -> Steps[ControllerResult[None]]:
-    """Unfence a broker that has caught up: it leads partitions without a leader that it may lead."""
-    broker = check_epoch(image, broker_id, broker_epoch)
-    if not broker.fenced:
-        return ControllerResult((), None)
-    elections = Elections(image, settings, joining=broker_id)
-    records = yield from changes_in_steps(elections, image.index.partitions(NO_LEADER_SHELF))
-    changes = yield from _newest(records)
-    return ControllerResult((_change_fencing(broker, UNFENCE), *changes), None, is_atomic=False)
-
-
-def fence_broker(
-    image: MetadataImage,
-    broker_id: int,
-    broker_epoch: int,
-    *,
-    is_heard: Callable[[int, int], bool] = lambda broker_id, epoch: True,
-    settings: ElectionSettings = _USUAL,
-) -> Steps[ControllerResult[None]]:
-    """Fence a broker that stops or is lost: in-sync replicas take over its leaderships.
-
-    A broker that this controller never heard stays in an ISR of which it heard no other member, either: they
-    may all have died before it was elected, and any of them may be the one that comes back. `is_heard(id,
-    epoch)`: that process has sent a heartbeat since then.
-    """
-    broker = check_epoch(image, broker_id, broker_epoch)
-    if broker.fenced:
-        return ControllerResult((), None)
-    may_stay = Elections(image, settings).is_elr_enabled and not is_heard(broker_id, broker_epoch)
-    is_alone = _nobody_else_heard(image, broker_id, is_heard)
-    left = yield from _leave_isrs(image, broker_id, settings, lambda state: may_stay and is_alone(state))
-    frames = yield from _newest(left)
-    return ControllerResult((*frames, _change_fencing(broker, FENCE)), None, is_atomic=False)
-
-
-def move_away(
-    image: MetadataImage, broker_id: int, broker_epoch: int, *, settings: ElectionSettings = _USUAL
-) -> Steps[ControllerResult[None]]:
-    """Begin a controlled shutdown: the broker's leaderships move while it still serves."""
-    broker = check_epoch(image, broker_id, broker_epoch)
-    frames = yield from _newest((yield from _leave_isrs(image, broker_id, settings)))
-    if not broker.in_controlled_shutdown:
-        change = BrokerRegistrationChangeRecord(
-            broker_id=broker_id, broker_epoch=broker_epoch, in_controlled_shutdown=_IN_CONTROLLED_SHUTDOWN
-        )
-        frames.insert(0, Frame(change, 1))
-    return ControllerResult(tuple(frames), None, is_atomic=False)
-
-
-def take_offline(
-    image: MetadataImage,
-    broker_id: int,
-    directories: Collection[UUID],
-    *,
-    settings: ElectionSettings = _USUAL,
-) -> Steps[ControllerResult[None]]:
-    """Record failed directories of the broker: replicas there leave the ISR, and leaderships move."""
-    broker = image.brokers[broker_id]
-    gone = [directory for directory in broker.log_dirs if directory in directories]
-    if not gone:
-        return ControllerResult((), None)
-    elections = Elections(image, settings, without=broker_id)
-    frames: list[Frame] = []
-    for directory in gone:
-        partitions = image.index.partitions(lies_in(directory))
-        frames += yield from _newest((yield from changes_in_steps(elections, partitions)))
-    left = tuple(directory for directory in broker.log_dirs if directory not in gone)
-    change = BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, log_dirs=left)
-    return ControllerResult((*frames, Frame(change, 2)), None, is_atomic=False)
-
-
-def relieve_directories(
-    image: MetadataImage,
-    broker_id: int,
-    full: Collection[UUID],
-    resting: Collection[UUID],
-    *,
-    settings: ElectionSettings = _USUAL,
-) -> Steps[ControllerResult[None]]:
-    """Move the broker's leaderships out of directories without room, to in-sync replicas with room.
-
-    Replicas in `resting` directories, which do not replicate, also leave the ISR.
-    """
-    elections = Elections(image, settings)
-    records: list[PartitionChangeRecord] = []
-    for directory in image.brokers[broker_id].log_dirs:
-        if directory not in full and directory not in resting:
-            continue
-        is_resting = directory in resting
-        for topic, number, state in with_topics(image, image.index.partitions(lies_in(directory))):
-            if state.leader != broker_id and not (is_resting and broker_id in state.isr):
-                yield
-                continue
-            yield
-            record = elections.relieve(topic, number, state, broker_id, is_resting=is_resting)
-            if record is not None:
-                records.append(record)
-    return ControllerResult(tuple((yield from _newest(records))), None, is_atomic=False)
-
-
-def change_cordoned(broker: BrokerImage, directories: Collection[UUID]) -> tuple[Frame, ...]:
-    """Record the broker's cordoned directories, where they are new or have changed."""
-    if broker.cordoned_log_dirs is not None and set(broker.cordoned_log_dirs) == set(directories):
-        return ()
-    change = BrokerRegistrationChangeRecord(
-        broker_id=broker.id, broker_epoch=broker.epoch, cordoned_log_dirs=tuple(directories)
-    )
-    return (Frame(change, 3),)
-
-
 def unregister_broker(
-    image: MetadataImage, broker_id: int, *, settings: ElectionSettings = _USUAL
+    image: MetadataImage, broker_id: int, *, settings: ElectionSettings = USUAL_ELECTIONS
 ) -> Steps[ControllerResult[int]]:
     """Remove a broker's registration; the response is the epoch of its last process.
 
@@ -274,7 +156,7 @@ def unregister_broker(
     settings = settings._replace(is_awaited=lambda one: one != broker_id and awaited(one))
     elections = Elections(image, settings, without=broker_id)
     partitions = image.index.partitions(has_member(broker_id))
-    frames = yield from _newest((yield from changes_in_steps(elections, partitions)))
+    frames = yield from newest_frames((yield from changes_in_steps(elections, partitions)))
     gone = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
     return ControllerResult((*frames, newest(gone)), broker.epoch, is_atomic=False)
 
@@ -298,7 +180,7 @@ def register_controller(image: MetadataImage, request: RegisterController) -> Co
 
 def check_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
     """Return the registration of this broker process; `RequestError` where it was replaced or never
-    registered."""
+    registered: what an earlier process asked for counts for nothing (invariant B4)."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise RequestError(
@@ -412,17 +294,3 @@ def _registration(
         in_controlled_shutdown=existing is not None and existing.in_controlled_shutdown,
         log_dirs=request.log_dirs,
     )
-
-
-def _change_fencing(broker: BrokerImage, fenced: int) -> Frame:
-    """Return the change in version 0: Kafka's controller uses the oldest version that holds a change."""
-    change = BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, fenced=fenced)
-    return Frame(change, 0)
-
-
-def _newest(records: Sequence[PartitionChangeRecord]) -> Steps[list[Frame]]:
-    frames = []
-    for record in records:
-        yield
-        frames.append(newest(record))
-    return frames

@@ -98,7 +98,7 @@ def _cleared(
     They were eligible by the old number: a leader with a smaller ISR than it required may commit records that
     they lack. They are kept where the ISR is empty, unlike in Apache Kafka (``removeTopicElrs``): such a
     partition has no leader and commits nothing, so they have everything, and without them no leader could
-    ever be elected.
+    ever be elected (invariant P17).
     """
     if image.features.get(ELR_VERSION, 0) == 0:
         return []

@@ -25,6 +25,7 @@ from service.metadata.controller import (
     directories_control,
     elections_control,
     features_control,
+    heartbeat_control,
     isr_control,
     partitions_control,
     producer_ids_control,
@@ -422,7 +423,7 @@ class Controller:
 
         settings = self._elections
         await self._decisions.run(
-            lambda image: cluster_control.unfence_broker(image, broker_id, broker_epoch, settings=settings),
+            lambda image: heartbeat_control.unfence_broker(image, broker_id, broker_epoch, settings=settings),
             decided=decided,
         )
 
@@ -430,7 +431,7 @@ class Controller:
         """Fence the broker: it leads nothing any more, and another process may take its id."""
         settings = self._elections
         await self._decisions.run(
-            lambda image: cluster_control.fence_broker(image, broker_id, broker_epoch, settings=settings),
+            lambda image: heartbeat_control.fence_broker(image, broker_id, broker_epoch, settings=settings),
             decided=lambda _, offset: self._overseer.record(SessionClosed(broker_id, broker_epoch)),
         )
 

@@ -36,15 +36,23 @@ class ControllerResult(Generic[R]):
     """Level that the quorum must accept before the records are written."""
 
 
-def decided_in_steps(records: Sequence[MetadataRecord], response: R) -> Steps[ControllerResult[R]]:
-    """Decide a user's change as `decided` does, in steps."""
-    if len(records) > MAX_RECORDS_PER_OPERATION:
-        raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
+NEWEST_US: Final = 1
+
+
+def newest_frames(records: Sequence[MetadataRecord]) -> Steps[list[Frame]]:
+    """Return the records as frames of their newest versions, in steps."""
     frames = []
     for record in records:
         yield
         frames.append(newest(record))
-    return ControllerResult(tuple(frames), response)
+    return frames
+
+
+def decided_in_steps(records: Sequence[MetadataRecord], response: R) -> Steps[ControllerResult[R]]:
+    """Decide a user's change as `decided` does, in steps."""
+    if len(records) > MAX_RECORDS_PER_OPERATION:
+        raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
+    return ControllerResult(tuple((yield from newest_frames(records))), response)
 
 
 def decided(records: Iterable[MetadataRecord], response: R) -> ControllerResult[R]:

@@ -63,6 +63,9 @@ class ElectionSettings(NamedTuple):
     """Directories without room; None: not considered."""
 
 
+USUAL_ELECTIONS: Final = ElectionSettings()
+
+
 class Elections:
     """Rules and eligible brokers of one image, looked up once each. For one decision."""
 
@@ -203,8 +206,8 @@ class Elections:
         """Return the due change where the broker's replica is without room: another in-sync replica with room
         leads.
 
-        A resting replica also leaves the ISR, so that no request waits for it, unless it keeps the
-        leadership.
+        A resting replica also leaves the ISR (invariant P15), so that no request waits for it, unless it
+        keeps the leadership.
         """
         self._state, self._moved = state, {}
         others = tuple(one for one in state.isr if one != broker_id)
@@ -217,7 +220,8 @@ class Elections:
         )
 
     def _awaits_member(self, state: PartitionImage) -> bool:
-        """Return whether a broker that has all committed records may come back."""
+        """Return whether a broker that has all committed records may come back: no replica that may lack some
+        leads until then (invariant P13)."""
         return any(
             map(self._may_return, {*state.isr, *state.eligible_leader_replicas, *state.last_known_elr})
         )

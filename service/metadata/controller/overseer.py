@@ -32,7 +32,6 @@ from service.metadata.controller.broker_sessions import (
     SessionTick,
     SessionTimes,
 )
-from service.metadata.controller.cluster_control import fence_broker
 from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.decision_queue import DecisionQueue
 from service.metadata.controller.elections_control import (
@@ -40,6 +39,7 @@ from service.metadata.controller.elections_control import (
     balance_leaders,
     elect_unclean_leaders,
 )
+from service.metadata.controller.heartbeat_control import fence_broker
 from service.metadata.controller.periodic import NEVER, PeriodicTask, PeriodicTaskIntervals, PeriodicTasks
 from service.metadata.controller.requests import BrokerHeartbeat
 from service.metadata.frames import newest

@@ -1,5 +1,7 @@
 """Change of one partition: the only place that decides leader, ISR and eligible replicas. [P]
 
+It upholds invariants P5 (one leader in an epoch) and P7 (the leader is in sync, the ISR are replicas).
+
 Source: Apache Kafka ``PartitionChangeBuilder`` (metadata.version 30), KIP-966 for eligible leader replicas.
 
 - A leader comes from the ISR, or from the eligible replicas (ELR) once the ISR is empty, in the order of the
@@ -214,7 +216,7 @@ class _Change:
         with_room = list(filter(self.has_room, able))
         if self.election is Election.PREFERRED and preferred in with_room:
             return preferred, False
-        for candidates in (with_room, able):
+        for candidates in (with_room, able):  # invariant P14: one with room, if there is any
             if candidates:
                 return current if current in candidates else candidates[0], False
         if (last := self._last_known_leader()) is not None:

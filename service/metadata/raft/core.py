@@ -217,7 +217,7 @@ class RaftCore:
         return items
 
     def commit(self, mark: int) -> None:
-        if mark > self.high_watermark:
+        if mark > self.high_watermark:  # invariant R5: it never falls
             self.high_watermark = mark
             self.emit(AdvanceHighWatermark(mark))
 
@@ -237,6 +237,7 @@ class RaftCore:
         self.flushed = max(self.flushed, end_offset)
 
     def truncate(self, end_offset: int, reason: str) -> None:
+        """Truncate the log; `InvariantError` where that would take committed records away (invariant R3)."""
         if end_offset < self.high_watermark:
             raise InvariantError(
                 f"raft: the leader of epoch {self.epoch} (node {self.leader_id}) requires the metadata log "

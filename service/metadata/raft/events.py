@@ -123,7 +123,7 @@ ControlRecord = LeaderChange | KRaftVersion | KRaftVoters
 
 
 class Persist(NamedTuple):
-    """Write ``quorum-state`` and fsync it, before the next effect."""
+    """Write ``quorum-state`` and fsync it, before the next effect tells anybody of it (invariant R2)."""
 
     state: QuorumState
 

@@ -76,7 +76,7 @@ class FollowerRole:
         return UPDATE_PERIOD_FETCH_TIMEOUTS * self._core.timing.fetch_timeout_ms
 
     def _is_ready(self, state: Follower) -> bool:
-        """Return whether the whole log is durable, so that a fetch may claim it."""
+        """Return whether the whole log is durable, so that a fetch may claim it (invariant R7)."""
         core = self._core
         whole = state.fetching is not None and state.fetching.is_whole
         return not (state.is_appending or whole or core.flushed < core.log.end_offset)

@@ -174,7 +174,8 @@ class LeaderRole:
         return -1 if replica is None else replica.end_offset
 
     def advance(self, state: Leader) -> None:
-        """Advance the high watermark where a majority allows it."""
+        """Advance the high watermark where a majority allows it, to a batch of this epoch at least (invariant
+        R8)."""
         core = self._core
         ends = sorted((self.voter_end(state, voter) for voter in core.voters), reverse=True)
         mark = ends[core.voters.majority - 1] if ends else -1

@@ -118,7 +118,7 @@ def real_snapshots(log: LogView) -> tuple[SnapshotId, ...]:
 
 def validate_offset_and_epoch(log: LogView, offset: int, epoch: int) -> ValidOffsetAndEpoch:
     """Check whether a follower's log that ends at `offset`, with a last record of `epoch`, continues in
-    `log`.
+    `log` (invariant R4).
 
     Apache Kafka ``KafkaRaftClient.tryCompleteFetchRequest``, ``ReplicatedLog.validateOffsetAndEpoch``.
     """

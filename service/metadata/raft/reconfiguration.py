@@ -1,4 +1,4 @@
-"""Changes of the voter set: voters are added, removed and updated, one change at a time. [P]
+"""Changes of the voter set: voters are added, removed and updated, one change at a time (invariant R6). [P]
 
 Apache Kafka 4.3 ``AddVoterHandler``, ``RemoveVoterHandler``, ``UpdateVoterHandler``; KIP-853.
 """

@@ -81,6 +81,8 @@ class AddVoter(NamedTuple):
 
 
 class RemoveVoter(NamedTuple):
+    """Remove the voter with this id and directory from the voter set (KIP-853)."""
+
     key: ReplicaKey
     cluster_id: str | None = None
 

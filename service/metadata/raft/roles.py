@@ -38,7 +38,8 @@ LEGAL_MOVES: Final = {
     Role.FOLLOWER: _FROM_ANY_ROLE | {Role.PROSPECTIVE},
     Role.RESIGNED: _FROM_ANY_ROLE,
 }
-"""A move to Unattached needs a later epoch, unless it is from Prospective. A sole voter skips Prospective."""
+"""A move to Unattached needs a later epoch, unless it is from Prospective. A sole voter skips Prospective.
+A leader that resigned leads no more in its epoch (invariant R1)."""
 
 
 @dataclass(slots=True)

@@ -55,8 +55,10 @@ def split_chunks(table: BlockTable, chunk_bytes: int) -> tuple[ChunkRange, ...]:
 def cut_range(
     table: BlockTable, block: int, max_bytes: int, taken: Callable[[int], bool] | None = None
 ) -> ChunkRange:
-    """Return the chunk from `block` on: at least that one, at most `max_bytes`, and up to one that is
-    `taken`."""
+    """Return the chunk that begins with `block`: at least that block, else at most `max_bytes`.
+
+    It ends before the first later block that is `taken`.
+    """
     first = table[block]
     length, last = first.length, block + 1
     while last < len(table) and length < max_bytes and not (taken and taken(last)):

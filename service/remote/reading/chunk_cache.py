@@ -159,7 +159,8 @@ class ChunkCache:
                     self._evicted_bytes -= slot.size
 
     def copy(self, size: int) -> None:
-        """Add `size` bytes copied for a response."""
+        """Count `size` bytes copied for a response, which `release` takes off again; chunks are evicted for
+        them."""
         self.copied_bytes += size
         self._make_room()
 

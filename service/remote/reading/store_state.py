@@ -52,8 +52,11 @@ class StoreState:
             raise self._suspended(object_key)
 
     def ended(self, object_key: str, error: BaseException | None, began_ms: int) -> None:
-        """Record the end of an attempt. A refused object is logged once, and once more when it is readable
-        again."""
+        """Record the end of an attempt that began at monotonic `began_ms`.
+
+        A failure of the store counts for the breaker, anything else closes it. A refused object
+        is logged once, and once more when it is readable again.
+        """
         now_ms = self._clock.monotonic_ms()
         if is_failure(error):
             opened = self._breaker.failed(

@@ -4,12 +4,13 @@ Members join, crash, sleep, leave, come back under their instance, run twice, ch
 answers; writes fail, lag and are lost; another coordinator reads the log as far as it was committed, or
 further. Whatever happens:
 
-- nobody is in two generations: whoever is taken for a member now has what one leader assigned, and no
-  partition has two owners;
-- a commit is taken from such a member alone;
-- every request gets an answer, and exactly the log says what the state is: a step that writes nothing changes
-  nothing of it, and the same log makes the same state;
-- the storm ends: a group of those who are there, every partition owned, balanced within one.
+- G3: nobody is in two generations: whoever is taken for a member now has what one leader assigned, and no
+  partition has two owners; a commit is taken from such a member alone;
+- G2: every request gets an answer;
+- G1: exactly the log says what the state is: a step that writes nothing changes nothing of it, and the same
+  log makes the same state;
+- G4: the storm ends, also where another coordinator takes the group over: a group of those who are there,
+  every partition owned, balanced within one.
 """
 
 from __future__ import annotations
@@ -314,10 +315,10 @@ class Storm:
         for actor in current:
             for partition in filter(None, (actor.given or ":").split(":")[1].split(",")):
                 owner = owners.setdefault(partition, actor.member_id)
-                assert owner == actor.member_id, f"partition {partition} of two"
+                assert owner == actor.member_id, f"G3: partition {partition} of two"
             self.synced_generation = max(self.synced_generation, actor.generation)
         if len(self.leader.log) == log_before:
-            assert self.durable() == state_before, "nothing was written, and something has changed"
+            assert self.durable() == state_before, "G1: nothing was written, and something has changed"
 
     def run(self, steps: int) -> None:
         for _ in range(self.random.randint(1, 8)):
@@ -351,7 +352,7 @@ class Storm:
             raise AssertionError([(a.name, a.member_id, a.generation, a.given, a.waits) for a in self.live])
         leader.advance(0)
         assert not [t for t in range(1, leader.asked + 1) if t not in leader.answers], (
-            "requests without answers"
+            "G2: requests without answers"
         )
         assert self.durable() == state(load(self.make, leader.log))
         for offset in range(0, len(leader.log), max(1, len(leader.log) // 5)):

@@ -18,8 +18,8 @@ from service.base.errors import CorruptionError
 from service.inspect.fsck import fsck
 from service.inspect.fsck_report import FsckReport
 from service.inspect.head_repair import Unrepairable
-from service.inspect.orphans import Skipped, delete_orphans, find_orphans
 from service.inspect.repair import carry_out, find_repairs
+from service.inspect.sweep import Skipped, delete_orphans, find_orphans
 from service.remote.format.keys import HeadKey, SegmentKey, head_key, parse_key
 from service.remote.reading.object_reader import open_head, open_topics
 from service.remote.stores.memory_store import MemoryStore

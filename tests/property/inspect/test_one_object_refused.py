@@ -13,8 +13,8 @@ import pytest
 
 from service.inspect.fsck import fsck
 from service.inspect.head_repair import Unrepairable
-from service.inspect.orphans import PartitionOrphans, find_orphans
 from service.inspect.repair import find_repairs
+from service.inspect.sweep import PartitionOrphans, find_orphans
 from service.metadata.bucket_copy import newest_copy
 from service.metadata.image import MetadataImage
 from service.remote.format.keys import HeadKey, parse_key

@@ -25,7 +25,7 @@ from service.metadata.controller.broker_sessions import (
     SessionClosed,
     SessionTimes,
 )
-from service.metadata.controller.cluster_control import fence_broker, register_broker, unregister_broker
+from service.metadata.controller.cluster_control import register_broker, unregister_broker
 from service.metadata.controller.configs_control import incremental_alter_configs
 from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.elections_control import (
@@ -34,7 +34,7 @@ from service.metadata.controller.elections_control import (
     elect_leaders,
     elect_unclean_leaders,
 )
-from service.metadata.controller.heartbeat_control import process_heartbeat
+from service.metadata.controller.heartbeat_control import fence_broker, process_heartbeat
 from service.metadata.controller.isr_control import alter_partitions
 from service.metadata.controller.reassignment_control import alter_reassignments, list_reassignments
 from service.metadata.controller.requests import (
@@ -245,7 +245,7 @@ class Life:
             for number, old in topic.partitions.items():
                 new = self.image.partition(topic.id, number)
                 assert new is not None
-                assert electable(old) == electable(new), f"{topic.name}-{number}: {old} becomes {new}"
+                assert electable(old) == electable(new), f"P17: {topic.name}-{number}: {old} becomes {new}"
                 self.kept += not old.isr and bool(electable(old))
 
     def isr(self, broker: int) -> None:

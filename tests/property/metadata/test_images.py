@@ -15,9 +15,10 @@ from service.base.steps import at_once
 from service.base.types import TopicIdPartition
 from service.metadata.batches import decode_batches, encode_batch
 from service.metadata.controller.catalog_control import commit_catalog, forget_topics
-from service.metadata.controller.cluster_control import fence_broker, register_broker, unfence_broker
+from service.metadata.controller.cluster_control import register_broker
 from service.metadata.controller.configs_control import incremental_alter_configs
 from service.metadata.controller.decision import ControllerResult
+from service.metadata.controller.heartbeat_control import fence_broker, unfence_broker
 from service.metadata.controller.producer_ids_control import allocate_producer_ids
 from service.metadata.controller.requests import (
     AlterConfig,

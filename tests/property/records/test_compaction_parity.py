@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from service.records import copy_kernel, key_kernel
 from service.records.batch import CompressionType
+from service.records.compaction import CopyRules
 from service.records.kernel_status import CopyState, MapState, Status
-from service.records.recopy import CopyRules
 from service.records.scan import scan_batches
 from tests.support.compaction import (
     START_MS,

@@ -10,6 +10,7 @@ from service.base.errors import ConfigError
 from service.config.cluster import ClusterConfig, QuorumConfig
 from service.config.docs import markdown
 from service.config.keys import LONG_MAX, ConfigKey, ConfigType, to_text
+from service.config.parsing import parse_value
 from service.config.replication import ReplicationConfig
 from service.config.settings import BrokerConfig, LogConfig, topic_config, validate_topic_change
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS, refusal
@@ -50,7 +51,7 @@ def test_the_default_of_every_key_is_valid_and_reads_back() -> None:
     for key in (*TOPIC_KEYS.values(), *BROKER_KEYS.values()):
         text = to_text(key.default)
         if text is not None:
-            assert key.parse(text) == key.default, key.name
+            assert parse_value(key, text) == key.default, key.name
         assert key.doc.endswith("."), key.name
 
 
@@ -58,9 +59,10 @@ def test_every_setting_of_a_topic_is_a_key_and_the_other_way_round() -> None:
     fields = {field.name for field in dataclasses.fields(LogConfig)}
     keys = {*TOPIC_KEYS, *(key.name for key in CLUSTER_TOPIC)}
     assert fields == {name.replace(".", "_") for name in keys} - {"internal_segment_bytes", "preallocate"}
-    assert TOPIC_KEYS["preallocate"].parse("false") is False  # the only value, so that no log has to know it
+    # The only value, so that no log has to know it.
+    assert parse_value(TOPIC_KEYS["preallocate"], "false") is False
     with pytest.raises(ConfigError, match="segments grow as they are written"):
-        TOPIC_KEYS["preallocate"].parse("true")
+        parse_value(TOPIC_KEYS["preallocate"], "true")
     for name, key in TOPIC_KEYS.items():
         for synonym in key.synonyms:
             assert synonym.name in BROKER_KEYS, name

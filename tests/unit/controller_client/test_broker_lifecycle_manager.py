@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.client.async_channel import ChannelOptions, Channels
+from service.client.node_channel import ChannelOptions, Channels
 from service.controller_client import lifecycle_messages
 from service.controller_client.broker_lifecycle import (
     Exit,

@@ -11,7 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.client.async_channel import ChannelOptions, Channels
+from service.client.node_channel import ChannelOptions, Channels
 from service.controller_client.controller_channel import (
     Active,
     Controllers,

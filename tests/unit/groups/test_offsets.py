@@ -418,7 +418,7 @@ def test_a_topics_offsets_that_cannot_be_removed_are_tried_after_a_pause() -> No
     assert c.shard.offsets.count() == 0
 
 
-# The end of offsets.
+# The end of offsets (G5).
 
 
 def test_offsets_of_nobody_end_after_the_commit() -> None:
@@ -542,7 +542,7 @@ def test_what_goes_with_a_topic() -> None:
     c.topics.make("orders", 1, 99)
     c.commit({("orders", 0): 3})
     c.leader.tell(lambda shard, now: shard.topics_changed(("orders",), (ORDERS,), now))
-    assert c.offset("orders", 0) == 3, "another topic of that name"
+    assert c.offset("orders", 0) == 3, "G6: another topic of that name"
 
 
 def remade(c: Committers, log: list[Any], number: int = 99) -> None:

@@ -237,7 +237,7 @@ def test_kills_within_the_swap(tmp_path: Path) -> None:
         disk.heal()
         again = reopened(log, tmp_path / str(number))
         assert again.log_end_offset == end
-        assert last_of_each(records_in(again)) == want, number
+        assert last_of_each(records_in(again)) == want, f"L8: kill {number}"
         assert not {path.suffix for path in again.dir.iterdir()} & {".cleaned", ".swap", ".deleted"}
         if clean(again):
             assert records_in(again) == sorted(want.values())

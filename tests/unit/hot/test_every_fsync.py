@@ -94,7 +94,7 @@ def test_a_failed_fsync_is_final_whatever_it_was_asked_for(tmp_path: Path) -> No
         # The next start writes anew what may be in memory alone; only the marker itself may be there.
         assert (directory / ".fsync-failed").exists(), door
         is_last = number == len(whole.asked)
-        assert (directory / ".kafka_cleanshutdown").exists() is is_last, door
+        assert (directory / ".kafka_cleanshutdown").exists() is is_last, f"L5: {door}"
         # What was made in the same call may be flushed, and nothing that speaks for all logs.
         later = [name.rpartition("/")[2] for name in disk.asked[number:]]
         assert set(later) <= {"partition.metadata.tmp", "b-0", directory.name}, door

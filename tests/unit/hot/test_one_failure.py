@@ -199,8 +199,8 @@ def check(tmp_path: Path, outcome: Outcome) -> None:
     found = stamps(again)
     assert len({base for base, _ in found}) == len(found)
     kept = [one for one in outcome.acknowledged if one[0] >= again.log_start_offset]
-    assert [one for one in found if one[0] >= again.log_start_offset] == kept
-    assert not set(outcome.refused) & {timestamp for _, timestamp in found}
+    assert [one for one in found if one[0] >= again.log_start_offset] == kept, "L1: lost"
+    assert not set(outcome.refused) & {timestamp for _, timestamp in found}, "L1: refused, and there"
     end = max((base for base, _ in outcome.acknowledged), default=-1) + 1
     assert again.log_end_offset == end
     again.append(batch(1), 9, START_MS)

@@ -121,7 +121,7 @@ def test_damage_in_front_of_sound_batches_is_no_torn_tail(tmp_path: Path) -> Non
     for _ in range(2):
         with pytest.raises(CorruptionError, match=rf"{bases(log)[2]:020d}.*wrong checksum.*sound batch"):
             open_log(tmp_path, **SETTINGS)
-        assert contents(log.dir) == before
+        assert contents(log.dir) == before, "L3: sound batches were cut"
 
 
 def test_damage_at_a_segments_end_is_found_by_the_segments_behind_it(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from service.base.threads import SystemThreads
 from service.base.types import TopicIdPartition
 from service.inspect.fsck import fsck
 from service.inspect.head_repair import HeadRepair, PageRepair, Unrepairable
-from service.inspect.orphans import PartitionOrphans, Skipped, delete_orphans, find_orphans
 from service.inspect.repair import ClusterRepair, TopicsRepair, carry_out, find_repairs
+from service.inspect.sweep import PartitionOrphans, Skipped, delete_orphans, find_orphans
 from service.metadata.image import MetadataImage
 from service.metadata.snapshot_codec import encode_image
 from service.remote.format.documents import seal
@@ -150,7 +150,7 @@ def test_a_partition_with_more_orphans_than_fit_is_swept_in_pieces(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.inspect.fsck_report.MAX_LISTED", 10)
-    monkeypatch.setattr("service.inspect.orphans.PIECE", 7)
+    monkeypatch.setattr("service.inspect.sweep.PIECE", 7)
     copy_metadata(world)
     before = world.stored_keys()
     for number in range(40):

@@ -10,13 +10,13 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.steps import Steps, at_once
-from service.metadata.controller.cluster_control import (
+from service.metadata.controller.cluster_control import register_broker
+from service.metadata.controller.decision import ControllerResult
+from service.metadata.controller.heartbeat_control import (
+    begin_controlled_shutdown,
     fence_broker,
-    move_away,
-    register_broker,
     unfence_broker,
 )
-from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.placement import CannotPlace, place_replicas
 from service.metadata.controller.producer_ids_control import allocate_producer_ids
 from service.metadata.controller.requests import CreateTopic, RegisterBroker, TopicDefaults
@@ -207,7 +207,7 @@ def test_a_broker_that_was_stopped_follows_as_any_that_is_fenced() -> None:
     `BrokerHeartbeatManager.touch`)."""
     cluster = Cluster()
     cluster.join(1, 2, 3)
-    cluster.apply(move_away(cluster.image, 3, cluster.image.brokers[3].epoch))
+    cluster.apply(begin_controlled_shutdown(cluster.image, 3, cluster.image.brokers[3].epoch))
 
     def create() -> ErrorCode:
         asked = CreateTopic("t", 1, replication_factor=3)

@@ -8,9 +8,10 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from service.metadata.controller.cluster_control import fence_broker, relieve_directories
+from service.metadata.controller.directories_control import relieve_directories
 from service.metadata.controller.elections_control import balance_leaders
 from service.metadata.controller.full_directories import DirectoriesWithoutRoom
+from service.metadata.controller.heartbeat_control import fence_broker
 from service.metadata.controller.isr_control import alter_partitions
 from service.metadata.controller.requests import (
     AlterPartition,

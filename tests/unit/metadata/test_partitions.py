@@ -15,10 +15,9 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.steps import Steps, at_once
 from service.metadata.batches import encode_batch_in_steps
-from service.metadata.controller.cluster_control import fence_broker, take_offline, unfence_broker
 from service.metadata.controller.configs_control import incremental_alter_configs
 from service.metadata.controller.decision import ControllerResult, QuorumLevel
-from service.metadata.controller.directories_control import assign_replicas
+from service.metadata.controller.directories_control import assign_replicas, take_offline
 from service.metadata.controller.elections_control import (
     ElectionSettings,
     balance_leaders,
@@ -26,6 +25,7 @@ from service.metadata.controller.elections_control import (
     elect_unclean_leaders,
 )
 from service.metadata.controller.features_control import FeatureUpdate, UpgradeType, update_features
+from service.metadata.controller.heartbeat_control import fence_broker, unfence_broker
 from service.metadata.controller.isr_control import alter_partitions
 from service.metadata.controller.partition_change import UNASSIGNED, ElectionRules, change_partition
 from service.metadata.controller.partitions_control import create_partitions

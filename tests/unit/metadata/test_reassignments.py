@@ -10,9 +10,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.steps import at_once
-from service.metadata.controller.cluster_control import fence_broker, unfence_broker
 from service.metadata.controller.configs_control import incremental_alter_configs
 from service.metadata.controller.elections_control import ElectionSettings
+from service.metadata.controller.heartbeat_control import fence_broker, unfence_broker
 from service.metadata.controller.isr_control import alter_partitions
 from service.metadata.controller.reassignment_control import alter_reassignments, list_reassignments
 from service.metadata.controller.requests import (

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import SystemClock
 from service.base.errors import InvariantError, StorageError
 from service.base.types import TopicIdPartition
-from service.client.async_channel import Channel, ChannelOptions
+from service.client.node_channel import Channel, ChannelOptions
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from service.partition.follower_log import LocalFollowerLog

@@ -177,7 +177,7 @@ def test_of_two_nodes_with_one_past_the_displaced_one_stops_for_good(
     be_swept(first)
     assert first.manager.metrics.displaced is not None
     assert "two nodes on one prefix" in caplog.text
-    assert archive(first) == before
+    assert archive(first) == before, "T15: a displaced process has deleted"
     be_swept(clone)
     assert clone.manager.metrics.displaced is None
     clone.check_at_rest()
@@ -366,7 +366,7 @@ def test_a_clock_that_jumps_lets_nothing_expire(tmp_path: Path, jump_ms: int) ->
     for _ in range(3):
         world.clock.advance(world.settings.backoff_max_ms)
         world.run()
-    assert len(world.live(world.replicas[0])) == before
+    assert len(world.live(world.replicas[0])) == before, "T14: a wrong clock let segments expire"
     if jump_ms > 0:
         assert world.manager.metrics.clock_skew_ms > MAX_SKEW_MS
     # The store agrees: time has really passed.

@@ -8,7 +8,14 @@ import pytest
 
 from service.base.clock import ManualClock
 from service.base.errors import ConfigError
-from service.console.web.guard import MOST_WRONG, SESSION_MS, WINDOW_MS, Guard, TokenVerdict
+from service.console.web.guard import (
+    MOST_WRONG,
+    SESSION_MS,
+    WINDOW_MS,
+    Guard,
+    TokenVerdict,
+    is_same_origin,
+)
 from service.console.web.settings import ConsoleSettings
 
 
@@ -81,3 +88,12 @@ def test_others_than_this_machine_need_a_token() -> None:
             ConsoleSettings("b:1", host=host).check()
     with pytest.raises(ConfigError):
         ConsoleSettings("b:1", token="short").check()
+
+
+def test_a_form_of_another_site_is_told_by_its_origin() -> None:
+    host = "127.0.0.1:8080"
+    for origin in ("http://127.0.0.1:8080", "https://127.0.0.1:8080", "null", None):
+        assert is_same_origin(origin, host)
+    for origin in ("http://evil.example", "http://127.0.0.1:8081", "http://127.0.0.1", "127.0.0.1:8080", ""):
+        assert not is_same_origin(origin, host)
+    assert not is_same_origin("http://evil.example", None)

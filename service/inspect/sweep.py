@@ -1,4 +1,4 @@
-"""Search and deletion of orphans, objects that nothing committed names, from the bucket alone: `firn sweep`.
+"""`firn sweep`: find and delete orphans, objects that nothing committed names, from the bucket alone.
 
 A node sweeps by itself what it can judge; this is for buckets without running nodes. The newest copy of the
 metadata and HEAD tell what is live, never `topics.json` alone; without a copy nothing is swept. The copy may

@@ -1,7 +1,7 @@
 """A node's connections to its peers: many requests in flight, each with a deadline.
 
-A `Channel` is one connection to one peer, made when it is needed and again after it was lost; `Channels`
-holds those of one purpose, by address. A call raises
+A `Channel` is one connection to one peer, made when it is needed and, after a back-off, again where it was
+lost; `Channels` holds those of one purpose, by address. A call raises
 
 - ``ConnectionRefusedError``: nothing listens there; the request was not sent
 - ``UnsupportedVersion``: the peer does not serve the API in that version; the request was not sent

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.base.errors import ConfigError
-from service.pipelines.archive_job import (
+from service.pipelines.archive_job_document import (
     ArchiveJob,
     JobTopic,
     decode_job,

@@ -87,7 +87,7 @@ class CopyRules(NamedTuple):
     end_offset: int
 
 
-class Recopy:
+class CompactionCopier:
     """Copier of one group of segments. For one thread at a time; the loops release the GIL."""
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from service.hot.cleaning.transactions import CleanedTransactions
 from service.records.batch import CompressionType, read_header, verify_crc
-from service.records.recopy import CopyRules, filling_batch
+from service.records.compaction import CopyRules, filling_batch
 from service.records.scan import scan_batches
 from service.records.txn_rows import AbortedEntry
 from tests.support.compaction import (
