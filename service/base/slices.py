@@ -36,8 +36,8 @@ class Slice:
         """Wait for a later turn and begin a new slice. The task can be cancelled here, and only here."""
         await self._queue.next_turn()
 
-    async def go_through(self, steps: Generator[None, None, T], step_us: int) -> T:
-        """Run `steps`, each of at most `step_us` µs, over as many turns of the loop as they take.
+    async def go_on(self, steps: Steps[T]) -> T:
+        """Run `steps` over as many turns of the loop as they take.
 
         Returns their result, and raises what they raise. It can be cancelled between two steps only.
         """

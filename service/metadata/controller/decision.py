@@ -36,9 +36,6 @@ class ControllerResult(Generic[R]):
     """Level that the quorum must accept before the records are written."""
 
 
-NEWEST_US: Final = 1
-
-
 def newest_frames(records: Sequence[MetadataRecord]) -> Steps[list[Frame]]:
     """Return the records as frames of their newest versions, in steps."""
     frames = []

@@ -15,9 +15,7 @@ from service.base.steps import Steps
 from service.metadata.controller.cluster_control import check_same_process
 from service.metadata.controller.decision import ControllerResult, newest_frames
 from service.metadata.controller.elections_control import (
-    CHANGE_US,
     USUAL_ELECTIONS,
-    VISIT_US,
     Elections,
     ElectionSettings,
     changes_in_steps,
@@ -123,9 +121,9 @@ def relieve_directories(
         is_resting = directory in resting
         for topic, number, state in with_topics(image, image.index.partitions(lies_in(directory))):
             if state.leader != broker_id and not (is_resting and broker_id in state.isr):
-                yield VISIT_US
+                yield
                 continue
-            yield CHANGE_US
+            yield
             record = elections.relieve(topic, number, state, broker_id, is_resting=is_resting)
             if record is not None:
                 records.append(record)
