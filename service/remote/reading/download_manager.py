@@ -29,6 +29,7 @@ from functools import partial
 from typing import Any, Final
 
 from service.base.errors import CorruptionError
+from service.base.lru_cache import LruCache
 from service.base.types import Buffer
 from service.base.world import World
 from service.remote.metrics import ReadMetrics
@@ -36,7 +37,6 @@ from service.remote.reading.chunk_cache import ChunkCache, Slot
 from service.remote.reading.disk_cache import DiskCache
 from service.remote.reading.download import Download, DownloadStats, RemoteResource, ResponseHold
 from service.remote.reading.hedge import Hedge
-from service.remote.reading.lru import LruCache
 from service.remote.reading.read_ahead import Stream
 from service.remote.reading.resources import ChunkResource, GuessResource, guess_key
 from service.remote.reading.store_state import StoreState
@@ -74,7 +74,6 @@ class DownloadManager:
         self._disk_cache = disk_cache
         self._threads = threads
         self._most_threads = threads + (max(threads // 2, 2) if second_store is not None else 0)
-        self._metadata_budget = metadata_budget_bytes
         self._attempts = attempts
         self._random = world.random
         self._clock = world.clock
@@ -94,7 +93,7 @@ class DownloadManager:
         self._downloads: dict[Hashable, Download] = {}
         self._active: dict[Download, None] = {}
         self._chunks = ChunkCache(chunk_budget_bytes)
-        self._metadata = LruCache()
+        self._metadata: LruCache[Hashable, Any] = LruCache(metadata_budget_bytes)
         self._hedges = (Hedge(), Hedge())  # of small resources, of chunks
         self._state = StoreState(world)
         self._unreleased: deque[tuple[Sequence[Slot], int]] = deque()
@@ -268,7 +267,7 @@ class DownloadManager:
             have_ended = self._work.wait_for(lambda: not self._serving, timeout_s)
             stranded = set(self._downloads.values())
             self._chunks.clear()
-            self._metadata.shrink(0)
+            self._metadata.clear()
         for download in stranded:
             self._complete(download, None, ReaderClosed("the reader is closed"), 0)
         self._pool.shutdown(wait=have_ended)
@@ -582,7 +581,6 @@ class DownloadManager:
                     self._chunks.put(value)
             elif not self._is_closed:
                 self._metadata.put(resource.key, value, cost)
-                self._metadata.shrink(self._metadata_budget)
             self._release_forgotten()
             self._start_waiting()
         if error is not None:
