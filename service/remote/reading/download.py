@@ -43,18 +43,15 @@ class RemoteResource(Protocol):
 class Download:
     """One download, running or waiting for room. `urgent` ones go before read-ahead.
 
-    `begun_ms` is the start of its current first attempt, None between attempts; `tries` counts running
-    attempts, of which one may be hedged; `error` is the result of a failed attempt while the other one still
-    runs.
+    `tries` counts running attempts, of which one may be hedged; `error` is the result of a failed attempt
+    while the other one still runs.
     """
 
     resource: RemoteResource
     urgent: bool
-    begun_ms: int | None = None
     is_hedged: bool = False
     tries: int = 0
     is_over: bool = False
-    is_overtaken: bool = False
     error: BaseException | None = None
     future: Future[Any] = field(default_factory=Future)
 
