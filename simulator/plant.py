@@ -51,7 +51,8 @@ from service.tiering import manager as tiering_manager
 from service.tiering.chain import ChainStore
 from service.tiering.fence import Fence
 from service.tiering.head_check import HeadVerdict
-from service.tiering.partition_archiver import PartitionArchiver
+from service.tiering.partition_head import PartitionHead
+from service.tiering.pending_commit import PendingCommit
 from service.tiering.shared_objects import TopicsComparison
 from simulator.disk import SimDisk
 from simulator.history import draw, play_apart, warm_up
@@ -332,12 +333,12 @@ def told_before_the_commit() -> None:
 
     def make(settle: Any) -> Any:
         async def hasty(self: Any, proposal: Any) -> None:
-            self.partition.remote_committed(proposal.commit.entry)
+            self._head._partition.remote_committed(proposal.commit.entry)
             await settle(self, proposal)
 
         return hasty
 
-    _swap(PartitionArchiver, "_settle", make)
+    _swap(PendingCommit, "settle", make)
 
 
 def dropped_objects_go_before_the_commit() -> None:
@@ -351,7 +352,7 @@ def dropped_objects_go_before_the_commit() -> None:
 
         return hasty
 
-    _swap(PartitionArchiver, "_settle", make)
+    _swap(PendingCommit, "settle", make)
 
 
 def lost_answer_erases() -> None:
@@ -368,7 +369,7 @@ def lost_answer_erases() -> None:
 
         return erasing
 
-    _swap(PartitionArchiver, "_publish", make)
+    _swap(PartitionHead, "publish", make)
 
 
 def _refusals_are_failures(is_failure: Any) -> Any:

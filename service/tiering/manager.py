@@ -353,7 +353,7 @@ class TieringManager:
         """Put `key` where it belongs: ready, delayed, or nowhere. A busy one is marked dirty when its task
         ends."""
         partition, archiver = self._find(*key), self._archivers.get(key)
-        if archiver is not None and (archiver.is_deposed or archiver.partition is not partition):
+        if archiver is not None and (archiver.term.is_deposed or archiver.partition is not partition):
             self._remove(key, archiver)
             archiver = None
         if partition is None:
@@ -375,7 +375,7 @@ class TieringManager:
         except (StorageError, CorruptionError) as e:
             priority, archiver.due_ms = None, now_ms + self._failed(archiver, Task.PLAN, e)
         if (
-            archiver.has_compared_head
+            archiver.head.has_compared
             or archiver.retries.count(Task.COMPARE_HEAD)
             or archiver.retries.count(Task.PLAN)
         ):
@@ -406,7 +406,7 @@ class TieringManager:
                 key = self._queue.pop_ready(lane)
                 assert key is not None
                 archiver = self._archivers[key]
-                if archiver.is_deposed:
+                if archiver.term.is_deposed:
                     continue  # it is dirty: the next pass removes it
                 self._busy.add(key)
                 self._free[lane] -= 1
@@ -426,7 +426,7 @@ class TieringManager:
         except Deposed:
             self._maintenance.wake()
         except (StorageError, CorruptionError, RequestError) as e:
-            if not archiver.is_deposed:
+            if not archiver.term.is_deposed:
                 self._note_results(archiver, e)
             self._update_breaker(key, e, began_ms)
         else:
@@ -436,7 +436,7 @@ class TieringManager:
         finally:
             self._free[lane] += 1
             self._busy.discard(key)
-            if archiver.is_deposed:
+            if archiver.term.is_deposed:
                 archiver.abandon()
             self._mark_dirty(key)
 
@@ -527,7 +527,7 @@ class TieringManager:
         epoch = self._owner.leader_epoch(topic_id, partition)
         if (
             archiver is not None
-            and not archiver.is_deposed
+            and not archiver.term.is_deposed
             and epoch in (None, archiver.partition.leader_epoch)
         ):
             return PartitionLeadership(archiver.partition.leader_epoch, is_ours=True)
