@@ -45,9 +45,8 @@ from service.remote.stores.errors import StoreRefused
 from service.replicas import dynamic_config
 from service.replicas.metadata_applier import Applier
 from service.serving.coordinator_log import CoordinatorLog
-from service.tiering import bucket_maintenance, eraser, sweeper
+from service.tiering import bucket_maintenance, eraser, sweeper, task_scheduler
 from service.tiering import chain as tiering_chain
-from service.tiering import manager as tiering_manager
 from service.tiering.chain import ChainStore
 from service.tiering.fence import Fence
 from service.tiering.head_check import HeadVerdict
@@ -378,7 +377,7 @@ def _refusals_are_failures(is_failure: Any) -> Any:
 
 def tiering_stopped_by_refusals() -> None:
     """What the store refuses of one object is taken for a store that does not serve: nothing is copied."""
-    _swap(tiering_manager, "is_failure", _refusals_are_failures)
+    _swap(task_scheduler, "is_failure", _refusals_are_failures)
 
 
 def cold_reads_stopped_by_refusals() -> None:

@@ -50,6 +50,8 @@ class TieringContext:
     fence: Fence
     store_clock: StoreClock
     copy_rate: Rate
+    backoff_ms: Callable[[int], int]
+    """how long to wait after so many failures"""
     is_urgent: Callable[[TopicIdPartition], bool]
     """whether the disk of a partition fills up, so that it is copied before others"""
 
