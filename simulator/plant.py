@@ -345,7 +345,7 @@ def dropped_objects_go_before_the_commit() -> None:
 
     def make(settle: Any) -> Any:
         async def hasty(self: Any, proposal: Any) -> None:
-            if proposal.dropped.segments:
+            if proposal.dropped_segments:
                 await self._context.pool.run(self._context.store.delete, proposal.retired)
             await settle(self, proposal)
 

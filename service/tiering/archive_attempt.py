@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from service.base.clock import Clock
@@ -56,16 +56,6 @@ class TieringContext:
     """whether the disk of a partition fills up, so that it is copied before others"""
 
 
-class SegmentTotals(NamedTuple):
-    """Number of segments, and bytes of their objects."""
-
-    segments: int
-    bytes: int
-
-
-NO_SEGMENTS: Final = SegmentTotals(0, 0)
-
-
 @dataclass(slots=True)
 class ManifestProposal:
     """A written manifest whose commit is not settled yet.
@@ -78,7 +68,8 @@ class ManifestProposal:
     retired: tuple[str, ...]
     written: tuple[str, ...]
     copied: tuple[SegmentEntry, ...] = ()
-    dropped: SegmentTotals = NO_SEGMENTS
+    dropped_segments: int = 0
+    dropped_bytes: int = 0
     state: SegmentState = SegmentState.PROPOSED
 
 

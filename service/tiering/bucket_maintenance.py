@@ -80,10 +80,7 @@ class BucketMaintenance:
         self._logged: dict[str, str] = {}
         self._retries = Retries()
         self._was_keeper = False
-        self.election = KeeperElection(
-            context.store, context.fence, owner, context.pool, context.clock, own, context.metrics,
-            self._take_over, self._may_write_changed,
-        )  # fmt: skip
+        self.election = KeeperElection(context, owner, own, self._take_over, self._may_write_changed)
         owner.watch(self.election.wake)
 
     def wake(self) -> None:

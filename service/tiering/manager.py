@@ -73,98 +73,46 @@ class TieringManager:
     ) -> None:
         self.metrics = TieringMetrics()
         self.settings = settings
-        self._store = store
-        self._cluster_id = cluster_id
-        self._catalog = catalog
         self._topics = topics
         self._owner: PrefixOwner = owner or SoleOwner(self._offset)
         self._clock = clock = world.clock
         self._random = world.random
-        self._pool = OffloadPool(
+        self._writer = writer
+        self._pool = pool = OffloadPool(
             world.threads, settings.copier_threads + 1, settings.watchdog_ms, self.metrics
         )
         self._commits = CommitQueue(catalog)
-        self._writer = writer
-        self._chains = ChainStore(
+        chains = ChainStore(
             store, cluster_id, world,
             stamps=self._stamp, limits=manifest_limits, is_conditional=is_conditional,
         )  # fmt: skip
-        self._fence = Fence(
-            store, cluster_id, writer, clock, self._pool, self._owner,
+        self._fence = fence = Fence(
+            store, cluster_id, writer, clock, pool, self._owner,
             is_conditional=is_conditional,
         )  # fmt: skip
-        self._eraser = Eraser(
-            store, self._chains, catalog, self._pool, self._fence, self.metrics, clock, settings.grace_ms,
-            self._backoff,
+        eraser = Eraser(
+            store, chains, catalog, pool, fence, self.metrics, clock, settings.grace_ms, self._backoff
+        )
+        self._context = context = TieringContext(
+            cluster_id=cluster_id, store=store, chains=chains, catalog=catalog, commits=self._commits,
+            pool=pool, eraser=eraser, clock=clock, settings=settings, metrics=self.metrics,
+            new_uuid=world.new_uuid, stamps=self._stamp, probe=probe, fence=fence,
+            store_clock=StoreClock(store, world), copy_rate=Rate(copy_limit), backoff_ms=self._backoff,
+            is_urgent=is_urgent,
         )  # fmt: skip
-        self._context = self._new_context(world, probe, copy_limit, is_urgent)
         self.scheduler = TaskScheduler(
-            self._context, world, partitions, find, self._task_ended,
+            context, world, partitions, find, self._task_ended,
             lambda: self.maintenance.election.wake(),  # the prefix may be taken over now
         )  # fmt: skip
-        self.maintenance = BucketMaintenance(
-            self._context, self._owner, topics, self.scheduler, writer.incarnation,
-            self._new_metadata_copies(metadata, world), self._new_sweeper(abandoned_uploads),
+        copies = MetadataCopies(
+            store, cluster_id, writer, metadata, world.new_uuid, pool, fence, clock,
+            settings.metadata_interval_ms,
         )  # fmt: skip
+        sweeper = Sweeper(context, self._leadership, self._live_topics, abandoned_uploads)
+        self.maintenance = BucketMaintenance(
+            context, self._owner, topics, self.scheduler, writer.incarnation, copies, sweeper
+        )
         self._task: asyncio.Task[None] | None = None
-
-    def _new_context(
-        self,
-        world: World,
-        probe: Probe,
-        copy_limit: Callable[[], RateLimit],
-        is_urgent: Callable[[TopicIdPartition], bool],
-    ) -> TieringContext:
-        return TieringContext(
-            cluster_id=self._cluster_id,
-            store=self._store,
-            chains=self._chains,
-            catalog=self._catalog,
-            commits=self._commits,
-            pool=self._pool,
-            eraser=self._eraser,
-            clock=self._clock,
-            settings=self.settings,
-            metrics=self.metrics,
-            new_uuid=world.new_uuid,
-            stamps=self._stamp,
-            probe=probe,
-            fence=self._fence,
-            store_clock=StoreClock(self._store, world),
-            copy_rate=Rate(copy_limit),
-            backoff_ms=self._backoff,
-            is_urgent=is_urgent,
-        )
-
-    def _new_metadata_copies(
-        self, metadata: Callable[[], MetadataSnapshot | None], world: World
-    ) -> MetadataCopies:
-        return MetadataCopies(
-            self._store,
-            self._cluster_id,
-            self._writer,
-            metadata,
-            world.new_uuid,
-            self._pool,
-            self._fence,
-            self._clock,
-            self.settings.metadata_interval_ms,
-        )
-
-    def _new_sweeper(self, abandoned_uploads: AbandonedUploads | None) -> Sweeper:
-        return Sweeper(
-            self._store,
-            self._chains,
-            self._catalog,
-            self._pool,
-            self._eraser,
-            self._fence,
-            self.metrics,
-            self._leadership,
-            self._live_topics,
-            self.settings.grace_ms,
-            abandoned_uploads,
-        )
 
     def _stamp(self) -> Stamp:
         return Stamp(self._clock.now_ms(), self._writer)

@@ -28,7 +28,7 @@ from service.tiering.pending_commit import PendingCommit
 from service.tiering.planner import Copy, CopyPlan, SegmentSpan, priority, priority_after_failure
 from service.tiering.ports import TieredPartition
 from service.tiering.steps import CommitStep
-from service.tiering.tasks import Retries, Task, TaskFailure
+from service.tiering.tasks import Retries, Task
 from service.tiering.work_queue import Priority
 
 MAINTENANCE: Priority = (0, 0, 0)
@@ -41,14 +41,6 @@ class _ReadyTask(NamedTuple):
     priority: Priority
     task: Task
 
-    def after_failure(self, failure: TaskFailure) -> _ReadyTask:
-        """Return the task with the priority that it has after `failure`."""
-        return _ReadyTask(priority_after_failure(self.priority, failure.wall_ms), self.task)
-
-
-def _priority_of(one: _ReadyTask) -> Priority:
-    return one.priority
-
 
 class PartitionArchiver:
     """Archives one partition. Nothing of its state survives a restart, and nothing must."""
@@ -60,6 +52,8 @@ class PartitionArchiver:
         """the tasks of the last run in order: all but the last one succeeded"""
         self.due_ms: int | None = None
         """when there may be something to do without any event; None: never"""
+        self.must_compare_head = True
+        """the next task is to compare HEAD with our entry"""
         self.term = LeaderTerm(partition)
         self.head = PartitionHead(partition, context, self.term)
         self._context = context
@@ -72,23 +66,19 @@ class PartitionArchiver:
         """Return the priority of what there is to do now; None where there is nothing, and `due_ms` is valid
         then.
 
-        Also refreshes the metrics of this partition. Raises `StorageError` where the log is offline.
+        Also refreshes `must_compare_head` and the metrics of this partition. Raises `StorageError` where the
+        log is offline.
         """
         entry = self.head.entry()
         plan = self._copier.plan(entry)
         self._update_metrics(plan)
-        must_compare = self._must_compare(entry)
+        self.must_compare_head = must_compare = self._must_compare(entry)
         is_regular = self.head.is_compared_regularly(entry) and not must_compare
         self.due_ms = self.head.compare_due_ms if is_regular else None
         ready = self._ready_tasks(entry, plan)
         if not ready and not must_compare and self.head.stopped is None and self._context.fence.may_write:
             self._schedule(entry, plan)
-        return min(map(_priority_of, ready), default=None)
-
-    @property
-    def must_compare_head(self) -> bool:
-        """True if the next task is to compare HEAD with our entry."""
-        return self._must_compare(self.head.entry())
+        return min((one.priority for one in ready), default=None)
 
     def _must_compare(self, entry: CatalogEntry | None) -> bool:
         return self.head.must_compare(entry, is_proposed=self._pending.proposal is not None)
@@ -102,7 +92,7 @@ class PartitionArchiver:
             if failure is None:
                 ready.append(one)
             elif failure.not_before_ms <= now_ms:
-                ready.append(one.after_failure(failure))
+                ready.append(_ReadyTask(priority_after_failure(one.priority, failure.wall_ms), one.task))
             else:
                 self.due_ms = min(failure.not_before_ms, self.due_ms or failure.not_before_ms)
         return ready
@@ -173,7 +163,7 @@ class PartitionArchiver:
         ready = self._ready_tasks(entry, plan)
         if not ready:
             return
-        task = min(ready, key=_priority_of).task
+        task = min(ready, key=lambda one: one.priority).task
         self.begun.append(task)
         if task is Task.COMPARE_HEAD:
             await self.head.compare(entry)

@@ -15,7 +15,6 @@ from service.tiering.archive_attempt import (
     LeaderTerm,
     ManifestProposal,
     OldestSegment,
-    SegmentTotals,
     TieringContext,
 )
 from service.tiering.expiry import EVERYTHING, UNLIMITED, ChainSpan, Retention, plan_expiry
@@ -118,6 +117,11 @@ class PartitionExpiry:
             attempt.failed(tip)
             raise
         self._oldest = None
-        left = commit.entry
-        dropped = SegmentTotals(entry.segments - left.segments, entry.size_bytes - left.size_bytes)
-        return ManifestProposal(commit, chain, (entry.manifest_key, *gone), attempt.keys, dropped=dropped)
+        return ManifestProposal(
+            commit,
+            chain,
+            (entry.manifest_key, *gone),
+            attempt.keys,
+            dropped_segments=entry.segments - commit.entry.segments,
+            dropped_bytes=entry.size_bytes - commit.entry.size_bytes,
+        )

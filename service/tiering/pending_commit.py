@@ -53,8 +53,8 @@ class PendingCommit:
         metrics.manifests_written += 1
         metrics.segments_copied += len(proposal.copied)
         metrics.bytes_copied += sum(segment.size for segment in proposal.copied)
-        metrics.segments_dropped += proposal.dropped.segments
-        metrics.bytes_dropped += proposal.dropped.bytes
+        metrics.segments_dropped += proposal.dropped_segments
+        metrics.bytes_dropped += proposal.dropped_bytes
 
     def drop(self) -> None:
         """Release the keys of the proposal, if there is one; the chain tells whether they are live."""

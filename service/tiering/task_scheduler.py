@@ -26,7 +26,7 @@ from service.tiering.archive_attempt import CommitRefused, Deposed, TieringConte
 from service.tiering.fence import Displaced, NotNamed
 from service.tiering.offload import Stalled
 from service.tiering.partition_archiver import PartitionArchiver
-from service.tiering.ports import TieredPartition, TieringSettings
+from service.tiering.ports import TieredPartition
 from service.tiering.tasks import Task
 from service.tiering.work_queue import WorkQueue
 
@@ -65,11 +65,17 @@ class TaskScheduler:
         self._find = find
         self._task_ended = task_ended
         self._all_compared = all_compared
-        copier_threads = context.settings.copier_threads
-        self._free = [2 * copier_threads, copier_threads]
+        settings = context.settings
+        self._free = [2 * settings.copier_threads, settings.copier_threads]
         """free slots in the lanes of HEAD comparisons and of all other tasks"""
         self._queue: WorkQueue[Key] = WorkQueue(len(self._free), world.clock.monotonic_ms())
-        self._breaker = _breaker(context.settings)
+        self._breaker = Breaker(
+            BreakerSettings(
+                first_pause_ms=settings.backoff_initial_ms,
+                longest_pause_ms=settings.backoff_max_ms,
+                jitter=settings.backoff_jitter,
+            )
+        )
         self._blocked_until_ms: int | None = None
         """when the breaker lets a partition try, where one waits for that"""
         self._archivers: dict[Key, PartitionArchiver] = {}
@@ -262,13 +268,8 @@ class TaskScheduler:
                 log.info("the store answers again")
                 self.metrics.store = None
             return
-        opened = self._breaker.failed(
-            error,
-            key,
-            began_ms=began_ms,
-            now_ms=self._clock.monotonic_ms(),
-            uniform=self._random.random(),
-        )
+        now_ms, uniform = self._clock.monotonic_ms(), self._random.random()
+        opened = self._breaker.failed(error, key, began_ms=began_ms, now_ms=now_ms, uniform=uniform)
         if opened:
             self.metrics.store = f"calls to the store are suspended: {error}"
             self.metrics.store_opened = self._breaker.opened
@@ -279,13 +280,10 @@ class TaskScheduler:
 
     def _note_results(self, archiver: PartitionArchiver, error: FirnError | None) -> None:
         """Record how each task of a run ended, the last one with `error`."""
-        *done, last = archiver.begun
-        for task in done:
+        for task in archiver.begun if error is None else archiver.begun[:-1]:
             self._succeeded(archiver, task)
-        if error is None:
-            self._succeeded(archiver, last)
-        else:
-            self._failed(archiver, last, error)
+        if error is not None:
+            self._failed(archiver, archiver.begun[-1], error)
 
     def _failed(self, archiver: PartitionArchiver, task: Task, error: FirnError) -> int:
         """Count the failure and log the first one and every doubling; return how long the task waits.
@@ -320,14 +318,3 @@ class TaskScheduler:
         """Return the leader epoch in which this node archives the partition; None where it does not."""
         archiver = self._archivers.get((topic_id, partition))
         return None if archiver is None or archiver.term.is_deposed else archiver.partition.leader_epoch
-
-
-def _breaker(settings: TieringSettings) -> Breaker:
-    """Return the store's breaker, with the back-off of partitions."""
-    return Breaker(
-        BreakerSettings(
-            first_pause_ms=settings.backoff_initial_ms,
-            longest_pause_ms=settings.backoff_max_ms,
-            jitter=settings.backoff_jitter,
-        )
-    )

@@ -26,7 +26,7 @@ from service.base.world import World
 from service.remote.metrics import ReadMetrics
 from service.remote.reading.chunk_cache import ChunkCache, Slot
 from service.remote.reading.disk_cache import DiskCache
-from service.remote.reading.download import Download, DownloadStats, RemoteResource, ResponseHold
+from service.remote.reading.download import Download, DownloadStats, RemoteResource
 from service.remote.reading.download_attempts import DownloadAttempts
 from service.remote.reading.download_threads import DownloadThreads
 from service.remote.reading.read_ahead import Stream
@@ -188,6 +188,7 @@ class DownloadManager:
             self._start_waiting_locked()
 
     def release_later(self, slots: Sequence[Slot], copied: int) -> None:
+        """Record what a response held, to be freed later; safe at any point of any thread."""
         self._unreleased.append((slots, copied))
 
     def forget_streams(self, streams: Iterable[Stream]) -> None:
@@ -304,3 +305,31 @@ class DownloadManager:
         else:
             download.future.set_result(value)
         return True
+
+
+class ResponseHold:
+    """Memory that a response holds until it is sent; `release` frees it, at the latest when it is
+    garbage-collected.
+
+    `left` is how many more bytes of the cold tier the same response may have.
+    """
+
+    __slots__ = ("_copied", "_keeper", "_slots", "left")
+
+    def __init__(self, keeper: DownloadManager, slots: Sequence[Slot], copied: int, left: int) -> None:
+        self.left = left
+        self._keeper: DownloadManager | None = keeper
+        self._slots = slots
+        self._copied = copied
+
+    def release(self) -> None:
+        """Free the memory: the response was sent, or is not made. From any thread; a second call does
+        nothing."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.release(self._slots, self._copied)
+
+    def __del__(self) -> None:
+        # May run at any point, even while this thread holds the account's lock.
+        if self._keeper is not None:
+            self._keeper.release_later(self._slots, self._copied)
