@@ -57,7 +57,7 @@ class TaskScheduler:
         task_ended: Callable[[FirnError | None], None],
         all_compared: Callable[[], None],
     ) -> None:
-        self.metrics = context.metrics
+        self._metrics = context.metrics
         self._context = context
         self._clock = world.clock
         self._random = world.random
@@ -266,13 +266,13 @@ class TaskScheduler:
         if not (is_failure(error) or isinstance(error, Stalled)):
             if self._breaker.answered():
                 log.info("the store answers again")
-                self.metrics.store = None
+                self._metrics.store = None
             return
         now_ms, uniform = self._clock.monotonic_ms(), self._random.random()
         opened = self._breaker.failed(error, key, began_ms=began_ms, now_ms=now_ms, uniform=uniform)
         if opened:
-            self.metrics.store = f"calls to the store are suspended: {error}"
-            self.metrics.store_opened = self._breaker.opened
+            self._metrics.store = f"calls to the store are suspended: {error}"
+            self._metrics.store_opened = self._breaker.opened
             if self._breaker.pauses & (self._breaker.pauses - 1) == 0:
                 log.warning(
                     "calls to the store are suspended, %d times in a row: %s", self._breaker.pauses, error
@@ -295,9 +295,9 @@ class TaskScheduler:
         archiver.retries.failed(
             task, str(error), now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms, wall_ms=self._clock.now_ms()
         )
-        self.metrics.failing[task, tip] = str(error)
+        self._metrics.failing[task, tip] = str(error)
         if not isinstance(error, CommitRefused):
-            self.metrics.task_errors[task] += 1
+            self._metrics.task_errors[task] += 1
         if count & (count - 1) == 0 or isinstance(error, CorruptionError):
             log.warning(
                 "%s: tiering cannot %s, failed %d times in a row, next try in %d ms: %s",
@@ -307,7 +307,7 @@ class TaskScheduler:
 
     def _succeeded(self, archiver: PartitionArchiver, task: Task) -> None:
         if archiver.retries.succeeded(task):
-            self.metrics.failing.pop((task, archiver.partition.tip), None)
+            self._metrics.failing.pop((task, archiver.partition.tip), None)
             log.info("%s: tiering can %s again", archiver.partition.tip, task.value)
 
     def store_pause_ms(self, now_ms: int) -> int:
