@@ -45,13 +45,13 @@ from service.remote.stores.errors import StoreRefused
 from service.replicas import dynamic_config
 from service.replicas.metadata_applier import Applier
 from service.serving.coordinator_log import CoordinatorLog
-from service.tiering import bucket_maintenance, eraser, sweeper
+from service.tiering import bucket_maintenance, eraser, sweeper, task_scheduler
 from service.tiering import chain as tiering_chain
-from service.tiering import manager as tiering_manager
 from service.tiering.chain import ChainStore
 from service.tiering.fence import Fence
 from service.tiering.head_check import HeadVerdict
-from service.tiering.partition_archiver import PartitionArchiver
+from service.tiering.partition_head import PartitionHead
+from service.tiering.pending_commit import PendingCommit
 from service.tiering.shared_objects import TopicsComparison
 from simulator.disk import SimDisk
 from simulator.history import draw, play_apart, warm_up
@@ -332,12 +332,12 @@ def told_before_the_commit() -> None:
 
     def make(settle: Any) -> Any:
         async def hasty(self: Any, proposal: Any) -> None:
-            self.partition.remote_committed(proposal.commit.entry)
+            self._head._partition.remote_committed(proposal.commit.entry)
             await settle(self, proposal)
 
         return hasty
 
-    _swap(PartitionArchiver, "_settle", make)
+    _swap(PendingCommit, "settle", make)
 
 
 def dropped_objects_go_before_the_commit() -> None:
@@ -345,13 +345,13 @@ def dropped_objects_go_before_the_commit() -> None:
 
     def make(settle: Any) -> Any:
         async def hasty(self: Any, proposal: Any) -> None:
-            if proposal.dropped.segments:
+            if proposal.dropped_segments:
                 await self._context.pool.run(self._context.store.delete, proposal.retired)
             await settle(self, proposal)
 
         return hasty
 
-    _swap(PartitionArchiver, "_settle", make)
+    _swap(PendingCommit, "settle", make)
 
 
 def lost_answer_erases() -> None:
@@ -368,7 +368,7 @@ def lost_answer_erases() -> None:
 
         return erasing
 
-    _swap(PartitionArchiver, "_publish", make)
+    _swap(PartitionHead, "publish", make)
 
 
 def _refusals_are_failures(is_failure: Any) -> Any:
@@ -376,8 +376,8 @@ def _refusals_are_failures(is_failure: Any) -> Any:
 
 
 def tiering_stopped_by_refusals() -> None:
-    """Take a refusal of one object for a failure of the store, which stops all copies."""
-    _swap(tiering_manager, "is_failure", _refusals_are_failures)
+    """What the store refuses of one object is taken for a store that does not serve: nothing is copied."""
+    _swap(task_scheduler, "is_failure", _refusals_are_failures)
 
 
 def cold_reads_stopped_by_refusals() -> None:

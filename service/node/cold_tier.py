@@ -285,18 +285,18 @@ class ColdTier:
             if owner is not None:
                 owner.published(before, image, delta)
                 for partition in owner.moved(before, image, delta):
-                    manager.changed(*partition)
+                    manager.scheduler.changed(*partition)
             if delta.deleted_topics:
-                manager.topics_deleted()
+                manager.maintenance.topics_deleted()
             if delta.topics or delta.deleted_topics or delta.configs or delta.recovered:
-                manager.topics_changed()
+                manager.maintenance.topics_changed()
 
         broker.metadata.subscribe(changed)
-        broker.replicas.watch(manager.changed)
-        broker.disks.watch(manager.wake)
-        comparing = asyncio.ensure_future(manager.heads_compared())
-        comparing.add_done_callback(lambda _: self._compared.set())
-        reclaiming = asyncio.ensure_future(self._reclaim(manager))
+        broker.replicas.watch(manager.scheduler.changed)
+        broker.disks.watch(manager.scheduler.wake)
+        looks = asyncio.ensure_future(manager.scheduler.heads_compared())
+        looks.add_done_callback(lambda _: self._compared.set())
+        again = asyncio.ensure_future(self._claim_again(manager))
         try:
             await manager.start()
         finally:

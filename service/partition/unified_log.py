@@ -27,7 +27,7 @@ from service.records.validation import ValidatedBatch
 from service.remote.catalog import CatalogEntry
 
 if TYPE_CHECKING:
-    from service.remote.reading.download import ResponseHold
+    from service.remote.reading.download_manager import ResponseHold
     from service.remote.reading.reader import RemoteRead, RemoteReader
 
 

@@ -33,7 +33,7 @@ from service.wire.fetch import FetchPartition, FetchPartitionResult, FetchReques
 from service.wire.produce import TopicKey
 
 if TYPE_CHECKING:
-    from service.remote.reading.download import ResponseHold
+    from service.remote.reading.download_manager import ResponseHold
     from service.remote.reading.reader import RemoteRead
     from service.replication.leader import ReplicaSession
     from service.replication.selectors import Selector

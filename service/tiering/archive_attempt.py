@@ -1,10 +1,10 @@
-"""One attempt to change a partition's archive: shared context, written keys, and the unsettled commit."""
+"""One attempt to change a partition's archive: context, leader term, written keys, and the proposal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from service.base.clock import Clock
@@ -25,7 +25,7 @@ from service.tiering.lifecycle import SegmentState
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool
 from service.tiering.planner import Copy, SegmentSpan
-from service.tiering.ports import TieringSettings
+from service.tiering.ports import TieredPartition, TieringSettings
 from service.tiering.steps import Probe
 from service.tiering.store_clock import StoreClock
 
@@ -50,18 +50,10 @@ class TieringContext:
     fence: Fence
     store_clock: StoreClock
     copy_rate: Rate
+    backoff_ms: Callable[[int], int]
+    """how long to wait after so many failures"""
     is_urgent: Callable[[TopicIdPartition], bool]
     """whether the disk of a partition fills up, so that it is copied before others"""
-
-
-class SegmentTotals(NamedTuple):
-    """Number of segments, and bytes of their objects."""
-
-    segments: int
-    bytes: int
-
-
-NO_SEGMENTS: Final = SegmentTotals(0, 0)
 
 
 @dataclass(slots=True)
@@ -73,11 +65,12 @@ class ManifestProposal:
 
     commit: CatalogCommit
     chain: Chain
-    copied: tuple[SegmentEntry, ...]
-    dropped: SegmentTotals
     retired: tuple[str, ...]
     written: tuple[str, ...]
-    state: SegmentState
+    copied: tuple[SegmentEntry, ...] = ()
+    dropped_segments: int = 0
+    dropped_bytes: int = 0
+    state: SegmentState = SegmentState.PROPOSED
 
 
 class OldestSegment(NamedTuple):
@@ -115,26 +108,47 @@ class Deposed(StorageError):
     """Another node leads the partition now, or this one in another epoch: what was begun is abandoned."""
 
 
+class LeaderTerm:
+    """Leadership of one partition, as of the run under way."""
+
+    def __init__(self, partition: TieredPartition) -> None:
+        self.is_deposed = False
+        """this node does not lead the partition any more: nothing further is begun"""
+        self.epoch = partition.leader_epoch
+        """the leader epoch in which the run began"""
+        self._partition = partition
+
+    def begin(self) -> None:
+        """Begin a run. Raises `Deposed`."""
+        self.epoch = self._partition.leader_epoch
+        self.check()
+
+    def check(self) -> None:
+        """Raise `Deposed` where this node does not lead any more. Called before each effect, from offload
+        threads too."""
+        if self.is_deposed or self._partition.leader_epoch != self.epoch:
+            raise Deposed(f"{self._partition.tip} is led by another, or in another epoch than {self.epoch}")
+
+
 class ArchiveAttempt:
     """Keys written by one attempt. They are guarded against the sweeper until the attempt is settled."""
 
-    def __init__(self, eraser: Eraser, check: Callable[[], None]) -> None:
-        """`check` raises where nothing more may be written."""
+    def __init__(self, eraser: Eraser, term: LeaderTerm) -> None:
         self._eraser = eraser
-        self._check = check
+        self._term = term
         self.keys: tuple[str, ...] = ()
 
     def writes(self, key: str) -> None:
         """Guard `key` before anything is written under it; called from offload threads too, one at a time."""
-        self._check()
+        self._term.check()
         self.keys = (*self.keys, key)
         self._eraser.guard(key)
 
-    def failed(self, tip: TopicIdPartition, due_ms: int) -> None:
+    def failed(self, tip: TopicIdPartition) -> None:
         """Release the keys and schedule their deletion: none was proposed. The sweeper deletes what arrives
         later."""
         self._eraser.release(self.keys)
-        self._eraser.schedule(tip, self.keys, due_ms)
+        self._eraser.schedule(tip, self.keys)
 
 
 def commit_of(tip: TopicIdPartition, entry: CatalogEntry | None, chain: Chain) -> CatalogCommit:

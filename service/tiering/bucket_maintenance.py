@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
@@ -36,25 +36,13 @@ from service.tiering.shared_objects import (
     write_topics,
 )
 from service.tiering.sweeper import Sweeper
+from service.tiering.task_scheduler import TaskScheduler
 from service.tiering.tasks import KEEPER_TASKS, Retries, Task
 
 log = logging.getLogger(__name__)
 
 _HEADS_AT_A_TIME: Final = 50
 """HEADs of other brokers that one call on a thread compares."""
-
-
-class MaintenanceHost(NamedTuple):
-    """Callbacks into the tiering manager."""
-
-    has_compared_heads: Callable[[], bool]
-    """whether every HEAD of the partitions that this node leads was compared"""
-    store_pause_ms: Callable[[int], int]
-    """how long the breaker still keeps calls from the store"""
-    backoff_ms: Callable[[int], int]
-    """how long to wait after so many failures"""
-    wake: Callable[[], None]
-    """`may_write` has changed: all partitions are to be assessed"""
 
 
 class BucketMaintenance:
@@ -65,10 +53,10 @@ class BucketMaintenance:
         context: TieringContext,
         owner: PrefixOwner,
         topics: Callable[[], TopicsSnapshot | None],
+        scheduler: TaskScheduler,
+        own: UUID,
         metadata: MetadataCopies,
         sweeper: Sweeper,
-        host: MaintenanceHost,
-        own: UUID,
     ) -> None:
         """`own` is the incarnation of this process."""
         self._context = context
@@ -76,7 +64,7 @@ class BucketMaintenance:
         self._topics = topics
         self._metadata = metadata
         self._sweeper = sweeper
-        self._host = host
+        self._scheduler = scheduler
         self._fence = context.fence
         self._wake_event = asyncio.Event()
         now_ms = context.clock.monotonic_ms()
@@ -92,10 +80,7 @@ class BucketMaintenance:
         self._logged: dict[str, str] = {}
         self._retries = Retries()
         self._was_keeper = False
-        self.election = KeeperElection(
-            context.store, context.fence, owner, context.pool, context.clock, own, context.metrics,
-            self._take_over, self._may_write_changed,
-        )  # fmt: skip
+        self.election = KeeperElection(context, owner, own, self._take_over, self._may_write_changed)
         owner.watch(self.election.wake)
 
     def wake(self) -> None:
@@ -104,7 +89,7 @@ class BucketMaintenance:
 
     def _may_write_changed(self) -> None:
         """Have all partitions assessed and the tasks run: `may_write` of this process has changed."""
-        self._host.wake()
+        self._scheduler.wake()
         self._wake_event.set()
 
     def topics_changed(self) -> None:
@@ -131,7 +116,7 @@ class BucketMaintenance:
             self._wake_event.clear()
             await self.run_once()
             now_ms = self._context.clock.monotonic_ms()
-            until_ms = max(self._due_ms(now_ms), now_ms + self._host.store_pause_ms(now_ms))
+            until_ms = max(self._due_ms(now_ms), now_ms + self._scheduler.store_pause_ms(now_ms))
             try:
                 async with asyncio.timeout(max(0, until_ms - now_ms) / 1000):
                     await self._wake_event.wait()
@@ -161,7 +146,7 @@ class BucketMaintenance:
     async def run_once(self) -> None:
         """Run every task that is due; each failure is logged, counted and retried later."""
         now_ms = self._context.clock.monotonic_ms()
-        if self._host.store_pause_ms(now_ms):
+        if self._scheduler.store_pause_ms(now_ms):
             return
         failures: dict[Task, FirnError] = {}
         if not self._fence.is_ours:
@@ -211,7 +196,7 @@ class BucketMaintenance:
                 task,
                 str(e),
                 now_ms=clock.monotonic_ms(),
-                wait_ms=self._host.backoff_ms(self._retries.count(task) + 1),
+                wait_ms=self._context.backoff_ms(self._retries.count(task) + 1),
                 wall_ms=clock.now_ms(),
             )
             if not isinstance(e, NotNamed):  # not a failure: the task waits
@@ -250,7 +235,7 @@ class BucketMaintenance:
         keeper of its own cluster has the same past, and compares nothing but `topics.json`.
         """
         # A HEAD that cannot be read holds up no other; it is compared before its partition is written.
-        if not self._host.has_compared_heads():
+        if not self._scheduler.has_compared_all():
             return
         is_shared = bool(self._owner.members())
         if is_shared:

@@ -8,12 +8,12 @@ under one bound (segments and pages listed), not one per partition.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from service.base.errors import CorruptionError, FirnError, StorageError
+from service.base.lru_cache import LruCache
 from service.base.types import NO_TIMESTAMP, TopicIdPartition
 from service.base.world import World
 from service.remote.catalog import CatalogEntry
@@ -95,8 +95,7 @@ class ChainStore:
         self._is_conditional = is_conditional
         self._max_cached_children = max_cached_children
         self._lock = world.threads.lock()
-        self._cache: OrderedDict[str, Chain | ManifestPage] = OrderedDict()
-        self._cached_children = 0
+        self._cache: LruCache[str, Chain | ManifestPage] = LruCache(max_cached_children)
 
     def load(self, tip: TopicIdPartition, key: str) -> Chain:
         """Return the manifest under `key`. Raises `ObjectNotFound`, `CorruptionError`, or what the store
@@ -283,26 +282,16 @@ class ChainStore:
     def forget(self, key: str) -> None:
         """Drop `key` from the cache, so that the next read checks that the object still exists."""
         with self._lock:
-            found = self._cache.pop(key, None)
-            if found is not None:
-                self._cached_children -= _children(found)
+            self._cache.discard(key)
 
     def _cached(self, key: str) -> Chain | ManifestPage | None:
         with self._lock:
-            found = self._cache.get(key)
-            if found is not None:
-                self._cache.move_to_end(key)
-            return found
+            return self._cache.get(key)
 
     def _remember(self, key: str, item: Chain | ManifestPage) -> None:
         with self._lock:
-            if key in self._cache:
-                return
-            self._cache[key] = item
-            self._cached_children += _children(item)
-            while self._cached_children > self._max_cached_children and len(self._cache) > 1:
-                _, oldest = self._cache.popitem(last=False)
-                self._cached_children -= _children(oldest)
+            # An item beyond the bound is kept alone: the next commit needs it again.
+            self._cache.put(key, item, min(_children(item), self._max_cached_children))
 
 
 def verdict_on(entry: CatalogEntry | None, seen: SeenHead) -> HeadVerdict:

@@ -105,9 +105,10 @@ class Eraser:
         """Return whether `key` is guarded now."""
         return key in self._guarded
 
-    def schedule(self, tip: TopicIdPartition, keys: Sequence[str], due_ms: int) -> None:
-        """Delete `keys` of the partition `tip`, which are dead, at `due_ms`."""
+    def schedule(self, tip: TopicIdPartition, keys: Sequence[str]) -> None:
+        """Delete `keys` of the partition `tip`, which are dead, after the grace."""
         if keys:
+            due_ms = self._clock.monotonic_ms() + self._grace_ms
             heapq.heappush(self._due, _Due(due_ms, next(self._order), tip, tuple(keys)))
 
     def schedule_deleted(self, tombstones: Mapping[UUID, Tombstone]) -> None:

@@ -21,15 +21,13 @@ from itertools import islice
 from typing import Final
 from uuid import UUID
 
-from service.base.clock import Clock
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
 from service.remote.catalog import CatalogEntry
 from service.remote.format.manifest_codec import ClusterFile
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
-from service.tiering.fence import Displaced, Fence, NotNamed, incarnation_of
-from service.tiering.metrics import TieringMetrics
-from service.tiering.offload import OffloadPool
+from service.tiering.archive_attempt import TieringContext
+from service.tiering.fence import Displaced, NotNamed, incarnation_of
 from service.tiering.ports import PrefixOwner
 from service.tiering.tasks import Task
 
@@ -85,31 +83,27 @@ class KeeperElection:
 
     def __init__(
         self,
-        store: ObjectStore,
-        fence: Fence,
+        context: TieringContext,
         owner: PrefixOwner,
-        pool: OffloadPool,
-        clock: Clock,
         own: UUID,
-        metrics: TieringMetrics,
         take_over: Callable[[ClusterFile | None], Awaitable[None]],
         changed: Callable[[], None],
     ) -> None:
         """`take_over` makes this process the keeper, or reports why not, and raises what the fence raises;
         `changed` is called when `may_write` of this process changes."""
-        self._store = store
-        self._fence = fence
+        self._store = context.store
+        self._fence = context.fence
         self._owner = owner
-        self._pool = pool
-        self._clock = clock
+        self._pool = context.pool
+        self._clock = context.clock
         self._own = own
-        self._metrics = metrics
+        self._metrics = context.metrics
         self._take_over = take_over
         self._changed = changed
         self._keeper_timeout = KeeperTimeout()
         self._wake_event = asyncio.Event()
         self._failures = 0
-        self._due_ms = self._renew_due_ms = clock.monotonic_ms()
+        self._due_ms = self._renew_due_ms = self._clock.monotonic_ms()
         self._is_proved = False
         """whether the prefix is known to be the cluster's: for good, as this process uses no other"""
         self._proved_for: tuple[UUID, ...] = ()

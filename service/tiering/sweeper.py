@@ -46,7 +46,7 @@ from uuid import UUID
 from service.base.errors import CorruptionError, FirnError, StorageError
 from service.base.slices import Slice
 from service.base.types import TopicIdPartition
-from service.remote.catalog import NO_VERSION, Catalog, CatalogEntry
+from service.remote.catalog import NO_VERSION, CatalogEntry
 from service.remote.format.keys import (
     DATA_PREFIX,
     HeadKey,
@@ -61,13 +61,11 @@ from service.remote.format.keys import (
 from service.remote.format.manifest import Child, Manifest, PageRef
 from service.remote.stores.conditional import PROBE_PREFIX
 from service.remote.stores.store import ObjectInfo, ObjectStore
-from service.tiering.chain import ChainStore, HeadMoved
+from service.tiering.archive_attempt import TieringContext
+from service.tiering.chain import HeadMoved
 from service.tiering.deleting import DELETE_BATCH, Deleted, FailureRun, delete_each
-from service.tiering.eraser import Eraser
-from service.tiering.fence import Displaced, Fence, NotNamed
+from service.tiering.fence import Displaced, NotNamed
 from service.tiering.head_check import HeadVerdict, check_head
-from service.tiering.metrics import TieringMetrics
-from service.tiering.offload import OffloadPool
 from service.tiering.ports import AbandonedUploads
 from service.tiering.tasks import Task
 
@@ -140,28 +138,21 @@ class Sweeper:
 
     def __init__(
         self,
-        store: ObjectStore,
-        chains: ChainStore,
-        catalog: Catalog,
-        pool: OffloadPool,
-        eraser: Eraser,
-        fence: Fence,
-        metrics: TieringMetrics,
+        context: TieringContext,
         leadership_of: LeadershipOf,
         live_topics: LiveTopics,
-        grace_ms: int,
         abandoned_uploads: AbandonedUploads | None = None,
     ) -> None:
-        self._store = store
-        self._chains = chains
-        self._catalog = catalog
-        self._pool = pool
-        self._eraser = eraser
-        self._fence = fence
-        self._metrics = metrics
+        self._store = context.store
+        self._chains = context.chains
+        self._catalog = context.catalog
+        self._pool = context.pool
+        self._eraser = context.eraser
+        self._fence = context.fence
+        self._metrics = context.metrics
         self._leadership_of = leadership_of
         self._live_topics = live_topics
-        self._grace_ms = grace_ms
+        self._grace_ms = context.settings.grace_ms
         self._abandoned_uploads = abandoned_uploads
         self._sightings: dict[str, _Sighting] = {}
         self._unknown: frozenset[UUID] = frozenset()

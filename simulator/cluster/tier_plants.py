@@ -11,10 +11,12 @@ from service.node.cold_tier import ColdTier
 from service.partition.partition import Partition
 from service.replicas.tier_state_builder import TierStateBuilder
 from service.serving.handlers import delete_records
-from service.tiering import copier, fence, partition_archiver
+from service.tiering import copier, fence, partition_copier
+from service.tiering.archive_attempt import LeaderTerm
 from service.tiering.keeper_election import KeeperElection
 from service.tiering.lifecycle import SegmentState
-from service.tiering.partition_archiver import PartitionArchiver
+from service.tiering.partition_copier import PartitionCopier
+from service.tiering.pending_commit import PendingCommit
 from service.tiering.sweeper import Sweeper
 from simulator.plant import dropped_objects_go_before_the_commit, tiering_stopped_by_refusals
 
@@ -34,8 +36,8 @@ def uploads_above_the_high_watermark() -> None:
             sealed, **{**limits, "high_watermark": _ALL, "last_stable_offset": _ALL}
         )
 
-    _swap(partition_archiver, "plan_copies", make)
-    _swap(PartitionArchiver, "_limit", lambda _: property(lambda self: _ALL))
+    _swap(partition_copier, "plan_copies", make)
+    _swap(PartitionCopier, "_limit", lambda _: property(lambda self: _ALL))
 
 
 def deposed_leaders_commit() -> None:
@@ -47,7 +49,7 @@ def deposed_leaders_commit() -> None:
         )
 
     _swap(catalog_control, "decide_commit", make)
-    _swap(PartitionArchiver, "_check_led", lambda _: lambda self: None)
+    _swap(LeaderTerm, "check", lambda _: lambda self: None)
 
 
 def epoch_of_the_copier() -> None:
@@ -99,12 +101,12 @@ def head_before_the_commit() -> None:
     def make(settle: Any) -> Any:
         async def hasty(self: Any, proposal: Any) -> None:
             if proposal.state is SegmentState.PROPOSED:
-                await self._publish(proposal.commit.entry, proposal.chain)
+                await self._head.publish(proposal.commit.entry, proposal.chain)
             await settle(self, proposal)
 
         return hasty
 
-    _swap(PartitionArchiver, "_settle", make)
+    _swap(PendingCommit, "settle", make)
 
 
 def swept_without_a_barrier() -> None:

@@ -216,9 +216,7 @@ class DiskCache:
             for key, length in zip(chunk.keys, chunk.lengths, strict=True):
                 self._locations[key] = _BlockLocation(file, position, length)
                 position += length
-            gone = []
-            while self.size > self._most_bytes:
-                gone.append(self._unindex(next(iter(self._files.values()))))
+            gone = self._unindex_oldest_locked(self.size - self._most_bytes)
         for old in gone:
             self._remove(old.name)
 
@@ -230,10 +228,8 @@ class DiskCache:
         total, usable = self._disk.space(self._folder)
         keeps = self._keeps_free(total) if self._shared else int(total * _LEAST_FREE)
         missing = keeps + wanted - usable
-        gone: list[_File] = []
         with self._lock:
-            while self._files and sum(file.size for file in gone) < missing:
-                gone.append(self._unindex(next(iter(self._files.values()))))
+            gone = self._unindex_oldest_locked(missing)
         for file in gone:
             self._remove(file.name)
         freed = sum(file.size for file in gone)
@@ -243,10 +239,7 @@ class DiskCache:
         """Delete half of the cached bytes: the file system, or a quota, has no room for a file."""
         self._full_until_ms = self._clock.monotonic_ms() + _FULL_PAUSE_MS
         with self._lock:
-            least = self.size // 2
-            gone: list[_File] = []
-            while self._files and self.size > least:
-                gone.append(self._unindex(next(iter(self._files.values()))))
+            gone = self._unindex_oldest_locked(self.size - self.size // 2)
         _log.log(
             logging.WARNING if gone else logging.INFO,
             "the disk cache of cold reads deleted %d of its bytes and adds nothing for %d s: %s",
@@ -267,15 +260,24 @@ class DiskCache:
         """Delete files that are damaged or missing."""
         with self._lock:
             known = {file.name: file for file in files if file.name in self._files}
-            gone = [self._unindex(file) for file in known.values()]
+            gone = [self._unindex_locked(file) for file in known.values()]
         try:
             for file in gone:
                 self._remove(file.name)
         except DiskError as e:
             self._switch_off(e)
 
-    def _unindex(self, file: _File) -> _File:
-        """Remove the file from the index. Called with the lock held."""
+    def _unindex_oldest_locked(self, size: int) -> list[_File]:
+        """Remove the least recently used files from the index, until they have `size` bytes or none is
+        left."""
+        gone: list[_File] = []
+        while self._files and size > 0:
+            gone.append(self._unindex_locked(next(iter(self._files.values()))))
+            size -= gone[-1].size
+        return gone
+
+    def _unindex_locked(self, file: _File) -> _File:
+        """Remove the file from the index."""
         del self._files[file.name]
         self.size -= file.size
         for key in file.keys:

@@ -36,8 +36,8 @@ from service.remote.format.manifest import (
 from service.remote.reading.chunk import Chunk, ChunkRange
 from service.remote.reading.chunk_cache import Slot
 from service.remote.reading.disk_cache import DiskCache
-from service.remote.reading.download import Download, DownloadStats, RemoteResource, ResponseHold
-from service.remote.reading.download_manager import DownloadManager
+from service.remote.reading.download import Download, DownloadStats, RemoteResource
+from service.remote.reading.download_manager import DownloadManager, ResponseHold
 from service.remote.reading.read_ahead import Stream, StreamReadAhead
 from service.remote.reading.recent_writes import RecentWrites
 from service.remote.reading.resources import (

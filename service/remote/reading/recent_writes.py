@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from service.base.lru_cache import LruCache
 from service.base.types import Buffer
 from service.base.world import World
-from service.remote.reading.lru import LruCache
 
 
 class RecentWrites:
@@ -16,15 +16,13 @@ class RecentWrites:
     def __init__(self, world: World, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._lock = world.threads.lock()
-        self._objects = LruCache()
+        self._objects: LruCache[str, bytes] = LruCache(most_bytes)
 
     def put(self, key: str, data: Buffer) -> None:
         if len(data) <= self._most_bytes:
             with self._lock:
                 self._objects.put(key, bytes(data), len(data))
-                self._objects.shrink(self._most_bytes)
 
     def get(self, key: str) -> bytes | None:
         with self._lock:
-            found: bytes | None = self._objects.get(key)
-            return found
+            return self._objects.get(key)

@@ -2,7 +2,7 @@
 
 What is answered without an error is durable: a checkpoint on disk tells where the log begins; and all live
 replicas begin there (Kafka `DelayedDeleteRecords`), as their fetches say. The catalog
-follows by itself (`tiering/partition_archiver.py`), and objects and local segments go after their delays.
+follows by itself (`tiering/partition_expiry.py`), and objects and local segments go after their delays.
 """
 
 from __future__ import annotations

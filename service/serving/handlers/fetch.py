@@ -52,7 +52,7 @@ from service.wire.fetch import (
 from service.wire.produce import TopicKey
 
 if TYPE_CHECKING:
-    from service.remote.reading.download import ResponseHold
+    from service.remote.reading.download_manager import ResponseHold
 
 FULL_FETCH_EPOCHS: Final = (INITIAL_EPOCH, FINAL_EPOCH)
 MOST_AT_ONCE: Final = 250

@@ -201,7 +201,7 @@ class Simulation:
         member = self.rng.choice(self.alive())
         self.disarm()
         try:
-            member.do(member.manager.sweep())
+            member.do(member.manager.maintenance.sweep())
         except StorageError:
             return  # cut off, deposed, or not named
 
@@ -284,7 +284,7 @@ class Simulation:
             self.settle()
             for member in self.members:
                 with suppress(NotNamed):  # another one has the office back, and it has not heard of that
-                    member.do(member.manager.sweep())
+                    member.do(member.manager.maintenance.sweep())
             self.settle()
         self.check()
         self.check_at_rest()

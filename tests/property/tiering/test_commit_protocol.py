@@ -233,7 +233,7 @@ class Simulation:
     def sweep(self) -> None:
         node = self.rng.choice(self.nodes)
         self.disarm()
-        node.do(node.manager.sweep())
+        node.do(node.manager.maintenance.sweep())
 
     def pass_time(self) -> None:
         for node in self.nodes:
@@ -282,7 +282,7 @@ class Simulation:
             for node in self.nodes:
                 node.clock.advance(wait_ms)
                 node.run()
-                node.do(node.manager.sweep())
+                node.do(node.manager.maintenance.sweep())
                 node.run()
         self.check()
         live = {"cluster.json", "topics.json"}

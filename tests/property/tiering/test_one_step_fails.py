@@ -562,7 +562,7 @@ def test_a_shared_object_that_is_refused_ends_the_steps_that_need_it_alone(
     world.run()
     world.clock.advance(2 * DAY_MS)
     world.store.decide = refused(hit)
-    world.manager.topics_changed()
+    world.manager.maintenance.topics_changed()
     orphan = segment_key(SegmentKey(replica.tip.topic_id, 0, 500, 509, 0, uuid4()))
     world.bucket.put(orphan, b"?")
     for _ in range(3):
@@ -599,7 +599,7 @@ def test_one_error_of_several_steps_of_the_keeper_is_told_once(
     world.run()
     world.store.decide = lambda operation, key: Fault.FAIL if "cluster.json" in key else Fault.PASS
     world.clock.advance(world.settings.sweep_interval_ms)
-    world.manager.topics_changed()
+    world.manager.maintenance.topics_changed()
     world.clock.advance(world.settings.topics_debounce_ms)
     caplog.clear()
     world.run()

@@ -396,11 +396,11 @@ class Member(World):
     ) -> None:
         house.published(before, image, delta)
         for partition in house.moved(before, image, delta):
-            self.manager.changed(*partition)
+            self.manager.scheduler.changed(*partition)
         if delta.deleted_topics:
-            self.manager.topics_deleted()
+            self.manager.maintenance.topics_deleted()
         if delta.topics or delta.deleted_topics or delta.configs:
-            self.manager.topics_changed()
+            self.manager.maintenance.topics_changed()
 
     @property
     def is_keeper(self) -> bool:

@@ -216,7 +216,7 @@ def test_a_refusal_does_not_undo_an_earlier_commit_whose_answer_was_lost(tmp_pat
     for _ in range(4):
         world.clock.advance(GRACE_MS)
         world.run()
-        world.do(world.manager.sweep())
+        world.do(world.manager.maintenance.sweep())
     assert world.manager.metrics.fenced_commits > 0
     successor.check()
 

@@ -33,7 +33,8 @@ def live(world: World) -> World:
 
 def is_at_rest(manager: TieringManager) -> bool:
     """Nobody is worked on or to be assessed; taking the prefix over has all assessed once more."""
-    return manager._has_compared_all() and not manager._busy and not manager._queue._dirty
+    scheduler = manager.scheduler
+    return scheduler.has_compared_all() and not scheduler._busy and not scheduler._queue._dirty
 
 
 @pytest.fixture
@@ -103,13 +104,13 @@ def test_a_partition_that_comes_is_taken_on_and_one_that_goes_is_let_go(tmp_path
         tip = world.replicas[0].tip
         late = world.add(tip._replace(partition=5))
         world.fill(1, late)
-        manager.changed(tip.topic_id, 5)
+        manager.scheduler.changed(tip.topic_id, 5)
         await until(lambda: late.remote is not None)
         world.store.decide = lambda operation, key: Fault.FAIL if operation == "put_stream" else Fault.PASS
         world.fill(1, late)
         await until(lambda: manager.metrics.why(late.tip) is not None)
         world.replicas.remove(late)
-        manager.changed(tip.topic_id, 5)
+        manager.scheduler.changed(tip.topic_id, 5)
         await until(lambda: manager.metrics.lag_segments == 0)
         assert manager.metrics.why(late.tip) is None
         assert late.tip not in manager.metrics.waiting
@@ -151,13 +152,13 @@ def test_a_store_that_denies_is_asked_by_one_partition_at_a_time(
 
 async def tick(world: World) -> None:
     """What the running manager does when its time has come, until nothing is under way."""
-    manager = world.manager
+    scheduler = world.manager.scheduler
     async with asyncio.TaskGroup() as tasks:
-        manager._wake.set()
-        while manager._wake.is_set() or manager._busy:
-            await manager._wake.wait()
-            manager._wake.clear()
-            await manager._pass(tasks)
+        scheduler._wake.set()
+        while scheduler._wake.is_set() or scheduler._busy:
+            await scheduler._wake.wait()
+            scheduler._wake.clear()
+            await scheduler._pass(tasks)
 
 
 def test_a_plan_looks_at_no_file_however_many_segments_wait(
@@ -210,7 +211,7 @@ def test_a_sweep_is_cut_into_slices_by_what_it_judges(
             for key in keys:
                 world.bucket.put(key, b"?")
         turns[0] = 0
-        world.do(world.manager.sweep())
+        world.do(world.manager.maintenance.sweep())
         found.append(turns[0])
     assert found[1] >= 4000
     assert found[0] <= found[1] // 5

@@ -112,7 +112,7 @@ def test_a_topics_json_that_this_process_wrote_is_written_again(
 ) -> None:
     flip(world, "topics.json", 60)
     world.metadata_offset += 1
-    world.manager.topics_changed()
+    world.manager.maintenance.topics_changed()
     world.clock.advance(world.settings.topics_debounce_ms)
     world.run()
     assert open_topics(world.bucket).metadata_offset == world.metadata_offset
@@ -125,7 +125,7 @@ def test_topics_that_changed_while_cluster_json_was_damaged_are_written_once_it_
     sound = world.bucket.get("cluster.json", max_size=1 << 20)
     world.bucket.put("cluster.json", sound[: len(sound) // 2])
     world.metadata_offset += 1
-    world.manager.topics_changed()
+    world.manager.maintenance.topics_changed()
     world.clock.advance(world.settings.fence_age_ms)
     world.run()
     assert open_topics(world.bucket).metadata_offset < world.metadata_offset
@@ -148,7 +148,7 @@ def test_a_damaged_one_is_left_by_a_node_whose_metadata_is_older_than_the_bucket
     later = MetadataRef(metadata_key(MetadataKey(end, 9, UUID(int=9))), end, 9, 1, 0)
     update_cluster(world.bucket, CLUSTER, lambda one: one._replace(metadata=later), OwnWrites())
     damaged = flip(world, "topics.json", 60)
-    world.manager.topics_changed()
+    world.manager.maintenance.topics_changed()
     world.clock.advance(world.settings.topics_debounce_ms)
     world.run()
     assert world.bucket.get("topics.json", max_size=1 << 20) == damaged, "it may list topics that we lack"
@@ -184,7 +184,7 @@ def test_one_that_changes_on_its_way_loses_nothing_that_it_alone_lists(tmp_path:
     bucket.put("topics.json", encode_topics(CLUSTER, 1, [*open_topics(bucket).topics, stranger]))
     bucket.put(head_key(stranger.topic_id, 0), b"of somebody")
     world.metadata_offset += 1
-    world.manager.topics_changed()
+    world.manager.maintenance.topics_changed()
     bucket.flips = flips
     for _ in range(4):
         world.clock.advance(10 * world.settings.topics_debounce_ms)
@@ -210,7 +210,7 @@ def test_topics_that_change_all_the_time_are_written_all_the_same(world: World) 
     before = open_topics(world.bucket).metadata_offset
     for _ in range(24):
         world.metadata_offset += 1
-        world.manager.topics_changed()
+        world.manager.maintenance.topics_changed()
         world.clock.advance(500)
         world.run()
     assert open_topics(world.bucket).metadata_offset > before + 15

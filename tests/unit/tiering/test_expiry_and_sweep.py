@@ -348,7 +348,7 @@ def test_an_orphan_is_deleted_only_when_two_sweeps_a_grace_apart_have_seen_it(wo
     world.bucket.put(key, b"?")
     for wait_ms, there in ((0, True), (GRACE_MS - 1, True), (1, False)):
         world.clock.advance(wait_ms)
-        world.do(world.manager.sweep())
+        world.do(world.manager.maintenance.sweep())
         assert (key in world.stored_keys()) is there
 
 
@@ -357,9 +357,9 @@ def test_an_upload_under_way_is_not_swept(world: World) -> None:
     swept: list[int] = []
 
     async def sweep_twice() -> None:
-        await world.manager.sweep()
+        await world.manager.maintenance.sweep()
         world.clock.advance(GRACE_MS)
-        swept.append(await world.manager.sweep())
+        swept.append(await world.manager.maintenance.sweep())
 
     commit = world.view.commit
 
@@ -379,7 +379,7 @@ def test_a_node_that_forgot_its_topics_deletes_none_of_them(
 ) -> None:
     world.fill(2)
     world.metadata_offset = 500
-    world.manager.topics_changed()
+    world.manager.maintenance.topics_changed()
     world.clock.advance(world.settings.topics_debounce_ms)
     world.run()
     before = segment_keys(world)
@@ -398,11 +398,11 @@ def test_what_a_store_was_probed_with_is_swept_after_a_grace(world: World) -> No
     world.run()
     key = f"probe/{uuid4()}"
     world.bucket.put(key, b"one")
-    assert world.do(world.manager.sweep()) == 0
+    assert world.do(world.manager.maintenance.sweep()) == 0
     world.clock.advance(GRACE_MS - 1)
-    assert world.do(world.manager.sweep()) == 0, "a node may be probing"
+    assert world.do(world.manager.maintenance.sweep()) == 0, "a node may be probing"
     world.clock.advance(1)
-    assert world.do(world.manager.sweep()) == 1
+    assert world.do(world.manager.maintenance.sweep()) == 1
     assert key not in world.stored_keys()
 
 

@@ -253,7 +253,7 @@ def test_a_damaged_upload_that_no_first_manifest_names_is_no_error(world: World)
 def test_one_topic_may_be_asked_for_by_name_or_id(world: World) -> None:
     other = world.add(TopicIdPartition(uuid4(), "other", 0))
     world.fill(2, other)
-    world.manager.topics_changed()
+    world.manager.maintenance.topics_changed()
     world.settle()
     world.run()
     for wanted in ("other", str(other.tip.topic_id)):

@@ -134,7 +134,7 @@ def test_a_new_disk_under_the_same_cluster_id_deletes_nothing(
     world.metadata_offset = 3
     world.reboot()
     be_swept(world)
-    world.manager.topics_changed()
+    world.manager.maintenance.topics_changed()
     be_swept(world)
     assert archive(world) == before
     assert world.bucket.get("topics.json", max_size=1 << 20) == topics
@@ -194,7 +194,7 @@ def test_a_commit_that_raced_a_clone_s_stops_at_head(tmp_path: Path) -> None:
 
     async def late(commits):  # type: ignore[no-untyped-def]
         first.fill(1)
-        await first.manager._archivers[next(iter(first.manager._archivers))].run_once()
+        await first.manager.scheduler._archivers[next(iter(first.manager.scheduler._archivers))].run_once()
         return await commit(commits)
 
     clone.view.commit = late  # type: ignore[method-assign]
@@ -319,7 +319,7 @@ def test_a_topic_that_the_metadata_lacks_stays_listed_and_freezes_nothing(
     tip = TopicIdPartition(UUID(int=8), "newest", 0)
     world.add(tip)
     world.metadata_offset += 1
-    world.manager.topics_changed()
+    world.manager.maintenance.topics_changed()
     world.clock.advance(world.settings.topics_debounce_ms)
     world.run()
     listed = open_topics(world.bucket)
@@ -328,7 +328,7 @@ def test_a_topic_that_the_metadata_lacks_stays_listed_and_freezes_nothing(
     assert "that this node's metadata lacks: orders" in caplog.text
     assert world.manager.metrics.topics_file is not None
     world.bucket.delete([head_key(stranger.topic_id, 0)])
-    world.manager.topics_changed()
+    world.manager.maintenance.topics_changed()
     world.clock.advance(world.settings.topics_debounce_ms)
     world.run()
     assert open_topics(world.bucket).foreign == ()
@@ -406,7 +406,7 @@ def test_metadata_that_took_over_the_archive_goes_on_from_it(world: World) -> No
     world.reboot()
     world.fill(2)
     world.settle()
-    world.manager.topics_changed()
+    world.manager.maintenance.topics_changed()
     world.clock.advance(world.settings.topics_debounce_ms)
     world.run()
     listed = open_topics(world.bucket)

@@ -45,7 +45,7 @@ def test_a_running_manager_follows_what_is_sealed_and_stops_when_told(world: Wor
         task = world.manager.start()
         for _ in range(3):
             world.fill(2)
-            world.manager.wake()
+            world.manager.scheduler.wake()
             await until(lambda: all(world.lag(one) == 0 for one in world.replicas))
         await until(lambda: "topics.json" in world.stored_keys())
         assert not task.done()
@@ -236,7 +236,7 @@ def test_topics_json_holds_the_topics_of_the_image(tmp_path: Path) -> None:
         ("events", world.topic_ids["events"], 2)
     ]
     world.metadata_offset = 77
-    world.manager.topics_changed()
+    world.manager.maintenance.topics_changed()
     world.run()
     assert read_topics(world.bucket).metadata_offset == 1, "quiet first"
     world.clock.advance(world.settings.topics_debounce_ms)

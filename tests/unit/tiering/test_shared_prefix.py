@@ -187,11 +187,11 @@ def test_who_keeps_it_no_more_stops_before_the_next_batch_and_who_is_fenced_dele
     orphan = segment_key(SegmentKey(TOPIC, 0, 0, 9, 0, uuid4()))
     cluster.bucket.put(orphan, b"?")
     keeper = cluster[1]
-    keeper.do(keeper.manager.sweep())
+    keeper.do(keeper.manager.maintenance.sweep())
     cluster.pass_time(2 * GRACE_MS)
     cluster.quorum.fence(1)  # which it has not heard of: the barrier tells it
     with pytest.raises(NotNamed, match="is not the prefix's keeper"):
-        keeper.do(keeper.manager.sweep())
+        keeper.do(keeper.manager.maintenance.sweep())
     assert orphan in archive(cluster)
     with pytest.raises(NotNamed, match="fenced"):
         keeper.do(keeper.manager._fence.check_before_delete())
@@ -215,7 +215,7 @@ def test_who_keeps_it_copies_the_metadata_and_a_keeper_that_was_followed_is_not_
     cluster[2].run()  # follows it; the first has not heard of anything
     keeper = cluster[1]
     keeper.metadata = MetadataSnapshot(60, 1, lambda: [b"later"])
-    copies = keeper.manager._maintenance._metadata
+    copies = keeper.manager.maintenance._metadata
     copies.changed(0)
     keeper.manager._fence._checked_ms = keeper.clock.monotonic_ms()
     with pytest.raises(NotNamed):
@@ -229,9 +229,9 @@ def test_nothing_is_swept_by_metadata_that_is_older_than_topics_json(cluster: Cl
     stored = open_topics(cluster.bucket)
     cluster.bucket.put("topics.json", encode_topics(CLUSTER, 10_000, stored.topics))
     with pytest.raises(StorageError, match="of metadata offset 10000"):
-        cluster[1].do(cluster[1].manager.sweep())
+        cluster[1].do(cluster[1].manager.maintenance.sweep())
     cluster.bucket.put("topics.json", b"{")  # it says nothing
-    cluster[1].do(cluster[1].manager.sweep())
+    cluster[1].do(cluster[1].manager.maintenance.sweep())
 
 
 def test_a_store_without_conditional_writes_is_not_shared(
@@ -284,7 +284,7 @@ def test_a_unit_of_another_epoch_of_the_same_leader_ends_too(cluster: Cluster) -
     cluster.run()
     leader = cluster[2]
     cluster.fill(1, 1)
-    work = leader.manager._archivers[TOPIC, 1]
+    work = leader.manager.scheduler._archivers[TOPIC, 1]
     assert isinstance(work, PartitionArchiver)
 
     async def scenario() -> None:
@@ -317,7 +317,7 @@ def test_a_head_that_its_leader_did_not_come_to_write_is_written_by_the_keeper(c
     cluster.quorum.fence(2)
     cluster.quorum.elect(TOPIC, 1, -1)
     cluster[1].catch_up()
-    cluster[1].do(cluster[1].manager.sweep())
+    cluster[1].do(cluster[1].manager.maintenance.sweep())
     head = leader.head(replica)
     assert head is not None
     assert head.manifest_key == entry.manifest_key
@@ -368,7 +368,7 @@ def test_what_was_there_before_a_barrier_is_held_against_the_version_behind_it(c
     def sweep() -> bool:
         cluster.pass_time(GRACE_MS)
         keeper.catch_up()
-        keeper.do(keeper.manager.sweep())
+        keeper.do(keeper.manager.maintenance.sweep())
         return page in archive(cluster)
 
     def commit() -> None:
@@ -394,7 +394,8 @@ def test_an_image_that_is_old_is_made_new_before_each_sweep(cluster: Cluster) ->
     cluster.bucket.put(page, b"?")
     for _ in range(4):
         cluster.pass_time(GRACE_MS)
-        keeper.do(keeper.manager.sweep())  # it reads no more of the metadata than the barrier makes it
+        # It reads no more of the metadata than the barrier makes it.
+        keeper.do(keeper.manager.maintenance.sweep())
     assert page in archive(cluster)
 
 
@@ -408,7 +409,7 @@ def test_what_another_node_uploads_is_aborted_only_when_it_can_never_be_committe
     ]
     keeper = cluster[1]
     keeper.catch_up()
-    sweeper = keeper.manager._maintenance._sweeper
+    sweeper = keeper.manager.maintenance._sweeper
     assert keeper.do(sweeper._dead_uploads(keys)) == keys[1:3]
 
 
@@ -421,7 +422,7 @@ def test_a_topic_that_is_made_while_the_bucket_is_listed_is_not_reported(
     cluster.bucket.put(segment_key(SegmentKey(new, 0, 0, 9, 0, uuid4())), b"?")
     keeper = cluster[1]
     keeper.manager._owner.barrier = _stale(keeper.manager._owner.barrier)  # type: ignore[method-assign]
-    keeper.do(keeper.manager.sweep())
+    keeper.do(keeper.manager.maintenance.sweep())
     assert keeper.manager.metrics.unknown_topics == 0
     assert "not touched" not in caplog.text
 

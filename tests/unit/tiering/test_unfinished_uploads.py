@@ -66,10 +66,10 @@ def test_uploads_are_judged_as_orphans_are_and_go_when_they_are_old(world: World
         manifest_key(ManifestKey(events, 0, 3, 0, uuid4())),  # never uploaded in parts: not ours
     }
     bucket.ages_ms = dict.fromkeys(dead | left, GRACE_MS - 1)
-    world.do(world.manager.sweep())
+    world.do(world.manager.maintenance.sweep())
     assert bucket.ages_ms.keys() == dead | left
     bucket.ages_ms = dict.fromkeys(dead | left, GRACE_MS)
-    world.do(world.manager.sweep())
+    world.do(world.manager.maintenance.sweep())
     assert bucket.ages_ms.keys() == left
     assert world.manager.metrics.uploads_aborted == 2
 
@@ -87,7 +87,7 @@ def test_an_upload_that_runs_is_left_alone_however_old_it_is(world: World, bucke
     async def scenario() -> int:
         work = asyncio.create_task(world.manager.run_once())
         await asyncio.to_thread(uploading.wait, 20)
-        await world.manager.sweep()
+        await world.manager.maintenance.sweep()
         left = len(bucket.ages_ms)
         go_on.set()
         await work
@@ -97,7 +97,7 @@ def test_an_upload_that_runs_is_left_alone_however_old_it_is(world: World, bucke
     world.fill(1)
     assert world.do(scenario()) == 1
     # Once the upload has ended, however it did, the store may say what it will: the object is whole.
-    world.do(world.manager.sweep())
+    world.do(world.manager.maintenance.sweep())
     assert bucket.ages_ms == {}
     world.check_at_rest()
 

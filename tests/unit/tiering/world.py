@@ -344,8 +344,8 @@ class World:
                 del table[key]
         self.metadata_offset += 1
         self.catalog.buried[topic_id] = Tombstone(topic_id, topic, 1, self.clock.now_ms())
-        self.manager.topics_deleted()
-        self.manager.topics_changed()
+        self.manager.maintenance.topics_deleted()
+        self.manager.maintenance.topics_changed()
 
     def _boot(self) -> TieringManager:
         return TieringManager(
@@ -423,9 +423,9 @@ class World:
 
     def sweep(self) -> int:
         """Two looks, a grace apart."""
-        self.do(self.manager.sweep())
+        self.do(self.manager.maintenance.sweep())
         self.clock.advance(GRACE_MS)
-        return self.do(self.manager.sweep())
+        return self.do(self.manager.maintenance.sweep())
 
     def settle(self, rounds: int = 50) -> None:
         """Faults are over: run until nothing is left to do."""
