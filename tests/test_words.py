@@ -22,7 +22,6 @@ LEFT = {
     "controller_server": 12,
     "node": 30,
     "serving": 62,
-    "wire": 11,
 }
 """Docstrings that still begin with one of `OPENERS`, by room."""
 SHARED = {"FlushLog", "OrphanObject", "SegmentFacts", "Tick"}

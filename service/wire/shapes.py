@@ -1,9 +1,9 @@
-"""Where versions of a message differ in structure, not in fields alone: old shapes and canonical ones. [P]
+"""Conversions between versions of a message that differ in structure, not only in fields. [P]
 
-What is here is named in rows of `apis.APIS`. A request of an own shape is read as its version has it and
-upgraded; a response is downgraded to its version's own classes before it is written.
+Rows of `apis.APIS` name the functions. A request whose version has a shape of its own is decoded into that
+version's class and upgraded; a response is downgraded to its version's class before it is encoded.
 
-    Metadata 0            no topics: all; later versions say that with null
+    Metadata 0            no topics: all; 1-13: null
     DeleteTopics 1-5      names; 6: names or ids
     ApiVersions 0-3       without features whose lowest version is 0 (KAFKA-17492)
     FindCoordinator 0-3   one key; 4-6: keys (KIP-699)
@@ -39,7 +39,7 @@ def _kio(package: str, version: int, kind: str) -> Any:
 
 
 def _offsets() -> Any:
-    """The canonical messages of OffsetFetch, loaded at their first use."""
+    """Return the module of OffsetFetch's canonical messages, loaded at first use."""
     return import_module("service.wire.offsets")
 
 
@@ -56,7 +56,7 @@ def all_topics_is_empty(message: Any, version: int) -> Any:
     if version > 0:
         return message
     if message.topics == ():
-        raise ValueError("Metadata version 0 cannot ask for no topics")
+        raise ValueError("Metadata version 0 cannot request no topics: it reads them as all")
     return replace(message, topics=message.topics or ())
 
 
@@ -78,7 +78,7 @@ def names_of_topics(message: Any, version: int) -> Any:
         return message
     names = tuple(topic.name for topic in message.topics)
     if None in names:
-        raise ValueError(f"DeleteTopics version {version} knows topics by name only")
+        raise ValueError(f"DeleteTopics version {version} identifies topics by name only")
     module = _kio("delete_topics", version, "request")
     return module.DeleteTopicsRequest(topic_names=names, timeout=message.timeout)
 
@@ -110,7 +110,7 @@ def key_of_keys(message: Any, version: int) -> Any:
     if version >= FIND_COORDINATORS:
         return message
     if len(message.coordinator_keys) != 1 or (version == 0 and message.key_type):
-        raise ValueError(f"FindCoordinator version {version} asks for one coordinator, of a group before 1")
+        raise ValueError(f"FindCoordinator version {version} has one key, in version 0 a group's")
     more = {"key_type": message.key_type} if version else {}
     module = _kio("find_coordinator", version, "request")
     return module.FindCoordinatorRequest(key=message.coordinator_keys[0], **more)
@@ -128,7 +128,7 @@ def coordinator_of_coordinators(message: Any, version: int) -> Any:
 
 
 def coordinators_of_coordinator(message: Any, version: int) -> Any:
-    """The key is not in the answer."""
+    """Upgrade a response with one coordinator. Its key is empty: such a response lacks it."""
     if version >= FIND_COORDINATORS:
         return message
     module = _kio("find_coordinator", 6, "response")
@@ -167,10 +167,10 @@ def group_of_groups(message: Any, version: int) -> Any:
     if version >= FETCH_GROUPS:
         return message
     if len(message.groups) != 1:
-        raise ValueError(f"OffsetFetch version {version} asks for one group")
+        raise ValueError(f"OffsetFetch version {version} has one group")
     [group] = message.groups
     if version < 2 and group.topics is None:
-        raise ValueError("OffsetFetch version 1 cannot ask for all topics")
+        raise ValueError("OffsetFetch version 1 cannot request all topics")
     module = _kio("offset_fetch", version, "request")
     topics = None
     if group.topics is not None:
@@ -215,7 +215,7 @@ def fetched_of_groups(message: Any, version: int) -> Any:
 
 
 def groups_of_fetched(message: Any, version: int) -> Any:
-    """The group's id is not in the answer."""
+    """Upgrade a response with one group. Its group id is empty: such a response lacks it."""
     if version >= FETCH_GROUPS:
         return message
     partition = _kio("offset_fetch", 10, "response").OffsetFetchResponsePartitions
@@ -262,13 +262,13 @@ def member_of_members(message: Any, version: int) -> Any:
     if version >= LEAVE_MEMBERS:
         return message
     if len(message.members) != 1 or message.members[0].group_instance_id is not None:
-        raise ValueError(f"LeaveGroup version {version} names one member, by its id")
+        raise ValueError(f"LeaveGroup version {version} has one member, by its member id")
     module = _kio("leave_group", version, "request")
     return module.LeaveGroupRequest(group_id=message.group_id, member_id=message.members[0].member_id)
 
 
 def left_of_members(message: Any, version: int) -> Any:
-    """One error stands for the request's and for the one member's."""
+    """Downgrade a response. Its one error is the request's or, if that is none, the first member's."""
     if version >= LEAVE_MEMBERS:
         return message
     error = message.error_code
@@ -326,7 +326,7 @@ def candidates_of_successors(message: Any, version: int) -> Any:
 
 
 def successors_of_candidates(message: Any, version: int) -> Any:
-    """Directory ids and endpoints may be lost on an older peer, as the schema says."""
+    """Downgrade a request. It loses directory ids and endpoints, which the schema marks ignorable."""
     if version >= CANDIDATES:
         return message
     module = _kio("end_quorum_epoch", version, "request")
@@ -358,7 +358,7 @@ def _topics(module: Any, message: Any, partition: Callable[[Any], Any]) -> tuple
 
 
 def isr_with_epochs(message: Any, version: int) -> Any:
-    """Without an epoch a broker's is not compared (-1)."""
+    """Upgrade a request. The brokers of its ISR get epoch -1, which the controller does not compare."""
     if version >= ISR_EPOCHS:
         return message
     module = _kio("alter_partition", 3, "request")
