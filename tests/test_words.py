@@ -21,7 +21,6 @@ LEFT = {
     "controller_client": 30,
     "controller_server": 12,
     "node": 30,
-    "serving": 62,
 }
 """Docstrings that still begin with one of `OPENERS`, by room."""
 SHARED = {"FlushLog", "OrphanObject", "SegmentFacts", "Tick"}

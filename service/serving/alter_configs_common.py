@@ -1,4 +1,4 @@
-"""What both requests that alter configurations share: a bound, and a refusal that each resource hears."""
+"""Parts that AlterConfigs and IncrementalAlterConfigs share: an upper bound, and one error per resource."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONFIG_US: Final = 2
 
 
 class Resource(Protocol):
-    """As it was asked for, in either request."""
+    """A configuration resource in either request."""
 
     @property
     def resource_type(self) -> int: ...
@@ -27,16 +27,16 @@ class Resource(Protocol):
 
 
 def configs_us(resource: Any) -> int:
-    """Return how long the changes of a resource take to be read, in either request."""
+    """Return the time in µs that the changes of a resource of either request take to read."""
     return CONFIG_US * len(resource.configs)
 
 
 async def alter_each(
     resources: Sequence[Resource], alter: Callable[[], Awaitable[Sequence[AlterResourceResult]]]
 ) -> Sequence[AlterResourceResult]:
-    """What `alter` answers; where it refuses the request, that for each of its resources.
+    """Return the results of `alter`. If it refuses the whole request, return its error for each resource.
 
-    More than an operation of the controller may write is refused before it is looked at: POLICY_VIOLATION.
+    More resources than one operation of the controller may write are refused unread: POLICY_VIOLATION.
     """
     try:
         if len(resources) > MAX_RECORDS_PER_OPERATION:

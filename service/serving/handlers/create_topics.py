@@ -1,4 +1,4 @@
-"""CreateTopics (KIP-4, KIP-525 for the configs in the answer)."""
+"""CreateTopics (KIP-4, KIP-525 for the configs in the response)."""
 
 from __future__ import annotations
 
@@ -27,26 +27,25 @@ from service.serving.request_host import NO_THROTTLE
 
 TOPIC_US: Final = 6
 ELEMENT_US: Final = 2
-"""what an array of a topic takes for each of its elements"""
+"""for each element of a topic's arrays"""
 ANSWER_US: Final = 300
-"""The settings of a topic are described with it."""
+"""for a topic in the response, with its settings"""
 
 
 async def handle(
     broker: AdminHost, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
-    """Create all that can be created; each topic has its own outcome. The answer comes once the topics can be
-    used.
+    """Create each topic, with its own error. The response is sent once the topics can be used.
 
-    More than an operation of the controller may write is refused before it is looked at: POLICY_VIOLATION.
+    More topics than one operation of the controller may write are refused unread: POLICY_VIOLATION.
     """
     try:
         if len(request.topics) > MAX_RECORDS_PER_OPERATION:
             raise RequestError(
                 ErrorCode.policy_violation, "Excessively large number of partitions per request."
             )
-        asked = await each_in_slices(_asked, request.topics, TOPIC_US, _more_us)
-        results = await broker.topic_admin.create_topics(asked, validate_only=request.validate_only)
+        topics = await each_in_slices(_parse, request.topics, TOPIC_US, _more_us)
+        results = await broker.topic_admin.create_topics(topics, validate_only=request.validate_only)
     except RequestError as e:
         code, message = e.code, e.message
         results = await each_in_slices(
@@ -60,7 +59,7 @@ def _more_us(topic: CreatableTopic) -> int:
     return ELEMENT_US * (len(topic.assignments) + len(topic.configs))
 
 
-def _asked(topic: CreatableTopic) -> CreateTopic:
+def _parse(topic: CreatableTopic) -> CreateTopic:
     return CreateTopic(
         name=topic.name,
         num_partitions=topic.num_partitions,

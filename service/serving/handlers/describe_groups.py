@@ -21,7 +21,7 @@ MEMBER_US: Final = 5
 
 
 def handle(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> Any | Awaitable[Any]:
-    """Each group has its own outcome."""
+    """Describe each group, with its own error."""
     return in_slices(_steps(broker, context.api_version, request))
 
 
@@ -29,7 +29,7 @@ def _steps(broker: Broker, version: int, request: DescribeGroupsRequest) -> Step
     found = []
     for group_id in request.groups:
         yield GROUP_US
-        one = _described(broker, version, group_id)
+        one = _describe(broker, version, group_id)
         yield MEMBER_US * len(one.members)
         if request.include_authorized_operations and one.error_code is ErrorCode.none:
             one = one._replace(authorized_operations=GROUP_OPERATIONS)
@@ -39,7 +39,7 @@ def _steps(broker: Broker, version: int, request: DescribeGroupsRequest) -> Step
     )
 
 
-def _described(broker: Broker, version: int, group_id: str) -> DescribedGroup:
+def _describe(broker: Broker, version: int, group_id: str) -> DescribedGroup:
     try:
         [one] = broker.groups.read(group_id, lambda shard, now_ms: shard.describe_groups([group_id], version))
     except RequestError as e:
