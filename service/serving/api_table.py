@@ -47,7 +47,7 @@ BROKER_APIS: Final[dict[int, Served]] = {
     ApiKey.SYNC_GROUP: Served(late="sync_group"),
     ApiKey.DESCRIBE_GROUPS: Served(late="describe_groups"),
     ApiKey.LIST_GROUPS: Served(late="list_groups"),
-    ApiKey.API_VERSIONS: Served(api_versions.answering(ListenerType.BROKER)),
+    ApiKey.API_VERSIONS: Served(api_versions.handler_for(ListenerType.BROKER)),
     ApiKey.CREATE_TOPICS: Served(create_topics.handle),
     ApiKey.DELETE_TOPICS: Served(delete_topics.handle),
     ApiKey.DELETE_RECORDS: Served(delete_records.handle),

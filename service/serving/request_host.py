@@ -52,7 +52,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 NO_THROTTLE: Final = timedelta(0)
-"""No quotas are served, so no request is ever throttled."""
+"""There are no client quotas; only Produce is throttled, while a disk fills up."""
 
 CAREFUL_S: Final = 60.0
 """Duration of `Broker.reads_carefully` after a failure."""

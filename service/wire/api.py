@@ -7,9 +7,9 @@ other served version by field name.
 `apis` lists the APIs. `shapes` converts between versions whose difference is more than a mapping of fields.
 Special cases:
 
-- Metadata 8-10 carry the cluster's authorized operations, which the newest version lacks. OffsetCommit and
-  OffsetFetch identify topics by name or by id, depending on the version. The canonical messages of these APIs
-  are Firn's own (`metadata`, `offsets`).
+- The canonical messages of some APIs are Firn's own (`Api.canonical`): Metadata 8-10 carry the cluster's
+  authorized operations, which the newest version lacks; OffsetCommit and OffsetFetch identify topics by name
+  or by id, depending on the version.
 - ApiVersions: the response header never has tagged fields, and the response to an unknown version is of
   version 0 (KIP-511).
 - Produce and Fetch identify topics by name or by id, depending on the version: see `produce` and `fetch`.

@@ -172,7 +172,7 @@ APIS: dict[int, Api] = {
         Api(ApiKey.LIST_OFFSETS, 1, 11, 6, BROKER, READS, ignorable=frozenset({"timeout"})),
         Api(
             ApiKey.METADATA, 0, 13, 9, BROKER, READS,
-            canonical="metadata", upgrade=shapes.all_topics_is_null, downgrade=shapes.all_topics_is_empty,
+            canonical="metadata", upgrade=shapes.upgrade_metadata, downgrade=shapes.downgrade_metadata,
         ),
         Api(
             ApiKey.OFFSET_COMMIT, 2, 10, 8, BROKER, CHANGES,
@@ -182,28 +182,30 @@ APIS: dict[int, Api] = {
         Api(
             ApiKey.OFFSET_FETCH, 1, 10, 6, BROKER, READS, canonical="offsets",
             own_shape_before=shapes.FETCH_GROUPS, own_response_before=shapes.FETCH_GROUPS,
-            upgrade=shapes.groups_of_group, downgrade=shapes.group_of_groups,
-            downgrade_response=shapes.fetched_of_groups, upgrade_response=shapes.groups_of_fetched,
+            upgrade=shapes.upgrade_offset_fetch, downgrade=shapes.downgrade_offset_fetch,
+            downgrade_response=shapes.downgrade_offset_fetch_response,
+            upgrade_response=shapes.upgrade_offset_fetch_response,
         ),
         # Advertised from 0, as the other group APIs: librdkafka's lz4 and groups depend on it.
         Api(
             ApiKey.FIND_COORDINATOR, 0, 6, 3, BROKER, READS,
             own_shape_before=shapes.FIND_COORDINATORS, own_response_before=shapes.FIND_COORDINATORS,
-            upgrade=shapes.keys_of_key, downgrade=shapes.key_of_keys,
-            downgrade_response=shapes.coordinator_of_coordinators,
-            upgrade_response=shapes.coordinators_of_coordinator,
+            upgrade=shapes.upgrade_find_coordinator, downgrade=shapes.downgrade_find_coordinator,
+            downgrade_response=shapes.downgrade_find_coordinator_response,
+            upgrade_response=shapes.upgrade_find_coordinator_response,
         ),
         Api(
             ApiKey.JOIN_GROUP, 0, 9, 6, BROKER, CHANGES,
-            downgrade_response=shapes.no_protocol_is_empty,
+            downgrade_response=shapes.downgrade_join_group_response,
             ignorable=frozenset({"rebalance_timeout", "group_instance_id", "reason"}),
         ),
         Api(ApiKey.HEARTBEAT, 0, 4, 4, BROKER, CHANGES, is_repeated=True),
         Api(
             ApiKey.LEAVE_GROUP, 0, 5, 4, BROKER, CHANGES,
             own_shape_before=shapes.LEAVE_MEMBERS, own_response_before=shapes.LEAVE_MEMBERS,
-            upgrade=shapes.members_of_member, downgrade=shapes.member_of_members,
-            downgrade_response=shapes.left_of_members, upgrade_response=shapes.members_of_left,
+            upgrade=shapes.upgrade_leave_group, downgrade=shapes.downgrade_leave_group,
+            downgrade_response=shapes.downgrade_leave_group_response,
+            upgrade_response=shapes.upgrade_leave_group_response,
         ),
         Api(
             ApiKey.SYNC_GROUP, 0, 5, 4, BROKER, CHANGES,
@@ -213,7 +215,7 @@ APIS: dict[int, Api] = {
         Api(ApiKey.LIST_GROUPS, 0, 5, 3, BROKER, READS),
         Api(
             ApiKey.API_VERSIONS, 0, 4, 3, BOTH, READS,
-            downgrade_response=shapes.features_above_zero,
+            downgrade_response=shapes.downgrade_api_versions_response,
             ignorable=frozenset({"client_software_name", "client_software_version"}),
         ),
         Api(ApiKey.CREATE_TOPICS, 2, 7, 5, BOTH, CHANGES, is_forwardable=True, refuse=created_topics),
@@ -221,7 +223,7 @@ APIS: dict[int, Api] = {
             ApiKey.DELETE_TOPICS, 1, 6, 4, BOTH, CHANGES,
             is_forwardable=True, refuse=deleted_topics,
             own_shape_before=shapes.DELETE_TOPICS_BY_ID,
-            upgrade=shapes.topics_of_names, downgrade=shapes.names_of_topics,
+            upgrade=shapes.upgrade_delete_topics, downgrade=shapes.downgrade_delete_topics,
         ),
         Api(ApiKey.DELETE_RECORDS, 0, 2, 2, BROKER, CHANGES),
         Api(ApiKey.INIT_PRODUCER_ID, 0, 5, 2, BROKER, CHANGES),
@@ -253,13 +255,13 @@ APIS: dict[int, Api] = {
         Api(
             ApiKey.END_QUORUM_EPOCH, 0, 1, 1, CONTROLLER, CHANGES,
             own_shape_before=shapes.CANDIDATES,
-            upgrade=shapes.candidates_of_successors, downgrade=shapes.successors_of_candidates,
+            upgrade=shapes.upgrade_end_quorum_epoch, downgrade=shapes.downgrade_end_quorum_epoch,
         ),
         Api(ApiKey.DESCRIBE_QUORUM, 0, 2, 0, BOTH, READS, is_forwardable=True),
         Api(
             ApiKey.ALTER_PARTITION, 2, 3, 0, CONTROLLER, CHANGES,
             own_shape_before=shapes.ISR_EPOCHS,
-            upgrade=shapes.isr_with_epochs, downgrade=shapes.isr_without_epochs,
+            upgrade=shapes.upgrade_alter_partition, downgrade=shapes.downgrade_alter_partition,
         ),
         Api(ApiKey.UPDATE_FEATURES, 0, 2, 0, BOTH, CHANGES, is_forwardable=True, canonical="features"),
         Api(ApiKey.ENVELOPE, 0, 0, 0, CONTROLLER, CHANGES),

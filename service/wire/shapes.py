@@ -46,13 +46,13 @@ def _offsets() -> Any:
 # Metadata
 
 
-def all_topics_is_null(message: Any, version: int) -> Any:
+def upgrade_metadata(message: Any, version: int) -> Any:
     if version > 0 or message.topics:
         return message
     return replace(message, topics=None)
 
 
-def all_topics_is_empty(message: Any, version: int) -> Any:
+def downgrade_metadata(message: Any, version: int) -> Any:
     if version > 0:
         return message
     if message.topics == ():
@@ -63,7 +63,7 @@ def all_topics_is_empty(message: Any, version: int) -> Any:
 # DeleteTopics
 
 
-def topics_of_names(message: Any, version: int) -> Any:
+def upgrade_delete_topics(message: Any, version: int) -> Any:
     if version >= DELETE_TOPICS_BY_ID:
         return message
     module = _kio("delete_topics", DELETE_TOPICS_BY_ID, "request")
@@ -73,7 +73,7 @@ def topics_of_names(message: Any, version: int) -> Any:
     )
 
 
-def names_of_topics(message: Any, version: int) -> Any:
+def downgrade_delete_topics(message: Any, version: int) -> Any:
     if version >= DELETE_TOPICS_BY_ID:
         return message
     names = tuple(topic.name for topic in message.topics)
@@ -86,7 +86,7 @@ def names_of_topics(message: Any, version: int) -> Any:
 # ApiVersions
 
 
-def features_above_zero(message: Any, version: int) -> Any:
+def downgrade_api_versions_response(message: Any, version: int) -> Any:
     if version >= 4 or not message.supported_features:
         return message
     return replace(
@@ -97,7 +97,7 @@ def features_above_zero(message: Any, version: int) -> Any:
 # FindCoordinator
 
 
-def keys_of_key(message: Any, version: int) -> Any:
+def upgrade_find_coordinator(message: Any, version: int) -> Any:
     if version >= FIND_COORDINATORS:
         return message
     module = _kio("find_coordinator", 6, "request")
@@ -106,7 +106,7 @@ def keys_of_key(message: Any, version: int) -> Any:
     )
 
 
-def key_of_keys(message: Any, version: int) -> Any:
+def downgrade_find_coordinator(message: Any, version: int) -> Any:
     if version >= FIND_COORDINATORS:
         return message
     if len(message.coordinator_keys) != 1 or (version == 0 and message.key_type):
@@ -116,7 +116,7 @@ def key_of_keys(message: Any, version: int) -> Any:
     return module.FindCoordinatorRequest(key=message.coordinator_keys[0], **more)
 
 
-def coordinator_of_coordinators(message: Any, version: int) -> Any:
+def downgrade_find_coordinator_response(message: Any, version: int) -> Any:
     if version >= FIND_COORDINATORS:
         return message
     [one] = message.coordinators
@@ -127,7 +127,7 @@ def coordinator_of_coordinators(message: Any, version: int) -> Any:
     )
 
 
-def coordinators_of_coordinator(message: Any, version: int) -> Any:
+def upgrade_find_coordinator_response(message: Any, version: int) -> Any:
     """Upgrade a response with one coordinator. Its key is empty: such a response lacks it."""
     if version >= FIND_COORDINATORS:
         return message
@@ -148,7 +148,7 @@ def coordinators_of_coordinator(message: Any, version: int) -> Any:
 # OffsetFetch
 
 
-def groups_of_group(message: Any, version: int) -> Any:
+def upgrade_offset_fetch(message: Any, version: int) -> Any:
     if version >= FETCH_GROUPS:
         return message
     topics = None
@@ -163,7 +163,7 @@ def groups_of_group(message: Any, version: int) -> Any:
     )
 
 
-def group_of_groups(message: Any, version: int) -> Any:
+def downgrade_offset_fetch(message: Any, version: int) -> Any:
     if version >= FETCH_GROUPS:
         return message
     if len(message.groups) != 1:
@@ -182,7 +182,7 @@ def group_of_groups(message: Any, version: int) -> Any:
     return module.OffsetFetchRequest(group_id=group.group_id, topics=topics, **more)
 
 
-def fetched_of_groups(message: Any, version: int) -> Any:
+def downgrade_offset_fetch_response(message: Any, version: int) -> Any:
     if version >= FETCH_GROUPS:
         return message
     [group] = message.groups
@@ -214,7 +214,7 @@ def fetched_of_groups(message: Any, version: int) -> Any:
     )
 
 
-def groups_of_fetched(message: Any, version: int) -> Any:
+def upgrade_offset_fetch_response(message: Any, version: int) -> Any:
     """Upgrade a response with one group. Its group id is empty: such a response lacks it."""
     if version >= FETCH_GROUPS:
         return message
@@ -249,7 +249,7 @@ def groups_of_fetched(message: Any, version: int) -> Any:
 # LeaveGroup
 
 
-def members_of_member(message: Any, version: int) -> Any:
+def upgrade_leave_group(message: Any, version: int) -> Any:
     if version >= LEAVE_MEMBERS:
         return message
     module = _kio("leave_group", 5, "request")
@@ -258,7 +258,7 @@ def members_of_member(message: Any, version: int) -> Any:
     )
 
 
-def member_of_members(message: Any, version: int) -> Any:
+def downgrade_leave_group(message: Any, version: int) -> Any:
     if version >= LEAVE_MEMBERS:
         return message
     if len(message.members) != 1 or message.members[0].group_instance_id is not None:
@@ -267,7 +267,7 @@ def member_of_members(message: Any, version: int) -> Any:
     return module.LeaveGroupRequest(group_id=message.group_id, member_id=message.members[0].member_id)
 
 
-def left_of_members(message: Any, version: int) -> Any:
+def downgrade_leave_group_response(message: Any, version: int) -> Any:
     """Downgrade a response. Its one error is the request's or, if that is none, the first member's."""
     if version >= LEAVE_MEMBERS:
         return message
@@ -278,7 +278,7 @@ def left_of_members(message: Any, version: int) -> Any:
     return _kio("leave_group", version, "response").LeaveGroupResponse(error_code=error, **more)
 
 
-def members_of_left(message: Any, version: int) -> Any:
+def upgrade_leave_group_response(message: Any, version: int) -> Any:
     if version >= LEAVE_MEMBERS:
         return message
     return _kio("leave_group", 5, "response").LeaveGroupResponse(
@@ -291,7 +291,7 @@ def members_of_left(message: Any, version: int) -> Any:
 # JoinGroup
 
 
-def no_protocol_is_empty(message: Any, version: int) -> Any:
+def downgrade_join_group_response(message: Any, version: int) -> Any:
     if version >= _NULL_PROTOCOL or message.protocol_name is not None:
         return message
     if isinstance(message, tuple):
@@ -302,7 +302,7 @@ def no_protocol_is_empty(message: Any, version: int) -> Any:
 # EndQuorumEpoch
 
 
-def candidates_of_successors(message: Any, version: int) -> Any:
+def upgrade_end_quorum_epoch(message: Any, version: int) -> Any:
     if version >= CANDIDATES:
         return message
     module = _kio("end_quorum_epoch", 1, "request")
@@ -325,7 +325,7 @@ def candidates_of_successors(message: Any, version: int) -> Any:
     )
 
 
-def successors_of_candidates(message: Any, version: int) -> Any:
+def downgrade_end_quorum_epoch(message: Any, version: int) -> Any:
     """Downgrade a request. It loses directory ids and endpoints, which the schema marks ignorable."""
     if version >= CANDIDATES:
         return message
@@ -357,7 +357,7 @@ def _topics(module: Any, message: Any, partition: Callable[[Any], Any]) -> tuple
 # AlterPartition
 
 
-def isr_with_epochs(message: Any, version: int) -> Any:
+def upgrade_alter_partition(message: Any, version: int) -> Any:
     """Upgrade a request. The brokers of its ISR get epoch -1, which the controller does not compare."""
     if version >= ISR_EPOCHS:
         return message
@@ -371,7 +371,7 @@ def isr_with_epochs(message: Any, version: int) -> Any:
     )
 
 
-def isr_without_epochs(message: Any, version: int) -> Any:
+def downgrade_alter_partition(message: Any, version: int) -> Any:
     if version >= ISR_EPOCHS:
         return message
     module = _kio("alter_partition", version, "request")

@@ -38,7 +38,7 @@ def features_of_broker(broker: Broker) -> Features:
     return Features(supported_features(), broker.image.features, broker.image.offset)
 
 
-def answering(
+def handler_for(
     listener: ListenerType, features: Callable[[Any], Features] = features_of_broker
 ) -> Callable[[Any, RequestContext, ApiVersionsRequest], ApiVersionsResponse]:
     """Return the handler for a listener of this type. `features` returns those of the handler's node."""

@@ -69,7 +69,7 @@ async def handle(
     deadline = broker.loop.time() + request.timeout.total_seconds()
     outcomes = await _delete(broker, context, await _requested(request, piece), piece)
     timed_out = False
-    if await _is_any_unsafe(broker, outcomes, piece):
+    if await _is_any_undurable(broker, outcomes, piece):
         try:
             async with asyncio.timeout_at(max(deadline, broker.loop.time() + CHECKPOINT_S)):
                 await broker.checkpoint_starts()
@@ -134,7 +134,7 @@ def _is_known(broker: Broker, topic: str, partition: int) -> bool:
     return known is not None and partition in known.partitions
 
 
-async def _is_any_unsafe(broker: Broker, outcomes: dict[tuple[str, int], _Outcome], piece: Slice) -> bool:
+async def _is_any_undurable(broker: Broker, outcomes: dict[tuple[str, int], _Outcome], piece: Slice) -> bool:
     for outcome in outcomes.values():
         if piece.charge(CHECK_US):
             await piece.next_turn()
@@ -162,7 +162,7 @@ async def _replicas_follow(
             for key, one in list(waiting.items()):
                 if piece.charge(CHECK_US):
                     await piece.next_turn()
-                error = _why_not(broker, key, one)
+                error = _wait_error(broker, key, one)
                 if error is not None:
                     outcomes[key] = error
                 if error is not None or one.partition.low_watermark >= one.wanted:
@@ -181,7 +181,7 @@ def _set(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _why_not(broker: Broker, key: tuple[str, int], deleted: _Deleted) -> ErrorCode | None:
+def _wait_error(broker: Broker, key: tuple[str, int], deleted: _Deleted) -> ErrorCode | None:
     """Return the error that ends the wait for a partition: it was replaced, or this node does not lead it."""
     try:
         if broker.replicas.find(*key) is not deleted.partition:

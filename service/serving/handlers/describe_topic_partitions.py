@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from service.base.slices import in_slices
 from service.metadata.image import PartitionImage, TopicImage
 from service.network.request import RequestContext
-from service.serving.handlers.metadata import why_missing
+from service.serving.handlers.metadata import missing_topic_error
 from service.serving.internal_topics import INTERNAL_TOPICS
 from service.serving.metadata_cache import ListenerView
 from service.serving.request_host import NO_THROTTLE, TOPIC_OPERATIONS, Broker
@@ -62,7 +62,7 @@ def _steps(
         topic = known.get(name)
         if topic is None:
             if request.topics:
-                topics.append(_missing(name, why_missing(name)))
+                topics.append(_missing(name, missing_topic_error(name)))
             continue
         yield len(topic.partitions) // 4
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0

@@ -168,7 +168,7 @@ class _Fetch:
         """
         raise NotImplementedError
 
-    def _remember(self) -> Generator[int, None, None]:
+    def _create_session(self) -> Generator[int, None, None]:
         """Create the session that later fetches use, before the response. Steps yield their cost in µs."""
         yield from ()
 
@@ -193,7 +193,7 @@ class _Fetch:
         raise NotImplementedError
 
     def _answer(self) -> Response:
-        for _ in self._remember():
+        for _ in self._create_session():
             pass
         return at_once(self._respond())
 
@@ -335,7 +335,7 @@ class _Fetch:
             await piece.go_on(self._read_partitions(started))
             # If the peer has left in this very turn, this task is not cancelled yet.
             if not future.done() and self._is_time_to_answer():
-                await piece.go_on(self._remember())
+                await piece.go_on(self._create_session())
                 response = await piece.go_on(self._respond())
                 if not future.done():
                     future.set_result(response)
@@ -408,7 +408,7 @@ class _FullFetch(_Fetch):
             topics.append((topic, answers))
         self._pass, self._topics = found, topics
 
-    def _remember(self) -> Generator[int, None, None]:
+    def _create_session(self) -> Generator[int, None, None]:
         """Create a session, if the cache of sessions has room."""
         fetch, broker = self._fetch, self._broker
         if not self._wants_session or not can_be_remembered(fetch.topics):

@@ -6,9 +6,9 @@ A negative timestamp names an end of the log or of a tier; the request's version
 time that need the bucket run on the remote-read threads; the response waits for them no longer than the
 request's timeout.
 
-Consumers get no offset above the high watermark. After an election they get OFFSET_NOT_AVAILABLE until the
-high watermark has reached the start of the leader's epoch (Kafka `Partition.fetchOffsetForTimestamp`), as
-offsets would go back. Other replicas get offsets of the whole log.
+Consumers get no record at or above the high watermark. After an election they get OFFSET_NOT_AVAILABLE for
+those until the high watermark has reached the start of the leader's epoch (Kafka
+`Partition.fetchOffsetForTimestamp`). Other replicas get offsets of the whole log.
 """
 
 from __future__ import annotations

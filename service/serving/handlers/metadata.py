@@ -185,10 +185,12 @@ def _find(image: MetadataImage, wanted: MetadataRequestTopic) -> TopicImage | Me
         return topic or _missing(ErrorCode.unknown_topic_id, None, wanted.topic_id)
     if wanted.name is None:
         return _missing(ErrorCode.invalid_request, None, None)
-    return image.topics_by_name.get(wanted.name) or _missing(why_missing(wanted.name), wanted.name, None)
+    return image.topics_by_name.get(wanted.name) or _missing(
+        missing_topic_error(wanted.name), wanted.name, None
+    )
 
 
-def why_missing(name: str) -> ErrorCode:
+def missing_topic_error(name: str) -> ErrorCode:
     """Return the error of a missing topic: INVALID_TOPIC_EXCEPTION if no topic can have its name."""
     invalid = topic_name_error(name) is not None
     return ErrorCode.invalid_topic_exception if invalid else ErrorCode.unknown_topic_or_partition

@@ -85,7 +85,7 @@ def handle(
     if sum([len(partitions) for _, partitions in topics]) > MOST_AT_ONCE:
         return produce.append_in_slices(topics)
     produce.budget = _Budget(broker)
-    produce.topics = at_once(_each_once(topics))
+    produce.topics = at_once(_without_repeats(topics))
     if at_once(produce.refuse_transactional()):
         return produce.answer()
     return produce.append_at_once()
@@ -171,7 +171,7 @@ class _Produce:
                     results.append(self._append(topic, index, records))
                 except BeyondSlice as e:
                     self.is_large = not is_over and not isinstance(e, _BeyondTurn)
-                    return self._go_on()
+                    return self._continue_in_slices()
         if self.to_flush is not None:
             self.topics = ()  # frees the request's buffer, which its views hold
             return self._answer_after_flush(self.to_flush)
@@ -184,12 +184,12 @@ class _Produce:
 
     async def append_in_slices(self, topics: Sequence[ProducedTopic]) -> Response | None:
         """Append to many partitions, all of it in slices."""
-        self.topics = await Slice().go_on(_each_once(topics))
+        self.topics = await Slice().go_on(_without_repeats(topics))
         if await Slice().go_on(self.refuse_transactional()):
             return await Slice().go_on(self._response())
-        return await self._go_on()
+        return await self._continue_in_slices()
 
-    async def _go_on(self) -> Response | None:
+    async def _continue_in_slices(self) -> Response | None:
         """Append the rest of a request that is more than a slice; validate large batches on a thread.
 
         The loop appends to the partitions in the request's order. Requests of a connection keep their order,
@@ -211,7 +211,7 @@ class _Produce:
         return await Slice().go_on(self._response())
 
     def _append(self, topic: TopicKey, index: int, records: Buffer | None) -> ProducePartitionResult:
-        """Append one batch at once, or raise `BeyondSlice` and leave no trace."""
+        """Append one batch at once, or raise `BeyondSlice` without any effect."""
         budget = self.budget
         try:
             partition = self._partition(topic, index, records)
@@ -315,8 +315,8 @@ class _Produce:
     # -- refusals
 
     def refuse_transactional(self) -> Steps[bool]:
-        """Refuse the whole request if it has no transactional id and any batch is transactional; return
-        whether.
+        """Refuse the whole request if it has no transactional id and any batch is transactional. Returns
+        whether it was refused.
 
         A request of one batch need not be checked before its append: that batch is refused in any case.
         """
@@ -470,7 +470,7 @@ class _Produce:
                     results[n] = result._replace(error_code=error, current_leader=leader)
 
 
-def _each_once(topics: Sequence[ProducedTopic]) -> Steps[Sequence[ProducedTopic]]:
+def _without_repeats(topics: Sequence[ProducedTopic]) -> Steps[Sequence[ProducedTopic]]:
     """Return each partition once, with its last records: Kafka's handler collects them in a map. No current
     client repeats a partition.
     """
