@@ -55,7 +55,7 @@ def _decided(handle: Handler) -> Served:
 
 CONTROLLER_APIS: Final[dict[int, Served]] = {
     ApiKey.FETCH: Served(quorum.handle_fetch, quorum.parse_fetch, quorum.parse_fetch_steps),
-    ApiKey.API_VERSIONS: Served(api_versions.answering(ListenerType.CONTROLLER, features_of)),
+    ApiKey.API_VERSIONS: Served(api_versions.handler_for(ListenerType.CONTROLLER, features_of)),
     ApiKey.CREATE_TOPICS: _decided(on_controller(create_topics.handle)),
     ApiKey.DELETE_TOPICS: _decided(on_controller(delete_topics.handle)),
     ApiKey.DESCRIBE_CONFIGS: Served(describe_configs.handle),

@@ -105,7 +105,7 @@ def _member_apis() -> Mapping[int, Served]:
     }
     for key in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
         table[key] = BROKER_APIS[key]._replace(forwards=_is_not_of_a_broker)
-    table[ApiKey.API_VERSIONS] = Served(api_versions.answering(ListenerType.BROKER, features_of_member))
+    table[ApiKey.API_VERSIONS] = Served(api_versions.handler_for(ListenerType.BROKER, features_of_member))
     return table
 
 

@@ -1,4 +1,4 @@
-"""Requests of clients and followers: read, dispatched and answered.
+"""The broker's listener: dispatch of requests, one handler per API, delayed responses, caches.
 
-`dispatch` finds the handler of a request in a table of `served_api` rows, `handlers/` holds one file per API.
+`dispatch` finds the handler of a request in a table of `served_api` rows; `handlers/` has one file per API.
 """

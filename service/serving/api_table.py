@@ -1,6 +1,6 @@
 """Handlers of brokers' listeners, by API.
 
-Rows of `wire.apis.APIS` say what a listener serves. Anything else costs the connection, as in Kafka.
+Rows of `wire.apis.APIS` name the listeners that serve an API. Any other API ends the connection, as in Kafka.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BROKER_APIS: Final[dict[int, Served]] = {
     ApiKey.SYNC_GROUP: Served(late="sync_group"),
     ApiKey.DESCRIBE_GROUPS: Served(late="describe_groups"),
     ApiKey.LIST_GROUPS: Served(late="list_groups"),
-    ApiKey.API_VERSIONS: Served(api_versions.answering(ListenerType.BROKER)),
+    ApiKey.API_VERSIONS: Served(api_versions.handler_for(ListenerType.BROKER)),
     ApiKey.CREATE_TOPICS: Served(create_topics.handle),
     ApiKey.DELETE_TOPICS: Served(delete_topics.handle),
     ApiKey.DELETE_RECORDS: Served(delete_records.handle),
@@ -68,4 +68,4 @@ BROKER_APIS: Final[dict[int, Served]] = {
     ApiKey.LIST_CONFIG_RESOURCES: Served(list_config_resources.handle),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(describe_topic_partitions.handle),
 }
-"""What a broker answers itself. The controller answers what else its listeners serve (see `node`)."""
+"""APIs that the broker itself handles. The controller handles the others of its listeners (see `node`)."""

@@ -1,4 +1,4 @@
-"""What the controller asks about configuration keys, answered for this node's settings."""
+"""Validation of configuration changes for the controller, with this node's tables and settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.serving.internal_topics import INTERNAL_TOPICS
 
 
 class NodeConfigRules:
-    """`ConfigRules` over the tables in `service.base`. Owned by the event loop."""
+    """`ConfigRules` over the tables in `service.config.tables`. Owned by the event loop."""
 
     def __init__(self, config: Callable[[], BrokerConfig]) -> None:
         self._config = config
@@ -31,8 +31,8 @@ class NodeConfigRules:
         resource_name: str,
         configs: Mapping[str, str],
     ) -> Steps[None]:
-        """Raises `ConfigError` naming the key that keeps the resource from having `configs`; of a broker's,
-        also the topic that could not be as it is any more.
+        """Raise `ConfigError`, which names the key, if the resource cannot have `configs`; in steps. A change
+        of a broker is checked against all topics, too: the error names the topic whose settings it breaks.
         """
         config = self._config()
         if resource_type is ResourceType.TOPIC:
@@ -50,8 +50,9 @@ class NodeConfigRules:
         yield from check_topics(image, changed)
 
     def _before(self, image: MetadataImage, broker: str) -> BrokerConfig:
-        """The settings that the broker has now, as far as the metadata tells; this node's where that does not
-        hold, as a change may be what mends it."""
+        """Return the broker's current settings according to the metadata. If those are invalid, return this
+        node's: the change may be the repair.
+        """
         config, kind = self._config(), ResourceType.BROKER
         own = image.config(kind, broker or str(config.node_id))
         try:
@@ -65,7 +66,7 @@ class NodeConfigRules:
         return known is not None and known.type is ConfigType.LIST
 
     def default(self, resource_type: ResourceType, key: str) -> str | None:
-        """Value of `key` where nothing is set."""
+        """Return the value of `key` if nothing sets it."""
         if resource_type is ResourceType.TOPIC:
             return to_text(self._config().topic_defaults.get(key))
         known = _keys(resource_type).get(key)

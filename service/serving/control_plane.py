@@ -1,7 +1,7 @@
-"""The interface of a node's control plane: its cluster's metadata and controller, wherever that is.
+"""Interface of a node's control plane: the cluster's metadata, and its controller in this process or another.
 
-A node that is alone, and that nobody can join, decides for itself, in memory (`standalone_control_plane`);
-one of several, or one that can be joined, follows its quorum (`quorum_control_plane`). Owned by the event
+A node that is its whole cluster, and that no other node can join, has its controller in memory
+(`standalone_control_plane`). Any other node follows its quorum (`quorum_control_plane`). Owned by the event
 loop.
 """
 
@@ -25,7 +25,9 @@ from service.serving.served_api import Served
 
 
 class ControlPlane(Protocol):
-    """Used from the bottom up: `start`, `caught_up`, `join`; what each puts on the stack ends it."""
+    """Control plane of a node. The node calls `start`, `caught_up` and `join`, in this order. Each pushes its
+    clean-up onto the stack.
+    """
 
     @property
     def metadata(self) -> Publisher: ...
@@ -35,24 +37,25 @@ class ControlPlane(Protocol):
     def catalog(self) -> Catalog: ...
     @property
     def decides(self) -> Controller | None:
-        """The controller, where it is an object of this process that decides what clients ask for."""
+        """The controller, if it is an object of this process that decides clients' requests."""
 
     @property
     def prefix_owner(self) -> ClusterPrefixOwner | None:
-        """The brokers that share the bucket's prefix; None: this node has it alone."""
+        """The owners of the bucket's prefix, if several brokers share it; None: only this node uses it."""
 
     @property
     def incarnation_id(self) -> UUID:
-        """The id of this process that its broker registers with."""
+        """The id with which the broker of this process registers."""
 
     @property
     def forwarder(self) -> Forwarder | None:
-        """The way of clients' changes to the controller; None: they are decided here."""
+        """Forwards clients' changes to the controller; None: the controller is in this process."""
 
     @property
     def new_queue(self) -> Callable[[], Asker] | None:
-        """Makes queues to the controller, in which nothing waits behind what is asked in another one; None:
-        there are no other brokers."""
+        """Makes request queues to the controller that do not wait for each other; None: there are no other
+        brokers.
+        """
 
     @property
     def apis(self) -> Mapping[int, Served]:
@@ -60,34 +63,35 @@ class ControlPlane(Protocol):
 
     @property
     def adopter(self) -> Controller | None:
-        """The controller that may take an archive over: that of a node that is its whole cluster."""
+        """The controller that may adopt an archive: that of a node that is its whole cluster."""
 
     @property
     def servers(self) -> Sequence[Server]:
-        """The controller's listeners, where it has some."""
+        """The controller's listeners, if it has any."""
 
     @property
     def epoch(self) -> int:
         """The epoch of this process's registration as a broker; -1 before the first one."""
 
     async def start(self, stack: AsyncExitStack) -> None:
-        """Open the metadata and take part in the quorum; raises as `Publisher.start`, and `ConfigError`."""
+        """Open the metadata and join the quorum. Raises what `Publisher.start` raises, and `ConfigError`."""
 
     async def caught_up(self, stack: AsyncExitStack, endpoints: tuple[Endpoint, ...]) -> None:
-        """Return once the image says what this broker has: then its logs may be opened. `endpoints`: where it
-        is reached."""
+        """Wait until the image has this broker's partitions, so that its logs may be opened. `endpoints`: the
+        broker's addresses.
+        """
 
     async def join(self, stack: AsyncExitStack) -> None:
-        """The logs are open, and the broker becomes what the image says: return once it is unfenced."""
+        """Apply the image, now that the logs are open, and wait until the broker is unfenced."""
 
     async def leave(self) -> None:
-        """Clients are still served: have the leaderships move away first."""
+        """Move the leaderships to other brokers, while clients are still served (controlled shutdown)."""
 
     def directory_failed(self, directory_id: UUID) -> None:
-        """A log directory is offline."""
+        """Note that a log directory is offline."""
 
     def room_changed(self, directories: FullDirectories) -> None:
-        """Other log directories than before are without room."""
+        """Note that the set of full log directories has changed."""
 
     @property
     def moves_leaders(self) -> bool:

@@ -1,4 +1,4 @@
-"""A partition of this node as a coordinator's log: appends on the loop, reads on a `log-io` thread."""
+"""Adapter of a local partition to a coordinator's log: appends on the loop, reads on a `log-io` thread."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from service.replicas.partition_registry import Replicas
 _log = logging.getLogger(__name__)
 
 _PIECE_BYTES: Final = 64 << 10
-"""Some milliseconds of decoding, where batches are small."""
+"""Bytes of batches decoded in one call: some milliseconds if the batches are small."""
 _RETRY_S: Final = (0.25, 0.5, 1.0, 2.0)
-"""Between a flush that failed and the next; the last one again and again."""
+"""Delays after a failed flush; the last one repeats."""
 
 
 class CoordinatorLog:
-    """One partition (`PartitionLog`). Where ``flush.messages`` asks for it, the mark that is told waits for
-    the device, as an answer to a producer does.
+    """One partition (`PartitionLog`). If ``flush.messages`` asks for a flush, the listener gets a high
+    watermark only when it is on the device, as a producer gets its response.
     """
 
     def __init__(self, partition: Partition, logs: LogManager, clock: Clock) -> None:
@@ -38,7 +38,7 @@ class CoordinatorLog:
         self._clock = clock
         self._listener: MarkListener | None = None
         self._flushing: asyncio.Task[None] | None = None
-        self._settled = partition.high_watermark
+        self._notified = partition.high_watermark
 
     @property
     def start_offset(self) -> int:
@@ -50,7 +50,7 @@ class CoordinatorLog:
 
     @property
     def high_watermark(self) -> int:
-        return self._settled if self._flushing is not None else self._partition.high_watermark
+        return self._notified if self._flushing is not None else self._partition.high_watermark
 
     @property
     def max_batch_bytes(self) -> int:
@@ -62,50 +62,51 @@ class CoordinatorLog:
 
     def listen(self, listener: MarkListener | None) -> None:
         self._listener = listener
-        self._partition.listen(None if listener is None else self._marked)
+        self._partition.listen(None if listener is None else self._high_watermark_moved)
 
-    def _marked(self, high_watermark: int) -> None:
+    def _high_watermark_moved(self, high_watermark: int) -> None:
         if self._flushing is not None:
             return
         if self._partition.log.flush_due:
             self._flushing = asyncio.get_running_loop().create_task(self._flush(), name="flush-coordinator")
         else:
-            self._tell(high_watermark)
+            self._notify(high_watermark)
 
-    def _tell(self, high_watermark: int) -> None:
-        self._settled = high_watermark
+    def _notify(self, high_watermark: int) -> None:
+        self._notified = high_watermark
         if self._listener is not None:
             self._listener(high_watermark)
 
     async def _flush(self) -> None:
-        """Flush until nothing waits for the device, and again after a failure: there may be no more appends,
-        and until the mark is told no group with a pending write is answered."""
+        """Flush until all committed offsets are on the device. Retry after a failure: no further append may
+        come, and pending writes of groups wait for the high watermark.
+        """
         partition, failures = self._partition, 0
         try:
-            while self._listener and partition.is_leader and self._settled < partition.high_watermark:
+            while self._listener and partition.is_leader and self._notified < partition.high_watermark:
                 flushed = partition.high_watermark
                 try:
                     await self._logs.flush(partition.log)
                 except StorageError as e:
                     failures += 1
-                    if failures & (failures - 1) == 0:  # a node may have fifty of them
+                    if failures & (failures - 1) == 0:  # a node may have fifty such partitions
                         _log.error(
-                            "what was appended to %s is not on the device after %d flushes: %s",
+                            "%s: flush failed %d times, pending group requests wait, retrying: %s",
                             partition.tip, failures, e,
                         )  # fmt: skip
-                    partition.log.check()  # it may be offline for good
+                    partition.log.check()  # raises `LogOffline` if a retry is useless
                     await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S)) - 1])
                 else:
                     failures = 0
-                    self._tell(flushed)
+                    self._notify(flushed)
         except LogOffline as e:
-            _log.error("%s is no coordinator's log any more: %s", partition.tip, e)
+            _log.error("%s: log is offline, pending group requests stay unanswered: %s", partition.tip, e)
         finally:
             self._flushing = None
 
     async def read(self, offset: int, max_bytes: int) -> list[StoredBatch]:
-        """A piece at a time: the loop gives the interpreter away with each call of a socket, and beside a
-        thread that decodes for long everybody's requests wait for it each time.
+        """Return the batches from `offset` on, decoded in pieces: the loop yields the GIL at each socket
+        call, and would wait for a thread that decodes for long.
         """
         found: list[StoredBatch] = []
         for part in self._partition.read_to_end(offset, max_bytes).parts:
@@ -128,15 +129,15 @@ class CoordinatorLogs:
         self._make: Callable[[Partition], CoordinatorLog] = lambda one: CoordinatorLog(one, logs, clock)
 
     def find(self, partition: int) -> CoordinatorLog:
-        """Raises `RequestError` and `StorageError` where it cannot be used."""
+        """Return the partition's log. Raises `RequestError` and `StorageError` if it cannot be used."""
         found = self._replicas.find(self._topic, partition)
         found.log.check()
         return self._make(found)
 
 
 def _cut(part: FileSlice | Buffer) -> tuple[memoryview, list[int]]:
-    """Return what was read, which may end within a batch, and where pieces of its whole batches end.
-    `CorruptionError` where it does not begin with one.
+    """Return the bytes of `part`, which may end within a batch, and the end positions of pieces of whole
+    batches. Raises `CorruptionError` if it does not begin with a whole batch.
     """
     data = memoryview(part.read() if isinstance(part, FileSlice) else part)
     ends: list[int] = []

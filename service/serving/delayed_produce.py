@@ -1,4 +1,4 @@
-"""acks=all: waits until other replicas have the batches of one produce request (Kafka `DelayedProduce`).
+"""Wait of a produce request with acks=all until the ISR has its batches (Kafka `DelayedProduce`).
 
 Each partition with followers waits for its own offset, in the queue of its leader's machine
 (`replication/acks.py`); the request has one timer. Owned by the event loop.
@@ -23,7 +23,7 @@ _OVER: Final = Waiter(None, 0)
 
 
 class DelayedProduce(Operation):
-    """The appended batches of one request. Of the purgatory it uses the timer only."""
+    """The appended batches of one request. It uses only the purgatory's timer."""
 
     __slots__ = ("_broker", "_refused", "_settled", "_waiting")
 
@@ -45,10 +45,9 @@ class DelayedProduce(Operation):
             self._refused[topic, partition] = outcome
 
     def begin(self, timeout_ms: int, settled: Callable[[], None]) -> bool:
-        """Start the timer, after the last `add`. Returns False if nothing is waited for.
+        """Start the timer, after the last `add`. Returns False if no batch has to wait.
 
-        `settled` is called when every partition has its outcome or the time is up, in the turn in which that
-        becomes known.
+        `settled` is called as soon as every partition has its outcome or the time is up.
         """
         if not self._waiting:
             return False
@@ -57,8 +56,9 @@ class DelayedProduce(Operation):
         return True
 
     def refused(self) -> dict[tuple[TopicKey, int], ErrorCode]:
-        """Return the errors of batches that are not known to be committed, once settled. A partition that is
-        gone has the reason for that."""
+        """Return the errors of batches that are not known to be committed, once settled. A partition that
+        this node no longer has gets the reason for that.
+        """
         for (topic, partition), error in self._refused.items():
             if error is ErrorCode.not_leader_or_follower:
                 try:
@@ -81,7 +81,7 @@ class DelayedProduce(Operation):
         return False
 
     def completed(self, *, expired: bool) -> None:
-        """Give up what is not committed: the time is up."""
+        """End the wait with REQUEST_TIMED_OUT for batches that are not committed."""
         for wait in self._waiting:
             wait.leading.give_up(wait.waiter)
             self._refused[wait.topic, wait.partition] = ErrorCode.request_timed_out
@@ -89,14 +89,15 @@ class DelayedProduce(Operation):
         self._settle()
 
     def _settle(self) -> None:
-        settled, self._settled = self._settled, None  # it holds this operation
+        settled, self._settled = self._settled, None  # breaks a cycle: the callback holds this operation
         if settled is not None:
             settled()
 
 
 class DelayedResponse(PendingResponse):
-    """A response that `make` builds once the batches are settled. They are in their place in the log, so the
-    connection's next Produce requests need not wait for it."""
+    """A response that `make` builds once the batches are settled. The batches have their offsets already, so
+    the connection's next Produce requests need not wait for it.
+    """
 
     __slots__ = ("_make", "weight")
 

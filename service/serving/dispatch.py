@@ -1,8 +1,8 @@
-"""From a request frame to its handler and back to a response frame.
+"""Dispatch of request frames to handlers, and encoding of their responses.
 
-Produce and Fetch work on views of the frame; every other API goes through canonical messages. Nothing is
-caught here: a handler answers for its own peer's mistakes, a `WireError` costs the peer its connection, and
-anything else is a bug that the server logs with the peer's address before it closes the connection.
+Produce and Fetch work on views of the frame; every other API goes through canonical messages. No exception is
+caught here: a handler responds to mistakes of its client, a `WireError` ends the peer's connection, and any
+other exception is a bug that the server logs with the peer's address before it closes the connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from service.base.printable import printable
 from service.base.slices import Slice, next_turn
 from service.network.request import Answer, Later, RequestContext, Response
-from service.serving.decode_budget import GROWTH, GROWTH_BY_HAND, DecodedMemory
+from service.serving.decode_budget import GROWTH, GROWTH_BY_HAND, DecodeBudget
 from service.serving.served_api import Host, Served
 from service.wire.api import (
     APIS,
@@ -34,14 +34,16 @@ from service.wire.errors import UnsupportedRequest
 from service.wire.primitives import ManyElements
 
 AT_ONCE_ELEMENTS: Final = 256
-"""Array elements of a request that are read in one go; what has more is read and answered in slices."""
+"""Most array elements of a request that is decoded in one go; more are decoded and encoded in slices."""
 LONG_BYTES: Final = 4096
-"""A request that goes to the controller, and is longer, waits for room like one of many elements."""
+"""Longest request to the controller that is decoded without a share of the memory budget."""
+STEP_US: Final = 400
+"""Longest step of decoding or encoding a message: `PAUSE_ELEMENTS` array elements."""
 
 
 NO_ERROR: Final = ErrorCode.none
 COUNTED_ERRORS: Final = 1000
-"""Topics or resources of an answer that are looked at for an error."""
+"""Most topics or resources of a response whose errors are counted."""
 
 
 class Dispatcher:
@@ -50,10 +52,10 @@ class Dispatcher:
     def __init__(self, broker: Host, apis: Mapping[int, Served]) -> None:
         self._broker = broker
         self._apis = dict(apis)
-        self.decoded = DecodedMemory()
+        self.budget = DecodeBudget()
 
     def __call__(self, context: RequestContext, frame: memoryview) -> Answer | Later:
-        """Raises `WireError` for what is not a request that this node serves."""
+        """Handle one request frame. Raises `WireError` if it is malformed or its API is not served."""
         header = parse_request_header(frame)
         context.api_key, context.api_version = header.api_key, header.api_version
         context.correlation_id, context.client_id = header.correlation_id, header.client_id
@@ -65,7 +67,7 @@ class Dispatcher:
             if at_once is not None:
                 return at_once
         if served.forwards is not None:
-            return self._forwarded(context, header, frame, served, served.forwards)
+            return self._forward(context, header, frame, served, served.forwards)
         parse = served.parse
         try:
             if parse is not None:
@@ -74,19 +76,19 @@ class Dispatcher:
                 by_hand = served.handle(self._broker, context, request)
                 return by_hand
             if served.late:
-                return self._once_loaded(context, header.api_key, frame)
+                return self._load_and_handle(context, header.api_key, frame)
             if not is_served(header):
                 return Response([unsupported_api_versions_frame(header)])
             request = read_request(header, frame, AT_ONCE_ELEMENTS)
         except ManyElements:
-            return self._in_slices(context, header, frame, served)
+            return self._handle_in_slices(context, header, frame, served)
         answer = served.handle(self._broker, context, request)
         if isinstance(answer, Awaitable):
-            return self._later(header, answer)
+            return self._encode_in_slices(header, answer)
         self._count_errors(header.api_key, answer)
         return Response([response_frame(header, answer)])
 
-    async def _forwarded(
+    async def _forward(
         self,
         context: RequestContext,
         header: RequestHeader,
@@ -94,21 +96,23 @@ class Dispatcher:
         served: Served,
         forwards: Callable[[Any], bool],
     ) -> Response:
-        """What the controller answers, or this node where it is asked for what is its own."""
+        """Forward the request to the controller, or handle it here if it concerns only this node."""
         is_long = len(frame) > LONG_BYTES
         if is_long:
-            await self._enter(context, header, frame, GROWTH)
+            await self._acquire(context, header, frame, GROWTH)
         try:
             request = await Slice().go_on(decode_request_steps(header, frame))
             if forwards(request):
                 return await self._broker.forward(context, header, frame, request)
-            return await self._later(header, served.handle(self._broker, context, request))
+            return await self._encode_in_slices(header, served.handle(self._broker, context, request))
         finally:
             if is_long:
-                self.decoded.leave(context)
+                self.budget.release(context)
 
-    async def _once_loaded(self, context: RequestContext, api_key: int, frame: memoryview) -> Response | None:
-        """As a call, for the first request whose code is not there yet: it is loaded on a thread."""
+    async def _load_and_handle(
+        self, context: RequestContext, api_key: int, frame: memoryview
+    ) -> Response | None:
+        """Load the API's handler module on a thread, then handle the request: the first one of its API."""
         served = self._apis[api_key]
         if served.late:
             module = await self._broker.load(f"service.serving.handlers.{served.late}")
@@ -116,51 +120,53 @@ class Dispatcher:
         answer = self(context, frame)
         return await answer if isinstance(answer, Awaitable) else answer
 
-    async def _in_slices(
+    async def _handle_in_slices(
         self, context: RequestContext, header: RequestHeader, frame: memoryview, served: Served
     ) -> Response | None:
-        """As a call, for a request with many elements: it waits for room as bytes, and reading and writing it
-        is cut, too."""
+        """Handle a request with many elements: wait for the memory budget, decode and encode in slices."""
         growth = GROWTH if served.parse_steps is None else GROWTH_BY_HAND
-        await self._enter(context, header, frame, growth)
+        await self._acquire(context, header, frame, growth)
         try:
-            return await self._decoded(context, header, frame, served)
+            return await self._decode_and_handle(context, header, frame, served)
         finally:
-            self.decoded.leave(context)
+            self.budget.release(context)
 
-    async def _enter(
+    async def _acquire(
         self, context: RequestContext, header: RequestHeader, frame: memoryview, growth: int
     ) -> None:
-        """Wait for room. Until there is any, the request ends with its peer: nothing of it was done. What
-        only reads ends with it later, too. A Produce may want no answer, so that its peer may leave."""
+        """Wait for the memory budget. Until then the request ends with its connection, since it has had no
+        effect; a request that only reads does so later, too. Not so Produce: with acks=0 its peer may leave.
+        """
         context.ends_with_peer = header.api_key != ApiKey.PRODUCE
-        await self.decoded.enter(context, len(frame), growth)
+        await self.budget.acquire(context, len(frame), growth)
         context.ends_with_peer = APIS[header.api_key].effect is RequestEffect.READS
 
-    async def _decoded(
+    async def _decode_and_handle(
         self, context: RequestContext, header: RequestHeader, frame: memoryview, served: Served
     ) -> Response | None:
         if served.parse_steps is not None:
             steps = served.parse_steps(header.api_version, frame, header.body)
         else:
             steps = decode_request_steps(header, frame)
-        await next_turn()  # what many long requests begin with is shared out as well
-        request = await Slice().go_on(steps)
+        await next_turn()  # so that many long requests do not all begin in one turn
+        request = await Slice().go_through(steps, STEP_US)
         await next_turn()
         answer = served.handle(self._broker, context, request)
         if served.parse_steps is None:
-            return await self._later(header, answer)
+            return await self._encode_in_slices(header, answer)
         by_hand: Response | None = await answer if isinstance(answer, Awaitable) else answer
         return by_hand
 
-    async def _later(self, header: RequestHeader, answer: Any) -> Response:
-        """What takes a task anyway may be large: it is written in slices."""
+    async def _encode_in_slices(self, header: RequestHeader, answer: Any) -> Response:
+        """Encode the response of a handler that needed a task, which may be large, in slices."""
         message = await answer if isinstance(answer, Awaitable) else answer
         self._count_errors(header.api_key, message)
         return Response(await Slice().go_on(response_steps(header, message)))
 
     def _count_errors(self, api_key: int, answer: Any) -> None:
-        """Errors of the whole answer and of the topics or resources in it, as far as they are few."""
+        """Count the error of the whole response, and those of its first `COUNTED_ERRORS` topics or
+        resources.
+        """
         error, api = self._broker.metrics.error, ApiKey(api_key).name
         if (code := getattr(answer, "error_code", NO_ERROR)) != NO_ERROR:
             error(api, code)
@@ -170,14 +176,13 @@ class Dispatcher:
                     error(api, code)
 
     def describe(self, context: RequestContext, frame: memoryview | None) -> str:
-        """What is asked and by whom, in words, with the first partition that is named where that is cheap to
-        say."""
+        """Return a log text: the request's API and client and, for Produce and Fetch, its first partition."""
         try:
             api = ApiKey(context.api_key).name
         except ValueError:
             api = f"API key {context.api_key}"
-        asked = "" if frame is None else self._partitions(context, frame)
-        return f"{api}{asked} from {context}"
+        partitions = "" if frame is None else self._partitions(context, frame)
+        return f"{api}{partitions} from {context}"
 
     def _partitions(self, context: RequestContext, frame: memoryview) -> str:
         served = self._apis.get(context.api_key)
@@ -189,7 +194,7 @@ class Dispatcher:
         except ManyElements:
             return f" ({len(frame)} bytes)"
         if not all(isinstance(topic, tuple) for topic in request.topics):
-            return f" ({len(frame)} bytes)"  # of the metadata log, on a controller's listener
+            return f" ({len(frame)} bytes)"  # Fetch of the metadata log, on a controller's listener
         named = [(topic, one) for topic, partitions in request.topics for one in partitions]
         if not named:
             return ""

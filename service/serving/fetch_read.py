@@ -1,10 +1,10 @@
-"""One look at the partitions of a fetch: what answers them, under one byte budget over both tiers.
+"""One pass over the partitions of a fetch, under one byte budget over both tiers.
 
-Hot bytes are slices of segment files; cold bytes come from the remote reader's cache, or are on their way
-there. Nothing is kept from one pass to the next but the downloads that were started.
+Hot bytes are slices of segment files; cold bytes come from the remote reader's cache, or are being downloaded
+into it. Only the started downloads and seeks are kept from one pass to the next.
 
-Other replicas get what lies in the local tier, up to the log's end; what they say of themselves is taken note
-of on the way (`Partition.judge_replica`).
+Other replicas get records of the local tier only, up to the log end offset; their fetch offsets are recorded
+on the way (`Partition.judge_replica`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
 from service.replication.replica_fetch import ReplicaFetch, judge_topic
 from service.replication.selectors import ReplicaView
-from service.serving.metadata_cache import NOBODY
+from service.serving.metadata_cache import NO_BROKER
 from service.serving.request_host import Broker
 from service.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequestView, RecordsPart
 from service.wire.produce import TopicKey
@@ -39,43 +39,43 @@ if TYPE_CHECKING:
     from service.replication.selectors import Selector
 
 FIRST_VERSION_WITH_RACKS: Final = 11
-"""Consumers say where they are, may be sent to a replica that is near, and read from any (KIP-392)."""
+"""Consumers send their rack, may be redirected to a near replica, and read from any replica (KIP-392)."""
 FIRST_VERSION_WITH_LEADERS: Final = 16
-"""Who asks the wrong broker, or believes in an old epoch, is told who leads (KIP-951)."""
-_ELSEWHERE: Final = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})
+"""A response to a fetch of the wrong broker, or with an old epoch, names the leader (KIP-951)."""
+_NOT_LEADER: Final = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})
 READ_COMMITTED: Final = 1
-IN_HAND_BYTES: Final = PIECE_BYTES
-"""Bytes of small slices that are read before a response is begun: those that the sender would join anyway."""
+INLINE_BYTES: Final = PIECE_BYTES
+"""Bytes of small slices to read before a response begins: the sender would join them anyway."""
 CAREFUL_BYTES: Final = 1 << 20
-"""Most bytes of a response while all of them are read before."""
-_NOBODYS: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
-_PASSING: Final = _NOBODYS | {
+"""Most bytes of a response while `Broker.reads_carefully`: all of them are read before it begins."""
+_UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
+_TRANSIENT: Final = _UNKNOWN | {
     ErrorCode.not_leader_or_follower,
     ErrorCode.fenced_leader_epoch,
     ErrorCode.unknown_leader_epoch,
     ErrorCode.inconsistent_topic_id,
 }
-"""Refusals of followers while topics are made or led anew: one of the two brokers knows of it first."""
+"""Transient errors of followers' fetches when topics or leaders change: one broker learns of it first."""
 
 
 class Seek(NamedTuple):
-    """Bytes are being brought from the disk's device by which an offset is found."""
+    """A prefetch of the pages that an offset lookup needs; `number` counts the prefetches of one lookup."""
 
     future: Future[None]
     number: int
 
 
-Awaited: TypeAlias = "dict[tuple[TopicKey, int, int], Future[RemoteRead] | Seek]"
+PendingReads: TypeAlias = "dict[tuple[TopicKey, int, int], Future[RemoteRead] | Seek]"
 """Downloads and seeks, by topic, partition and offset."""
 
 
-class Pass:
-    """What has been found so far. `look` is called for one partition after the other."""
+class FetchRead:
+    """Results of one pass so far. The caller calls `read_partition` for one partition after the other."""
 
     __slots__ = (
         "_broker", "_cold_bytes", "_cold_size", "_context", "_errors", "_fetch", "_hot_reads", "_is_first",
-        "_session", "_started", "_throttled_size", "_version", "awaited", "held_back", "holds", "is_asleep",
-        "is_final", "is_replica", "leaders", "partitions", "room", "size", "unknown",
+        "_session", "_started", "_throttled_size", "_version", "held_back", "holds", "is_final", "is_replica",
+        "leaders", "needs_restore", "partitions", "pending", "room", "size", "unknown",
     )  # fmt: skip
 
     def __init__(
@@ -83,13 +83,15 @@ class Pass:
         broker: Broker,
         context: RequestContext,
         fetch: FetchRequestView,
-        started: Awaited,
+        started: PendingReads,
         session: ReplicaSession | None = None,
         *,
         is_first: bool = True,
     ) -> None:
-        """`started` is what an earlier pass waits for, so that nothing is asked for twice. A replica's fetch
-        may have a `session`; what it says counts when it `is_first` looked at."""
+        """Begin a pass. `started`: pending reads of the pass before, which must not be started twice.
+        `session`: of a replica's fetch, if it has one. `is_first`: only the first pass of a fetch records a
+        replica's offsets.
+        """
         self._broker = broker
         self._context = context
         self._version = context.api_version
@@ -108,53 +110,56 @@ class Pass:
         self.size = 0
         """bytes found"""
         self.holds: list[ResponseHold] = []
-        """memory that the cold bytes among them keep from being freed"""
+        """holds on the memory of cold bytes"""
         self.is_final = False
-        """An error or a diverging epoch is among the answers: the client must see it now."""
+        """whether a result has an error or a diverging epoch, which the client must get now"""
         self.leaders: dict[int, None] | None = None
-        """brokers that answers tell of, as they lead"""
-        self.is_asleep = False
-        """Records that are asked for lie in an archive class, where they cannot be read."""
+        """ids of the leaders that results name"""
+        self.needs_restore = False
+        """whether requested records are in an archive storage class, unreadable until they are restored"""
         self.unknown = 0
-        """partitions that nobody here knows; they are no reason to answer before others have something"""
+        """unknown partitions: they are no reason to respond before other partitions have records"""
         self.partitions: list[Partition] = []
         self.held_back: dict[Partition, None] = {}
-        """those among them of which more cannot be sent now, as the replica is throttled"""
+        """partitions that send no more now, as the replica is throttled"""
         self._throttled_size = 0
-        self.awaited: Awaited = {}
-        """what the pass is short of"""
+        self.pending: PendingReads = {}
+        """downloads and seeks that the pass lacks"""
 
-    def look(
-        self, topic: TopicKey, asked: FetchPartition, *, is_named: bool = True
+    def read_partition(
+        self, topic: TopicKey, request: FetchPartition, *, is_named: bool = True
     ) -> tuple[Partition | None, FetchPartitionResult]:
-        """The answer for one partition, and the partition where it is no error. `is_named`: the request says
-        what is asked of it; else its session did."""
+        """Return the result of one partition, and the partition itself unless the result is an error.
+        `is_named`: the fetch names the partition; otherwise `request` is the session's last one.
+        """
         broker = self._broker
         try:
-            partition = broker.replicas.find(topic, asked.partition)
+            partition = broker.replicas.find(topic, request.partition)
             if self.is_replica:
-                diverging, read = self._look_for_replica(partition, topic, asked, is_named)
+                diverging, read = self._read_for_replica(partition, topic, request, is_named)
             else:
                 if broker.replica_selector is not None and self._version >= FIRST_VERSION_WITH_RACKS:
-                    preferred = self._preferred(broker.replica_selector, partition, asked.fetch_offset)
-                    if preferred != NOBODY:
-                        return partition, self._sent_away(partition, asked, preferred)
-                diverging = self._diverging(partition, asked)
-                read = NOTHING if diverging is not None else self._read(partition, topic, asked)
+                    preferred = self._preferred_replica(
+                        broker.replica_selector, partition, request.fetch_offset
+                    )
+                    if preferred != NO_BROKER:
+                        return partition, self._redirect(partition, request, preferred)
+                diverging = self._diverging(partition, request)
+                read = NOTHING if diverging is not None else self._read(partition, topic, request)
         except RequestError as e:
-            return None, self._refused(topic, asked, e)
+            return None, self._refused(topic, request, e)
         except DataAsleep:
-            # Nothing comes before somebody restores it: the client asks again later, as at the log's end.
-            self.is_asleep = True
+            # No records come before they are restored: the client fetches again later, as at the log's end.
+            self.needs_restore = True
             read, diverging = NOTHING, None
         except (StorageError, CorruptionError) as e:
             self.is_final = True
-            code = storage_code(broker, topic, asked.partition, e)
+            code = storage_code(broker, topic, request.partition, e)
             self._errors[code] = self._errors.get(code, 0) + 1
-            return None, FetchPartitionResult(asked.partition, code)
+            return None, FetchPartitionResult(request.partition, code)
         self.partitions.append(partition)
         if read.pending is not None:
-            self.awaited[topic, asked.partition, asked.fetch_offset] = read.pending
+            self.pending[topic, request.partition, request.fetch_offset] = read.pending
         self.size += read.size
         if read.hold is not None:
             self.holds.append(read.hold)
@@ -164,9 +169,9 @@ class Pass:
             self._hot_reads += 1
         if diverging is not None:
             self.is_final = True
-        high_watermark = partition.high_watermark  # which this very fetch may have moved
+        high_watermark = partition.high_watermark  # read last: this very fetch may have moved it
         return partition, FetchPartitionResult(
-            asked.partition,
+            request.partition,
             ErrorCode.none,
             high_watermark,
             partition.last_stable_offset,
@@ -176,105 +181,108 @@ class Pass:
             diverging_epoch=diverging,
         )
 
-    def _refused(self, topic: TopicKey, asked: FetchPartition, error: RequestError) -> FetchPartitionResult:
+    def _refused(self, topic: TopicKey, request: FetchPartition, error: RequestError) -> FetchPartitionResult:
         broker, code = self._broker, error.code
         high_watermark = start_offset = NO_OFFSET
         if self.is_replica:
-            code = self._judge_topic(topic, asked, code)
+            code = self._topic_error(topic, request, code)
             broker.log_refusal(
                 "Fetch",
                 self._context,
                 topic,
-                asked.partition,
+                request.partition,
                 RequestError(code, error.message or ""),
-                is_passing=code in _PASSING,
+                is_passing=code in _TRANSIENT,
             )
-            partition = broker.replicas.get_by(topic, asked.partition)
+            partition = broker.replicas.get_by(topic, request.partition)
             if code is ErrorCode.offset_moved_to_tiered_storage and partition is not None:
-                # By these it knows of the archive what it has to (Kafka `handleOffsetOutOfRangeError`).
+                # The follower continues after the archive by these (Kafka `handleOffsetOutOfRangeError`).
                 high_watermark, start_offset = partition.high_watermark, partition.start_offset
-        if code in _NOBODYS:
+        if code in _UNKNOWN:
             self.unknown += 1
         else:
             self.is_final = True
         self._errors[code] = self._errors.get(code, 0) + 1
         leader = None
-        if code in _ELSEWHERE and self._version >= FIRST_VERSION_WITH_LEADERS:
-            leader = broker.current_leader(topic, asked.partition)
+        if code in _NOT_LEADER and self._version >= FIRST_VERSION_WITH_LEADERS:
+            leader = broker.current_leader(topic, request.partition)
         if leader is not None:
             self.leaders = self.leaders or {}
             self.leaders[leader[0]] = None
         return FetchPartitionResult(
-            asked.partition, code, high_watermark, NO_OFFSET, start_offset, current_leader=leader
+            request.partition, code, high_watermark, NO_OFFSET, start_offset, current_leader=leader
         )
 
-    def _judge_topic(self, topic: TopicKey, asked: FetchPartition, code: ErrorCode) -> ErrorCode:
-        """INCONSISTENT_TOPIC_ID where the partition that is here is of an older topic of the same name."""
+    def _topic_error(self, topic: TopicKey, request: FetchPartition, code: ErrorCode) -> ErrorCode:
+        """Return INCONSISTENT_TOPIC_ID if this node has a partition of an older topic of that name, else
+        `code`.
+        """
         if code is not ErrorCode.not_leader_or_follower or not isinstance(topic, UUID):
             return code
         known = self._broker.image.topic(topic)
-        if known is None or self._broker.replicas.get(topic, asked.partition) is not None:
+        if known is None or self._broker.replicas.get(topic, request.partition) is not None:
             return code
-        here = self._broker.replicas.get_by(known.name, asked.partition)
+        here = self._broker.replicas.get_by(known.name, request.partition)
         error = judge_topic(topic, topic, None if here is None else here.tip.topic_id)
         return code if error is ErrorCode.none else error
 
-    def _look_for_replica(
-        self, partition: Partition, topic: TopicKey, asked: FetchPartition, is_named: bool
+    def _read_for_replica(
+        self, partition: Partition, topic: TopicKey, request: FetchPartition, is_named: bool
     ) -> tuple[tuple[int, int] | None, LogRead]:
         fetch = self._fetch
         says = ReplicaFetch(
             fetch.replica_id,
             fetch.replica_epoch,
-            _leader_epoch(asked),
-            asked.fetch_offset,
-            asked.last_fetched_epoch,
-            asked.log_start_offset,
+            _leader_epoch(request),
+            request.fetch_offset,
+            request.last_fetched_epoch,
+            request.log_start_offset,
         )
         diverging = partition.judge_replica(says, self._session, is_first=self._is_first, is_named=is_named)
         if diverging is not None:
             return diverging, NOTHING
         throttle = self._broker.leader_throttle
         counts = throttle is not None and throttle.covers(partition.tip)
-        if counts and self._must_wait(partition, asked.fetch_offset):
+        if counts and self._is_throttled(partition, request.fetch_offset):
             self.held_back[partition] = None
             return None, NOTHING
-        limit = max(min(asked.max_bytes, self.room - self.size), 0)
+        limit = max(min(request.max_bytes, self.room - self.size), 0)
         is_first = self.size == 0
-        if self._must_seek(partition, topic, asked, partition.end_offset):
+        if self._must_seek(partition, topic, request, partition.end_offset):
             return None, NOTHING
-        read = partition.read_as_replica(asked.fetch_offset, limit, min_one=is_first)
+        read = partition.read_as_replica(request.fetch_offset, limit, min_one=is_first)
         if not is_first and read.size > limit:
             return None, NOTHING
         if counts:
             self._throttled_size += read.size
         return None, read
 
-    def _must_wait(self, partition: Partition, offset: int) -> bool:
-        """Return whether there is something for a replica that is throttled, but the quota is exceeded. Those
-        in sync never wait (Kafka `ReplicaManager.shouldLeaderThrottle`)."""
+    def _is_throttled(self, partition: Partition, offset: int) -> bool:
+        """Return whether the replica lacks records but the leader throttle's quota is exceeded. In-sync
+        replicas are never throttled (Kafka `ReplicaManager.shouldLeaderThrottle`).
+        """
         broker, leading = self._broker, partition.leading
         if leading is None or self._fetch.replica_id in leading.shape.isr or offset >= partition.end_offset:
             return False
         assert broker.leader_throttle is not None
         return broker.leader_throttle.quota.is_exceeded(broker.clock.monotonic_ms())
 
-    def forget_awaited(self) -> None:
-        """Of this pass and of the one before: nobody here waits for it."""
-        self.awaited = self._started = {}
+    def drop_pending(self) -> None:
+        """Forget the pending reads of this pass and of the one before: the fetch no longer waits for them."""
+        self.pending = self._started = {}
 
     @property
     def futures(self) -> Iterator[Future[Any]]:
-        """Each is done when there is a reason to look again."""
-        return (one.future if isinstance(one, Seek) else one for one in self.awaited.values())
+        """Return the futures of the pending reads: when one is done, the fetch reads again."""
+        return (one.future if isinstance(one, Seek) else one for one in self.pending.values())
 
     @property
     def is_remote(self) -> bool:
-        """Return whether the bucket is waited for."""
-        return any(not isinstance(one, Seek) for one in self.awaited.values())
+        """Return whether the fetch waits for a download from the bucket."""
+        return any(not isinstance(one, Seek) for one in self.pending.values())
 
-    def count(self) -> None:
-        """This pass is what is answered: count what it found."""
+    def record_metrics(self) -> None:
+        """Add this pass to the metrics and to the throttle's quota: the response consists of its results."""
         metrics = self._broker.metrics
         if self.is_replica:
             metrics.replica_bytes += self.size
@@ -289,14 +297,15 @@ class Pass:
         for code, count in self._errors.items():
             metrics.error("FETCH", code, count)
 
-    def _preferred(self, select: Selector, partition: Partition, offset: int) -> int:
-        """The broker that the consumer had better ask, `NOBODY` where that is this one (Kafka
-        `ReplicaManager.findPreferredReadReplica`)."""
+    def _preferred_replica(self, select: Selector, partition: Partition, offset: int) -> int:
+        """Return the broker from which the consumer should fetch; `NO_BROKER` if that is this one (Kafka
+        `ReplicaManager.findPreferredReadReplica`).
+        """
         broker = self._broker
         followers = partition.candidates(offset)
         if not followers:
-            return NOBODY
-        known = broker.cluster.seen_by(self._context.listener).by_id
+            return NO_BROKER
+        known = broker.cluster.view_for(self._context.listener).by_id
         now_ms, end, own = broker.clock.monotonic_ms(), partition.end_offset, broker.config.node_id
         here = known.get(own)
         leader = ReplicaView(own, None if here is None else here.rack, end, 0)
@@ -307,15 +316,17 @@ class Pass:
                 behind_ms = now_ms - one.last_caught_up_ms(end)
                 candidates.append(ReplicaView(one.broker_id, reached.rack, one.end_offset, behind_ms))
         chosen = select(self._fetch.rack_id, leader, candidates).broker_id
-        return NOBODY if chosen == own else chosen
+        return NO_BROKER if chosen == own else chosen
 
-    def _sent_away(self, partition: Partition, asked: FetchPartition, preferred: int) -> FetchPartitionResult:
-        """The consumer gets nothing here, and is told at once where to go."""
-        partition.check_epoch(_leader_epoch(asked))
+    def _redirect(
+        self, partition: Partition, request: FetchPartition, preferred: int
+    ) -> FetchPartitionResult:
+        """Return a result without records, which names the preferred read replica and is sent at once."""
+        partition.check_epoch(_leader_epoch(request))
         self.is_final = True
         self.partitions.append(partition)
         return FetchPartitionResult(
-            asked.partition,
+            request.partition,
             ErrorCode.none,
             partition.high_watermark,
             partition.last_stable_offset,
@@ -323,88 +334,92 @@ class Pass:
             preferred_read_replica=preferred,
         )
 
-    def _diverging(self, partition: Partition, asked: FetchPartition) -> tuple[int, int] | None:
-        """(epoch, end offset) where the client's log left ours, None where it did not (KIP-595)."""
+    def _diverging(self, partition: Partition, request: FetchPartition) -> tuple[int, int] | None:
+        """Return the epoch and end offset at which the client's log diverges, or None (KIP-595)."""
         needs_leader = self._version < FIRST_VERSION_WITH_RACKS
-        partition.check_epoch(_leader_epoch(asked), needs_leader=needs_leader)
-        if asked.last_fetched_epoch <= NO_LEADER_EPOCH:
+        partition.check_epoch(_leader_epoch(request), needs_leader=needs_leader)
+        if request.last_fetched_epoch <= NO_LEADER_EPOCH:
             return None
-        epoch, end_offset = partition.unified.end_offset_of_epoch(asked.last_fetched_epoch)
+        epoch, end_offset = partition.unified.end_offset_of_epoch(request.last_fetched_epoch)
         if epoch == NO_LEADER_EPOCH:
             raise RequestError(
-                ErrorCode.offset_out_of_range, "no epoch at or below the last fetched one is known"
+                ErrorCode.offset_out_of_range,
+                f"this log has no epoch at or below the last fetched epoch {request.last_fetched_epoch}",
             )
-        if asked.fetch_offset < partition.start_offset:
+        if request.fetch_offset < partition.start_offset:
             raise RequestError(
                 ErrorCode.offset_out_of_range,
-                f"{asked.fetch_offset} lies below the start, {partition.start_offset}",
+                f"offset {request.fetch_offset} is below the log start offset {partition.start_offset}",
             )
-        if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
+        if epoch < request.last_fetched_epoch or end_offset < request.fetch_offset:
             return epoch, end_offset
         return None
 
-    def _read(self, partition: Partition, topic: TopicKey, asked: FetchPartition) -> LogRead:
-        limit = max(min(asked.max_bytes, self.room - self.size), 0)
+    def _read(self, partition: Partition, topic: TopicKey, request: FetchPartition) -> LogRead:
+        limit = max(min(request.max_bytes, self.room - self.size), 0)
         is_first = self.size == 0
         started = None
         if self._started:
-            started = self._started.get((topic, asked.partition, asked.fetch_offset))
+            started = self._started.get((topic, request.partition, request.fetch_offset))
         if started is None or isinstance(started, Seek):
-            if self._must_seek(partition, topic, asked, partition.high_watermark):
+            if self._must_seek(partition, topic, request, partition.high_watermark):
                 return NOTHING
-            read = partition.read(asked.fetch_offset, limit, min_one=is_first, cold_bytes=self._cold_bytes)
+            read = partition.read(request.fetch_offset, limit, min_one=is_first, cold_bytes=self._cold_bytes)
         elif self._cold_bytes <= 0:
             read = NOTHING
         else:
             read = partition.unified.ready(started) if started.done() else LogRead((), 0, started)
-        # A remote read brings whole batches, at least one: it may be more than is left of the budget.
+        # A remote read returns at least one whole batch, which may exceed the rest of the budget.
         return read if is_first or read.size <= limit else NOTHING
 
-    def _must_seek(self, partition: Partition, topic: TopicKey, asked: FetchPartition, end: int) -> bool:
-        """Return whether the disk's device has to be asked where the offset is, if it lies before `end`. A
-        thread does that; what is not here then, the loop reads."""
-        if asked.fetch_offset >= end or (self.size and self.room <= self.size):
+    def _must_seek(self, partition: Partition, topic: TopicKey, request: FetchPartition, end: int) -> bool:
+        """Return whether the fetch waits for a prefetch of the pages that the lookup of an offset below `end`
+        needs. A thread prefetches at most `MOST_PREFETCHES` times; after that the loop itself reads.
+        """
+        if request.fetch_offset >= end or (self.size and self.room <= self.size):
             return False
-        key = topic, asked.partition, asked.fetch_offset
+        key = topic, request.partition, request.fetch_offset
         before = self._started.get(key)
         number = 1
         if isinstance(before, Seek):
             if not before.future.done():
-                self.awaited[key] = before
+                self.pending[key] = before
                 return True
             number = before.number + 1
             if number > MOST_PREFETCHES:
                 return False
-        if missing := partition.unified.missing_pages(asked.fetch_offset):
-            self.awaited[key] = Seek(self._broker.seek(missing), number)
+        if missing := partition.unified.missing_pages(request.fetch_offset):
+            self.pending[key] = Seek(self._broker.seek(missing), number)
         return bool(missing)
 
 
 def storage_code(broker: Broker, topic: TopicKey, index: int, error: Exception) -> ErrorCode:
-    """CORRUPT_MESSAGE for bytes that failed their checksum, else KAFKA_STORAGE_ERROR, which clients retry."""
+    """Log `error`, and return CORRUPT_MESSAGE for bytes that failed their checksum, else KAFKA_STORAGE_ERROR,
+    which clients retry.
+    """
     broker.log_storage_error("Fetch", topic, index, error)
     if isinstance(error, CorruptionError):
         return ErrorCode.corrupt_message
     return ErrorCode.kafka_storage_error
 
 
-class InHand:
-    """Replaces slices of files by their bytes, as far as they are small or the disk is not to be trusted.
+class InlineSmallSlices:
+    """Replaces slices of files by their bytes, if the slices are small or the disk has failed lately.
 
-    Bytes of segment files go out by ``sendfile`` after the head of the response, when nobody can be told any
-    more that the disk does not give them. So small ones are read before, and for a while after a failure all.
+    Bytes of segment files are sent by ``sendfile`` after the head of the response, when a read error can no
+    longer be reported. So small slices are read before and, for a while after a failure, all slices.
     """
 
     __slots__ = ("_broker", "_largest", "_room")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._largest, self._room = SMALL_SLICE_BYTES, IN_HAND_BYTES
+        self._largest, self._room = SMALL_SLICE_BYTES, INLINE_BYTES
         if broker.reads_carefully:
             self._largest = self._room = sys.maxsize
 
-    def take(self, topic: TopicKey, answer: FetchPartitionResult) -> FetchPartitionResult:
-        """`answer`, which has records, with what could be read; or with the error instead."""
+    def apply(self, topic: TopicKey, answer: FetchPartitionResult) -> FetchPartitionResult:
+        """Return `answer`, which has records, with small slices as bytes, or an error if a read fails."""
         for part in answer.records:
             if isinstance(part, FileSlice) and part.size <= self._largest:
                 break
@@ -425,6 +440,6 @@ class InHand:
         return answer._replace(records=parts)
 
 
-def _leader_epoch(asked: FetchPartition) -> int:
-    """Of a fetch any epoch below zero says none (Kafka `FetchRequest.optionalEpoch`)."""
-    return max(asked.current_leader_epoch, NO_LEADER_EPOCH)
+def _leader_epoch(request: FetchPartition) -> int:
+    """Return a fetch's leader epoch; any negative one means none (Kafka `FetchRequest.optionalEpoch`)."""
+    return max(request.current_leader_epoch, NO_LEADER_EPOCH)

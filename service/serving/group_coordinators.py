@@ -1,7 +1,7 @@
-"""The coordinators of this node: which partitions of their topics it leads, and the way to a group's shard.
+"""Group coordinator of this node: a shard for each partition of ``__consumer_offsets`` that it leads.
 
-What leads where is believed from the committed image alone: `Applier` tells of each change that it has made
-true on this node.
+Leaderships come from the committed image only: `MetadataApplier` reports each change after it has applied it
+to this node.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_ROOMS: Final = "service.serving.group_shards"
-"""What has to be loaded before a shard can be made: a node without groups does without it."""
+_SHARD_MODULE: Final = "service.serving.group_shards"
+"""Module that makes shards, loaded with the first one: a node without groups does without its code."""
 
 R = TypeVar("R")
 
@@ -72,7 +72,7 @@ class ImageTopics:
 
 
 class _Settings(NamedTuple):
-    """What the node's settings are to its coordinators."""
+    """The coordinators' settings, derived from the node's settings `of`."""
 
     of: BrokerConfig
     runtime: RuntimeSettings
@@ -102,19 +102,19 @@ class GroupCoordinators:
         self._replicas = replicas
         self._settings: _Settings | None = None
         self._load: Callable[[str], Awaitable[Any]] = lambda name: logs.on_thread(import_module, name)
-        self._rooms: Any = None
+        self._shard_module: Any = None
         self.runtime: Runtime[GroupShard] = Runtime(
             OFFSETS,
             self._make_shard,
             CoordinatorLogs(OFFSETS, replicas, logs, world.clock),
             world.clock,
             timers,
-            lambda: self._now().runtime,
-            prepare=self._load_rooms,
+            lambda: self._current_settings().runtime,
+            prepare=self._load_shard_module,
         )
 
     async def close(self) -> None:
-        """No group is coordinated here any more."""
+        """Stop coordinating groups."""
         await self.runtime.close()
 
     # -- figures
@@ -124,7 +124,7 @@ class GroupCoordinators:
         return self.runtime.metrics
 
     def partition_states(self) -> Mapping[str, int]:
-        """Partitions of `__consumer_offsets` that are led here, by what is true of them."""
+        """Count the partitions of `__consumer_offsets` that this node leads, by coordinator state."""
         counts = self.runtime.states()
         return {
             one.value: counts[one]
@@ -132,11 +132,11 @@ class GroupCoordinators:
         }
 
     def offset_count(self) -> int:
-        """Positions that are committed."""
+        """Count the committed offsets."""
         return sum(shard.offsets.count() for shard in self.runtime.shards())
 
     def census(self) -> Steps[Mapping[tuple[str, str], int]]:
-        """Groups by protocol and state."""
+        """Count groups by (protocol, state), in steps."""
         found: Counter[tuple[str, str]] = Counter()
         for shard in self.runtime.shards():
             found += yield from shard.census()
@@ -145,14 +145,14 @@ class GroupCoordinators:
     # -- settings
 
     def config(self) -> GroupsConfig:
-        """What is set about offsets and classic groups."""
-        return self._now().groups
+        """Return the current settings of offsets and classic groups."""
+        return self._current_settings().groups
 
     def consumer_config(self) -> ConsumerConfig:
-        """What is set about consumer groups."""
-        return self._now().consumer
+        """Return the current settings of consumer groups."""
+        return self._current_settings().consumer
 
-    def _now(self) -> _Settings:
+    def _current_settings(self) -> _Settings:
         config = self._config()
         if self._settings is None or self._settings.of is not config:
             self._settings = _Settings(
@@ -160,13 +160,13 @@ class GroupCoordinators:
             )
         return self._settings
 
-    async def _load_rooms(self) -> None:
-        if self._rooms is None:
-            self._rooms = await self._load(_ROOMS)
+    async def _load_shard_module(self) -> None:
+        if self._shard_module is None:
+            self._shard_module = await self._load(_SHARD_MODULE)
 
     def _make_shard(self, partition: int) -> GroupShard:
-        assert self._rooms is not None
-        shard: GroupShard = self._rooms.make_shard(
+        assert self._shard_module is not None
+        shard: GroupShard = self._shard_module.make_shard(
             partition,
             self.topics,
             self.config,
@@ -180,49 +180,54 @@ class GroupCoordinators:
 
     @property
     def serves_consumer_groups(self) -> bool:
-        """Return whether the cluster's features let it (KIP-848)."""
+        """Return whether the cluster's `group.version` enables consumer groups (KIP-848)."""
         return self._image().features.get(GROUP_VERSION, 0) > 0
 
     # -- the way to a group
 
     def partition_of(self, group_id: str) -> int:
-        """Which partition holds the group. `RequestError` NOT_COORDINATOR while there is no topic for it."""
+        """Return the partition of ``__consumer_offsets`` that has the group. Raises `RequestError`
+        NOT_COORDINATOR while that topic does not exist.
+        """
         topic = self.internal.find(OFFSETS)
         if topic is None:
-            raise RequestError(ErrorCode.not_coordinator, f"{OFFSETS} is not there")
+            raise RequestError(ErrorCode.not_coordinator, f"topic {OFFSETS} does not exist yet")
         return partition_of(group_id, len(topic.partitions))
 
     def write(
         self, group_id: str, decide: Decide[GroupShard, R], failed: Callable[[RequestError], R]
     ) -> R | Awaitable[R]:
-        """What the group's shard decides, once it is committed: at once where nothing is written, nor waited
-        for. `failed` makes an answer of an error."""
+        """Have the group's shard decide, and return its answer once the records are committed; at once if it
+        neither writes nor waits. `failed` converts an error to an answer.
+        """
         try:
-            asked = self.runtime.write(self.partition_of(group_id), decide)
-            return asked.result() if asked.done() else _answered(asked, failed)
+            future = self.runtime.write(self.partition_of(group_id), decide)
+            return future.result() if future.done() else _await_answer(future, failed)
         except RequestError as e:
             return failed(e)
 
     def active(self, group_id: str) -> ShardContext[GroupShard] | None:
-        """Return the shard of the group if it works now; None where `write` would raise why it does not."""
+        """Return the active shard of the group; None if it has none: `write` then fails with the reason."""
         topic = self.internal.find(OFFSETS)
         if topic is None:
             return None
         return self.runtime.active(partition_of(group_id, len(topic.partitions)))
 
-    def most_bytes(self, group_id: str) -> int:
-        """What the group's log takes in one batch; anything where `write` has to say why there is none."""
+    def max_batch_bytes(self, group_id: str) -> int:
+        """Return the size limit of one batch in the group's log; unlimited without an active shard: `write`
+        then fails with the reason.
+        """
         found = self.active(group_id)
         return sys.maxsize if found is None else found.max_batch_bytes
 
     def read(self, group_id: str, query: Query[GroupShard, R]) -> R:
-        """What `query` finds in the committed state of the group's shard. Raises `RequestError`."""
+        """Return the result of `query` on the committed state of the group's shard. Raises `RequestError`."""
         return self.runtime.read(self.partition_of(group_id), query)
 
-    # -- what the applier tells
+    # -- reports of the applier
 
     def applied(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
-        """The node is what `image` says: who leads what, and which topics there are."""
+        """Start and stop shards, and report changed topics to them: this node has applied `image`."""
         deleted = delta.deleted_topics
         names: dict[str, None] = {topic.name: None for topic in deleted.values()}
         for topic in deleted.values():
@@ -241,10 +246,10 @@ class GroupCoordinators:
             self.runtime.topics_changed(tuple(names), tuple(deleted))
 
     def came_online(self, image: MetadataImage, tips: Sequence[TopicIdPartition]) -> None:
-        """Partitions that could not be opened are here after all."""
+        """Start the shards of partitions whose logs could be opened only now."""
         for tip in tips:
             if tip.topic == OFFSETS:
-                self.runtime.resigned(tip.partition)  # whose shard may know them as they were before
+                self.runtime.resigned(tip.partition)  # its shard may have loaded an older log
                 self._lead(image, tip.topic_id, tip.partition)
 
     def _lead(self, image: MetadataImage, topic_id: UUID, index: int) -> None:
@@ -258,9 +263,9 @@ class GroupCoordinators:
             self.runtime.resigned(index, replica.leader_epoch)
 
 
-async def _answered(asked: asyncio.Future[R], failed: Callable[[RequestError], R]) -> R:
+async def _await_answer(future: asyncio.Future[R], failed: Callable[[RequestError], R]) -> R:
     try:
-        return await asked
+        return await future
     except RequestError as e:
         return failed(e)
 
@@ -286,7 +291,7 @@ def _groups_config(config: BrokerConfig) -> GroupsConfig:
 
 
 def consumer_config_of(config: BrokerConfig) -> ConsumerConfig:
-    """What a node's settings say about consumer groups."""
+    """Return the settings of consumer groups from a node's settings."""
 
     def number(name: str) -> int:
         return _number(config, f"group.consumer.{name}")

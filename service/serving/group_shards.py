@@ -1,4 +1,4 @@
-"""Shards of groups as this node makes them, and who asks them: loaded with the first group."""
+"""Construction of group shards, loaded with the first group."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_shard(
     new_uuid: Callable[[], UUID],
     warn: Callable[[str], None],
 ) -> GroupShard:
-    """An empty one, with groups of both kinds."""
+    """Return an empty shard, for classic and consumer groups."""
 
     def modern(shard: GroupShard) -> ConsumerGroups:
         return ConsumerGroups(
@@ -43,11 +43,11 @@ def make_shard(
 
 
 def client_of(context: RequestContext) -> RequestOrigin:
-    """Who asks, as groups note it."""
+    """Return the client of a request, in the form that groups store."""
     return RequestOrigin(context.client_id, f"/{context.client_host}", context.api_version)
 
 
 def consumer_groups_of(shard: GroupShard) -> ConsumerGroups:
-    """The groups of KIP-848 in a shard that this node has made."""
+    """Return the consumer groups (KIP-848) of a shard that `make_shard` made."""
     assert isinstance(shard.modern, ConsumerGroups)
     return shard.modern

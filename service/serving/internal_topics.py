@@ -1,4 +1,4 @@
-"""Topics that coordinators keep: what they are called, and how they are made once they are needed."""
+"""Internal topics of coordinators: their names, and their creation on first need."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _log = logging.getLogger(__name__)
 OFFSETS: Final = OFFSETS_TOPIC
 INTERNAL_TOPICS: Final = frozenset({OFFSETS, "__transaction_state", "__share_group_state"})
 ADMIN_CLIENT: Final = "__admin_client"
-"""Kafka's client id for who may write to internal topics."""
+"""Kafka's client id of clients that may write to internal topics."""
 CREATED_WITHIN_S: Final = 2.0
-"""A client, and what else it has asked on its connection, is kept no longer for topics that are missing:
-there may be no controller, and it asks again."""
+"""Longest wait of a request, and of those after it on its connection, for the creation of topics: there may
+be no controller, and clients retry."""
 _MOST_REPLICAS: Final = 3
 
 
-def as_created(name: str, config: BrokerConfig, image: MetadataImage) -> CreateTopic:
-    """How an internal topic is made: its own numbers and settings, whoever asks for it.
+def creation_request(name: str, config: BrokerConfig, image: MetadataImage) -> CreateTopic:
+    """Return the request that creates an internal topic, with its own settings.
 
-    Its replicas are as many as is set; where nothing is, as there are brokers, and no more than three.
+    Without a configured replication factor the topic has one replica per broker, at most three.
     """
     if name != OFFSETS:
         return CreateTopic(name)
@@ -52,7 +52,7 @@ def as_created(name: str, config: BrokerConfig, image: MetadataImage) -> CreateT
 
 
 class InternalTopics:
-    """Makes them; who needs one that is being made waits for that. Owned by the event loop."""
+    """Creates internal topics; concurrent requests wait for the same creation. Owned by the event loop."""
 
     def __init__(
         self,
@@ -63,34 +63,35 @@ class InternalTopics:
         self._config = config
         self._image = image
         self._admin = admin
-        self._making: dict[str, asyncio.Task[None]] = {}
+        self._creating: dict[str, asyncio.Task[None]] = {}
         self._refusal = ""
-        """why it could not be done the last time; clients ask again and again"""
+        """last logged reason of a failed creation: clients retry, and each reason is logged once"""
 
     def find(self, name: str) -> TopicImage | None:
         return self._image().topics_by_name.get(name)
 
-    async def made(self, name: str) -> TopicImage:
-        """The topic, which is made if it is not there; COORDINATOR_NOT_AVAILABLE where it cannot be, or is
-        still being made."""
+    async def find_or_create(self, name: str) -> TopicImage:
+        """Return the topic, and create it if it does not exist. Raises `RequestError`
+        COORDINATOR_NOT_AVAILABLE if that fails or takes longer than `CREATED_WITHIN_S`.
+        """
         topic = self.find(name)
         if topic is not None:
             return topic
-        making = self._making.get(name)
-        if making is None:
-            making = asyncio.get_running_loop().create_task(self._make(name), name=f"make-{name}")
-            self._making[name] = making
-            making.add_done_callback(lambda _: self._making.pop(name, None))
-            making.add_done_callback(retrieve_exception)  # who asked may have gone
-        done, _ = await asyncio.wait({making}, timeout=CREATED_WITHIN_S)
+        creating = self._creating.get(name)
+        if creating is None:
+            creating = asyncio.get_running_loop().create_task(self._create_once(name), name=f"create-{name}")
+            self._creating[name] = creating
+            creating.add_done_callback(lambda _: self._creating.pop(name, None))
+            creating.add_done_callback(retrieve_exception)  # its client may have left
+        done, _ = await asyncio.wait({creating}, timeout=CREATED_WITHIN_S)
         for one in done:
             one.result()
         topic = self.find(name)
         if topic is None:
-            raise RequestError(ErrorCode.coordinator_not_available, f"{name} is not there yet")
+            raise RequestError(ErrorCode.coordinator_not_available, f"topic {name} does not exist yet")
         return topic
 
-    async def _make(self, name: str) -> None:
+    async def _create_once(self, name: str) -> None:
         try:
             await self._create(name)
         except RequestError as e:
@@ -102,10 +103,13 @@ class InternalTopics:
 
     async def _create(self, name: str) -> None:
         try:
-            [result] = await self._admin.create_topics([as_created(name, self._config(), self._image())])
+            request = creation_request(name, self._config(), self._image())
+            [result] = await self._admin.create_topics([request])
         except (RequestError, StorageError) as e:
-            raise RequestError(ErrorCode.coordinator_not_available, f"{name} cannot be made: {e}") from e
+            raise RequestError(
+                ErrorCode.coordinator_not_available, f"topic {name} cannot be created: {e}"
+            ) from e
         if result.error not in (ErrorCode.none, ErrorCode.topic_already_exists):
             raise RequestError(
-                ErrorCode.coordinator_not_available, f"{name} cannot be made: {result.message}"
+                ErrorCode.coordinator_not_available, f"topic {name} cannot be created: {result.message}"
             )

@@ -1,6 +1,6 @@
-"""The loggers of this process and their levels, as BROKER_LOGGER resources tell and change them (KIP-412).
+"""Loggers of this process and their levels, as BROKER_LOGGER resources describe and alter them (KIP-412).
 
-Levels hold until the process ends. They have Kafka's names; FATAL is Python's CRITICAL, and TRACE tells no
+Levels are lost when the process ends. They have Kafka's names; FATAL is Python's CRITICAL, and TRACE logs no
 more than DEBUG.
 """
 
@@ -25,22 +25,22 @@ LEVELS: Final = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "
 
 
 def levels() -> list[tuple[str, str]]:
-    """Each logger with the level that counts for it, by name."""
+    """Return each logger's name and effective level, sorted by name."""
     known = {name: _find(name) for name in list(logging.root.manager.loggerDict)}
     found = [(name, one) for name, one in known.items() if one is not None and name != ROOT]
     return [(name, _name_of(one.getEffectiveLevel())) for name, one in sorted([(ROOT, logging.root), *found])]
 
 
 def alter(resource: AlterResource, node_id: int, *, validate_only: bool) -> None:
-    """Change levels, all that are named or none (Kafka ``RuntimeLoggerManager``).
+    """Change all levels of the resource or none (Kafka ``RuntimeLoggerManager``).
 
-    Raises `RequestError`: INVALID_CONFIG for a logger or a level that is not there, INVALID_REQUEST for
-    another node, and for an operation that loggers do not have.
+    Raises `RequestError`: INVALID_CONFIG for an unknown logger or level, INVALID_REQUEST for another node's
+    id and for an operation that loggers do not have.
     """
     check_changes(resource.configs)
-    asked = broker_id_of(resource.resource_name)
-    if asked != node_id:
-        raise _invalid(f"Unexpected node id. Expected {node_id}, but received {asked}")
+    broker_id = broker_id_of(resource.resource_name)
+    if broker_id != node_id:
+        raise _invalid(f"Unexpected node id. Expected {node_id}, but received {broker_id}")
     _check(resource.configs)
     if not validate_only:
         _apply(resource.configs)
@@ -74,11 +74,11 @@ def _apply(changes: Sequence[AlterConfig]) -> None:
         assert logger is not None
         is_set = operation == ConfigOperation.SET and value is not None
         logger.setLevel(LEVELS[value] if is_set and value is not None else logging.NOTSET)
-        _log.warning("the log level of %s is now %s", printable(name), value if is_set else "that above it")
+        _log.warning("log level of %s set to %s", printable(name), value if is_set else "its parent's")
 
 
 def _find(name: str) -> logging.Logger | None:
-    """One that is there: asking Python for it would make it."""
+    """Return an existing logger or None: `logging.getLogger` would create it."""
     if name == ROOT:
         return logging.root
     found = logging.root.manager.loggerDict.get(name)
@@ -86,7 +86,7 @@ def _find(name: str) -> logging.Logger | None:
 
 
 def _name_of(level: int) -> str:
-    """The most that is told at `level`.
+    """Return Kafka's name of the lowest level that `level` still logs.
 
     >>> _name_of(30), _name_of(29), _name_of(99)
     ('WARN', 'WARN', 'FATAL')

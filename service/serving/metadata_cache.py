@@ -1,12 +1,12 @@
-"""The cluster as clients are told of it: which brokers there are, by the listener that a client came in by.
+"""The cluster's brokers as the clients of each listener see them.
 
-Who is a broker is believed from the committed image. A broker that is fenced is not told of, nor one that has
-no such listener: a partition that it leads has no leader for who came in by that one. This node itself is
-known before its registration is, by where it listens.
+Brokers come from the committed image. Clients see no fenced broker and none that lacks their listener: a
+partition that such a broker leads has no leader for them. This node is in the views before its registration
+is committed, with its own endpoints.
 
-Owned by the event loop. What a listener sees is made anew when the image's brokers are others; what answers
-hold on to (`Seen.standing`) stays the same object as long as nothing changed that answers about partitions
-depend on.
+Owned by the event loop. A listener's view is computed again when the image's brokers change. Response caches
+compare `ListenerView.availability`, which stays the same object until something changes on which responses
+about partitions depend.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from service.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from service.metadata.records import NO_LEADER
 from service.wire.metadata import MetadataResponseBroker
 
-NOBODY: Final = -1
+NO_BROKER: Final = -1
 _ANY_DIRECTORY: Final[frozenset[UUID]] = frozenset()
-_NOWHERE: Final = (NOT_KNOWN, UNASSIGNED)
-"""What stands for a directory that nobody has told of yet."""
+_UNKNOWN_DIRECTORIES: Final = (NOT_KNOWN, UNASSIGNED)
+"""Directory ids of replicas whose directory is not assigned or not reported yet."""
 
 
-class ToldBroker(NamedTuple):
-    """A broker, and where clients of the listener find it."""
+class ListenerBroker(NamedTuple):
+    """A broker with its address on one listener."""
 
     id: int
     host: str
@@ -38,70 +38,73 @@ class ToldBroker(NamedTuple):
     is_fenced: bool
 
 
-class Standing(NamedTuple):
-    """What answers about partitions depend on."""
+class BrokerAvailability(NamedTuple):
+    """State of the brokers on which responses about partitions depend."""
 
     directories: Mapping[int, frozenset[UUID]]
-    """of the brokers that can be reached, the directories that they have online; empty: any"""
-    elsewhere: frozenset[int]
-    """brokers that are alive, and have no such listener"""
+    """online directories of each broker that clients can reach; empty: all its directories"""
+    without_listener: frozenset[int]
+    """live brokers that lack the listener"""
 
 
-class Seen:
-    """The brokers as seen by clients of one listener."""
+class ListenerView:
+    """The brokers that clients of one listener see."""
 
-    __slots__ = ("_own_id", "alive", "by_id", "everybody", "in_metadata", "standing")
+    __slots__ = ("_own_id", "alive", "all_brokers", "availability", "by_id", "in_metadata")
 
-    def __init__(self, own_id: int, everybody: tuple[ToldBroker, ...], standing: Standing) -> None:
+    def __init__(
+        self, own_id: int, all_brokers: tuple[ListenerBroker, ...], availability: BrokerAvailability
+    ) -> None:
         self._own_id = own_id
-        self.everybody = everybody
-        """those that have the listener, fenced ones among them, by id"""
-        self.alive = tuple(one for one in everybody if not one.is_fenced)
+        self.all_brokers = all_brokers
+        """brokers that have the listener, with fenced ones, sorted by id"""
+        self.alive = tuple(one for one in all_brokers if not one.is_fenced)
         self.by_id = {one.id: one for one in self.alive}
         self.in_metadata = tuple(
             MetadataResponseBroker(node_id=one.id, host=one.host, port=one.port, rack=one.rack)
             for one in self.alive
         )
-        """those who are alive, as Metadata tells of them"""
-        self.standing = standing
+        """the live brokers, as elements of a Metadata response"""
+        self.availability = availability
 
-    def leader(self, leader: int, *, tells_listener: bool = True) -> tuple[int, ErrorCode]:
-        """Who leads for these clients, -1 where nobody does, and then the reason.
+    def leader(self, leader: int, *, has_listener_error: bool = True) -> tuple[int, ErrorCode]:
+        """Return the partition leader that these clients can reach, or -1 and the reason.
 
-        Before version 6 Metadata does not know LISTENER_NOT_FOUND.
+        Metadata before version 6 has no LISTENER_NOT_FOUND (`has_listener_error`).
         """
         if leader in self.by_id:
             return leader, ErrorCode.none
-        if tells_listener and leader in self.standing.elsewhere:
+        if has_listener_error and leader in self.availability.without_listener:
             return NO_LEADER, ErrorCode.listener_not_found
         return NO_LEADER, ErrorCode.leader_not_available
 
     def offline_replicas(self, partition: PartitionImage, *, is_own_offline: bool) -> tuple[int, ...]:
-        """Brokers that hold the partition and cannot serve it: gone, fenced, without the listener, or with
-        its directory offline; of this node's replica `is_own_offline` tells."""
-        known, found = self.standing.directories, []
+        """Return the replicas that cannot serve the partition: the broker is unregistered, fenced or without
+        the listener, or its directory is offline. `is_own_offline`: this node's replica is offline.
+        """
+        known, found = self.availability.directories, []
         for n, replica in enumerate(partition.replicas):
             directories = known.get(replica)
             if directories is None or (replica == self._own_id and is_own_offline):
                 found.append(replica)
             elif directories and n < len(partition.directories):
                 directory = partition.directories[n]
-                if directory not in directories and directory not in _NOWHERE:
+                if directory not in directories and directory not in _UNKNOWN_DIRECTORIES:
                     found.append(replica)
         return tuple(found)
 
 
-class _Kept(NamedTuple):
-    """What a view was made of, and the view."""
+class _CachedView(NamedTuple):
+    """A view, with the state from which it was computed."""
 
     brokers: Mapping[int, BrokerImage]
     epoch: int
     endpoint: tuple[str, int] | None
-    seen: Seen
+    view: ListenerView
 
 
 class ClusterView:
-    """The cluster as this node tells of it."""
+    """Views of the cluster, one for each of this node's listeners."""
 
     def __init__(
         self,
@@ -111,67 +114,68 @@ class ClusterView:
         endpoints: Mapping[str, tuple[str, int]],
         epoch: Callable[[], int],
     ) -> None:
-        """`endpoints`: of this node, by listener. `epoch`: of this process's registration, -1 before it."""
+        """`endpoints`: this node's, by listener. `epoch` returns the broker epoch of this process, or -1."""
         self._node_id = node_id
         self._rack = rack
         self._image = image
         self._endpoints = endpoints
         self._epoch = epoch
-        self._kept: dict[str, _Kept] = {}
+        self._views: dict[str, _CachedView] = {}
 
-    def seen_by(self, listener: str) -> Seen:
-        """What clients of `listener` see now."""
+    def view_for(self, listener: str) -> ListenerView:
+        """Return the current view of `listener`'s clients."""
         brokers, epoch, endpoint = self._image().brokers, self._epoch(), self._endpoints.get(listener)
-        kept = self._kept.get(listener)
-        if kept is not None and kept.brokers is brokers and kept.epoch == epoch and kept.endpoint == endpoint:
-            return kept.seen
-        everybody, standing = self._look(listener, brokers, epoch, endpoint)
-        if kept is not None and kept.seen.standing == standing:
-            standing = kept.seen.standing
-        seen = Seen(self._node_id, everybody, standing)
-        self._kept[listener] = _Kept(brokers, epoch, endpoint, seen)
-        return seen
+        old = self._views.get(listener)
+        if old is not None and old.brokers is brokers and old.epoch == epoch and old.endpoint == endpoint:
+            return old.view
+        all_brokers, availability = self._compute_view(listener, brokers, epoch, endpoint)
+        if old is not None and old.view.availability == availability:
+            availability = old.view.availability
+        view = ListenerView(self._node_id, all_brokers, availability)
+        self._views[listener] = _CachedView(brokers, epoch, endpoint, view)
+        return view
 
-    def controller_id(self, seen: Seen) -> int:
-        """Whom to take for the controller: any broker will do, as it passes on what only the controller can
-        do. This one certainly lives, which others may not do any more; -1 where there is none."""
-        if any(one.id == self._node_id for one in seen.alive):
+    def controller_id(self, view: ListenerView) -> int:
+        """Return the broker that clients should take for the controller, -1 if none is alive. Any broker will
+        do, since it forwards requests to the controller; this node is preferred, as it certainly lives.
+        """
+        if any(one.id == self._node_id for one in view.alive):
             return self._node_id
-        return seen.alive[0].id if seen.alive else NOBODY
+        return view.alive[0].id if view.alive else NO_BROKER
 
-    def _look(
+    def _compute_view(
         self,
         listener: str,
         brokers: Mapping[int, BrokerImage],
         epoch: int,
         endpoint: tuple[str, int] | None,
-    ) -> tuple[tuple[ToldBroker, ...], Standing]:
-        told: list[ToldBroker] = []
+    ) -> tuple[tuple[ListenerBroker, ...], BrokerAvailability]:
+        found_brokers: list[ListenerBroker] = []
         directories: dict[int, frozenset[UUID]] = {}
-        elsewhere: list[int] = []
+        without_listener: list[int] = []
         for broker_id in sorted({*brokers, self._node_id}):
             broker = brokers.get(broker_id)
-            # What is registered of this node may be an earlier process of it.
+            # The registration of this node may be that of an earlier process.
             fenced = broker is not None and broker.fenced
-            place: tuple[str, int] | None
+            address: tuple[str, int] | None
             if broker_id == self._node_id:
-                place, rack = endpoint, self._rack
+                address, rack = endpoint, self._rack
                 fenced = fenced and broker is not None and broker.epoch == epoch
             else:
                 assert broker is not None
-                place, rack = _place(broker, listener), broker.rack
-            if place is not None:
-                told.append(ToldBroker(broker_id, *place, rack, fenced))
+                address, rack = _endpoint_of(broker, listener), broker.rack
+            if address is not None:
+                found_brokers.append(ListenerBroker(broker_id, *address, rack, fenced))
             if fenced:
                 continue
-            if place is None:
-                elsewhere.append(broker_id)
+            if address is None:
+                without_listener.append(broker_id)
             elif broker is None or broker_id == self._node_id:
                 directories[broker_id] = _ANY_DIRECTORY
             else:
                 directories[broker_id] = frozenset(broker.log_dirs) or _ANY_DIRECTORY
-        return tuple(told), Standing(directories, frozenset(elsewhere))
+        return tuple(found_brokers), BrokerAvailability(directories, frozenset(without_listener))
 
 
-def _place(broker: BrokerImage, listener: str) -> tuple[str, int] | None:
+def _endpoint_of(broker: BrokerImage, listener: str) -> tuple[str, int] | None:
     return next(((one.host, one.port) for one in broker.endpoints if one.name == listener), None)

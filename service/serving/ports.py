@@ -1,4 +1,4 @@
-"""What handlers ask of the controller, in small pieces: the rest of it is not theirs. [P]"""
+"""Interfaces of the controller that handlers use, each with few methods. [P]"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from service.metadata.controller.requests import (
 
 
 class TopicMaker(Protocol):
-    """Creates topics, each with its own outcome; they are known to this node when it returns."""
+    """Creates topics, each with its own outcome. This node knows them when the call returns."""
 
     async def create_topics(
         self, requests: Sequence[CreateTopic], *, validate_only: bool = False
@@ -29,7 +29,7 @@ class TopicMaker(Protocol):
 
 
 class TopicAdmin(TopicMaker, Protocol):
-    """Creates topics, has them grow, and deletes them; each has its own outcome."""
+    """Creates topics, adds partitions to them, and deletes them; each has its own outcome."""
 
     async def create_partitions(
         self, requests: Sequence[CreatePartitions], *, validate_only: bool = False
@@ -39,7 +39,7 @@ class TopicAdmin(TopicMaker, Protocol):
 
 
 class ConfigAdmin(Protocol):
-    """Changes settings, each resource wholly or not at all."""
+    """Changes settings: all changes of a resource or none."""
 
     async def incremental_alter_configs(
         self,
@@ -59,7 +59,7 @@ class ConfigAdmin(Protocol):
 
 
 class FeatureAdmin(Protocol):
-    """Changes the cluster's finalized features, all that are asked for or none."""
+    """Changes the cluster's finalized features: all of the request or none."""
 
     async def update_features(
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
@@ -67,13 +67,13 @@ class FeatureAdmin(Protocol):
 
 
 class BrokerAdmin(TopicMaker, ConfigAdmin, Protocol):
-    """What a broker asks of the controller for itself, and for its clients after a look of its own."""
+    """The controller's interface to a broker, for itself and for requests of clients that it has checked."""
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock: ...
 
 
 class AdminHost(Protocol):
-    """What the admin's handlers need of their node, a broker or a controller."""
+    """Interface of a node, broker or controller, to the handlers of admin requests."""
 
     @property
     def config(self) -> BrokerConfig: ...

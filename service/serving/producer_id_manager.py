@@ -1,4 +1,4 @@
-"""Producer ids handed out from blocks that the controller allocates (KIP-730)."""
+"""Producer ids from blocks that the controller allocates (KIP-730)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from service.base.errors import RequestError
 from service.metadata.controller.requests import ProducerIdBlock
 
 PATIENCE_S: Final = 3.0
-"""Where the controller cannot be reached, a client had better ask another broker."""
+"""Longest wait for the controller: if it cannot be reached, the client should ask another broker."""
 
 
 class ProducerIds:
-    """The current block. A restart forgets the rest of it: ids are plenty, reuse would be wrong. Owned by the
-    loop.
+    """The current block of producer ids. A restart drops the rest of it, so that no id is used twice.
+
+    Owned by the loop.
     """
 
     def __init__(self, allocate: Callable[[], Awaitable[ProducerIdBlock]]) -> None:
@@ -27,23 +28,23 @@ class ProducerIds:
         self._refill = asyncio.Lock()
 
     async def next(self) -> int:
-        """An id that no producer of this cluster ever had.
+        """Return an id that no producer of this cluster ever had.
 
-        `RequestError` COORDINATOR_LOAD_IN_PROGRESS where the controller gives none, or not in time: clients
-        ask again, or elsewhere (Kafka `RPCProducerIdManager`).
+        Raises `RequestError` COORDINATOR_LOAD_IN_PROGRESS if the controller allocates none in `PATIENCE_S`:
+        clients retry, perhaps at another broker (Kafka `RPCProducerIdManager`).
         """
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while self._next >= self._end:
-                    await self._refilled()
+                    await self._allocate_block()
         except (TimeoutError, RequestError) as e:
-            why = f"the controller has given no producer ids: {e or 'no answer in time'}"
+            why = f"the controller has allocated no producer ids: {e or 'no response in time'}"
             raise RequestError(ErrorCode.coordinator_load_in_progress, why) from e
         producer_id = self._next
         self._next += 1
         return producer_id
 
-    async def _refilled(self) -> None:
+    async def _allocate_block(self) -> None:
         async with self._refill:
             if self._next >= self._end:
                 block = await self._allocate()

@@ -1,4 +1,4 @@
-"""What handlers work with: the node's parts that outlive a request. Owned by the event loop."""
+"""The node's interface to its request handlers. Owned by the event loop."""
 
 from __future__ import annotations
 
@@ -52,14 +52,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 NO_THROTTLE: Final = timedelta(0)
-"""No quotas are served, so no request is ever throttled."""
+"""There are no client quotas; only Produce is throttled, while a disk fills up."""
 
 CAREFUL_S: Final = 60.0
+"""Duration of `Broker.reads_carefully` after a failure."""
 
 TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
-"""Every operation there is on a topic, as a bit field over AclOperation codes: without an authorizer all are
-allowed.
-"""
+"""All operations on a topic, as a bit field of AclOperation codes: without an authorizer all are allowed."""
 GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 
@@ -107,9 +106,9 @@ class Broker:
         self.encoded_settings = EncodedSettings()
         self.encoded_topics = EncodedTopics(replicas)
         self.replica_selector: Selector | None = None
-        """``replica.selector.class``: from which replica a consumer had better read"""
+        """``replica.selector.class``: chooses the replica from which a consumer should read"""
         self.leader_throttle: ReplicationThrottle | None = None
-        """what other brokers may fetch here; None where there are none"""
+        """limits the fetches of other brokers; None if there are none"""
         self.metrics = ServingMetrics()
         self.disks = DiskWatch(config, clock, replicas, logs, self.metrics)
         self._careful_until = 0.0
@@ -118,12 +117,12 @@ class Broker:
 
     @property
     def config(self) -> BrokerConfig:
-        """The node's settings as they are now; some of them can be altered while it runs."""
+        """The node's current settings; some can be altered while it runs."""
         return self._config()
 
     @property
     def topic_admin(self) -> TopicAdmin:
-        """The controller of this process; without one, clients' requests are forwarded as they came."""
+        """The controller of this process. Without one the dispatcher forwards clients' requests."""
         return self._decides()
 
     @property
@@ -133,15 +132,15 @@ class Broker:
 
     def _decides(self) -> Controller:
         if self.plane.decides is None:
-            raise InvariantError("the controller is elsewhere")
+            raise InvariantError("the controller is in another process: the request should be forwarded")
         return self.plane.decides
 
     async def forward(
         self, context: RequestContext, header: RequestHeader, frame: memoryview, request: Any
     ) -> Response:
-        """The controller's answer to a request that it decides."""
+        """Forward a request to the controller, and return its response."""
         if self.plane.forwarder is None:
-            raise InvariantError("there is no controller elsewhere")
+            raise InvariantError("the controller is in this process: there is no forwarder")
         return await self.plane.forwarder.forward(context, header, frame, request)
 
     @property
@@ -150,15 +149,16 @@ class Broker:
         return self.metadata.image
 
     def current_leader(self, topic: str | UUID, partition: int) -> tuple[int, int] | None:
-        """(Broker id, leader epoch) of who leads a partition as the metadata says, by topic name or id; -1:
-        nobody."""
+        """Return (leader, leader epoch) of a partition in the metadata, by topic name or id; leader -1: none.
+        None if the metadata does not have the partition.
+        """
         known = self.image.topic(topic)
         found = None if known is None else known.partitions.get(partition)
         return None if found is None else (found.leader, found.leader_epoch)
 
     def node_endpoints(self, listener: str, nodes: Iterable[int]) -> tuple[NodeEndpoint, ...]:
-        """Return where those of `nodes` are found that clients of `listener` can reach."""
-        known = self.cluster.seen_by(listener).by_id
+        """Return the addresses of those of `nodes` that clients of `listener` can reach."""
+        known = self.cluster.view_for(listener).by_id
         found = [known[node] for node in nodes if node in known]
         return tuple([NodeEndpoint(one.id, one.host, one.port, one.rack) for one in found])
 
@@ -166,59 +166,65 @@ class Broker:
         return await self.admin.allocate_producer_ids(self.config.node_id, self.plane.epoch)
 
     async def flush(self, log: LocalLog) -> None:
-        """Have `log` written through to the device, off the loop. `StorageError` if the device refuses: then
-        nothing is promised of it any more.
+        """Wait until everything appended to `log` until now is on the device; threads flush. Raises
+        `StorageError` if that fails or the log is not in use.
         """
         await self._logs.flush(log)
 
     def durable_start(self, log: LocalLog) -> int:
-        """Return where the log begins at the latest after a crash; -1 where it is not here any more."""
+        """Return the start offset that `log` keeps after a crash; -1 if this node no longer has the log."""
         return self._logs.durable_start(log)
 
     async def checkpoint_starts(self) -> None:
-        """Have the disk tell where all logs begin now; `durable_start` says what came of it."""
+        """Write the checkpoint of all log start offsets; `durable_start` returns the outcome for each log."""
         await self._logs.checkpoint_starts()
 
     def logs_by_directory(self) -> list[tuple[LocalLog, Path]]:
-        """All logs, offline ones among them, each with its log directory."""
+        """Return all logs, with offline ones, each with its log directory."""
         return self._logs.by_directory()
 
     async def space(self, log_dir: Path) -> Space:
-        """What its file system holds; `StorageError` where the directory is offline."""
+        """Return the size and free space of the directory's file system. Raises `StorageError` if the
+        directory is offline.
+        """
         return await self._logs.space(log_dir)
 
     async def records_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Validate a batch that would hold the loop for longer than a slice."""
+        """Run `call` on a thread: the validation of a batch that would hold the loop for too long."""
         return await self.loop.run_in_executor(self._records_pool, partial(call, *args, **kwargs))
 
     async def search_thread(self, call: Callable[[], T]) -> T:
-        """Look for a record. The searches of all clients stand in one line, beside nobody's records."""
+        """Run `call`, a search for a record, on the one `search` thread: all searches wait in one queue, and
+        do not delay the validation of records.
+        """
         return await self.loop.run_in_executor(self._search_pool, call)
 
     def seek(self, slices: Sequence[FileSlice]) -> Future[None]:
-        """Have these bytes in the page cache, or the error that whoever reads them meets as well."""
+        """Prefetch the slices into the page cache, on a thread. The future may fail with the same error as a
+        read.
+        """
         return self._seek_pool.submit(prefetch, slices)
 
     async def load(self, module: str) -> ModuleType:
-        """Code that is needed from now on: it is loaded on a thread, as that takes long."""
+        """Import a module on a thread, since that takes long."""
         return await self._logs.on_thread(import_module, module)
 
     def close(self) -> None:
-        """No more work on threads; what is under way ends for nobody."""
+        """Shut the thread pools down: queued calls are cancelled, running ones are not awaited."""
         for pool in (self._records_pool, self._search_pool, self._seek_pool):
             pool.shutdown(wait=False, cancel_futures=True)
 
     @property
     def reads_carefully(self) -> bool:
-        """Return whether the disk has failed while a response was being sent, less than a minute ago.
+        """Return whether the disk has failed in the last `CAREFUL_S` while a response was being sent.
 
-        The connection is lost then, as the head of the response was out. Until it is over, fetches have
-        their bytes in hand before they answer, so that only the partition that cannot be read is refused.
+        Such a failure ends the connection, since the head of the response has been sent. So fetches read all
+        bytes before they respond for a while: then only the unreadable partition gets an error.
         """
         return self.loop.time() < self._careful_until
 
-    def read_carefully(self) -> None:
-        """The disk did not give what was being sent."""
+    def note_send_failure(self) -> None:
+        """Note that a disk read has failed while a response was being sent."""
         self._careful_until = self.loop.time() + CAREFUL_S
 
     def log_refusal(
@@ -231,8 +237,8 @@ class Broker:
         *,
         is_passing: bool = False,
     ) -> None:
-        """Say who was refused what and why; so many lines per interval, as peers can cause any number of
-        them. `is_passing`: it is so for a moment whenever metadata changes, and buries no other line.
+        """Log a refused partition of a request, rate-limited, as peers can cause any number of lines.
+        `is_passing`: a transient error after a metadata change; its limit is separate, its level INFO.
         """
         limited, level = (self._passing, logging.INFO) if is_passing else (self._refusals, logging.WARNING)
         limited.log(
@@ -242,7 +248,7 @@ class Broker:
         )  # fmt: skip
 
     def log_storage_error(self, api: str, topic: object, partition: int, error: Exception) -> None:
-        """Say that the disk or the object store kept a request from being served."""
+        """Log that the disk or the object store has failed a partition of a request, rate-limited."""
         self._storage_errors.log(
             logging.ERROR, "%s of %s-%d: %s", api, printable(topic), partition, printable(error, 1024)
         )

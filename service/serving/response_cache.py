@@ -1,6 +1,6 @@
-"""Parts of answers that are the same for everybody, encoded once: settings, and topics of the metadata.
+"""Cache of encoded response elements that many responses share: settings, and topics of the metadata.
 
-What is kept is bounded by what there is, and thrown away when what it says has changed. Owned by the loop.
+The caches are bounded, and drop elements whose source has changed. Owned by the loop.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from service.config.keys import ConfigSource
 from service.config.settings import BrokerConfig
 from service.metadata.image import PartitionImage, TopicImage
 from service.replicas.partition_registry import Replicas
-from service.serving.metadata_cache import Standing
+from service.serving.metadata_cache import BrokerAvailability
 from service.wire.api import ApiKey, encode_element
 from service.wire.metadata import MetadataResponseTopic
 from service.wire.primitives import Encoded
 
 MOST_SETTINGS: Final = 256
-"""Different sets of settings whose answers are kept; most topics share a few."""
+"""Most cached sets of settings; most topics share a few."""
 
 
-class Flavour(NamedTuple):
-    """How settings are asked for."""
+class DescribeConfigsOptions(NamedTuple):
+    """Options of DescribeConfigs on which an encoded setting depends."""
 
     version: int
     synonyms: bool
@@ -39,37 +39,43 @@ class Flavour(NamedTuple):
 
 
 Settings = tuple[tuple[str, Encoded], ...]
-"""Name of each key, and its entry in the answer."""
+"""Each key's name and encoded element."""
 
 
 class EncodedSettings:
-    """Entries of DescribeConfigs. They hold as long as the node's own settings do."""
+    """Cache of encoded elements of DescribeConfigs, valid as long as the node's settings do not change."""
 
     def __init__(self) -> None:
         self._config: BrokerConfig | None = None
         self._known: dict[object, Settings] = {}
 
-    def of_topic(self, overrides: Mapping[str, str], config: BrokerConfig, flavour: Flavour) -> Settings:
-        """Those of any topic with these overrides. `ConfigError` where they do not hold."""
-        key = flavour, frozenset(overrides.items())
-        return self._get(key, config) or self._add(key, describe_topic(overrides, config), flavour)
+    def of_topic(
+        self, overrides: Mapping[str, str], config: BrokerConfig, options: DescribeConfigsOptions
+    ) -> Settings:
+        """Return the settings of topics with these overrides. Raises `ConfigError` if they are invalid."""
+        key = options, frozenset(overrides.items())
+        return self._get(key, config) or self._add(key, describe_topic(overrides, config), options)
 
-    def of_group(self, overrides: Mapping[str, str], config: BrokerConfig, flavour: Flavour) -> Settings:
-        """Those of any group with these overrides."""
-        key = flavour, "group", frozenset(overrides.items())
-        return self._get(key, config) or self._add(key, describe_group(overrides, config), flavour)
+    def of_group(
+        self, overrides: Mapping[str, str], config: BrokerConfig, options: DescribeConfigsOptions
+    ) -> Settings:
+        """Return the settings of groups with these overrides."""
+        key = options, "group", frozenset(overrides.items())
+        return self._get(key, config) or self._add(key, describe_group(overrides, config), options)
 
-    def of_broker(self, config: BrokerConfig, flavour: Flavour, *, default: bool) -> Settings:
-        """This node's, or with `default` those for all brokers."""
-        key = flavour, default
+    def of_broker(self, config: BrokerConfig, options: DescribeConfigsOptions, *, default: bool) -> Settings:
+        """Return this node's settings or, with `default`, the cluster-wide defaults of brokers."""
+        key = options, default
         if (known := self._get(key, config)) is not None:
             return known
         entries = describe_broker_default(config) if default else describe_broker(config)
-        return self._add(key, entries, flavour)
+        return self._add(key, entries, options)
 
-    def knows_topic(self, overrides: Mapping[str, str], config: BrokerConfig, flavour: Flavour) -> bool:
-        """Return whether `of_topic` has nothing to encode."""
-        return self._get((flavour, frozenset(overrides.items())), config) is not None
+    def knows_topic(
+        self, overrides: Mapping[str, str], config: BrokerConfig, options: DescribeConfigsOptions
+    ) -> bool:
+        """Return whether `of_topic` would find its result in the cache."""
+        return self._get((options, frozenset(overrides.items())), config) is not None
 
     def _get(self, key: object, config: BrokerConfig) -> Settings | None:
         if config is not self._config:
@@ -77,21 +83,23 @@ class EncodedSettings:
             self._known.clear()
         return self._known.get(key)
 
-    def _add(self, key: object, entries: Sequence[DescribedConfig], flavour: Flavour) -> Settings:
+    def _add(
+        self, key: object, entries: Sequence[DescribedConfig], options: DescribeConfigsOptions
+    ) -> Settings:
         if len(self._known) >= MOST_SETTINGS:
             self._known.clear()
         path = ("results", "configs")
         made = tuple(
-            (one.name, encode_element(ApiKey.DESCRIBE_CONFIGS, flavour.version, path, _entry(one, flavour)))
+            (one.name, encode_element(ApiKey.DESCRIBE_CONFIGS, options.version, path, _entry(one, options)))
             for one in entries
         )
         self._known[key] = made
         return made
 
 
-def encoded_loggers(levels: Sequence[tuple[str, str]], flavour: Flavour) -> Settings:
-    """Loggers and their levels, as settings of a BROKER_LOGGER."""
-    encode, version = encode_element, flavour.version
+def encoded_loggers(levels: Sequence[tuple[str, str]], options: DescribeConfigsOptions) -> Settings:
+    """Return the encoded settings of a BROKER_LOGGER resource: its loggers and their levels."""
+    encode, version = encode_element, options.version
     entries = (
         DescribeConfigsResourceResult(
             name=name,
@@ -108,8 +116,8 @@ def encoded_loggers(levels: Sequence[tuple[str, str]], flavour: Flavour) -> Sett
     return tuple((one.name, encode(ApiKey.DESCRIBE_CONFIGS, version, path, one)) for one in entries)
 
 
-def _entry(entry: DescribedConfig, flavour: Flavour) -> DescribeConfigsResourceResult:
-    synonyms = entry.synonyms if flavour.synonyms else ()
+def _entry(entry: DescribedConfig, options: DescribeConfigsOptions) -> DescribeConfigsResourceResult:
+    synonyms = entry.synonyms if options.synonyms else ()
     return DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,
@@ -120,32 +128,35 @@ def _entry(entry: DescribedConfig, flavour: Flavour) -> DescribeConfigsResourceR
             DescribeConfigsSynonym(name=one.name, value=one.value, source=one.source) for one in synonyms
         ),
         config_type=entry.type,
-        documentation=entry.documentation if flavour.documentation else None,
+        documentation=entry.documentation if options.documentation else None,
     )
 
 
-class TopicFlavour(NamedTuple):
-    """How topics are asked for, and where."""
+class MetadataVariant(NamedTuple):
+    """Properties of a Metadata request on which an encoded topic depends."""
 
     listener: str
     version: int
     operations: int
 
 
-class TopicsOfFlavour:
-    """Topics of Metadata for who asks in one way. They hold as long as their image does, the brokers stand as
-    they do, and no replica of theirs is offline here."""
+class VariantTopics:
+    """Cache of encoded topics for one variant of Metadata requests. A topic is valid as long as its image
+    and the brokers' availability do not change and this node has no offline replica of it.
+    """
 
-    __slots__ = ("_known", "_replicas", "flavour", "standing")
+    __slots__ = ("_known", "_replicas", "availability", "variant")
 
-    def __init__(self, replicas: Replicas, flavour: TopicFlavour, standing: Standing) -> None:
+    def __init__(
+        self, replicas: Replicas, variant: MetadataVariant, availability: BrokerAvailability
+    ) -> None:
         self._replicas = replicas
         self._known: dict[str, tuple[Mapping[int, PartitionImage], Encoded]] = {}
-        self.flavour = flavour
-        self.standing = standing
+        self.variant = variant
+        self.availability = availability
 
     def get(self, topic: TopicImage) -> Encoded | None:
-        """None where it is to be made."""
+        """Return the encoded topic, or None if it is not cached."""
         known = self._known.get(topic.name)
         if known is None or known[0] is not topic.partitions or self.has_offline(topic):
             return None
@@ -156,27 +167,29 @@ class TopicsOfFlavour:
         return any(why(topic.id, index) is not None for index in topic.partitions)
 
     def add(self, topic: TopicImage, element: MetadataResponseTopic, most: int) -> Encoded:
-        """The element encoded, and kept; at most so many are."""
+        """Encode `element` and cache it, with at most `most` topics."""
         if len(self._known) >= most:
             self._known.clear()
-        made = encode_element(ApiKey.METADATA, self.flavour.version, ("topics",), element)
+        made = encode_element(ApiKey.METADATA, self.variant.version, ("topics",), element)
         if not self.has_offline(topic):
             self._known[topic.name] = (topic.partitions, made)
         return made
 
 
 class EncodedTopics:
-    """Topics of Metadata, by how they are asked for."""
+    """Caches of encoded topics, by variant of Metadata requests."""
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
-        self._known: dict[TopicFlavour, TopicsOfFlavour] = {}
+        self._known: dict[MetadataVariant, VariantTopics] = {}
 
-    def asked(self, flavour: TopicFlavour, standing: Standing, most: int) -> TopicsOfFlavour:
-        """Those of one flavour, while the brokers stand like this; at most so many flavours are kept."""
-        known = self._known.get(flavour)
-        if known is None or known.standing is not standing:
+    def of_variant(
+        self, variant: MetadataVariant, availability: BrokerAvailability, most: int
+    ) -> VariantTopics:
+        """Return the cache of one variant, emptied if `availability` has changed. At most `most` are kept."""
+        known = self._known.get(variant)
+        if known is None or known.availability is not availability:
             if known is None and len(self._known) >= most:
                 self._known.clear()
-            known = self._known[flavour] = TopicsOfFlavour(self._replicas, flavour, standing)
+            known = self._known[variant] = VariantTopics(self._replicas, variant, availability)
         return known

@@ -1,4 +1,4 @@
-"""One row of a listener's table: who answers an API, and how its request is read.
+"""Row of a listener's table: the handler of an API, and the parser of its requests.
 
 The rows are in `api_table` and in `controller_server.api_table`.
 """
@@ -15,18 +15,18 @@ from service.partition.metrics import ServingMetrics
 from service.wire.api import RequestHeader
 
 Handler = Callable[[Any, RequestContext, Any], Any]
-"""The code that answers an API; its first argument is the node as the listener's handlers see it (`Host`)."""
+"""Handler of an API; its first argument is the node's interface to the listener's handlers (`Host`)."""
 Quick = Callable[[Any, RequestHeader, memoryview], Response | PendingResponse | None]
 Parse = Callable[[int, memoryview, int, int], Any]
 ParseSteps = Callable[[int, memoryview, int], Generator[None, None, Any]]
 
 
 def _is_not_loaded(broker: Host, context: RequestContext, request: Any) -> NoReturn:
-    raise InvariantError(f"the code of API {context.api_key} is not loaded")
+    raise InvariantError(f"the handler module of API {context.api_key} is not loaded")
 
 
 class Host(Protocol):
-    """A node as the dispatcher sees it, whatever its listener's handlers see: a broker, or a controller."""
+    """Interface of a node, broker or controller, to the dispatcher."""
 
     @property
     def metrics(self) -> ServingMetrics: ...
@@ -36,15 +36,17 @@ class Host(Protocol):
     async def forward(
         self, context: RequestContext, header: RequestHeader, frame: memoryview, request: Any
     ) -> Response:
-        """The controller's answer to a request that it decides."""
+        """Forward a request to the controller, and return its response."""
 
 
 class Served(NamedTuple):
-    """Who answers an API on a listener. `parse`: by hand, and so is the answer; in steps what has
-    many elements. `late`: the module of `handlers` with what stands here, which the first request loads: a
-    node without groups does without their code. `quick` answers ordinary requests from their bytes, without a
-    message or a task; None for those that `handle` is for. `forwards`: whether the canonical request goes to
-    the controller as it came (`Host.forward`).
+    """Handler of an API on a listener.
+
+    `parse`: a hand-written parser, whose handler encodes its response itself; `parse_steps` works in steps,
+    for requests with many elements. `late`: a module of `handlers`, with `handle` and perhaps `quick`, which
+    the first request loads: a node without groups does without their code. `quick` handles ordinary requests
+    from their bytes, without a message or a task, and returns None for others. `forwards` returns whether the
+    canonical request goes to the controller as it is (`Host.forward`).
     """
 
     handle: Handler = _is_not_loaded

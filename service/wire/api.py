@@ -1,22 +1,23 @@
-"""Request and response headers, and canonical messages. [P]
+"""Codec of requests and responses: headers, and canonical messages in every served version. [P]
 
 A canonical message is kio's dataclass of the newest served version: get its classes with
 `request_module(api)` and `response_module(api)`. `decode_request` and `encode_response` translate every
 other served version by field name.
 
-Which APIs there are is said in `apis`; what is more than a mapping of fields is in `shapes`. What is special
-beside that:
+`apis` lists the APIs. `shapes` converts between versions whose difference is more than a mapping of fields.
+Special cases:
 
-- Metadata 8-10 carry the cluster's authorized operations, which the newest version does not; OffsetCommit and
-  OffsetFetch know topics by name or id: their canonical messages are ours (`metadata`, `offsets`).
-- ApiVersions: the response header never has tagged fields, and an unknown version is answered as version 0
-  (KIP-511).
-- Produce and Fetch know topics by name or by id depending on the version: see `produce` and `fetch`.
+- The canonical messages of some APIs are Firn's own (`Api.canonical`): Metadata 8-10 carry the cluster's
+  authorized operations, which the newest version lacks; OffsetCommit and OffsetFetch identify topics by name
+  or by id, depending on the version.
+- ApiVersions: the response header never has tagged fields, and the response to an unknown version is of
+  version 0 (KIP-511).
+- Produce and Fetch identify topics by name or by id, depending on the version: see `produce` and `fetch`.
 
-A field that an older response lacks is dropped without complaint: Kafka's handlers leave such fields alone
-for old clients. On requests (our own client) dropping a value that matters raises `ValueError`. Source:
-Kafka ``ApiKeys``, ``RequestHeader``, ``ApiMessageType`` and the 4.3 message schemas; KIP-482, KIP-511,
-KIP-893.
+A response field that an older version lacks is dropped silently: Kafka's handlers leave such fields unset for
+old clients. A request (of Firn's own client) that would lose a value that matters raises `ValueError`.
+Source: Kafka ``ApiKeys``, ``RequestHeader``, ``ApiMessageType`` and the 4.3 message schemas; KIP-482,
+KIP-511, KIP-893.
 """
 
 from __future__ import annotations
@@ -73,15 +74,15 @@ __all__ = [
 
 _HEADER = struct.Struct(">hhih")
 _REPEATED_BYTES = 200
-"""Body of a request that is kept; so it has no more array elements than may be read in one go, either."""
+"""Longest request body that is cached. It bounds the array elements of a cached message, too."""
 _SIZE_AND_CORRELATION = struct.Struct(">ii")
 _CORRELATION_AND_ERROR = struct.Struct(">ih")
 _UNSUPPORTED_VERSION = 35
 
 
 class RequestHeader(NamedTuple):
-    """Head of a request; `body` is where its body starts in the frame. A null client id is the empty one, as
-    in Kafka.
+    """Header of a request. `body` is the position of its body in the frame. A null client id is read as the
+    empty one, as in Kafka.
     """
 
     api_key: int
@@ -100,10 +101,10 @@ def _bounded() -> Iterator[None]:
 
 
 def parse_request_header(frame: Buffer) -> RequestHeader:
-    """Head of the request in `frame` (header versions 1 and 2).
+    """Return the header of the request in `frame` (header versions 1 and 2).
 
-    Raises `MalformedMessage`, and `UnsupportedRequest` for an unknown key or version, except for ApiVersions
-    of any version, which has an answer (`unsupported_api_versions_frame`).
+    Raises `MalformedMessage`, and `UnsupportedRequest` for an unknown key or version. ApiVersions is accepted
+    in any version: `unsupported_api_versions_frame` is the response to an unknown one.
     """
     try:
         key, version, correlation_id, id_size = _HEADER.unpack_from(frame)
@@ -134,7 +135,7 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
 
 
 def is_served(header: RequestHeader) -> bool:
-    """False only for ApiVersions of a version that we do not know."""
+    """Return whether the version is served; false only for ApiVersions of an unknown version."""
     api = APIS[header.api_key]
     return api.min_version <= header.api_version <= api.max_version
 
@@ -146,16 +147,16 @@ def _module(api: Api, version: int, kind: str) -> Any:
 
 
 def request_module(key: int) -> Any:
-    """The module with the canonical request's dataclasses: kio's, but for Metadata.
+    """Return the module with the canonical request's dataclasses: kio's, unless the row names another.
 
-    Untyped on purpose: kio's phantom types (``i32``, ``TopicName``) would make every plain integer and string
-    of a handler a type error.
+    The result is `Any` on purpose: kio's phantom types (``i32``, ``TopicName``) would make every plain
+    integer and string of a handler a type error.
     """
     return _canonical_module(APIS[key], APIS[key].max_version, "request")
 
 
 def response_module(key: int) -> Any:
-    """The module with the canonical response's dataclasses, for example
+    """Return the module with the canonical response's dataclasses, for example
     ``response_module(ApiKey.METADATA).MetadataResponse``.
     """
     return _canonical_module(APIS[key], APIS[key].max_version, "response")
@@ -200,9 +201,9 @@ def _element_encoder(key: int, version: int, path: tuple[str, ...]) -> Encoder:
 
 
 def encode_element(key: int, version: int, path: tuple[str, ...], element: Any) -> Encoded:
-    """One element of an array of a response, to stand in it as often as it is the same.
+    """Encode one element of a response's array. The result may be used in any number of responses.
 
-    `path`: names of arrays, each in an element of the one before.
+    `path`: names of nested arrays, outermost first.
     """
     out = bytearray()
     _element_encoder(key, version, path)(out, element)
@@ -210,14 +211,14 @@ def encode_element(key: int, version: int, path: tuple[str, ...], element: Any) 
 
 
 def _canonical_version(api: Api, version: int) -> int:
-    """Version whose class the mapping by field targets."""
+    """Return the version to whose class a request codec of `version` maps fields."""
     return version if version < api.own_shape_before else api.max_version
 
 
 def decode_request(header: RequestHeader, frame: Buffer, most_elements: int = MAX_ELEMENTS) -> Any:
-    """The canonical request in `frame`. Bytes after the body are ignored, as Kafka does.
+    """Return the canonical request in `frame`. Bytes after the body are ignored, as in Kafka.
 
-    Raises `MalformedMessage`, and `ManyElements` where it has more than `most_elements` array elements.
+    Raises `MalformedMessage`, and `ManyElements` if it has more than `most_elements` array elements.
     """
     codec = _codec_of(header)
     with _bounded():
@@ -226,11 +227,12 @@ def decode_request(header: RequestHeader, frame: Buffer, most_elements: int = MA
 
 
 def read_request(header: RequestHeader, frame: Buffer, most_elements: int = MAX_ELEMENTS) -> Any:
-    """Do what `decode_request` does, for whoever looks at fields alone: what is read by hand is another
-    class."""
+    """Do what `decode_request` does, for callers that only read fields: a hand-written reader (`Api.quick`)
+    returns a class of its own with the same fields.
+    """
     api = APIS[header.api_key]
     if api.is_repeated and len(frame) - header.body <= min(_REPEATED_BYTES, most_elements):
-        return _read_again(header.api_key, header.api_version, bytes(frame[header.body :]))
+        return _decode_cached(header.api_key, header.api_version, bytes(frame[header.body :]))
     read = _quick(api.quick).reader(header.api_version) if api.quick else None
     if read is None:
         return decode_request(header, frame, most_elements)
@@ -239,8 +241,8 @@ def read_request(header: RequestHeader, frame: Buffer, most_elements: int = MAX_
 
 
 @lru_cache(maxsize=2048)
-def _read_again(key: int, version: int, body: bytes) -> Any:
-    """A message cannot be changed, so whoever sends the same bytes again gets the same one."""
+def _decode_cached(key: int, version: int, body: bytes) -> Any:
+    """Return the request in `body`. Messages are immutable, so equal bytes may share one."""
     return decode_request(RequestHeader(key, version, 0, "", 0), body)
 
 
@@ -259,14 +261,15 @@ def _codec_of(header: RequestHeader) -> Codec:
     key, version = header.api_key, header.api_version
     api = APIS[key]
     if api.by_hand_before and version != api.max_version:
-        raise ValueError(f"{api.name} version {version} has its own codec")  # for the replica id, too
+        # Fetch 13 and 14, too: the canonical class has their replica id elsewhere.
+        raise ValueError(f"{api.name} version {version} has its own codec")
     return _request_codec(key, version, _canonical_version(api, version))
 
 
 def decode_as_is(header: RequestHeader, frame: Buffer, most_elements: int = MAX_ELEMENTS) -> Any:
-    """kio's message of the request's own version, for APIs whose versions differ in more than fields.
+    """Return kio's message of the request's own version, for APIs whose versions differ in more than fields.
 
-    Raises as `decode_request`.
+    Raises what `decode_request` raises.
     """
     codec = _request_codec(header.api_key, header.api_version, header.api_version)
     with _bounded():
@@ -290,7 +293,7 @@ def _as_is_codec(key: int, version: int) -> Codec:
 
 
 def response_frame_as_is(header: RequestHeader, message: Any) -> bytearray:
-    """Do what `response_frame` does, of kio's message of the version."""
+    """Do what `response_frame` does, for kio's message of the header's own version."""
     out = _head(header.api_key, header.api_version)
     _as_is_codec(header.api_key, header.api_version).write(out, message)
     _SIZE_AND_CORRELATION.pack_into(out, 0, len(out) - 4, header.correlation_id)
@@ -303,7 +306,7 @@ def _upgraded(header: RequestHeader, message: Any) -> Any:
 
 
 def encode_response(key: int, version: int, message: Any) -> bytearray:
-    """Body of a response in `version`, from the canonical message."""
+    """Return the body of the canonical response `message` in `version`."""
     out = bytearray()
     _response_codec(key, version).write(out, _downgrade_response(key, version, message))
     return out
@@ -320,12 +323,12 @@ def has_flexible_response_header(key: int, version: int) -> bool:
 
 
 def response_frame(header: RequestHeader, message: Any) -> bytearray:
-    """The whole answer to `header`: size, response header, body."""
+    """Return the whole response to `header`: size, response header, body."""
     return _frame_response(header.api_key, header.api_version, header.correlation_id, message)
 
 
 def response_steps(header: RequestHeader, message: Any) -> Steps:
-    """Do what `response_frame` does, in steps: the parts of the frame."""
+    """Do what `response_frame` does, in steps. Returns the frame as a list of parts."""
     key, version = header.api_key, header.api_version
     sink = Sink(_head(key, version))
     head, codec = sink.out, _response_codec(key, version)
@@ -340,14 +343,14 @@ def response_steps(header: RequestHeader, message: Any) -> Steps:
 
 
 def _head(key: int, version: int) -> bytearray:
-    """Room for size and correlation id, and the response header's tagged fields."""
+    """Return zeros for the size, the correlation id and the response header's tagged fields."""
     return bytearray(_SIZE_AND_CORRELATION.size + has_flexible_response_header(key, version))
 
 
 def _frame_response(key: int, version: int, correlation_id: int, message: Any) -> bytearray:
     out = _head(key, version)
     if APIS[key].is_repeated and _is_brief(message):
-        out += _written_again(key, version, message)
+        out += _encode_cached(key, version, message)
     else:
         _response_codec(key, version).write(out, _downgrade_response(key, version, message))
     _SIZE_AND_CORRELATION.pack_into(out, 0, len(out) - 4, correlation_id)
@@ -355,7 +358,7 @@ def _frame_response(key: int, version: int, correlation_id: int, message: Any) -
 
 
 def _is_brief(message: Any) -> bool:
-    """The answer to a heartbeat that tells nothing, of somebody with an ordinary id: it may be kept."""
+    """Return whether a heartbeat response may be cached: no assignment, no error text, a short member id."""
     return (
         getattr(message, "assignment", None) is None
         and getattr(message, "error_message", None) is None
@@ -364,14 +367,14 @@ def _is_brief(message: Any) -> bool:
 
 
 @lru_cache(maxsize=2048)
-def _written_again(key: int, version: int, message: Any) -> bytes:
-    """Who is told nothing new is told the same again and again."""
+def _encode_cached(key: int, version: int, message: Any) -> bytes:
+    """Return the body of a response that many heartbeats have in common."""
     return bytes(encode_response(key, version, message))
 
 
 def unsupported_api_versions_frame(header: RequestHeader) -> bytearray:
-    """KIP-511: the answer, in version 0, to ApiVersions of a version we do not know. It names the versions
-    we do.
+    """Return the response, in version 0, to ApiVersions of an unknown version (KIP-511). It names the served
+    versions of ApiVersions.
     """
     module = response_module(ApiKey.API_VERSIONS)
     api = APIS[ApiKey.API_VERSIONS]
@@ -386,9 +389,9 @@ def unsupported_api_versions_frame(header: RequestHeader) -> bytearray:
 
 
 def encode_request(key: int, version: int, correlation_id: int, client_id: str, message: Any) -> bytes:
-    """A whole request frame (size included) for our own client, of a canonical message or one of `version`.
+    """Return a whole request frame, size included, for a canonical message or one of `version`'s own class.
 
-    Raises `ValueError` when `message` holds something that `version` cannot carry.
+    Raises `ValueError` if `version` is not known, or cannot carry a value of `message`.
     """
     api = APIS[key]
     if not api.min_version <= version <= api.max_version:
@@ -397,7 +400,7 @@ def encode_request(key: int, version: int, correlation_id: int, client_id: str, 
         raise ValueError(f"{api.name} version {version} has its own codec")
     shape = _canonical_version(api, version)
     if version < api.max_version and type(message) is _request_class(key, version):
-        shape = version  # it is what this version says already
+        shape = version  # the message is of this version's own class already
     else:
         message = _downgrade_request(api, version, message)
     out = bytearray(struct.pack(">hhi", key, version, correlation_id))
@@ -409,7 +412,7 @@ def encode_request(key: int, version: int, correlation_id: int, client_id: str, 
 
 
 def _request_class(key: int, version: int) -> type[Any]:
-    """The class of the version's own message."""
+    """Return the class of the version's own request."""
     own: type[Any] = getattr(_module(APIS[key], version, "request"), f"{APIS[key].name}Request")
     return own
 
@@ -430,8 +433,9 @@ def _downgrade_request(api: Api, version: int, message: Any) -> Any:
 def decode_response(
     key: int, version: int, frame: Buffer, most_elements: int = MAX_ELEMENTS
 ) -> tuple[int, Any]:
-    """(correlation id, canonical response) from a response frame without its size. Raises
-    `MalformedMessage`, and `ManyElements` where it has more than `most_elements` array elements.
+    """Return (correlation id, canonical response) of a response frame without its size.
+
+    Raises `MalformedMessage`, and `ManyElements` if it has more than `most_elements` array elements.
     """
     cursor = Cursor(frame, 0, most_elements)
     with _bounded():
@@ -442,7 +446,7 @@ def decode_response(
 
 
 def decode_response_steps(key: int, version: int, frame: Buffer) -> Steps:
-    """Do what `decode_response` does, in steps; the canonical response alone."""
+    """Do what `decode_response` does, in steps. Returns the canonical response alone."""
     cursor, codec = Cursor(frame), _response_codec(key, version)
     with _bounded():
         _response_head(cursor, key, version)
@@ -455,7 +459,7 @@ def decode_response_steps(key: int, version: int, frame: Buffer) -> Steps:
 
 
 def _response_head(cursor: Cursor, key: int, version: int) -> int:
-    """The correlation id of the response that begins there; the cursor is at its body then."""
+    """Return the correlation id of the response at `cursor`, and move the cursor to the body."""
     correlation_id = cursor.int32()
     if has_flexible_response_header(key, version):
         cursor.skip_tagged_fields()
@@ -463,15 +467,16 @@ def _response_head(cursor: Cursor, key: int, version: int) -> int:
 
 
 def api_versions_request() -> Any:
-    """What every client of ours asks first of all."""
+    """Return the request with which each of Firn's clients begins a connection."""
     return request_module(ApiKey.API_VERSIONS).ApiVersionsRequest(
         client_software_name="firn", client_software_version="0"
     )
 
 
 def common_ranges(response: Any) -> dict[int, tuple[int, int]]:
-    """Return the oldest and newest version that both sides know, by API key, of a canonical ApiVersions
-    response."""
+    """Return, by API key, the oldest and newest version that this node and the sender of `response`, a
+    canonical ApiVersions response, have in common.
+    """
     common = {}
     for served in response.api_keys:
         ours = APIS.get(served.api_key)
@@ -484,8 +489,8 @@ def common_ranges(response: Any) -> dict[int, tuple[int, int]]:
 
 
 def refused_api_versions(frame: Buffer) -> int | None:
-    """KIP-511: the newest version of ApiVersions that a broker has, if `frame` says that it does not know
-    ours. Such an answer is always of version 0.
+    """Return the newest version of ApiVersions that a broker serves, if `frame` refuses the requested one
+    with UNSUPPORTED_VERSION; else None. Such a response is always of version 0 (KIP-511).
     """
     if len(frame) < _CORRELATION_AND_ERROR.size:
         return None

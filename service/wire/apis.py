@@ -1,4 +1,4 @@
-"""The APIs that Firn speaks, one row each: versions, listeners, effect, special messages. [P]
+"""Table of the APIs that Firn speaks, one row each: versions, listeners, effect, special messages. [P]
 
 The handlers are registered in `serving/api_table.py` and in `controller_server/api_table.py`, by key.
 """
@@ -23,7 +23,7 @@ from service.wire.refused_arrays import (
 
 
 class ApiKey(IntEnum):
-    """Kafka's API keys, those that Firn serves or asks for, and ours from 20000 on."""
+    """Kafka's API keys that Firn serves or sends, and Firn's own from 20000 on."""
 
     PRODUCE = 0
     FETCH = 1
@@ -88,24 +88,24 @@ class ListenerType(Flag):
 
 
 class RequestEffect(Enum):
-    """The effect of an API's requests on what outlasts their connection."""
+    """The effect of an API's requests on state that outlives their connection."""
 
     READS = auto()
     """none: a long request ends with its connection"""
     IDEMPOTENT = auto()
-    """the same when sent twice as when sent once; UnregisterBroker alone answers otherwise the second time"""
+    """the same if sent twice as if sent once; only UnregisterBroker has another response the second time"""
     CHANGES = auto()
-    """any other: nodes do not send it again after a lost answer"""
+    """any other: nodes do not send it again after a lost response"""
 
 
 class Api(NamedTuple):
-    """One API: all there is to know of it but its handlers, in one row of `APIS`.
+    """One API: a row of `APIS` with everything but its handlers.
 
-    `flexible_from` is its first version with compact types and tagged fields (KIP-482).
-    `by_hand_before`: older versions name topics, for which the canonical message has no place; they have a
-    codec of their own. `upgrade` makes a canonical request of one of an older version, `downgrade` the other
-    way round, where that is more than a mapping of fields. `ignorable` are request fields whose value may be
-    lost on an older broker, as their schemas say.
+    `flexible_from` is the first version with compact types and tagged fields (KIP-482).
+    `by_hand_before`: older versions identify topics by name, for which the canonical message has no field;
+    they have a codec of their own. `upgrade` converts a request of an older version to the canonical one and
+    `downgrade` converts back, if that is more than a mapping of fields. `ignorable` are request fields whose
+    value may be dropped for an older broker, as their schemas say.
     """
 
     key: ApiKey
@@ -113,49 +113,49 @@ class Api(NamedTuple):
     max_version: int
     flexible_from: int
     listeners: ListenerType
-    """where it is served and advertised, as in Kafka"""
+    """listeners that serve and advertise it, as in Kafka"""
     effect: RequestEffect
     is_forwardable: bool = False
-    """brokers hand it to the controller in an Envelope (Kafka's ``ApiKeys.forwardable``)"""
+    """brokers forward it to the controller in an Envelope (Kafka's ``ApiKeys.forwardable``)"""
     refuse: Refuse | None = None
-    """makes the array of a refused answer, where elements have the error"""
+    """makes the array of an error response, if its elements carry the error"""
     advertised_from: int | None = None
-    """`advertised_min`, where that is not `min_version`"""
+    """`advertised_min`, if that is not `min_version`"""
     by_hand_before: int = 0
     canonical: str = ""
-    """module of `service.wire` with the canonical messages, if they are not kio's; loaded at its first use"""
+    """module of `service.wire` with the canonical messages, if they are not kio's; loaded at first use"""
     own_shape_before: int = 0
-    """older versions are not mapped by field, but read as they are and upgraded"""
+    """requests of older versions are decoded into their own class and upgraded, not mapped by field"""
     upgrade: Callable[[Any, int], Any] | None = None
     downgrade: Callable[[Any, int], Any] | None = None
     downgrade_response: Callable[[Any, int], Any] | None = None
     own_response_before: int = 0
-    """older responses are written as they are, of what `downgrade_response` makes of the canonical one"""
+    """responses of older versions are of their own class, which `downgrade_response` makes"""
     upgrade_response: Callable[[Any, int], Any] | None = None
     ignorable: frozenset[str] = frozenset()
     is_repeated: bool = False
-    """clients send the same request again and again: a small one is read once"""
+    """clients send equal requests again and again: small ones are decoded once (heartbeats)"""
     quick: str = ""
-    """module of `service.wire` with readers of requests and writers of responses that are made by hand, to
-    stand for compiled ones; loaded at its first use"""
+    """module of `service.wire` with hand-written request readers and response writers, which replace the
+    compiled ones; loaded at first use"""
     is_own: bool = False
-    """Kafka has no such API: `canonical` has all its messages"""
+    """Firn's own API, which Kafka lacks: `canonical` has all its messages"""
     adds_tags: bool = False
-    """`canonical` has tagged fields of Firn's own, which lie in the bytes of the newest version"""
+    """`canonical` adds tagged fields of Firn's own to the bytes of the newest version"""
 
     @property
     def name(self) -> str:
-        """Return Kafka's name, as classes of messages have it: ``CreateTopics``."""
+        """Return Kafka's name, as in the names of message classes: ``CreateTopics``."""
         return self.key.name.title().replace("_", "")
 
     @property
     def advertised_min(self) -> int:
-        """Return the lowest version that ApiVersions tells of."""
+        """Return the lowest version that ApiVersions advertises."""
         return self.min_version if self.advertised_from is None else self.advertised_from
 
     @property
     def is_safe_again(self) -> bool:
-        """Return whether a request may be sent again after a lost answer."""
+        """Return whether a request may be sent again after a lost response."""
         return self.effect is not RequestEffect.CHANGES
 
 
@@ -172,7 +172,7 @@ APIS: dict[int, Api] = {
         Api(ApiKey.LIST_OFFSETS, 1, 11, 6, BROKER, READS, ignorable=frozenset({"timeout"})),
         Api(
             ApiKey.METADATA, 0, 13, 9, BROKER, READS,
-            canonical="metadata", upgrade=shapes.all_topics_is_null, downgrade=shapes.all_topics_is_empty,
+            canonical="metadata", upgrade=shapes.upgrade_metadata, downgrade=shapes.downgrade_metadata,
         ),
         Api(
             ApiKey.OFFSET_COMMIT, 2, 10, 8, BROKER, CHANGES,
@@ -182,28 +182,30 @@ APIS: dict[int, Api] = {
         Api(
             ApiKey.OFFSET_FETCH, 1, 10, 6, BROKER, READS, canonical="offsets",
             own_shape_before=shapes.FETCH_GROUPS, own_response_before=shapes.FETCH_GROUPS,
-            upgrade=shapes.groups_of_group, downgrade=shapes.group_of_groups,
-            downgrade_response=shapes.fetched_of_groups, upgrade_response=shapes.groups_of_fetched,
+            upgrade=shapes.upgrade_offset_fetch, downgrade=shapes.downgrade_offset_fetch,
+            downgrade_response=shapes.downgrade_offset_fetch_response,
+            upgrade_response=shapes.upgrade_offset_fetch_response,
         ),
-        # Advertised from 0 as JoinGroup and its like: librdkafka's lz4 and groups depend on it.
+        # Advertised from 0, as the other group APIs: librdkafka's lz4 and groups depend on it.
         Api(
             ApiKey.FIND_COORDINATOR, 0, 6, 3, BROKER, READS,
             own_shape_before=shapes.FIND_COORDINATORS, own_response_before=shapes.FIND_COORDINATORS,
-            upgrade=shapes.keys_of_key, downgrade=shapes.key_of_keys,
-            downgrade_response=shapes.coordinator_of_coordinators,
-            upgrade_response=shapes.coordinators_of_coordinator,
+            upgrade=shapes.upgrade_find_coordinator, downgrade=shapes.downgrade_find_coordinator,
+            downgrade_response=shapes.downgrade_find_coordinator_response,
+            upgrade_response=shapes.upgrade_find_coordinator_response,
         ),
         Api(
             ApiKey.JOIN_GROUP, 0, 9, 6, BROKER, CHANGES,
-            downgrade_response=shapes.no_protocol_is_empty,
+            downgrade_response=shapes.downgrade_join_group_response,
             ignorable=frozenset({"rebalance_timeout", "group_instance_id", "reason"}),
         ),
         Api(ApiKey.HEARTBEAT, 0, 4, 4, BROKER, CHANGES, is_repeated=True),
         Api(
             ApiKey.LEAVE_GROUP, 0, 5, 4, BROKER, CHANGES,
             own_shape_before=shapes.LEAVE_MEMBERS, own_response_before=shapes.LEAVE_MEMBERS,
-            upgrade=shapes.members_of_member, downgrade=shapes.member_of_members,
-            downgrade_response=shapes.left_of_members, upgrade_response=shapes.members_of_left,
+            upgrade=shapes.upgrade_leave_group, downgrade=shapes.downgrade_leave_group,
+            downgrade_response=shapes.downgrade_leave_group_response,
+            upgrade_response=shapes.upgrade_leave_group_response,
         ),
         Api(
             ApiKey.SYNC_GROUP, 0, 5, 4, BROKER, CHANGES,
@@ -213,7 +215,7 @@ APIS: dict[int, Api] = {
         Api(ApiKey.LIST_GROUPS, 0, 5, 3, BROKER, READS),
         Api(
             ApiKey.API_VERSIONS, 0, 4, 3, BOTH, READS,
-            downgrade_response=shapes.features_above_zero,
+            downgrade_response=shapes.downgrade_api_versions_response,
             ignorable=frozenset({"client_software_name", "client_software_version"}),
         ),
         Api(ApiKey.CREATE_TOPICS, 2, 7, 5, BOTH, CHANGES, is_forwardable=True, refuse=created_topics),
@@ -221,7 +223,7 @@ APIS: dict[int, Api] = {
             ApiKey.DELETE_TOPICS, 1, 6, 4, BOTH, CHANGES,
             is_forwardable=True, refuse=deleted_topics,
             own_shape_before=shapes.DELETE_TOPICS_BY_ID,
-            upgrade=shapes.topics_of_names, downgrade=shapes.names_of_topics,
+            upgrade=shapes.upgrade_delete_topics, downgrade=shapes.downgrade_delete_topics,
         ),
         Api(ApiKey.DELETE_RECORDS, 0, 2, 2, BROKER, CHANGES),
         Api(ApiKey.INIT_PRODUCER_ID, 0, 5, 2, BROKER, CHANGES),
@@ -253,13 +255,13 @@ APIS: dict[int, Api] = {
         Api(
             ApiKey.END_QUORUM_EPOCH, 0, 1, 1, CONTROLLER, CHANGES,
             own_shape_before=shapes.CANDIDATES,
-            upgrade=shapes.candidates_of_successors, downgrade=shapes.successors_of_candidates,
+            upgrade=shapes.upgrade_end_quorum_epoch, downgrade=shapes.downgrade_end_quorum_epoch,
         ),
         Api(ApiKey.DESCRIBE_QUORUM, 0, 2, 0, BOTH, READS, is_forwardable=True),
         Api(
             ApiKey.ALTER_PARTITION, 2, 3, 0, CONTROLLER, CHANGES,
             own_shape_before=shapes.ISR_EPOCHS,
-            upgrade=shapes.isr_with_epochs, downgrade=shapes.isr_without_epochs,
+            upgrade=shapes.upgrade_alter_partition, downgrade=shapes.downgrade_alter_partition,
         ),
         Api(ApiKey.UPDATE_FEATURES, 0, 2, 0, BOTH, CHANGES, is_forwardable=True, canonical="features"),
         Api(ApiKey.ENVELOPE, 0, 0, 0, CONTROLLER, CHANGES),

@@ -1,9 +1,9 @@
 """CommitCatalog, an API of Firn's own between its nodes: brokers change the remote catalog. [P]
 
-Version 0, flexible, on controllers' listeners only. A request asks for up to `MAX_COMMITS` compare-and-sets,
-each of one partition's entry (`remote.catalog.CatalogCommit`), and is decided in one batch of the metadata
-log. Without any it is a barrier: the answer's `metadata_offset` is committed, and whoever has applied it has
-seen all that was decided before. The topics in `forgotten_topics` lose their tombstones in the same batch.
+Version 0, flexible, on controllers' listeners only. A request has up to `MAX_COMMITS` compare-and-sets, each
+of one partition's entry (`remote.catalog.CatalogCommit`). The controller decides it in one batch of the
+metadata log. A request without any is a barrier: the response's `metadata_offset` is committed, and a node
+that has applied it has all earlier decisions. The same batch removes the tombstones of `forgotten_topics`.
 
     request    BrokerId int32, BrokerEpoch int64, Commits [TopicId uuid, Partition int32,
                PreviousVersion int64, Version int64, ManifestKey string, LeaderEpoch int32,
@@ -57,7 +57,7 @@ class CommitCatalogRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitCatalogResponse:
-    """`metadata_offset` is that of the last record that the decision rests on; -1 with an error."""
+    """`metadata_offset` is the offset of the last record that the decision depends on; -1 with an error."""
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[int] = 0

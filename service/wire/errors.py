@@ -1,4 +1,4 @@
-"""What a peer can get wrong on the wire; it costs that connection, and nobody else anything. [P]"""
+"""Errors of the wire protocol: a `WireError` closes the peer's connection and affects no other. [P]"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from service.base.errors import FirnError
 
 
 class WireError(FirnError):
-    """The peer's bytes are not the protocol. The connection is closed: framing or meaning is lost."""
+    """The peer's bytes are not the protocol: framing or meaning is lost, so the connection is closed."""
 
 
 class FrameError(WireError):
@@ -18,12 +18,12 @@ class MalformedMessage(WireError):
 
 
 class UnsupportedRequest(WireError):
-    """Unknown API key, or a version of a known API outside the served range."""
+    """An unknown API key, or a version of a known API outside the served range."""
 
 
 class Unanswered(WireError):
-    """Nothing is wrong with the request, but this node ends before there is an answer."""
+    """The request is valid, but this node stops before it has a response to it."""
 
 
 class UnsupportedVersion(FirnError):
-    """A peer that we ask serves the API not at all, or in no version that will do. Nothing was sent."""
+    """A peer does not serve the API, or no version of it that can carry the request. Nothing was sent."""

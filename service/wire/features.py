@@ -1,7 +1,7 @@
-"""The canonical messages of UpdateFeatures: what the newest version says, and older ones. [P]
+"""The canonical messages of UpdateFeatures: the fields of the newest version and of older ones. [P]
 
-Version 0 allows a downgrade or does not, later ones name the kind of change (KIP-584, KIP-778). Up to
-version 1 each feature has a result of its own; from version 2 on all changes are made, or none.
+Version 0 has a flag that allows a downgrade; later versions name the kind of change (KIP-584, KIP-778).
+Up to version 1 each feature has a result of its own; from version 2 on all changes are made, or none.
 """
 
 # No `annotations` from the future: `schema` reads the types of these fields.

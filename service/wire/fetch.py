@@ -1,9 +1,9 @@
-"""Fetch, by hand: the response is a list of small heads and record slices. [P]
+"""Fetch codec, written by hand: a response is a list of small heads and record slices. [P]
 
 So record bytes never become Python objects on their way from a file to a socket.
 
-Versions 4-18: 4-11 plain, 12+ flexible; up to 12 topics go by name, from 13 by id; the replica id lies in a
-tagged struct from 15. Parity with kio for every version is a test.
+Versions 4-18: 4-11 plain, 12+ flexible. Topics are identified by name up to 12, by id from 13 on. The replica
+id is in a tagged struct from 15 on. A test compares every version with kio.
 
 Source: Kafka ``FetchRequest.json`` / ``FetchResponse.json``, KIP-74, KIP-227, KIP-320, KIP-392, KIP-516,
 KIP-903.
@@ -37,14 +37,14 @@ class Sized(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes that will be sent."""
+        """Number of bytes to send."""
 
 
 RecordsPart = Buffer | Sized
 
 
 class FetchPartition(NamedTuple):
-    """One partition that is asked for. Fields that the version lacks hold the protocol's defaults."""
+    """One partition of a request. Fields that the version lacks have the protocol's defaults."""
 
     partition: int
     current_leader_epoch: int
@@ -56,7 +56,7 @@ class FetchPartition(NamedTuple):
     high_watermark: int = _NO_HIGH_WATERMARK
 
 
-AskedTopic = tuple[TopicKey, list[FetchPartition]]
+FetchTopic = tuple[TopicKey, list[FetchPartition]]
 ForgottenTopic = tuple[TopicKey, list[int]]
 
 
@@ -71,16 +71,16 @@ class FetchRequestView(NamedTuple):
     isolation_level: int
     session_id: int
     session_epoch: int
-    topics: list[AskedTopic]
+    topics: list[FetchTopic]
     forgotten: list[ForgottenTopic]
     rack_id: str
     cluster_id: str | None
 
 
 class FetchPartitionResult(NamedTuple):
-    """One partition's answer. `records` are parts that follow each other on the wire (empty: no records),
-    `aborted` is (producer id, first offset) pairs or None, `diverging_epoch` (epoch, end offset),
-    `current_leader` (broker id, epoch), `snapshot_id` (end offset, epoch).
+    """One partition of a response. `records` are consecutive parts on the wire (empty: no records), `aborted`
+    is (producer id, first offset) pairs or None, `diverging_epoch` is (epoch, end offset), `current_leader`
+    is (broker id, epoch), `snapshot_id` is (end offset, epoch).
     """
 
     partition: int
@@ -103,18 +103,18 @@ _ABORTED = struct.Struct(">qq")
 _RESULT_V4 = struct.Struct(">ihqq")  # partition, error, high watermark, last stable offset
 _RESULT_V5 = struct.Struct(">ihqqq")  # and log start offset
 # partition; [9+ leader epoch]; offset; [12+ last fetched epoch]; [5+ log start offset]; max bytes
-_ASKED_V4 = struct.Struct(">iqi")
-_ASKED_V5 = struct.Struct(">iqqi")
-_ASKED_V9 = struct.Struct(">iiqqi")
-_ASKED_V12 = struct.Struct(">iiqiqi")
+_PARTITION_V4 = struct.Struct(">iqi")
+_PARTITION_V5 = struct.Struct(">iqqi")
+_PARTITION_V9 = struct.Struct(">iiqqi")
+_PARTITION_V12 = struct.Struct(">iiqiqi")
 
 
 def parse_fetch(
     version: int, frame: Buffer, position: int = 0, most_elements: int = MAX_ELEMENTS
 ) -> FetchRequestView:
-    """The request whose body starts at `position` of `frame`.
+    """Return the request whose body starts at `position` of `frame`.
 
-    Raises `MalformedMessage`, and `ManyElements` where it has more than `most_elements` array elements.
+    Raises `MalformedMessage`, and `ManyElements` if it has more than `most_elements` array elements.
     """
     try:
         cursor = Cursor(frame, position, most_elements)
@@ -129,11 +129,11 @@ def parse_fetch(
 def parse_fetch_steps(
     version: int, frame: Buffer, position: int = 0
 ) -> Generator[None, None, FetchRequestView]:
-    """Do what `parse_fetch` does, pausing now and then."""
+    """Do what `parse_fetch` does, with a pause after every `PAUSE_ELEMENTS` elements."""
     try:
         cursor = Cursor(frame, position)
         head = _parse_head(version, cursor)
-        topics: list[AskedTopic] = []
+        topics: list[FetchTopic] = []
         for _ in range(_topic_count(version, cursor)):
             topics.append((yield from _parse_topic_steps(version, cursor)))
             if cursor.is_pause():
@@ -149,7 +149,7 @@ def parse_fetch_steps(
 
 
 def _parse_head(version: int, cursor: Cursor) -> tuple[int, ...]:
-    """Replica id, max wait, min bytes, max bytes, isolation level, session id, session epoch."""
+    """Return replica id, max wait, min bytes, max bytes, isolation level, session id, session epoch."""
     replica_id = cursor.int32() if version <= 14 else -1
     limits = _LIMITS.unpack_from(cursor.data, cursor.position)
     cursor.position += _LIMITS.size
@@ -168,7 +168,7 @@ def _forgotten_count(version: int, cursor: Cursor) -> int:
     return _topic_count(version, cursor) if version >= 7 else 0
 
 
-def _parse_topic(version: int, cursor: Cursor) -> AskedTopic:
+def _parse_topic(version: int, cursor: Cursor) -> FetchTopic:
     flexible = version >= 12
     key = _topic_key(version, cursor)
     read = _read_partition_flexible if flexible else _read_partition_plain
@@ -178,7 +178,7 @@ def _parse_topic(version: int, cursor: Cursor) -> AskedTopic:
     return key, partitions
 
 
-def _parse_topic_steps(version: int, cursor: Cursor) -> Generator[None, None, AskedTopic]:
+def _parse_topic_steps(version: int, cursor: Cursor) -> Generator[None, None, FetchTopic]:
     flexible = version >= 12
     key = _topic_key(version, cursor)
     read = _read_partition_flexible if flexible else _read_partition_plain
@@ -205,7 +205,7 @@ def _parse_end(
     version: int,
     cursor: Cursor,
     head: tuple[int, ...],
-    topics: list[AskedTopic],
+    topics: list[FetchTopic],
     forgotten: list[ForgottenTopic],
 ) -> FetchRequestView:
     replica_id, wait, min_bytes, max_bytes, isolation, session_id, session_epoch = head
@@ -232,33 +232,33 @@ def _read_partition_plain(version: int, cursor: Cursor) -> FetchPartition:
     data, position = cursor.data, cursor.position
     epoch, start = -1, -1
     if version >= 9:
-        partition, epoch, offset, start, max_bytes = _ASKED_V9.unpack_from(data, position)
-        cursor.position += _ASKED_V9.size
+        partition, epoch, offset, start, max_bytes = _PARTITION_V9.unpack_from(data, position)
+        cursor.position += _PARTITION_V9.size
     elif version >= 5:
-        partition, offset, start, max_bytes = _ASKED_V5.unpack_from(data, position)
-        cursor.position += _ASKED_V5.size
+        partition, offset, start, max_bytes = _PARTITION_V5.unpack_from(data, position)
+        cursor.position += _PARTITION_V5.size
     else:
-        partition, offset, max_bytes = _ASKED_V4.unpack_from(data, position)
-        cursor.position += _ASKED_V4.size
+        partition, offset, max_bytes = _PARTITION_V4.unpack_from(data, position)
+        cursor.position += _PARTITION_V4.size
     return FetchPartition(partition, epoch, offset, -1, start, max_bytes)
 
 
 def _read_partition_flexible(version: int, cursor: Cursor) -> FetchPartition:
-    asked = FetchPartition(*_ASKED_V12.unpack_from(cursor.data, cursor.position))
-    cursor.position += _ASKED_V12.size
+    partition = FetchPartition(*_PARTITION_V12.unpack_from(cursor.data, cursor.position))
+    cursor.position += _PARTITION_V12.size
     if version < 17:
         cursor.skip_tagged_fields()
-        return asked
+        return partition
     for _ in range(cursor.tagged_fields()):
         tag, stop = _tag(cursor)
         if tag == 0:
-            asked = asked._replace(replica_directory_id=cursor.uuid_or_none())
+            partition = partition._replace(replica_directory_id=cursor.uuid_or_none())
         elif tag == 1 and version >= 18:
-            asked = asked._replace(high_watermark=cursor.int64())
+            partition = partition._replace(high_watermark=cursor.int64())
         else:
             cursor.position = stop
         _end_tag(cursor, tag, stop)
-    return asked
+    return partition
 
 
 def _read_tags(version: int, cursor: Cursor, replica_id: int) -> tuple[str | None, int, int]:
@@ -278,7 +278,9 @@ def _read_tags(version: int, cursor: Cursor, replica_id: int) -> tuple[str | Non
 
 
 def _tag(cursor: Cursor) -> tuple[int, int]:
-    """(tag, position behind its value), the value being there."""
+    """Return a tagged field's number and the position after its value. Raises `MalformedMessage` if the value
+    is cut short.
+    """
     tag = cursor.uvarint()
     size = cursor.uvarint()
     start = cursor.position
@@ -289,7 +291,7 @@ def _tag(cursor: Cursor) -> tuple[int, int]:
 
 def _end_tag(cursor: Cursor, tag: int, stop: int) -> None:
     if cursor.position != stop:
-        raise MalformedMessage(f"tagged field {tag} is not as long as it says")
+        raise MalformedMessage(f"tagged field {tag} ends at byte {cursor.position}, its size says {stop}")
 
 
 def encode_fetch_response(
@@ -302,8 +304,8 @@ def encode_fetch_response(
     throttle_ms: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[RecordsPart]:
-    """The whole response frame as parts to be sent one after the other: heads that we encode here, and
-    between them the `records` parts as they were given. Topics are keyed as the request keyed them.
+    """Return the whole response frame as parts to send in order: encoded heads and, between them, the
+    `records` parts as given. Topics have the keys of the request. `throttle_ms` in milliseconds.
     """
     return at_once(
         encode_fetch_response_in_steps(
@@ -321,7 +323,7 @@ def encode_fetch_response_in_steps(
     throttle_ms: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> Steps[list[RecordsPart]]:
-    """Do what `encode_fetch_response` does, many results at a time."""
+    """Do what `encode_fetch_response` does, in steps of `RESULTS_AT_A_TIME` partitions."""
     left = RESULTS_AT_A_TIME
     flexible = version >= 12
     out = bytearray(8)
@@ -365,7 +367,7 @@ def encode_fetch_response_in_steps(
 
 
 def records_bytes(records: Sequence[RecordsPart]) -> int:
-    """Total size of `records` parts."""
+    """Return the total size of `records` parts in bytes."""
     total = 0
     for part in records:
         total += len(part) if isinstance(part, (bytes, bytearray, memoryview)) else part.size
@@ -374,10 +376,10 @@ def records_bytes(records: Sequence[RecordsPart]) -> int:
 
 def _write_topic_key(out: bytearray, version: int, key: TopicKey) -> None:
     if version >= 13:
-        assert isinstance(key, UUID), "this version knows topics by id"
+        assert isinstance(key, UUID), "this version identifies topics by id"
         out += key.bytes
         return
-    assert isinstance(key, str), "this version knows topics by name"
+    assert isinstance(key, str), "this version identifies topics by name"
     if version == 12:
         write_compact_string(out, key)
     else:

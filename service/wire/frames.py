@@ -16,9 +16,9 @@ _SIZE = struct.Struct(">i")
 
 
 def read_frame_size(data: Buffer, position: int, max_size: int) -> int:
-    """Size in bytes of the message that follows the prefix at `position` (four bytes must be there).
+    """Return the size in bytes of the message after the prefix at `position`, which must be complete.
 
-    Raises `FrameError` when it is negative or above `max_size`.
+    Raises `FrameError` if the size is negative or above `max_size`.
     """
     size: int = _SIZE.unpack_from(data, position)[0]
     if size < 0:
@@ -29,5 +29,5 @@ def read_frame_size(data: Buffer, position: int, max_size: int) -> int:
 
 
 def frame(payload: Buffer) -> bytes:
-    """`payload` with its length in front."""
+    """Return `payload` with its length in front."""
     return _SIZE.pack(len(payload)) + payload

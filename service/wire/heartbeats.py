@@ -2,8 +2,8 @@
 
 All are tagged fields with numbers that Apache Kafka does not use: Kafka's nodes skip them (KIP-482).
 
-    request    tag 20000: FullLogDirs [uuid], directories that take no records for want of room
-               tag 20001: RestingLogDirs [uuid], those of them in which the broker does not replicate either
+    request    tag 20000: FullLogDirs [uuid], directories that refuse records because their disk is full
+               tag 20001: RestingLogDirs [uuid], full directories whose replicas do not fetch either
     response   tag 20000: MovesLeaders bool, the controller moves leaderships away from full directories
 """
 

@@ -1,8 +1,8 @@
 """The canonical messages of DescribeLogDirs: Kafka's newest, with a field of Firn's own. [P]
 
-It is a tagged field with a number that Apache Kafka does not use: Kafka's clients skip it (KIP-482).
+The field is tagged with a number that Apache Kafka does not use: Kafka's clients skip it (KIP-482).
 
-    response    of each directory, tag 20000: Refusal string, why it takes no records; empty while it does
+    response    each directory, tag 20000: Refusal string, why it refuses records; empty while it accepts them
 """
 
 # No `annotations` from the future: `schema` reads the types of these fields.

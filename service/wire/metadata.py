@@ -1,8 +1,8 @@
-"""The canonical Metadata messages: the newest version's, and what versions 8 to 10 alone can say. [P]
+"""The canonical Metadata messages: the newest version's, with the fields that only versions 8 to 10 have. [P]
 
-Those versions ask for, and carry, the operations that the client may do on the cluster (KIP-430); from
-version 11 on DescribeCluster tells them (KIP-700). In every other version the flag is false and the answer's
-field is not sent.
+Those versions request and carry the operations that the client may do on the cluster (KIP-430); from version
+11 on DescribeCluster does (KIP-700). In every other version the flag is false and the response's field is not
+sent.
 """
 
 # No `annotations` from the future: `schema` reads the types of these fields.
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 OPERATIONS_NOT_ASKED: Final = -(2**31)
-"""Authorized operations of a client that did not ask for them."""
+"""Authorized operations in the response to a request that does not include them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""OffsetCommit 6 to 10 by hand: consumers commit all the time. [P]
+"""OffsetCommit codec for versions 6 to 10, written by hand, since consumers commit all the time. [P]
 
-What is read has the fields of `offsets.OffsetCommitRequest`, as tuples; parity with the compiled codec for
-every version is a test. Older versions, which clients of today do not speak, are left to that codec.
+Requests are named tuples with the fields of `offsets.OffsetCommitRequest`. A test compares every version with
+the compiled codec, which reads older versions: current clients do not send these.
 
 Request body; compact and with tags from version 8 on::
 
@@ -48,7 +48,7 @@ _I32 = struct.Struct(">i")
 
 
 class CommitPartition(NamedTuple):
-    """One position of a request."""
+    """One partition of a request."""
 
     partition_index: int
     committed_offset: int
@@ -57,7 +57,7 @@ class CommitPartition(NamedTuple):
 
 
 class CommitTopic(NamedTuple):
-    """Of a request: the name, or the id; the other one is empty."""
+    """One topic of a request, with its name or its id; the other one is empty."""
 
     name: str
     topic_id: UUID | None
@@ -65,7 +65,7 @@ class CommitTopic(NamedTuple):
 
 
 class CommitRequest(NamedTuple):
-    """A request; versions from 5 on do not say for how long offsets are kept."""
+    """A request. Versions from 5 on have no retention time of offsets."""
 
     group_id: str
     generation_id_or_member_epoch: int
@@ -76,12 +76,12 @@ class CommitRequest(NamedTuple):
 
 
 def reader(version: int) -> Callable[[Cursor], CommitRequest] | None:
-    """What reads a version's requests; None where it is left to the compiled codec."""
+    """Return the reader of a version's requests; None if the compiled codec reads them."""
     return _READERS.get(version)
 
 
 def with_writers(codec: Codec, version: int) -> Codec:
-    """The compiled codec of a version's responses, with its writers replaced where we have them."""
+    """Return `codec`, a version's compiled response codec, with the hand-written writers where they exist."""
     if version < FIRST_BY_HAND:
         return codec
     return codec._replace(write=partial(_write, version), write_steps=partial(_write_steps, version))
@@ -121,7 +121,7 @@ def _flexible_partition(cursor: Cursor) -> CommitPartition:
     data, at = cursor.data, cursor.position
     index, offset, leader_epoch = _POSITION.unpack_from(data, at)
     at += _POSITION.size
-    # Nearly always: no metadata (the empty string's length is 1) and no tags.
+    # The usual case: empty metadata (its compact length is 1) and no tagged fields.
     if data[at : at + 2] == b"\1\0":
         cursor.position = at + 2
         return CommitPartition(index, offset, leader_epoch, "")
@@ -147,7 +147,7 @@ def _write_steps(version: int, sink: Sink, message: Any) -> Generator[None, None
 
 
 def _results(version: int, out: bytearray, message: Any) -> Generator[None, None, None]:
-    """Pauses after so many results."""
+    """Write a response, with a pause after every `_PAUSE_RESULTS` partitions."""
     flexible = version >= _FLEXIBLE
     result = (_FLEXIBLE_RESULT if flexible else _RESULT).pack
     write_name: Callable[[bytearray, str], None] = write_compact_string if flexible else write_string

@@ -1,7 +1,7 @@
-"""The canonical messages of OffsetCommit and OffsetFetch: what the newest version says, and older ones. [P]
+"""The canonical messages of OffsetCommit and OffsetFetch: fields of the newest version and of older ones. [P]
 
 Topics have names up to version 9 and ids from version 10 on: here they have both, one of them empty.
-OffsetCommit 2 to 4 say for how long an offset is kept.
+OffsetCommit 2 to 4 have a retention time of the offsets.
 """
 
 # No `annotations` from the future: `schema` reads the types of these fields.

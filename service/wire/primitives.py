@@ -1,11 +1,11 @@
 """Kafka's primitive types: `Cursor` reads them from a buffer, `write_*` functions append them to one. [P]
 
-A string has at most `MAX_STRING_BYTES`, as in Kafka's generated readers. Bytes of it that are no UTF-8 become
-U+FFFD, as Java's decoder makes them: clients take their ids from host names of any encoding.
+A string has at most `MAX_STRING_BYTES`, as in Kafka's generated readers. Bytes that are not UTF-8 become
+U+FFFD, as in Java's decoder: clients derive their ids from host names of any encoding.
 
-A length or count is compared with the bytes that are left before anything of that size is made, and one
+A length or count is compared with the bytes that are left before anything of that size is allocated, and one
 message may hold at most `MAX_ELEMENTS` array elements in all: a hostile message costs no more memory than a
-large honest one. Any negative length of something nullable is null, as in Kafka.
+large honest one. Any negative length of a nullable value is null, as in Kafka.
 Source: https://kafka.apache.org/protocol#protocol_types and KIP-482 (compact types, tagged
 fields).
 """
@@ -26,9 +26,9 @@ MAX_ELEMENTS = 1 << 18
 MAX_STRING_BYTES = (1 << 15) - 1
 MAX_TAGGED_FIELDS = 64
 PAUSE_ELEMENTS = 64
-"""After so many array elements whoever works in steps lets others go first."""
+"""Array elements between two pauses of a reader or writer that works in steps."""
 SHARED_BYTES = 512
-"""Bytes that are cheaper to copy than to be a part of their own."""
+"""Shortest encoded element that becomes a part of its own; shorter ones are cheaper to copy."""
 ZERO_UUID = UUID(int=0)
 
 _I8 = struct.Struct(">b")
@@ -44,9 +44,9 @@ uuid_from_bytes: Callable[[bytes], UUID] = lru_cache(maxsize=4096)(lambda raw: U
 
 
 def _replaced(error: UnicodeError) -> tuple[str, int]:
-    """The replacement for bytes that are no UTF-8, and where to go on, as Java's decoder has it.
+    """Return the replacement of bytes that are not UTF-8 and the position after them, as in Java's decoder.
 
-    Python's handler "replace" differs where a surrogate is encoded: that makes three of it, Java one.
+    Python's handler "replace" differs for an encoded surrogate: it writes three U+FFFD, Java one.
     """
     assert isinstance(error, UnicodeDecodeError)
     data, start = error.object, error.start
@@ -60,7 +60,7 @@ codecs.register_error("firn.java", _replaced)
 
 
 def text_of(data: Buffer) -> str:
-    """The text of UTF-8 as Java decodes it: what is no UTF-8 becomes U+FFFD, and nothing is refused.
+    """Decode UTF-8 as Java does: bytes that are not UTF-8 become U+FFFD, and none raise.
 
     >>> text_of(b"caf\\xe9")
     'caf\ufffd'
@@ -73,11 +73,13 @@ def _malformed(what: str) -> NoReturn:
 
 
 class ManyElements(Exception):
-    """The message has more array elements than its reader wants to read at once."""
+    """The message has more array elements than its reader accepts in one go: decode it in steps."""
 
 
 class Sink:
-    """Where a message is written in steps: `out` grows, and bytes that exist already go out as they are."""
+    """Buffers of a message that is written in steps: `out` grows; long bytes that exist already become parts
+    of their own, without a copy.
+    """
 
     __slots__ = ("_unpaused", "out", "parts")
 
@@ -87,7 +89,7 @@ class Sink:
         self._unpaused = 0
 
     def share(self, data: bytes) -> None:
-        """Write `data`; where they are many they are not copied."""
+        """Write `data`: a copy if it is shorter than `SHARED_BYTES`, else as a part of its own."""
         if len(data) < SHARED_BYTES:
             self.out += data
             return
@@ -95,7 +97,7 @@ class Sink:
         self.parts += (data, self.out)
 
     def is_pause(self) -> bool:
-        """Counts an element that was written; True when others should go first."""
+        """Count a written element; return whether it is time for a pause."""
         self._unpaused += 1
         if self._unpaused < PAUSE_ELEMENTS:
             return False
@@ -104,14 +106,14 @@ class Sink:
 
 
 class Encoded(bytes):
-    """An array element that was encoded before, and stands in a message in place of its object."""
+    """An array element that is encoded already, in place of the object in a message."""
 
 
 class Cursor:
-    """A reading position in `data`. Methods return the value and move on; they raise `MalformedMessage` and
-    `struct.error` (too short); whoever parses a whole message turns the latter into the former.
+    """A reading position in `data`. Methods return the value and move on. They raise `MalformedMessage`, or
+    `struct.error` if `data` is too short; parsers of whole messages convert the latter to the former.
 
-    With `most_elements` they raise `ManyElements` before an array that exceeds them.
+    With `most_elements` they raise `ManyElements` before an array that exceeds it.
     """
 
     __slots__ = ("data", "elements_left", "end", "most_elements", "position", "unpaused")
@@ -163,7 +165,7 @@ class Cursor:
         return self.int8() != 0
 
     def uvarint(self) -> int:
-        """Unsigned varint of at most five bytes (Kafka ``ByteUtils.readUnsignedVarint``)."""
+        """Read an unsigned varint of at most five bytes (Kafka ``ByteUtils.readUnsignedVarint``)."""
         position = self.position
         if position >= self.end:
             _malformed("message is too short")
@@ -187,16 +189,16 @@ class Cursor:
         return uuid_from_bytes(bytes(self.take(16)))
 
     def uuid_or_none(self) -> UUID | None:
-        """The zero UUID is kio's None."""
+        """Read a UUID; zero becomes None, as in kio."""
         value = self.uuid()
         return None if value == ZERO_UUID else value
 
     def take(self, size: int) -> Buffer:
-        """The next `size` bytes: a slice of `data`, so a view where `data` is one."""
+        """Read `size` bytes as a slice of `data`, so as a view if `data` is one."""
         start = self.position
         stop = start + size
         if size < 0 or stop > self.end:
-            _malformed(f"{size} bytes wanted, {self.end - start} left")
+            _malformed(f"field of {size} bytes, {self.end - start} left")
         self.position = stop
         return self.data[start:stop]
 
@@ -234,7 +236,9 @@ class Cursor:
         return self.take(self.uvarint() - 1)
 
     def bound(self, count: int, min_element_bytes: int = 1) -> int:
-        """`count` array elements are to be read: raise unless they can be there."""
+        """Return `count`, the length of an array to read. Raise if the bytes that are left cannot hold it, or
+        the message exceeds its number of elements.
+        """
         if count < 0:
             _malformed(f"array of {count} elements")
         if count * min_element_bytes > self.end - self.position:
@@ -247,7 +251,7 @@ class Cursor:
         return count
 
     def is_pause(self) -> bool:
-        """Counts an element that was read in steps; True when others should go first."""
+        """Count an element that was read in steps; return whether it is time for a pause."""
         self.unpaused += 1
         if self.unpaused < PAUSE_ELEMENTS:
             return False
@@ -255,13 +259,11 @@ class Cursor:
         return True
 
     def count(self, compact: bool, min_element_bytes: int = 1) -> int:
-        """Length of a non-null array, bounded."""
+        """Read the length of a non-null array and check it (`bound`)."""
         return self.bound(self.uvarint() - 1 if compact else self.int32(), min_element_bytes)
 
     def skip_tagged_fields(self) -> None:
-        """Step over a tagged-field section; what is in it comes from a newer peer and is ignored, as Kafka
-        does.
-        """
+        """Skip a tagged-field section, as Kafka does: its fields come from a newer peer."""
         position = self.position
         if position < self.end and self.data[position] == 0:
             self.position = position + 1
@@ -271,8 +273,7 @@ class Cursor:
             self.take(self.uvarint())
 
     def tagged_fields(self) -> int:
-        """Return how many fields a tagged-field section holds; schemas have a handful. Each counts as an
-        element."""
+        """Read the number of fields of a tagged-field section. Each counts as an array element."""
         count = self.uvarint()
         if count > MAX_TAGGED_FIELDS:
             _malformed(f"{count} tagged fields in one struct")
@@ -288,7 +289,7 @@ def write_uvarint(out: bytearray, value: int) -> None:
 
 
 def write_count(out: bytearray, count: int, flexible: bool) -> None:
-    """The size of an array or of bytes, as `Cursor.count` reads it."""
+    """Write the length of an array or of bytes, as `Cursor.count` reads it."""
     if flexible:
         write_uvarint(out, count + 1)
     else:
@@ -296,7 +297,7 @@ def write_count(out: bytearray, count: int, flexible: bool) -> None:
 
 
 def uvarint(value: int) -> bytes:
-    """`value` as an unsigned varint."""
+    """Return `value` as an unsigned varint."""
     if value < 0x80:
         return _ONE_BYTE[value]
     out = bytearray()
@@ -358,7 +359,7 @@ def write_nullable_compact_bytes(out: bytearray, value: Buffer | None) -> None:
 
 
 def packer(layout: struct.Struct) -> Callable[[bytearray, int | float], None]:
-    """A writer for one fixed-width type."""
+    """Return a writer of one fixed-width type."""
     pack = layout.pack
 
     def write(out: bytearray, value: int | float) -> None:

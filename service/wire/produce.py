@@ -1,7 +1,7 @@
-"""Produce, by hand: a request becomes slices of the frame that it came in, nothing is copied. [P]
+"""Produce codec, written by hand: a parsed request has slices of its frame, without a copy. [P]
 
-Versions 3-13: 3-8 plain, 9+ flexible; 3-12 know topics by name, 13 by id. Parity with kio for every version
-is a test.
+Versions 3-13: 3-8 plain, 9+ flexible; 3-12 identify topics by name, 13 by id. A test compares every version
+with kio.
 
 Request body::
 
@@ -35,17 +35,15 @@ from service.wire.primitives import (
 
 RESULTS_AT_A_TIME: Final = 100
 TopicKey = str | UUID
-"""How a request names a topic: by name (Produce <= 12, Fetch <= 12) or by id. The zero UUID is
-`UUID(int=0)`.
-"""
+"""Topic of a request: its name (Produce <= 12, Fetch <= 12) or its id. The zero UUID is `UUID(int=0)`."""
 
 
 ProducedTopic = tuple[TopicKey, list[tuple[int, Buffer | None]]]
 
 
 class ProduceRequestView(NamedTuple):
-    """A produce request; `records` are slices of the frame, writable when the frame is, None where the wire
-    said null.
+    """A produce request. The records of a partition are a slice of the frame, writable if the frame is, or
+    None for null.
     """
 
     transactional_id: str | None
@@ -55,8 +53,8 @@ class ProduceRequestView(NamedTuple):
 
 
 class ProducePartitionResult(NamedTuple):
-    """One partition's answer. `record_errors` are (index of the record in its batch, message) pairs (version
-    8+), `current_leader` is (broker id, leader epoch) and tells the client where to go instead (version
+    """One partition of a response. `record_errors` are (index of the record in its batch, message) pairs
+    (version 8+). `current_leader` is (broker id, leader epoch) of the broker to send to instead (version
     10+).
     """
 
@@ -90,9 +88,9 @@ _I32 = struct.Struct(">i")
 def parse_produce(
     version: int, frame: Buffer, position: int = 0, most_elements: int = MAX_ELEMENTS
 ) -> ProduceRequestView:
-    """The request whose body starts at `position` of `frame`.
+    """Return the request whose body starts at `position` of `frame`.
 
-    Raises `MalformedMessage`, and `ManyElements` where it has more than `most_elements` array elements.
+    Raises `MalformedMessage`, and `ManyElements` if it has more than `most_elements` array elements.
     """
     cursor = Cursor(frame, position, most_elements)
     try:
@@ -145,7 +143,7 @@ def _flexible_partition(cursor: Cursor) -> tuple[int, Buffer | None]:
 def parse_produce_steps(
     version: int, frame: Buffer, position: int = 0
 ) -> Generator[None, None, ProduceRequestView]:
-    """Do what `parse_produce` does, pausing now and then."""
+    """Do what `parse_produce` does, with a pause after every `PAUSE_ELEMENTS` elements."""
     cursor = Cursor(frame, position)
     flexible, by_id = version >= 9, version >= 13
     partition = _flexible_partition if flexible else _plain_partition
@@ -182,7 +180,7 @@ def encode_produce_response(
     throttle_ms: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> bytearray:
-    """The whole response frame, size included. Topics are keyed as the request keyed them."""
+    """Return the whole response frame, size included. Topics have the keys of the request."""
     out = bytearray(8)
     if version >= 9:
         _write_flexible(out, version, topics, throttle_ms, endpoints)
@@ -199,7 +197,7 @@ def encode_produce_response_in_steps(
     throttle_ms: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> Steps[bytearray]:
-    """Do what `encode_produce_response` does, many results at a time."""
+    """Do what `encode_produce_response` does, in steps of `RESULTS_AT_A_TIME` partitions."""
     out = bytearray(8)
     flexible = version >= 9
     if flexible:
@@ -316,13 +314,13 @@ def _write_errors(out: bytearray, errors: Sequence[tuple[int, str | None]], mess
 
 
 def write_leader_tag(out: bytearray, tag: int, leader: tuple[int, int]) -> None:
-    """A tagged-field section that holds only LeaderIdAndEpoch (KIP-951)."""
+    """Write a tagged-field section that holds only LeaderIdAndEpoch (KIP-951)."""
     out += bytes((1, tag, 9))
     out += struct.pack(">iib", leader[0], leader[1], 0)
 
 
 def write_endpoints_tag(out: bytearray, endpoints: Sequence[NodeEndpoint]) -> None:
-    """A tagged-field section that holds only NodeEndpoints as tag 0 (KIP-951)."""
+    """Write a tagged-field section that holds only NodeEndpoints, with tag 0 (KIP-951)."""
     body = bytearray(uvarint(len(endpoints) + 1))
     for node_id, host, port, rack in endpoints:
         body += _I32.pack(node_id)
@@ -336,10 +334,10 @@ def write_endpoints_tag(out: bytearray, endpoints: Sequence[NodeEndpoint]) -> No
 
 
 def _name(key: TopicKey) -> str:
-    assert isinstance(key, str), "this version knows topics by name"
+    assert isinstance(key, str), "this version identifies topics by name"
     return key
 
 
 def _id(key: TopicKey) -> bytes:
-    assert isinstance(key, UUID), "this version knows topics by id"
+    assert isinstance(key, UUID), "this version identifies topics by id"
     return key.bytes

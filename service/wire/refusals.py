@@ -1,7 +1,7 @@
-"""One error as the answer to a whole request of an API that brokers forward, in the request's own shape. [P]
+"""Error responses to whole requests of the APIs that brokers forward. [P]
 
-Source: ``getErrorResponse`` of Kafka's request classes: what names topics, resources or partitions hears it
-for each of them (`refused_arrays`).
+Source: ``getErrorResponse`` of Kafka's request classes. A response to a request that names topics, resources
+or partitions has the error for each of them (`refused_arrays`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from service.wire.api import APIS, response_module
 
 
 def refusal(api_key: int, request: Any, code: ErrorCode, message: str | None = None) -> Any:
-    """The canonical response to the canonical `request` that says `code` wherever it has a place for it."""
+    """Return the canonical response to the canonical `request` with `code` in each of its error fields."""
     api, module = APIS[api_key], response_module(api_key)
     response = getattr(module, f"{api.name}Response")
     error = {"error_code": code, "error_message": message}

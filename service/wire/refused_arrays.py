@@ -1,7 +1,7 @@
-"""Arrays of refused answers: each topic, resource or partition that was asked for, with the error. [P]
+"""Arrays of error responses: each topic, resource or partition of the request, with the error. [P]
 
-Rows of `apis.APIS` name them; `refusals.refusal` makes the whole answer. Source: ``getErrorResponse`` of
-Kafka's request classes.
+Rows of `apis.APIS` name the functions; `refusals.refusal` makes the whole response. Source:
+``getErrorResponse`` of Kafka's request classes.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def reassigned_partitions(module: Any, request: Any, error: dict[str, Any]) -> d
 
 
 def listed_reassignments(module: Any, request: Any, error: dict[str, Any]) -> dict[str, Any]:
-    """Return what was asked for, of which nothing is known: the error stands above."""
+    """Return the requested partitions without reassignments: the error is in the response's own field."""
     topics = [
         module.OngoingTopicReassignment(
             name=one.name,

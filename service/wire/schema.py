@@ -1,10 +1,10 @@
 """Codecs compiled from kio's dataclasses: the bytes of one version to and from the canonical message. [P]
 
-kio holds one frozen dataclass per message and version, generated from Kafka's schemas. A `Decoder` reads the
-bytes of version *v* straight into the canonical class (the newest version's), field by field name: what *v*
-lacks gets the canonical default, what the canonical class lacks is dropped. An `Encoder` goes the other way.
-We do not use kio's own reader on a peer's bytes: it allocates by the claimed array length, and refuses
-tagged fields that it does not know.
+kio has one frozen dataclass per message and version, generated from Kafka's schemas. A `Decoder` reads the
+bytes of version *v* into the canonical class (the newest version's) by field name: fields that *v* lacks get
+the canonical default, fields that the canonical class lacks are dropped. An `Encoder` does the opposite.
+kio's own reader is not used on a peer's bytes: it allocates by the claimed array length, and refuses unknown
+tagged fields.
 
 As in kio, a zero UUID is None and a duration a ``timedelta``. Encoders also take plain milliseconds for
 durations and datetimes, and integers for error codes.
@@ -39,7 +39,7 @@ from service.wire.primitives import Cursor, Encoded, Sink
 Decoder = Callable[[Cursor], Any]
 Encoder = Callable[[bytearray, Any], None]
 Steps = Generator[None, None, Any]
-"""Work that pauses now and then, so that others can go first; returns what it made."""
+"""Work with pauses, in which other requests may run; returns its result."""
 ReadSteps = Callable[[Cursor], Steps]
 WriteSteps = Callable[[Sink, Any], Steps]
 
@@ -60,7 +60,7 @@ def _read_timedelta_i32(cursor: Cursor) -> timedelta:
 
 
 def _read_timedelta_i64(cursor: Cursor) -> timedelta:
-    """What is beyond two million years is that."""
+    """Read a duration; beyond ``timedelta``'s range of 2.7 million years it becomes the limit."""
     value = cursor.int64()
     try:
         return timedelta(milliseconds=value)
@@ -93,13 +93,13 @@ def _write_datetime(out: bytearray, value: datetime | int | None) -> None:
 
 
 def millis(duration: timedelta | int) -> int:
-    """A canonical message's duration in milliseconds."""
+    """Return a canonical message's duration in milliseconds."""
     return duration // _MS if isinstance(duration, timedelta) else duration
 
 
 class _Type(NamedTuple):
-    """One wire type: how it is read, written, its fewest bytes and Kafka's default where the schema names
-    none. What holds arrays can be read and written in steps, too.
+    """One wire type: its reader, writer, fewest bytes, and Kafka's default if the schema names none. Types
+    that hold arrays have a reader and a writer in steps, too.
     """
 
     read: Decoder
@@ -174,7 +174,7 @@ def _array(element: _Type, compact: bool, nullable: bool) -> _Type:
     def write_count(out: bytearray, value: Any) -> None:
         if value is None:
             if not nullable:
-                raise TypeError("null for an array that is not nullable")
+                raise TypeError("an array that is not nullable is null")
             count = -1
         else:
             count = len(value)
@@ -207,7 +207,7 @@ def _array(element: _Type, compact: bool, nullable: bool) -> _Type:
 
 
 def _nullable_struct(entity: _Type) -> _Type:
-    """A struct behind a presence byte (KIP-893)."""
+    """Return the type of a struct after a presence byte (KIP-893)."""
 
     def read(cursor: Cursor) -> Any:
         return None if cursor.int8() < 0 else entity.read(cursor)
@@ -235,8 +235,8 @@ def _nullable_struct(entity: _Type) -> _Type:
 
 
 def _default(field: Field[Any]) -> object:
-    """The canonical value of a field that a version lacks: the schema's default, else Kafka's for the
-    type.
+    """Return the canonical value of a field that a version lacks: the schema's default, else Kafka's default
+    for the type.
     """
     if field.default is not MISSING:
         return cast("object", field.default)
@@ -253,8 +253,8 @@ def _all_defaults(entity: type[Any]) -> object:
 
 
 def _field_type(field: Field[Any], canonical: Field[Any] | None, flexible: bool) -> _Type:
-    """Wire type of `field` of the version, whose values live in `canonical` (itself when the field is
-    dropped).
+    """Return the wire type of the version's `field`. `canonical` is the canonical class's field, None if it
+    has none.
     """
     kind = classify_field(field)
     nullable = is_optional(field)
@@ -272,8 +272,8 @@ def _field_type(field: Field[Any], canonical: Field[Any] | None, flexible: bool)
 
 
 class _Plan(NamedTuple):
-    """How one struct lies in one version's bytes: `name` is None for a field that the canonical class
-    lacks.
+    """Layout of one struct in one version's bytes, as (name, type, default) of each field. The name is None
+    if the canonical class lacks the field.
     """
 
     plain: list[tuple[str | None, _Type, object]]
@@ -286,10 +286,10 @@ def _plan(version: type[Any], canonical: type[Any]) -> _Plan:
     known = {field.name: field for field in fields(canonical)}
     flexible = bool(version.__flexible__)
     plan = _Plan([], {}, {}, flexible)
-    seen = set()
+    carried = set()
     for field in fields(version):
         target = known.get(field.name)
-        seen.add(field.name)
+        carried.add(field.name)
         entry = (
             None if target is None else field.name,
             _field_type(field, target, flexible),
@@ -300,7 +300,7 @@ def _plan(version: type[Any], canonical: type[Any]) -> _Plan:
             plan.plain.append(entry)
         else:
             plan.tagged[tag] = entry
-    plan.absent.update({name: _default(field) for name, field in known.items() if name not in seen})
+    plan.absent.update({name: _default(field) for name, field in known.items() if name not in carried})
     return plan
 
 
@@ -322,7 +322,7 @@ def _read_tagged(cursor: Cursor, plan: _Plan, values: dict[str, Any]) -> None:
 
 
 def _read_tagged_steps(cursor: Cursor, plan: _Plan, values: dict[str, Any]) -> Steps:
-    """Do what `_read_tagged` does, where a tagged field may hold arrays."""
+    """Do what `_read_tagged` does, in steps: a tagged field may hold arrays."""
     for _ in range(cursor.tagged_fields()):
         tag = cursor.uvarint()
         size = cursor.uvarint()
@@ -358,7 +358,7 @@ def _write_tagged(out: bytearray, plan: _Plan, message: Any) -> None:
 
 
 def _write_tagged_steps(sink: Sink, plan: _Plan, message: Any) -> Steps:
-    """Do what `_write_tagged` does, where a tagged field may hold arrays."""
+    """Do what `_write_tagged` does, in steps: a tagged field may hold arrays."""
     written = bytearray()
     count = 0
     for tag in sorted(plan.tagged):
@@ -431,7 +431,7 @@ def _entity(version: type[Any], canonical: type[Any]) -> _Type:
 
 
 class Codec(NamedTuple):
-    """How one message is read and written: at once and, where it holds arrays, in steps."""
+    """Reader and writer of one message and, if it holds arrays, those that work in steps."""
 
     read: Decoder
     write: Encoder
@@ -440,8 +440,8 @@ class Codec(NamedTuple):
 
 
 def compile_codec(version: type[Any], canonical: type[Any]) -> tuple[Decoder, Encoder]:
-    """Reader and writer of `version`'s bytes in terms of `canonical` objects. Costs about a millisecond:
-    cache it.
+    """Return reader and writer of `version`'s bytes as `canonical` objects. Compiling costs about a
+    millisecond: cache the result.
     """
     codec = compile_steps(version, canonical)
     return codec.read, codec.write
@@ -454,9 +454,9 @@ def compile_steps(version: type[Any], canonical: type[Any]) -> Codec:
 
 
 def element_encoder(version: type[Any], canonical: type[Any], path: Sequence[str]) -> Encoder:
-    """Writer of one element of an array of the message, whose bytes may be kept (`Encoded`).
+    """Return a writer of one element of an array of the message, for bytes to reuse (`Encoded`).
 
-    `path`: names of arrays, each in an element of the one before.
+    `path`: names of nested arrays, outermost first.
     """
     for name in path:
         kind = classify_field({field.name: field for field in fields(version)}[name])
@@ -471,9 +471,10 @@ _DROPPED: Final[dict[tuple[type[Any], type[Any]], Mapping[str, object]]] = {}
 
 
 def dropped_fields(version: type[Any], canonical: type[Any]) -> Mapping[str, object]:
-    """Top-level canonical fields that `version` cannot carry, with the defaults they must then have.
+    """Return the top-level canonical fields that `version` cannot carry, with their defaults: the values that
+    a message of `version` must have.
 
-    Found once: it is asked with every request that a node sends to another.
+    The result is cached, since each request that a node sends needs it.
     """
     found = _DROPPED.get((version, canonical))
     if found is None:

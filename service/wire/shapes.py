@@ -1,9 +1,9 @@
-"""Where versions of a message differ in structure, not in fields alone: old shapes and canonical ones. [P]
+"""Conversions between versions of a message that differ in structure, not only in fields. [P]
 
-What is here is named in rows of `apis.APIS`. A request of an own shape is read as its version has it and
-upgraded; a response is downgraded to its version's own classes before it is written.
+Rows of `apis.APIS` name the functions. A request whose version has a shape of its own is decoded into that
+version's class and upgraded; a response is downgraded to its version's class before it is encoded.
 
-    Metadata 0            no topics: all; later versions say that with null
+    Metadata 0            no topics: all; 1-13: null
     DeleteTopics 1-5      names; 6: names or ids
     ApiVersions 0-3       without features whose lowest version is 0 (KAFKA-17492)
     FindCoordinator 0-3   one key; 4-6: keys (KIP-699)
@@ -39,31 +39,31 @@ def _kio(package: str, version: int, kind: str) -> Any:
 
 
 def _offsets() -> Any:
-    """The canonical messages of OffsetFetch, loaded at their first use."""
+    """Return the module of OffsetFetch's canonical messages, loaded at first use."""
     return import_module("service.wire.offsets")
 
 
 # Metadata
 
 
-def all_topics_is_null(message: Any, version: int) -> Any:
+def upgrade_metadata(message: Any, version: int) -> Any:
     if version > 0 or message.topics:
         return message
     return replace(message, topics=None)
 
 
-def all_topics_is_empty(message: Any, version: int) -> Any:
+def downgrade_metadata(message: Any, version: int) -> Any:
     if version > 0:
         return message
     if message.topics == ():
-        raise ValueError("Metadata version 0 cannot ask for no topics")
+        raise ValueError("Metadata version 0 cannot request no topics: it reads them as all")
     return replace(message, topics=message.topics or ())
 
 
 # DeleteTopics
 
 
-def topics_of_names(message: Any, version: int) -> Any:
+def upgrade_delete_topics(message: Any, version: int) -> Any:
     if version >= DELETE_TOPICS_BY_ID:
         return message
     module = _kio("delete_topics", DELETE_TOPICS_BY_ID, "request")
@@ -73,12 +73,12 @@ def topics_of_names(message: Any, version: int) -> Any:
     )
 
 
-def names_of_topics(message: Any, version: int) -> Any:
+def downgrade_delete_topics(message: Any, version: int) -> Any:
     if version >= DELETE_TOPICS_BY_ID:
         return message
     names = tuple(topic.name for topic in message.topics)
     if None in names:
-        raise ValueError(f"DeleteTopics version {version} knows topics by name only")
+        raise ValueError(f"DeleteTopics version {version} identifies topics by name only")
     module = _kio("delete_topics", version, "request")
     return module.DeleteTopicsRequest(topic_names=names, timeout=message.timeout)
 
@@ -86,7 +86,7 @@ def names_of_topics(message: Any, version: int) -> Any:
 # ApiVersions
 
 
-def features_above_zero(message: Any, version: int) -> Any:
+def downgrade_api_versions_response(message: Any, version: int) -> Any:
     if version >= 4 or not message.supported_features:
         return message
     return replace(
@@ -97,7 +97,7 @@ def features_above_zero(message: Any, version: int) -> Any:
 # FindCoordinator
 
 
-def keys_of_key(message: Any, version: int) -> Any:
+def upgrade_find_coordinator(message: Any, version: int) -> Any:
     if version >= FIND_COORDINATORS:
         return message
     module = _kio("find_coordinator", 6, "request")
@@ -106,17 +106,17 @@ def keys_of_key(message: Any, version: int) -> Any:
     )
 
 
-def key_of_keys(message: Any, version: int) -> Any:
+def downgrade_find_coordinator(message: Any, version: int) -> Any:
     if version >= FIND_COORDINATORS:
         return message
     if len(message.coordinator_keys) != 1 or (version == 0 and message.key_type):
-        raise ValueError(f"FindCoordinator version {version} asks for one coordinator, of a group before 1")
+        raise ValueError(f"FindCoordinator version {version} has one key, in version 0 a group's")
     more = {"key_type": message.key_type} if version else {}
     module = _kio("find_coordinator", version, "request")
     return module.FindCoordinatorRequest(key=message.coordinator_keys[0], **more)
 
 
-def coordinator_of_coordinators(message: Any, version: int) -> Any:
+def downgrade_find_coordinator_response(message: Any, version: int) -> Any:
     if version >= FIND_COORDINATORS:
         return message
     [one] = message.coordinators
@@ -127,8 +127,8 @@ def coordinator_of_coordinators(message: Any, version: int) -> Any:
     )
 
 
-def coordinators_of_coordinator(message: Any, version: int) -> Any:
-    """The key is not in the answer."""
+def upgrade_find_coordinator_response(message: Any, version: int) -> Any:
+    """Upgrade a response with one coordinator. Its key is empty: such a response lacks it."""
     if version >= FIND_COORDINATORS:
         return message
     module = _kio("find_coordinator", 6, "response")
@@ -148,7 +148,7 @@ def coordinators_of_coordinator(message: Any, version: int) -> Any:
 # OffsetFetch
 
 
-def groups_of_group(message: Any, version: int) -> Any:
+def upgrade_offset_fetch(message: Any, version: int) -> Any:
     if version >= FETCH_GROUPS:
         return message
     topics = None
@@ -163,14 +163,14 @@ def groups_of_group(message: Any, version: int) -> Any:
     )
 
 
-def group_of_groups(message: Any, version: int) -> Any:
+def downgrade_offset_fetch(message: Any, version: int) -> Any:
     if version >= FETCH_GROUPS:
         return message
     if len(message.groups) != 1:
-        raise ValueError(f"OffsetFetch version {version} asks for one group")
+        raise ValueError(f"OffsetFetch version {version} has one group")
     [group] = message.groups
     if version < 2 and group.topics is None:
-        raise ValueError("OffsetFetch version 1 cannot ask for all topics")
+        raise ValueError("OffsetFetch version 1 cannot request all topics")
     module = _kio("offset_fetch", version, "request")
     topics = None
     if group.topics is not None:
@@ -182,7 +182,7 @@ def group_of_groups(message: Any, version: int) -> Any:
     return module.OffsetFetchRequest(group_id=group.group_id, topics=topics, **more)
 
 
-def fetched_of_groups(message: Any, version: int) -> Any:
+def downgrade_offset_fetch_response(message: Any, version: int) -> Any:
     if version >= FETCH_GROUPS:
         return message
     [group] = message.groups
@@ -214,8 +214,8 @@ def fetched_of_groups(message: Any, version: int) -> Any:
     )
 
 
-def groups_of_fetched(message: Any, version: int) -> Any:
-    """The group's id is not in the answer."""
+def upgrade_offset_fetch_response(message: Any, version: int) -> Any:
+    """Upgrade a response with one group. Its group id is empty: such a response lacks it."""
     if version >= FETCH_GROUPS:
         return message
     partition = _kio("offset_fetch", 10, "response").OffsetFetchResponsePartitions
@@ -249,7 +249,7 @@ def groups_of_fetched(message: Any, version: int) -> Any:
 # LeaveGroup
 
 
-def members_of_member(message: Any, version: int) -> Any:
+def upgrade_leave_group(message: Any, version: int) -> Any:
     if version >= LEAVE_MEMBERS:
         return message
     module = _kio("leave_group", 5, "request")
@@ -258,17 +258,17 @@ def members_of_member(message: Any, version: int) -> Any:
     )
 
 
-def member_of_members(message: Any, version: int) -> Any:
+def downgrade_leave_group(message: Any, version: int) -> Any:
     if version >= LEAVE_MEMBERS:
         return message
     if len(message.members) != 1 or message.members[0].group_instance_id is not None:
-        raise ValueError(f"LeaveGroup version {version} names one member, by its id")
+        raise ValueError(f"LeaveGroup version {version} has one member, by its member id")
     module = _kio("leave_group", version, "request")
     return module.LeaveGroupRequest(group_id=message.group_id, member_id=message.members[0].member_id)
 
 
-def left_of_members(message: Any, version: int) -> Any:
-    """One error stands for the request's and for the one member's."""
+def downgrade_leave_group_response(message: Any, version: int) -> Any:
+    """Downgrade a response. Its one error is the request's or, if that is none, the first member's."""
     if version >= LEAVE_MEMBERS:
         return message
     error = message.error_code
@@ -278,7 +278,7 @@ def left_of_members(message: Any, version: int) -> Any:
     return _kio("leave_group", version, "response").LeaveGroupResponse(error_code=error, **more)
 
 
-def members_of_left(message: Any, version: int) -> Any:
+def upgrade_leave_group_response(message: Any, version: int) -> Any:
     if version >= LEAVE_MEMBERS:
         return message
     return _kio("leave_group", 5, "response").LeaveGroupResponse(
@@ -291,7 +291,7 @@ def members_of_left(message: Any, version: int) -> Any:
 # JoinGroup
 
 
-def no_protocol_is_empty(message: Any, version: int) -> Any:
+def downgrade_join_group_response(message: Any, version: int) -> Any:
     if version >= _NULL_PROTOCOL or message.protocol_name is not None:
         return message
     if isinstance(message, tuple):
@@ -302,7 +302,7 @@ def no_protocol_is_empty(message: Any, version: int) -> Any:
 # EndQuorumEpoch
 
 
-def candidates_of_successors(message: Any, version: int) -> Any:
+def upgrade_end_quorum_epoch(message: Any, version: int) -> Any:
     if version >= CANDIDATES:
         return message
     module = _kio("end_quorum_epoch", 1, "request")
@@ -325,8 +325,8 @@ def candidates_of_successors(message: Any, version: int) -> Any:
     )
 
 
-def successors_of_candidates(message: Any, version: int) -> Any:
-    """Directory ids and endpoints may be lost on an older peer, as the schema says."""
+def downgrade_end_quorum_epoch(message: Any, version: int) -> Any:
+    """Downgrade a request. It loses directory ids and endpoints, which the schema marks ignorable."""
     if version >= CANDIDATES:
         return message
     module = _kio("end_quorum_epoch", version, "request")
@@ -357,8 +357,8 @@ def _topics(module: Any, message: Any, partition: Callable[[Any], Any]) -> tuple
 # AlterPartition
 
 
-def isr_with_epochs(message: Any, version: int) -> Any:
-    """Without an epoch a broker's is not compared (-1)."""
+def upgrade_alter_partition(message: Any, version: int) -> Any:
+    """Upgrade a request. The brokers of its ISR get epoch -1, which the controller does not compare."""
     if version >= ISR_EPOCHS:
         return message
     module = _kio("alter_partition", 3, "request")
@@ -371,7 +371,7 @@ def isr_with_epochs(message: Any, version: int) -> Any:
     )
 
 
-def isr_without_epochs(message: Any, version: int) -> Any:
+def downgrade_alter_partition(message: Any, version: int) -> Any:
     if version >= ISR_EPOCHS:
         return message
     module = _kio("alter_partition", version, "request")

@@ -21,7 +21,7 @@ from service.base import turn_queues
 from service.base.disk import SystemDisk
 from service.base.slices import Slice
 from service.records.decode import iter_records
-from service.serving.fetch_read import Pass
+from service.serving.fetch_read import FetchRead
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
 from tests.support.processes import wait_until
@@ -307,13 +307,13 @@ def test_a_fetch_of_a_session_looks_at_what_changed_however_many_partitions_it_h
     session = Session(talk, {(topic_id, index): 0 for index in range(count)})
     assert len(session.fetch()) == count
     looks: list[int] = []
-    look = Pass.look
+    look = FetchRead.read_partition
 
-    def counted(self: Pass, topic: Any, asked: Any, **how: Any) -> Any:
+    def counted(self: FetchRead, topic: Any, asked: Any, **how: Any) -> Any:
         looks.append(asked.partition)
         return look(self, topic, asked, **how)
 
-    monkeypatch.setattr(Pass, "look", counted)
+    monkeypatch.setattr(FetchRead, "read_partition", counted)
     for index in range(0, count, count // 6):
         talk.produce(topic_id, [b"one"], DAY, index)
         assert list(session.fetch()) == [(topic_id, index)]

@@ -14,7 +14,7 @@ from service.base import slices
 from service.base.clock import SystemClock
 from service.client.blocking_client import BlockingClient
 from service.records.builder import build_batch
-from service.serving.decode_budget import DecodedMemory
+from service.serving.decode_budget import DecodeBudget
 from service.wire.api import APIS, ApiKey, encode_request, request_module
 from tests.node.conftest import NodeThread, Talk
 from tests.support.processes import wait_until
@@ -46,13 +46,13 @@ def open_at(node: NodeThread) -> int:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Each request that was let in: how much was in use then, and how many waited."""
     found: list[tuple[int, int]] = []
-    let_in = DecodedMemory._let_in
+    let_in = DecodeBudget._admit
 
-    def told(memory: DecodedMemory, context: object, weight: int) -> None:
+    def told(memory: DecodeBudget, context: object, weight: int) -> None:
         let_in(memory, context, weight)  # type: ignore[arg-type]
         found.append((memory.in_use, memory.waiting))
 
-    monkeypatch.setattr(DecodedMemory, "_let_in", told)
+    monkeypatch.setattr(DecodeBudget, "_admit", told)
     monkeypatch.setattr("service.serving.decode_budget.ROOM_BYTES", ROOM)
     return found
 

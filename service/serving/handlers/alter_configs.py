@@ -1,6 +1,6 @@
-"""AlterConfigs (KIP-133): all settings of a resource are replaced by those that are given.
+"""AlterConfigs (KIP-133): replaces all settings of each resource.
 
-Clients before IncrementalAlterConfigs have nothing else.
+Clients older than IncrementalAlterConfigs have no other API.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from service.serving.request_host import NO_THROTTLE
 async def handle(
     broker: AdminHost, context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
-    """Change each resource wholly or not at all; the changes hold on this node once the answer is there."""
+    """Make all changes of a resource or none. They are in effect on this node before the response is sent."""
 
     async def alter() -> Sequence[AlterResourceResult]:
         return await broker.config_admin.alter_configs(
-            await each_in_slices(_asked, request.resources),
+            await each_in_slices(_parse, request.resources, RESOURCE_US, configs_us),
             validate_only=request.validate_only,
             via_broker=broker.config.node_id,
         )
@@ -41,7 +41,7 @@ async def handle(
     )
 
 
-def _asked(one: AlterConfigsResource) -> AlterResource:
+def _parse(one: AlterConfigsResource) -> AlterResource:
     changes = tuple(AlterConfig(c.name, ConfigOperation.SET, c.value) for c in one.configs)
     return AlterResource(one.resource_type, one.resource_name, changes)
 

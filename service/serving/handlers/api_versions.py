@@ -1,4 +1,4 @@
-"""ApiVersions: what is served, in which versions (KIP-35, KIP-511)."""
+"""ApiVersions: the served APIs with their versions, and the cluster's features (KIP-35, KIP-511)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class Features(NamedTuple):
-    """What a node supports, and what is finalized as of an offset of the metadata."""
+    """Features that a node supports, and finalized levels as of an offset of the metadata."""
 
     supported: Collection[FeatureRange]
     finalized: Mapping[str, int]
@@ -34,14 +34,14 @@ class Features(NamedTuple):
 
 
 def features_of_broker(broker: Broker) -> Features:
-    """As a broker of this software tells them."""
+    """Return the features of a broker of this software version."""
     return Features(supported_features(), broker.image.features, broker.image.offset)
 
 
-def answering(
+def handler_for(
     listener: ListenerType, features: Callable[[Any], Features] = features_of_broker
 ) -> Callable[[Any, RequestContext, ApiVersionsRequest], ApiVersionsResponse]:
-    """Return the handler of a listener of this type; `features` of the node that the handler is given."""
+    """Return the handler for a listener of this type. `features` returns those of the handler's node."""
     versions = tuple(
         ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.max_version)
         for api in served_on(listener)
@@ -56,8 +56,7 @@ def answering(
 def _answer(
     features: Features, context: RequestContext, request: ApiVersionsRequest, versions: tuple[ApiVersion, ...]
 ) -> ApiVersionsResponse:
-    """What the listener serves, and the features of the cluster; INVALID_REQUEST for a client whose software
-    has an impossible name (KIP-511)."""
+    """Return the response; INVALID_REQUEST for a malformed client software name or version (KIP-511)."""
     if context.api_version >= FIRST_VERSION_WITH_CLIENT_SOFTWARE and not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe (KIP-848): consumer groups, their members and what they are given."""
+"""ConsumerGroupDescribe (KIP-848): consumer groups, their members and assignments."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from service.wire.api import ApiKey, response_module
 def handle(
     broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> Any | Awaitable[Any]:
-    """Each group has its own outcome; UNSUPPORTED_VERSION while the feature `group.version` is at 0."""
+    """Describe each group, with its own error; UNSUPPORTED_VERSION while the feature `group.version` is 0."""
     return in_slices(_steps(broker, request))
 
 
 def _steps(broker: Broker, request: ConsumerGroupDescribeRequest) -> Steps[Any]:
     found = []
     for group_id in request.group_ids:
-        yield
-        one = _described(broker, group_id)
-        yield
+        yield GROUP_US
+        one = _describe(broker, group_id)
+        yield MEMBER_US * len(one.members)
         if request.include_authorized_operations and one.error_code is ErrorCode.none:
             one = one._replace(authorized_operations=GROUP_OPERATIONS)
         found.append(one)
@@ -40,7 +40,7 @@ def _steps(broker: Broker, request: ConsumerGroupDescribeRequest) -> Steps[Any]:
     )
 
 
-def _described(broker: Broker, group_id: str) -> DescribedConsumerGroup:
+def _describe(broker: Broker, group_id: str) -> DescribedConsumerGroup:
     if not broker.groups.serves_consumer_groups:
         return DescribedConsumerGroup(group_id, ErrorCode.unsupported_version)
     refused = refused_group_id(group_id)

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat (KIP-848): all that members of a consumer group say and hear."""
+"""ConsumerGroupHeartbeat (KIP-848): members of a consumer group join, report and get assignments, leave."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from service.serving.request_host import Broker
 def handle(
     broker: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
-    """UNSUPPORTED_VERSION while the feature `group.version` is at 0."""
+    """Have the group's shard decide the heartbeat; UNSUPPORTED_VERSION while `group.version` is 0."""
     if not broker.groups.serves_consumer_groups:
         return ConsumerGroupHeartbeatResponse(ErrorCode.unsupported_version)
     client = client_of(context)

@@ -1,4 +1,4 @@
-"""CreatePartitions (KIP-195): topics grow."""
+"""CreatePartitions (KIP-195): adds partitions to topics."""
 
 from __future__ import annotations
 
@@ -18,19 +18,23 @@ from service.network.request import RequestContext
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
 
+TOPIC_US: Final = 4
+ELEMENT_US: Final = 2
+"""for each element of a topic's arrays"""
+
 
 async def handle(
     broker: AdminHost, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    """Have all topics grow that can; each has its own outcome. The answer comes once partitions are there.
+    """Add partitions to each topic, with its own error. The response is sent once the partitions exist.
 
-    More than an operation of the controller may write is refused before it is looked at: POLICY_VIOLATION.
+    More topics than one operation of the controller may write are refused unread: POLICY_VIOLATION.
     """
     try:
         if len(request.topics) > MAX_RECORDS_PER_OPERATION:
             raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
-        asked = await each_in_slices(_asked, request.topics)
-        results = await broker.topic_admin.create_partitions(asked, validate_only=request.validate_only)
+        topics = await each_in_slices(_parse, request.topics, TOPIC_US, _more_us)
+        results = await broker.topic_admin.create_partitions(topics, validate_only=request.validate_only)
     except RequestError as e:
         code, message = e.code, e.message
         results = await each_in_slices(
@@ -41,7 +45,11 @@ async def handle(
     )
 
 
-def _asked(topic: CreatePartitionsTopic) -> CreatePartitions:
+def _more_us(topic: CreatePartitionsTopic) -> int:
+    return ELEMENT_US * len(topic.assignments or ())
+
+
+def _parse(topic: CreatePartitionsTopic) -> CreatePartitions:
     assignments = topic.assignments
     chosen = None if assignments is None else tuple(tuple(one.broker_ids) for one in assignments)
     return CreatePartitions(topic.name, topic.count, chosen)

@@ -1,4 +1,4 @@
-"""CreateTopics (KIP-4, KIP-525 for the configs in the answer)."""
+"""CreateTopics (KIP-4, KIP-525 for the configs in the response)."""
 
 from __future__ import annotations
 
@@ -23,22 +23,27 @@ from service.network.request import RequestContext
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
 
+TOPIC_US: Final = 6
+ELEMENT_US: Final = 2
+"""for each element of a topic's arrays"""
+ANSWER_US: Final = 300
+"""for a topic in the response, with its settings"""
+
 
 async def handle(
     broker: AdminHost, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
-    """Create all that can be created; each topic has its own outcome. The answer comes once the topics can be
-    used.
+    """Create each topic, with its own error. The response is sent once the topics can be used.
 
-    More than an operation of the controller may write is refused before it is looked at: POLICY_VIOLATION.
+    More topics than one operation of the controller may write are refused unread: POLICY_VIOLATION.
     """
     try:
         if len(request.topics) > MAX_RECORDS_PER_OPERATION:
             raise RequestError(
                 ErrorCode.policy_violation, "Excessively large number of partitions per request."
             )
-        asked = await each_in_slices(_asked, request.topics)
-        results = await broker.topic_admin.create_topics(asked, validate_only=request.validate_only)
+        topics = await each_in_slices(_parse, request.topics, TOPIC_US, _more_us)
+        results = await broker.topic_admin.create_topics(topics, validate_only=request.validate_only)
     except RequestError as e:
         code, message = e.code, e.message
         results = await each_in_slices(lambda one: CreateTopicResult(one.name, code, message), request.topics)
@@ -46,7 +51,11 @@ async def handle(
     return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(answers))
 
 
-def _asked(topic: CreatableTopic) -> CreateTopic:
+def _more_us(topic: CreatableTopic) -> int:
+    return ELEMENT_US * (len(topic.assignments) + len(topic.configs))
+
+
+def _parse(topic: CreatableTopic) -> CreateTopic:
     return CreateTopic(
         name=topic.name,
         num_partitions=topic.num_partitions,

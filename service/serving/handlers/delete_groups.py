@@ -1,4 +1,4 @@
-"""DeleteGroups (KIP-229): groups without members go, and their offsets with them."""
+"""DeleteGroups (KIP-229): deletes groups without members, with their offsets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from service.wire.api import ApiKey, response_module
 
 
 async def handle(broker: Broker, context: RequestContext, request: DeleteGroupsRequest) -> Any:
-    """Each group has its own outcome; those of one partition go together, so many at a time."""
+    """Delete each group, with its own error; those of one partition `DELETED_AT_ONCE` at a time."""
     groups = broker.groups
     answers: list[DeletedGroup] = []
     by_partition: dict[int, list[str]] = {}
@@ -29,8 +29,8 @@ async def handle(broker: Broker, context: RequestContext, request: DeleteGroupsR
             by_partition.setdefault(groups.partition_of(group_id), []).append(group_id)
         except RequestError as e:
             answers.append(DeletedGroup(group_id, e.code))
-    asked = [_delete(broker, partition, names) for partition, names in by_partition.items()]
-    for found in await asyncio.gather(*asked):
+    deletions = [_delete(broker, partition, names) for partition, names in by_partition.items()]
+    for found in await asyncio.gather(*deletions):
         answers += found
     return response_module(ApiKey.DELETE_GROUPS).DeleteGroupsResponse(
         throttle_time=NO_THROTTLE, results=tuple(answers)

@@ -1,8 +1,8 @@
-"""DeleteRecords (KIP-107): the log begins later, over both tiers, and does so after a crash, too.
+"""DeleteRecords (KIP-107): moves the log start offset of both tiers, durably.
 
-What is answered without an error is durable: a checkpoint on disk tells where the log begins; and all live
-replicas begin there (Kafka `DelayedDeleteRecords`), as their fetches say. The catalog
-follows by itself (`tiering/partition_expiry.py`), and objects and local segments go after their delays.
+A result without an error is durable: the log start offset is in a checkpoint on disk, and all live replicas
+have it (Kafka `DelayedDeleteRecords`), as their fetches report. The archiver updates the catalog later
+(`tiering/partition_archiver.py`); objects and local segments are deleted after their delays.
 """
 
 from __future__ import annotations
@@ -30,13 +30,19 @@ from service.partition.partition import HIGH_WATERMARK, Partition
 from service.serving.internal_topics import INTERNAL_TOPICS
 from service.serving.request_host import NO_THROTTLE, Broker
 
+CHECK_US: Final = 2
+TOPIC_US: Final = 4
+PARTITION_US: Final = 15
 CHECKPOINT_S: Final = 5.0
-"""The checkpoint may take so long, however short a time the client gives its replicas."""
+"""Shortest time limit of the checkpoint, even if the request's timeout is shorter."""
+SEGMENTS_US: Final = 500
+"""for the deletion of `MOST_AT_ONCE` segments"""
 
 
 class _Deleted(NamedTuple):
-    """A partition whose log begins at `start` at the earliest, once that is durable. All replicas are to
-    begin at `wanted`."""
+    """A partition whose log start offset is now at least `start`, which must become durable. All replicas
+    must reach `wanted`.
+    """
 
     partition: Partition
     start: int
@@ -53,16 +59,17 @@ _Outcome = _Deleted | ErrorCode
 async def handle(
     broker: Broker, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
-    """One answer for each partition; of one that is named twice the last offset counts, as in Kafka.
+    """Delete each partition's records, with its own error; of a repeated partition the last offset counts, as
+    in Kafka.
 
-    REQUEST_TIMED_OUT where a start has moved and is not taken over by a replica within the request's time, or
-    not durable within that and `CHECKPOINT_S`: a crash may still bring records back then.
+    REQUEST_TIMED_OUT if the start offset has moved but a replica does not have it within the request's
+    timeout, or it is not durable within that and `CHECKPOINT_S`: a crash may then bring records back.
     """
     piece = Slice()
     deadline = broker.loop.time() + request.timeout.total_seconds()
-    outcomes = await _delete(broker, context, await _asked(request, piece), piece)
+    outcomes = await _delete(broker, context, await _requested(request, piece), piece)
     timed_out = False
-    if await _is_any_unsafe(broker, outcomes, piece):
+    if await _is_any_undurable(broker, outcomes, piece):
         try:
             async with asyncio.timeout_at(max(deadline, broker.loop.time() + CHECKPOINT_S)):
                 await broker.checkpoint_starts()
@@ -82,22 +89,22 @@ def _of_topic(one: tuple[str, list[DeleteRecordsPartitionResult]]) -> DeleteReco
     return DeleteRecordsTopicResult(name=one[0], partitions=tuple(one[1]))
 
 
-async def _asked(request: DeleteRecordsRequest, piece: Slice) -> dict[tuple[str, int], int]:
-    asked = {}
+async def _requested(request: DeleteRecordsRequest, piece: Slice) -> dict[tuple[str, int], int]:
+    offsets = {}
     for topic in request.topics:
         for one in topic.partitions:
-            if piece.is_over():
+            if piece.charge(CHECK_US):
                 await piece.next_turn()
-            asked[topic.name, one.partition_index] = one.offset
-    return asked
+            offsets[topic.name, one.partition_index] = one.offset
+    return offsets
 
 
 async def _delete(
-    broker: Broker, context: RequestContext, asked: dict[tuple[str, int], int], piece: Slice
+    broker: Broker, context: RequestContext, offsets: dict[tuple[str, int], int], piece: Slice
 ) -> dict[tuple[str, int], _Outcome]:
     outcomes: dict[tuple[str, int], _Outcome] = {}
-    for (topic, partition), offset in asked.items():
-        if piece.is_over():
+    for (topic, partition), offset in offsets.items():
+        if piece.charge(PARTITION_US):
             await piece.next_turn()
         try:
             if topic in INTERNAL_TOPICS and _is_known(broker, topic, partition):
@@ -127,9 +134,9 @@ def _is_known(broker: Broker, topic: str, partition: int) -> bool:
     return known is not None and partition in known.partitions
 
 
-async def _is_any_unsafe(broker: Broker, outcomes: dict[tuple[str, int], _Outcome], piece: Slice) -> bool:
+async def _is_any_undurable(broker: Broker, outcomes: dict[tuple[str, int], _Outcome], piece: Slice) -> bool:
     for outcome in outcomes.values():
-        if piece.is_over():
+        if piece.charge(CHECK_US):
             await piece.next_turn()
         if isinstance(outcome, _Deleted) and broker.durable_start(outcome.log) < outcome.start:
             return True
@@ -139,11 +146,11 @@ async def _is_any_unsafe(broker: Broker, outcomes: dict[tuple[str, int], _Outcom
 async def _replicas_follow(
     broker: Broker, outcomes: dict[tuple[str, int], _Outcome], deadline: float, piece: Slice
 ) -> None:
-    """Until all live replicas of each partition begin where it was asked for, or the time is over."""
+    """Wait until all live replicas of each partition have the wanted start offset, or until `deadline`."""
     waiting = {
         key: one
         for key, one in outcomes.items()
-        # who was deposed while the checkpoint was written cannot tell what others have
+        # a leader that was deposed while the checkpoint was written does not know the replicas' offsets
         if isinstance(one, _Deleted) and (one.partition.leading or not one.partition.is_leader)
     }
     while waiting:
@@ -153,9 +160,9 @@ async def _replicas_follow(
         broker.timers.watch(wait, [one.partition.watch_lows() for one in waiting.values()], left_s)
         try:
             for key, one in list(waiting.items()):
-                if piece.is_over():
+                if piece.charge(CHECK_US):
                     await piece.next_turn()
-                error = _why_not(broker, key, one)
+                error = _wait_error(broker, key, one)
                 if error is not None:
                     outcomes[key] = error
                 if error is not None or one.partition.low_watermark >= one.wanted:
@@ -174,8 +181,8 @@ def _set(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _why_not(broker: Broker, key: tuple[str, int], deleted: _Deleted) -> ErrorCode | None:
-    """Return why nothing is to be waited for any more: the partition is another's now, or nobody's."""
+def _wait_error(broker: Broker, key: tuple[str, int], deleted: _Deleted) -> ErrorCode | None:
+    """Return the error that ends the wait for a partition: it was replaced, or this node does not lead it."""
     try:
         if broker.replicas.find(*key) is not deleted.partition:
             return ErrorCode.unknown_topic_or_partition
@@ -192,7 +199,7 @@ def _answer(
     if isinstance(outcome, _Deleted):
         if broker.durable_start(outcome.log) >= outcome.start:
             start, error = max(min(outcome.start, outcome.partition.low_watermark), 0), ErrorCode.none
-        else:  # the disk refuses, or takes its time; or the topic was deleted meanwhile
+        else:  # the disk failed or is slow, or the topic was deleted meanwhile
             error = ErrorCode.request_timed_out if timed_out else ErrorCode.kafka_storage_error
     assert isinstance(error, ErrorCode)
     return DeleteRecordsPartitionResult(partition_index=partition, low_watermark=start, error_code=error)

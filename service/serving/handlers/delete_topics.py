@@ -1,4 +1,4 @@
-"""DeleteTopics by name or by id (KIP-516)."""
+"""DeleteTopics, by name or by id (KIP-516)."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from service.serving.request_host import NO_THROTTLE
 async def handle(
     broker: AdminHost, context: RequestContext, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
-    """Delete what can be deleted; with ``delete.topic.enable=false`` nothing can.
+    """Delete each topic, with its own error; ``delete.topic.enable=false`` refuses all.
 
-    More than an operation of the controller may write is refused before it is looked at: POLICY_VIOLATION.
+    More topics than one operation of the controller may write are refused unread: POLICY_VIOLATION.
     """
-    asked = await each_in_slices(_asked, request.topics)
+    topics = await each_in_slices(_parse, request.topics, TOPIC_US)
     try:
         if not broker.config.delete_topic_enable:
-            # Clients before version 3 do not know the code that says why (Kafka answers INVALID_REQUEST).
+            # Clients before version 3 do not know TOPIC_DELETION_DISABLED: Kafka sends INVALID_REQUEST.
             disabled = ErrorCode.topic_deletion_disabled
             code = ErrorCode.invalid_request if context.api_version < 3 else disabled
             raise RequestError(code, "Topic deletion is disabled.")
-        if len(asked) > MAX_RECORDS_PER_OPERATION:
+        if len(topics) > MAX_RECORDS_PER_OPERATION:
             raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
-        results = await broker.topic_admin.delete_topics(asked)
+        results = await broker.topic_admin.delete_topics(topics)
     except RequestError as e:
         code, message = e.code, e.message
         results = await each_in_slices(
-            lambda one: DeleteTopicResult(one.name, one.topic_id, code, message), asked
+            lambda one: DeleteTopicResult(one.name, one.topic_id, code, message), topics, TOPIC_US
         )
     return DeleteTopicsResponse(
         throttle_time=NO_THROTTLE, responses=tuple(await each_in_slices(_answer, results))
     )
 
 
-def _asked(topic: DeleteTopicState) -> DeleteTopic:
+def _parse(topic: DeleteTopicState) -> DeleteTopic:
     return DeleteTopic(topic.name, topic.topic_id or ZERO_UUID)
 
 

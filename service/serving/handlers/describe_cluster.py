@@ -1,4 +1,4 @@
-"""DescribeCluster (KIP-700): who the brokers are and where clients reach them."""
+"""DescribeCluster (KIP-700): the brokers, and their addresses for clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, Descr
 from kio.schema.errors import ErrorCode
 
 from service.network.request import RequestContext
-from service.serving.metadata_cache import NOBODY
+from service.serving.metadata_cache import NO_BROKER
 from service.serving.request_host import CLUSTER_OPERATIONS, NO_THROTTLE, Broker
 from service.wire.metadata import OPERATIONS_NOT_ASKED
 
@@ -18,36 +18,35 @@ CONTROLLERS = 2
 def handle(
     broker: Broker, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """The brokers as seen from the listener the request came in by; fenced ones only where they are asked
-    for.
+    """Return the brokers that have the request's listener; fenced ones only if the request includes them.
 
-    Endpoint type 2 (controllers) is asked of controllers' listeners only: MISMATCHED_ENDPOINT_TYPE; any other
-    number is UNSUPPORTED_ENDPOINT_TYPE (KIP-919).
+    Only controllers' listeners serve endpoint type 2 (controllers): here it is MISMATCHED_ENDPOINT_TYPE, and
+    any other number UNSUPPORTED_ENDPOINT_TYPE (KIP-919).
     """
     if request.endpoint_type != BROKERS:
         return _refused(request.endpoint_type)
-    asked = request.include_cluster_authorized_operations
-    seen = broker.cluster.seen_by(context.listener)
-    brokers = seen.everybody if request.include_fenced_brokers else seen.alive
+    has_operations = request.include_cluster_authorized_operations
+    view = broker.cluster.view_for(context.listener)
+    brokers = view.all_brokers if request.include_fenced_brokers else view.alive
     return DescribeClusterResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         error_message=None,
         endpoint_type=BROKERS,
         cluster_id=broker.cluster_id,
-        controller_id=broker.cluster.controller_id(seen),
+        controller_id=broker.cluster.controller_id(view),
         brokers=tuple(
             DescribeClusterBroker(
                 broker_id=one.id, host=one.host, port=one.port, rack=one.rack, is_fenced=one.is_fenced
             )
             for one in brokers
         ),
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if has_operations else OPERATIONS_NOT_ASKED,
     )
 
 
 def _refused(endpoint_type: int) -> DescribeClusterResponse:
-    """The error, and nothing else of the cluster."""
+    """Return an error response without data of the cluster."""
     error, message = ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {endpoint_type}"
     if endpoint_type == CONTROLLERS:
         error = ErrorCode.mismatched_endpoint_type
@@ -59,6 +58,6 @@ def _refused(endpoint_type: int) -> DescribeClusterResponse:
         error_code=error,
         error_message=message,
         cluster_id="",
-        controller_id=NOBODY,
+        controller_id=NO_BROKER,
         brokers=(),
     )

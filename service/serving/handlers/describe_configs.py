@@ -20,16 +20,21 @@ from service.metadata.image import MetadataImage
 from service.network.request import RequestContext
 from service.serving import logger_levels
 from service.serving.request_host import NO_THROTTLE
-from service.serving.response_cache import EncodedSettings, Flavour, Settings, encoded_loggers
+from service.serving.response_cache import DescribeConfigsOptions, EncodedSettings, Settings, encoded_loggers
 from service.wire.api import ApiKey, encode_element
 from service.wire.primitives import Encoded
 
 MOST_BYTES: Final = 100 << 20
-"""Of one answer; resources beyond are refused. Clients take no more (librdkafka: 100 MB), frames 2 GiB."""
+"""Limit of one response: further resources are refused. Clients read no more (librdkafka: 100 MB)."""
+RESOURCE_US: Final = 40
+SETTINGS_US: Final = 800
+"""to describe and encode settings that are not in the cache"""
+GROUP_US: Final = 100
+SAME_US: Final = 4
 
 
 class SettingsHost(Protocol):
-    """The node whose settings are described, a broker or a controller."""
+    """Interface of a node, broker or controller, whose settings are described."""
 
     @property
     def config(self) -> BrokerConfig: ...
@@ -42,75 +47,88 @@ class SettingsHost(Protocol):
 def handle(
     broker: SettingsHost, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse | Awaitable[DescribeConfigsResponse]:
-    """The keys asked for of each resource, all of them where none are named.
+    """Describe the requested keys of each resource, all keys if the request names none.
 
-    A resource that is named twice is answered twice, as in Kafka (`ConfigHelper.describeConfigs`): with the
-    same bytes.
+    A repeated resource is described as often, as in Kafka (`ConfigHelper.describeConfigs`), with the same
+    encoded bytes.
     """
     return in_slices(_steps(broker, context.api_version, request))
 
 
 def _steps(
     broker: SettingsHost, version: int, request: DescribeConfigsRequest
-) -> Steps[DescribeConfigsResponse]:
-    flavour = Flavour(version, request.include_synonyms, request.include_documentation)
+) -> Generator[int, None, DescribeConfigsResponse]:
+    options = DescribeConfigsOptions(version, request.include_synonyms, request.include_documentation)
     same: dict[tuple[int, str, tuple[str, ...]], Encoded] = {}
-    results: list[Any] = []  # encoded: what stands for them in a message
+    results: list[Any] = []  # `Encoded` elements
     size = 0
-    for asked in request.resources:
-        key = asked.resource_type, asked.resource_name, tuple(asked.configuration_keys or ())
-        yield
+    for resource in request.resources:
+        key = resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())
+        yield SAME_US + len(key[2])
         result = same.get(key)
         if result is None or size > MOST_BYTES:
-            yield
-            element = _result(broker, asked, flavour, is_room=size <= MOST_BYTES)
+            yield _work_us(broker, resource, options)
+            element = _result(broker, resource, options, is_room=size <= MOST_BYTES)
             result = same[key] = encode_element(ApiKey.DESCRIBE_CONFIGS, version, ("results",), element)
         size += len(result)
         results.append(result)
     return DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=tuple(results))
 
 
+def _work_us(broker: SettingsHost, resource: DescribeConfigsResource, options: DescribeConfigsOptions) -> int:
+    if resource.resource_type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+        return SETTINGS_US
+    if resource.resource_type == ResourceType.GROUP:
+        return GROUP_US
+    overrides = broker.image.config(ResourceType.TOPIC, resource.resource_name)
+    known = broker.encoded_settings.knows_topic(overrides, broker.config, options)
+    return RESOURCE_US if known else SETTINGS_US
+
+
 def _result(
-    broker: SettingsHost, asked: DescribeConfigsResource, flavour: Flavour, *, is_room: bool
+    broker: SettingsHost, resource: DescribeConfigsResource, options: DescribeConfigsOptions, *, is_room: bool
 ) -> DescribeConfigsResult:
     settings: Settings = ()
     error, message = ErrorCode.none, ""
     try:
         if not is_room:
             raise RequestError(
-                ErrorCode.invalid_request, f"answers are at most {MOST_BYTES} bytes: ask for less"
+                ErrorCode.invalid_request,
+                f"the response exceeds {MOST_BYTES} bytes: request fewer resources or keys",
             )
-        settings = _settings(broker, asked, flavour)
+        settings = _settings(broker, resource, options)
     except RequestError as e:
         error, message = e.code, e.message or ""
-    wanted = frozenset(asked.configuration_keys or ())
+    wanted = frozenset(resource.configuration_keys or ())
     return DescribeConfigsResult(
         error_code=error,
         error_message=message,
-        resource_type=asked.resource_type,
-        resource_name=asked.resource_name,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
         configs=tuple(encoded for name, encoded in settings if not wanted or name in wanted),  # type: ignore[misc]
     )
 
 
-def _settings(broker: SettingsHost, asked: DescribeConfigsResource, flavour: Flavour) -> Settings:
-    known, name = broker.encoded_settings, asked.resource_name
-    if asked.resource_type == ResourceType.TOPIC:
+def _settings(
+    broker: SettingsHost, resource: DescribeConfigsResource, options: DescribeConfigsOptions
+) -> Settings:
+    known, name = broker.encoded_settings, resource.resource_name
+    if resource.resource_type == ResourceType.TOPIC:
         reason = topic_name_error(name)
         if reason is not None:
             raise RequestError(ErrorCode.invalid_topic_exception, reason)
         if name not in broker.image.topics_by_name:
             raise RequestError(ErrorCode.unknown_topic_or_partition)
-        return known.of_topic(broker.image.config(ResourceType.TOPIC, name), broker.config, flavour)
-    if asked.resource_type == ResourceType.BROKER:
+        return known.of_topic(broker.image.config(ResourceType.TOPIC, name), broker.config, options)
+    if resource.resource_type == ResourceType.BROKER:
         node = broker.config.node_id
         if name and _number(name) != node:
             raise RequestError(
                 ErrorCode.invalid_request,
                 f"Unexpected broker id, expected {node} or empty string, but received {name}",
             )
-        return known.of_broker(broker.config, flavour, default=not name)
-    if asked.resource_type == ResourceType.BROKER_LOGGER:
+        return known.of_broker(broker.config, options, default=not name)
+    if resource.resource_type == ResourceType.BROKER_LOGGER:
         if not name:
             raise RequestError(ErrorCode.invalid_request, "Broker id must not be empty")
         node = broker.config.node_id
@@ -118,12 +136,12 @@ def _settings(broker: SettingsHost, asked: DescribeConfigsResource, flavour: Fla
             raise RequestError(
                 ErrorCode.invalid_request, f"Unexpected broker id, expected {node} but received {name}"
             )
-        return encoded_loggers(logger_levels.levels(), flavour)
-    if asked.resource_type == ResourceType.GROUP:
+        return encoded_loggers(logger_levels.levels(), options)
+    if resource.resource_type == ResourceType.GROUP:
         if not name:
             raise RequestError(ErrorCode.invalid_request, "Group name must not be empty")
-        return known.of_group(broker.image.config(ResourceType.GROUP, name), broker.config, flavour)
-    raise RequestError(ErrorCode.invalid_request, f"Unsupported resource type: {asked.resource_type}")
+        return known.of_group(broker.image.config(ResourceType.GROUP, name), broker.config, options)
+    raise RequestError(ErrorCode.invalid_request, f"Unsupported resource type: {resource.resource_type}")
 
 
 def _number(name: str) -> int:

@@ -18,16 +18,16 @@ from service.wire.api import ApiKey, response_module
 
 
 def handle(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> Any | Awaitable[Any]:
-    """Each group has its own outcome."""
+    """Describe each group, with its own error."""
     return in_slices(_steps(broker, context.api_version, request))
 
 
 def _steps(broker: Broker, version: int, request: DescribeGroupsRequest) -> Steps[Any]:
     found = []
     for group_id in request.groups:
-        yield
-        one = _described(broker, version, group_id)
-        yield
+        yield GROUP_US
+        one = _describe(broker, version, group_id)
+        yield MEMBER_US * len(one.members)
         if request.include_authorized_operations and one.error_code is ErrorCode.none:
             one = one._replace(authorized_operations=GROUP_OPERATIONS)
         found.append(one)
@@ -36,7 +36,7 @@ def _steps(broker: Broker, version: int, request: DescribeGroupsRequest) -> Step
     )
 
 
-def _described(broker: Broker, version: int, group_id: str) -> DescribedGroup:
+def _describe(broker: Broker, version: int, group_id: str) -> DescribedGroup:
     try:
         [one] = broker.groups.read(group_id, lambda shard, now_ms: shard.describe_groups([group_id], version))
     except RequestError as e:

@@ -1,6 +1,6 @@
-"""DescribeLogDirs (KIP-113, KIP-827): what lies in which log directory, and how much room is left there.
+"""DescribeLogDirs (KIP-113, KIP-827): the partitions of each log directory, and its free space.
 
-Sizes are those of local files: what a partition has in the bucket alone is not in any log directory.
+Sizes are those of local files: segments that are only in the bucket do not count.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from service.wire.log_dirs import (
     DescribeLogDirsTopic,
 )
 
+CHECK_US: Final = 1
+PARTITION_US: Final = 6
 UNKNOWN_LAG: Final = -1
 
 Topics = dict[str, list[DescribeLogDirsPartition]]
@@ -34,16 +36,15 @@ Topics = dict[str, list[DescribeLogDirsPartition]]
 async def handle(
     broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """All directories, each with those of the partitions asked for that it holds; all where none are named.
+    """Return all directories, each with its requested partitions; with all of them if the request names none.
 
-    A directory that is offline is told with KAFKA_STORAGE_ERROR and nothing else; one that takes no records
-    says why.
+    An offline directory has KAFKA_STORAGE_ERROR and no partitions; one that refuses records has the reason.
     """
     piece = Slice()
-    wanted = None if request.topics is None else await piece.go_on(asked_partitions(request.topics))
+    wanted = None if request.topics is None else await piece.go_on(requested_partitions(request.topics))
     by_directory: dict[Path, Topics] = {path: {} for path in broker.config.log_dirs}
     for log, path in broker.logs_by_directory():
-        if piece.is_over():
+        if piece.charge(CHECK_US if wanted is not None else PARTITION_US):
             await piece.next_turn()
         if path in by_directory and (wanted is None or log.tip.partition in wanted.get(log.tip.topic, ())):
             by_directory[path].setdefault(log.tip.topic, []).append(_partition(broker, log))
@@ -54,23 +55,23 @@ async def handle(
     )
 
 
-def asked_partitions(topics: Sequence[DescribableLogDirTopic]) -> Steps[dict[str, set[int]]]:
-    """Return the partitions asked for, by topic: pairs would be freed in one go, for 15 ms."""
-    asked: dict[str, set[int]] = {}
+def requested_partitions(topics: Sequence[DescribableLogDirTopic]) -> Steps[dict[str, set[int]]]:
+    """Return the requested partitions by topic, in steps. A set of pairs would take 15 ms to free."""
+    found: dict[str, set[int]] = {}
     for topic in topics:
-        yield
-        of_topic = asked.setdefault(topic.topic, set())
+        yield CHECK_US
+        of_topic = found.setdefault(topic.topic, set())
         for partition in topic.partitions:
-            yield
+            yield CHECK_US
             of_topic.add(partition)
-    return asked
+    return found
 
 
 def _partition(broker: Broker, log: LocalLog) -> DescribeLogDirsPartition:
     partition = broker.replicas.get(log.tip.topic_id, log.tip.partition)
     lag = UNKNOWN_LAG
     if partition is not None and log.failure is None:
-        # How much it lacks of what it knows to be committed (Kafka `getLogEndOffsetLag`).
+        # Offsets up to the high watermark that the log lacks (Kafka `getLogEndOffsetLag`).
         lag = max(partition.high_watermark - log.log_end_offset, 0)
     return DescribeLogDirsPartition(
         partition_index=log.tip.partition,

@@ -1,4 +1,4 @@
-"""DescribeProducers (KIP-664): what a partition remembers of idempotent producers."""
+"""DescribeProducers (KIP-664): the state that a partition keeps of idempotent producers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from service.serving.request_host import NO_THROTTLE, Broker
 
 UNKNOWN: Final = "This server does not host this topic-partition."
 MOST_PRODUCERS: Final = 500_000
-"""Of one answer; partitions beyond are refused."""
+"""Limit of one response: further partitions are refused."""
 
 
 def handle(
     broker: Broker, context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse | Awaitable[DescribeProducersResponse]:
-    """The producers of each partition that is asked for, an error for each that cannot say."""
+    """Return the producers of each requested partition, or its error."""
     return in_slices(_steps(broker, request))
 
 
@@ -57,7 +57,10 @@ def _partition(broker: Broker, topic: str, index: int, room: int) -> Steps[Parti
         log = broker.replicas.find(topic, index).log
         log.check()
         if len(log.producers) > room:
-            raise RequestError(ErrorCode.invalid_request, f"answers have at most {MOST_PRODUCERS} producers")
+            raise RequestError(
+                ErrorCode.invalid_request,
+                f"the response exceeds {MOST_PRODUCERS} producers: request fewer partitions",
+            )
         for producer_id, entry in list(log.producers):
             yield
             producers.append(
@@ -73,11 +76,11 @@ def _partition(broker: Broker, topic: str, index: int, room: int) -> Steps[Parti
     except RequestError as e:
         error = e.code
         message = e.message
-        if (
-            error is ErrorCode.unknown_topic_or_partition
-        ):  # Kafka has words for a topic, and none for an index
+        if error is ErrorCode.unknown_topic_or_partition:
+            # Kafka has a message for an unknown topic, and none for an unknown index.
             message = None if topic in broker.image.topics_by_name else UNKNOWN
-        elif error is ErrorCode.not_leader_or_follower:  # another node's; any replica here can say
+        elif error is ErrorCode.not_leader_or_follower:
+            # Another node has the replica. A local one answers, whether it leads or not.
             message = None
     except StorageError as e:
         error, message = ErrorCode.kafka_storage_error, str(e)

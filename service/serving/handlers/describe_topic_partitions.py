@@ -20,9 +20,9 @@ from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.metadata.image import PartitionImage, TopicImage
 from service.network.request import RequestContext
-from service.serving.handlers.metadata import why_missing
+from service.serving.handlers.metadata import missing_topic_error
 from service.serving.internal_topics import INTERNAL_TOPICS
-from service.serving.metadata_cache import Seen
+from service.serving.metadata_cache import ListenerView
 from service.serving.request_host import NO_THROTTLE, TOPIC_OPERATIONS, Broker
 from service.wire.metadata import OPERATIONS_NOT_ASKED
 
@@ -32,10 +32,10 @@ SORTED_AT_ONCE: Final = 2000
 def handle(
     broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse | Awaitable[DescribeTopicPartitionsResponse]:
-    """At most `response_partition_limit` partitions (and ``max.request.partition.size.limit``) from the
-    cursor on.
+    """Describe partitions from the cursor on, at most `response_partition_limit` of them and
+    ``max.request.partition.size.limit``.
 
-    A cursor outside the topics asked for, or with a negative partition, is INVALID_REQUEST for every topic.
+    A cursor outside the requested topics, or with a negative partition, is INVALID_REQUEST for every topic.
     """
     return in_slices(_steps(broker, context.listener, request))
 
@@ -44,12 +44,12 @@ def _steps(
     broker: Broker, listener: str, request: DescribeTopicPartitionsRequest
 ) -> Steps[DescribeTopicPartitionsResponse]:
     cursor, known = request.cursor, broker.image.topics_by_name
-    seen = broker.cluster.seen_by(listener)
+    view = broker.cluster.view_for(listener)
     topics: list[DescribeTopicPartitionsResponseTopic] = []
-    if cursor is not None and (yield from _is_outside(request, cursor)):
-        for asked in request.topics:
-            yield
-            topics.append(_missing(asked.name, ErrorCode.invalid_request, OPERATIONS_NOT_ASKED))
+    if cursor is not None and (yield from _is_invalid(request, cursor)):
+        for one in request.topics:
+            yield TOPIC_US
+            topics.append(_missing(one.name, ErrorCode.invalid_request, OPERATIONS_NOT_ASKED))
         return _answer(topics, None)
     room = max(min(broker.config.max_request_partition_size_limit, request.response_partition_limit), 1)
     next_cursor: Cursor | None = None
@@ -61,7 +61,7 @@ def _steps(
         topic = known.get(name)
         if topic is None:
             if request.topics:
-                topics.append(_missing(name, why_missing(name)))
+                topics.append(_missing(name, missing_topic_error(name)))
             continue
         yield
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
@@ -70,8 +70,8 @@ def _steps(
         for index in indexes[:room]:
             yield
             is_offline = broker.replicas.why_offline(topic.id, index) is not None
-            partitions.append(_partition(seen, index, topic.partitions[index], is_offline))
-        topics.append(_described(topic, partitions))
+            partitions.append(_partition(view, index, topic.partitions[index], is_offline))
+        topics.append(_describe(topic, partitions))
         if len(indexes) > room:
             next_cursor = Cursor(topic_name=name, partition_index=indexes[room])
             break
@@ -79,8 +79,8 @@ def _steps(
     return _answer(topics, next_cursor)
 
 
-def _is_outside(request: DescribeTopicPartitionsRequest, cursor: RequestCursor) -> Steps[bool]:
-    """Return whether `cursor` cannot be one of ours."""
+def _is_invalid(request: DescribeTopicPartitionsRequest, cursor: RequestCursor) -> Generator[int, None, bool]:
+    """Return whether no response to such a request can have sent `cursor`."""
     if cursor.partition_index < 0:
         return True
     for one in request.topics:
@@ -90,22 +90,22 @@ def _is_outside(request: DescribeTopicPartitionsRequest, cursor: RequestCursor) 
     return bool(request.topics)
 
 
-def _names(broker: Broker, request: DescribeTopicPartitionsRequest) -> Steps[Iterable[str]]:
-    """Names to answer for, each once and sorted."""
+def _names(broker: Broker, request: DescribeTopicPartitionsRequest) -> Generator[int, None, Iterable[str]]:
+    """Return the topics to describe, each once and sorted by name."""
     first = "" if request.cursor is None else request.cursor.topic_name
-    asked: dict[str, None] = {}
+    wanted: dict[str, None] = {}
     if request.topics:
         for one in request.topics:
             yield
             if one.name >= first:
-                asked[one.name] = None
+                wanted[one.name] = None
     else:
         for name in broker.image.topics_by_name:
             yield
             if name >= first:
-                asked[name] = None
-    # Sorted piece by piece, and merged as they are used.
-    names, pieces = list(asked), []
+                wanted[name] = None
+    # Sort in pieces, so that a step is short; merge them as the caller iterates.
+    names, pieces = list(wanted), []
     for start in range(0, len(names), SORTED_AT_ONCE):
         yield
         pieces.append(sorted(names[start : start + SORTED_AT_ONCE]))
@@ -133,7 +133,7 @@ def _missing(
     )
 
 
-def _described(
+def _describe(
     topic: TopicImage, partitions: list[DescribeTopicPartitionsResponsePartition]
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
@@ -147,10 +147,10 @@ def _described(
 
 
 def _partition(
-    seen: Seen, index: int, partition: PartitionImage, is_own_offline: bool
+    view: ListenerView, index: int, partition: PartitionImage, is_own_offline: bool
 ) -> DescribeTopicPartitionsResponsePartition:
-    """A partition without a leader is no error here, as in Kafka."""
-    leader, _ = seen.leader(partition.leader)
+    """Describe one partition. A missing leader is no error here, as in Kafka."""
+    leader, _ = view.leader(partition.leader)
     return DescribeTopicPartitionsResponsePartition(
         error_code=ErrorCode.none,
         partition_index=index,
@@ -160,5 +160,5 @@ def _partition(
         isr_nodes=tuple(partition.isr),
         eligible_leader_replicas=tuple(partition.eligible_leader_replicas),
         last_known_elr=tuple(partition.last_known_elr),
-        offline_replicas=seen.offline_replicas(partition, is_own_offline=is_own_offline),
+        offline_replicas=view.offline_replicas(partition, is_own_offline=is_own_offline),
     )

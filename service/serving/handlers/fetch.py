@@ -1,17 +1,17 @@
-"""Fetch: records of any tier, without copying those that lie in segment files.
+"""Fetch: records of both tiers; those of segment files are sent without a copy.
 
-A fetch goes through its partitions under one byte budget (`serving/fetch_read.py`): all that are named, in
-the order asked, or those of its session that may have changed (`partition/fetch_sessions.py`, KIP-227). When
-that brings less than the client wants, the fetch waits and is read again from the start: nothing is held
-meanwhile. It waits as an operation of the purgatory and as a future, without a task of its own.
+A fetch reads its partitions under one byte budget (`serving/fetch_read.py`): all that it names, in its order,
+or those of its session that may have changed (`partition/fetch_sessions.py`, KIP-227). If it finds less than
+the client wants, it waits and reads again from the start; it keeps no records meanwhile. It waits as an
+operation of the purgatory and as a future, without a task.
 
-A fetch that waits for bytes alone is answered as soon as another request waits behind it on its connection.
+A fetch that waits only for bytes is answered as soon as another request follows on its connection.
 
-A fetch never waits for the bucket when the hot tier has enough for it: the download it started goes on into
-the cache and a later fetch finds it there. A fetch that has nothing else waits up to
+A fetch does not wait for the bucket if the hot tier has enough: the download that it started continues into
+the cache, where a later fetch finds it. A fetch that has no other records waits up to
 ``remote.fetch.max.wait.ms``.
 
-Many partitions are gone through in slices, as a task.
+A fetch of many partitions reads them in slices, in a task.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from service.partition.fetch_sessions import (
     next_epoch,
 )
 from service.replication.leader import ReplicaSession
-from service.serving.fetch_read import Awaited, InHand, Pass
+from service.serving.fetch_read import FetchRead, InlineSmallSlices, PendingReads
 from service.serving.request_host import Broker
 from service.wire.fetch import (
     FetchPartitionResult,
@@ -56,21 +56,24 @@ if TYPE_CHECKING:
 
 FULL_FETCH_EPOCHS: Final = (INITIAL_EPOCH, FINAL_EPOCH)
 MOST_AT_ONCE: Final = 250
-"""Partitions that are looked at in one turn of the loop."""
+"""Most partitions that are read in one turn of the loop, without a task."""
 FIRST_VERSION_WITH_STORAGE_ERRORS: Final = 6
 FIRST_VERSION_WITH_SESSIONS: Final = 7
 FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
-TAKEN_AT_A_TIME: Final = 400
-"""Partitions without records that one step takes in hand; one with records counts as `TAKEN_IS` of them."""
-TAKEN_IS: Final = 15
+READ_US: Final = 8
+STEP_US: Final = 400
+"""length of a step of a response: 1 µs for each partition"""
+RECORDS_US: Final = 15
+"""and this for each that has records"""
+REMEMBER_US: Final = 4
 
-AnsweredTopic = tuple[TopicKey, list[FetchPartitionResult]]
+TopicResults = tuple[TopicKey, list[FetchPartitionResult]]
 
 
 def handle(
     broker: Broker, context: RequestContext, fetch: FetchRequestView
 ) -> Response | Awaitable[Response]:
-    """Answer at once when there is enough to say, else wait for bytes, the bucket or the deadline."""
+    """Respond at once if there is enough to send, else wait for bytes, the bucket or the deadline."""
     if fetch.session_epoch in FULL_FETCH_EPOCHS:
         if fetch.session_id != NO_SESSION:
             broker.fetch_sessions.close(fetch.session_id)
@@ -104,93 +107,93 @@ def _refusal(context: RequestContext, error: ErrorCode, session_id: int = NO_SES
 
 
 def _release(holds: list[ResponseHold]) -> None:
-    """The cold bytes of a response are out."""
+    """Release the memory of a response's cold bytes."""
     for hold in holds:
         hold.release()
 
 
-class _Fetching:
-    """One fetch until it is answered."""
+class _Fetch:
+    """One fetch, until its response is sent."""
 
     __slots__ = (
-        "_asleep_since",
         "_broker",
         "_context",
         "_deadline",
         "_fetch",
         "_future",
+        "_is_reading",
         "_pass",
-        "_reads_come",
         "_replica",
         "_task",
         "_wait",
+        "_waiting_since",
     )
 
     def __init__(self, broker: Broker, context: RequestContext, fetch: FetchRequestView) -> None:
         self._broker = broker
         self._context = context
         self._fetch = fetch
-        self._pass: Pass
+        self._pass: FetchRead
         self._replica: ReplicaSession | None = None
         self._future: asyncio.Future[Response] | None = None
         self._task: asyncio.Task[None] | None = None
         self._wait: DelayedFetch | None = None
         self._deadline = 0.0
-        self._reads_come = False
-        self._asleep_since: float | None = None
+        self._is_reading = False
+        self._waiting_since: float | None = None
 
     def begin(self) -> Response | Awaitable[Response]:
-        if self._length() > MOST_AT_ONCE:
-            self._future = self._promise()
-            self._read_at_length()
+        if self._partition_count() > MOST_AT_ONCE:
+            self._future = self._new_future()
+            self._start_task()
             return self._future
-        for _ in self._look({}):
+        for _ in self._read_partitions({}):
             pass
         if self._is_enough():
             return self._answer()
-        self._future = self._promise()
+        self._future = self._new_future()
         self._wait_first()
         return self._future
 
-    # what a full and an incremental fetch do differently
+    # differences of full and incremental fetches
 
-    def _length(self) -> int:
-        """Partitions to look at."""
+    def _partition_count(self) -> int:
+        """Return the number of partitions to read."""
         raise NotImplementedError
 
-    def _look(self, started: Awaited) -> Steps[None]:
-        """Read each partition once, in steps.
+    def _read_partitions(self, started: PendingReads) -> Generator[int, None, None]:
+        """Make one pass over the partitions. Each step yields its cost in µs before it works.
 
-        `started` are downloads of an earlier pass.
+        `started`: pending reads of the pass before.
         """
         raise NotImplementedError
 
-    def _remember(self) -> Steps[None]:
-        """What is to be noted for the fetches that follow, before the answer; steps as those of `_look`."""
+    def _create_session(self) -> Generator[int, None, None]:
+        """Create the session that later fetches use, before the response. Steps yield their cost in µs."""
         yield from ()
 
-    def _has_known(self) -> bool:
-        """Return whether there is a partition that could have something in time."""
+    def _has_known_partition(self) -> bool:
+        """Return whether there is a partition that may have records in time."""
         raise NotImplementedError
 
-    def _watched(self) -> Iterable[Hashable]:
-        """Keys on which something may happen that the fetch waits for."""
+    def _watched_keys(self) -> Iterable[Hashable]:
+        """Return the purgatory keys whose events may end the wait."""
         raise NotImplementedError
 
-    def _read(self) -> Iterable[list[Any]]:
-        """Return what nobody needs any more when a long fetch is over."""
+    def _freeable(self) -> Iterable[list[Any]]:
+        """Return the long lists of a fetch that has ended, to be freed in slices."""
         return [partitions for _, partitions in self._fetch.topics]
 
-    def _let_go(self) -> None:
-        """Keep nothing of what the last pass has found."""
+    def _drop_results(self) -> None:
+        """Drop the results of the last pass."""
         raise NotImplementedError
 
     def _respond(self) -> Steps[Response]:
-        """The response, in steps."""
+        """Return the response, in steps."""
         raise NotImplementedError
 
     def _answer(self) -> Response:
-        for _ in self._remember():
+        for _ in self._create_session():
             pass
         return at_once(self._respond())
 
@@ -201,40 +204,43 @@ class _Fetching:
         least = min(fetch.min_bytes, found.room)
         if found.is_final or found.size >= max(least, 1):
             return True
-        if found.is_asleep:
-            return False  # nor is it answered at once to who would not wait
-        return not found.awaited and (fetch.max_wait_ms <= 0 or not self._has_known() or found.size >= least)
+        if found.needs_restore:
+            return False  # waits even if `max_wait_ms` is 0: the client would fetch again at once
+        return not found.pending and (
+            fetch.max_wait_ms <= 0 or not self._has_known_partition() or found.size >= least
+        )
 
-    def _promise(self) -> asyncio.Future[Response]:
+    def _new_future(self) -> asyncio.Future[Response]:
         future: asyncio.Future[Response] = self._broker.loop.create_future()
         future.add_done_callback(self._ended)
         return future
 
     def _ended(self, future: asyncio.Future[Response]) -> None:
-        """Answered, or the peer has left."""
-        self._awake()
+        """Clean up: the response is ready, or the peer has left."""
+        self._end_wait()
         if self._wait is not None:
             self._broker.timers.purgatory.forget(self._wait)
         if self._task is not None:
             self._task.cancel()
-        self._forget()
-        if self._length() > MOST_AT_ONCE:
-            free_in_slices(self._read())
+        self._forget_wait()
+        if self._partition_count() > MOST_AT_ONCE:
+            free_in_slices(self._freeable())
 
-    def _forget(self) -> None:
-        """It is over. Downloads that came too late for it are others' memory, and must not wait for the
-        collector: they know the wait, which knows this fetch."""
+    def _forget_wait(self) -> None:
+        """Drop the references between the wait and its downloads. Otherwise downloads that were too late for
+        this fetch would keep their memory until the garbage collector runs.
+        """
         self._context.hurry = None
         if self._wait is not None:
             self._wait = None
-            self._pass.forget_awaited()
+            self._pass.drop_pending()
 
-    def _new_pass(self, started: Awaited) -> Pass:
+    def _new_pass(self, started: PendingReads) -> FetchRead:
         is_first = self._wait is None
-        return Pass(self._broker, self._context, self._fetch, started, self._replica, is_first=is_first)
+        return FetchRead(self._broker, self._context, self._fetch, started, self._replica, is_first=is_first)
 
     def _wait_first(self) -> None:
-        fetch, is_read = self._fetch, bool(self._pass.awaited) or self._pass.is_asleep
+        fetch, is_read = self._fetch, bool(self._pass.pending) or self._pass.needs_restore
         wait_ms = self._broker.config.remote_fetch_max_wait_ms if is_read else fetch.max_wait_ms
         self._deadline = self._broker.loop.time() + wait_ms / 1000
         self._context.cancel_on_disconnect = True
@@ -242,8 +248,8 @@ class _Fetching:
         self._sleep(wait_ms / 1000)
 
     def _hurry(self) -> None:
-        """What the bucket or a disk's device is asked for comes soon; for all else nobody has to wait."""
-        if not self._reads_come:
+        """Respond now, unless the fetch waits for a download or a seek, which ends soon by itself."""
+        if not self._is_reading:
             self._deadline = self._broker.loop.time()
             if self._wait is not None:
                 self._wait.end()
@@ -252,59 +258,59 @@ class _Fetching:
         broker, found = self._broker, self._pass
         least = max(min(self._fetch.min_bytes, found.room), 1)
         timers = broker.timers
-        wait = DelayedFetch(broker.loop, timers.purgatory, max(least - found.size, 1), self._woken)
-        watched: Iterable[Hashable] = self._watched()
+        wait = DelayedFetch(broker.loop, timers.purgatory, max(least - found.size, 1), self._read_again)
+        watched: Iterable[Hashable] = self._watched_keys()
         throttle = broker.leader_throttle
         if found.held_back and throttle is not None:
-            # Looked at again when the quota allows more, and when it is another.
+            # Read again when the quota allows more, and when the quota changes.
             now_ms, watched = broker.clock.monotonic_ms(), (*watched, throttle)
             timeout_s = min(timeout_s, max(throttle.quota.free_ms(now_ms) - now_ms, 1) / 1000)
         timers.watch(wait, watched, timeout_s)
         for future in found.futures:
             future.add_done_callback(wait.end_threadsafe)
-        self._wait, self._reads_come = wait, bool(found.awaited)
-        self._asleep_since = broker.loop.time()
+        self._wait, self._is_reading = wait, bool(found.pending)
+        self._waiting_since = broker.loop.time()
         broker.metrics.waiting += 1
-        # What was found is read again: a fetch that waits long keeps no memory from others.
-        self._let_go()
+        # The results are read again later: a long wait keeps no memory.
+        self._drop_results()
         _release(found.holds)
         found.holds.clear()
 
-    def _awake(self) -> None:
-        """Count a wait that is over; called again, it does nothing."""
-        since = self._asleep_since
+    def _end_wait(self) -> None:
+        """Add the wait that has ended to the metrics. Further calls do nothing."""
+        since = self._waiting_since
         if since is None:
             return
-        self._asleep_since = None
+        self._waiting_since = None
         metrics = self._broker.metrics
         metrics.waiting -= 1
         waits = metrics.wait
-        if self._reads_come:
+        if self._is_reading:
             waits = metrics.cold_wait if self._pass.is_remote else metrics.seek_wait
         waits.observe(self._broker.loop.time() - since)
 
-    def _woken(self) -> None:
-        self._awake()
+    def _read_again(self) -> None:
+        self._end_wait()
         future = self._future
         assert future is not None
         if future.done():
             return
         try:
-            if self._length() > MOST_AT_ONCE:
-                self._read_at_length()
+            if self._partition_count() > MOST_AT_ONCE:
+                self._start_task()
                 return
-            for _ in self._look(self._pass.awaited):
+            for _ in self._read_partitions(self._pass.pending):
                 pass
             if self._is_time_to_answer():
                 response = self._answer()
-                future.remove_done_callback(self._ended)  # it has nothing to end
-                self._forget()
+                future.remove_done_callback(self._ended)  # all is cleaned up already
+                self._forget_wait()
                 future.set_result(response)
         except Exception as e:
             future.set_exception(e)
 
     def _is_time_to_answer(self) -> bool:
-        """After a pass. If not, the fetch waits on."""
+        """Return whether to respond after a pass; otherwise begin to wait again."""
         wait = self._wait
         if self._is_enough() or (wait is not None and wait.was_changed):
             return True
@@ -312,26 +318,24 @@ class _Fetching:
             self._wait_first()
             return False
         left_s = self._deadline - self._broker.loop.time()
-        if left_s <= 0 or (self._reads_come and self._pass.size):
+        if left_s <= 0 or (self._is_reading and self._pass.size):
             return True
         self._sleep(left_s)
         return False
 
-    def _read_at_length(self) -> None:
-        started = self._pass.awaited if self._wait is not None else {}
-        # With the name a long turn of it is told by.
-        self._task = self._broker.loop.create_task(
-            self._go_through(started), name=f"fetch of {self._context}"
-        )
+    def _start_task(self) -> None:
+        started = self._pass.pending if self._wait is not None else {}
+        # The log of long turns shows the task's name.
+        self._task = self._broker.loop.create_task(self._run(started), name=f"fetch of {self._context}")
 
-    async def _go_through(self, started: Awaited) -> None:
+    async def _run(self, started: PendingReads) -> None:
         future, piece = self._future, Slice()
         assert future is not None
         try:
-            await piece.go_on(self._look(started))
-            # A peer that left in this very turn has not had this task cancelled yet.
+            await piece.go_on(self._read_partitions(started))
+            # If the peer has left in this very turn, this task is not cancelled yet.
             if not future.done() and self._is_time_to_answer():
-                await piece.go_on(self._remember())
+                await piece.go_on(self._create_session())
                 response = await piece.go_on(self._respond())
                 if not future.done():
                     future.set_result(response)
@@ -342,12 +346,12 @@ class _Fetching:
         finally:
             self._task = None
 
-    def _encoded(self, topics: list[AnsweredTopic], session_id: int) -> Steps[Response]:
+    def _encode(self, topics: list[TopicResults], session_id: int) -> Steps[Response]:
         broker, context, found = self._broker, self._context, self._pass
         holds = found.holds
-        found.count()
+        found.record_metrics()
         if context.api_version < FIRST_VERSION_WITH_STORAGE_ERRORS:
-            topics = [(topic, list(map(_as_once_said, answers))) for topic, answers in topics]
+            topics = [(topic, list(map(_down_converted, answers))) for topic, answers in topics]
         endpoints = broker.node_endpoints(context.listener, found.leaders) if found.leaders else ()
         parts = yield from encode_fetch_response_in_steps(
             context.api_version,
@@ -357,11 +361,11 @@ class _Fetching:
             endpoints=endpoints,
         )
         on_done = partial(_release, holds) if holds else None
-        return Response(cast("list[Part]", parts), on_done, broker.read_carefully)
+        return Response(cast("list[Part]", parts), on_done, broker.note_send_failure)
 
 
-class _FullFetch(_Fetching):
-    """All partitions that the request names; begins a session where the client wants one."""
+class _FullFetch(_Fetch):
+    """Fetch of all partitions that the request names; creates a session if the client wants one."""
 
     __slots__ = ("_session_id", "_topics", "_wants_session")
 
@@ -373,39 +377,39 @@ class _FullFetch(_Fetching):
         if wants_session and fetch.replica_id >= 0:
             self._replica = ReplicaSession(broker.clock.monotonic_ms())
         self._session_id = NO_SESSION
-        self._topics: list[AnsweredTopic] = []
+        self._topics: list[TopicResults] = []
 
-    def _length(self) -> int:
+    def _partition_count(self) -> int:
         return sum([len(partitions) for _, partitions in self._fetch.topics])
 
-    def _has_known(self) -> bool:
+    def _has_known_partition(self) -> bool:
         return bool(self._pass.partitions)
 
-    def _watched(self) -> Iterable[Hashable]:
+    def _watched_keys(self) -> Iterable[Hashable]:
         found = self._pass
         if not found.is_replica:
             return found.partitions
         return [one.growth for one in found.partitions if one not in found.held_back]
 
-    def _read(self) -> Iterable[list[Any]]:
-        return [*super()._read(), *[answers for _, answers in self._topics]]
+    def _freeable(self) -> Iterable[list[Any]]:
+        return [*super()._freeable(), *[answers for _, answers in self._topics]]
 
-    def _let_go(self) -> None:
+    def _drop_results(self) -> None:
         self._topics = []
 
-    def _look(self, started: Awaited) -> Steps[None]:
+    def _read_partitions(self, started: PendingReads) -> Generator[int, None, None]:
         found = self._new_pass(started)
-        topics: list[AnsweredTopic] = []
+        topics: list[TopicResults] = []
         for topic, partitions in self._fetch.topics:
             answers: list[FetchPartitionResult] = []
-            for asked in partitions:
-                yield
-                answers.append(found.look(topic, asked)[1])
+            for wanted in partitions:
+                yield READ_US
+                answers.append(found.read_partition(topic, wanted)[1])
             topics.append((topic, answers))
         self._pass, self._topics = found, topics
 
-    def _remember(self) -> Steps[None]:
-        """Begin a session, if there is room for it."""
+    def _create_session(self) -> Generator[int, None, None]:
+        """Create a session, if the cache of sessions has room."""
         fetch, broker = self._fetch, self._broker
         if not self._wants_session or not can_be_remembered(fetch.topics):
             return
@@ -413,9 +417,9 @@ class _FullFetch(_Fetching):
         named: dict[TopicKey, set[int]] = {}
         for topic, partitions in fetch.topics:
             of_topic = named.setdefault(topic, set())
-            for at in range(0, len(partitions), TAKEN_AT_A_TIME):
-                yield
-                of_topic.update([one.partition for one in partitions[at : at + TAKEN_AT_A_TIME]])
+            for at in range(0, len(partitions), STEP_US):
+                yield STEP_US
+                of_topic.update([one.partition for one in partitions[at : at + STEP_US]])
         session = broker.fetch_sessions.open(
             now_ms,
             privileged=_is_follower(broker, fetch.replica_id),
@@ -427,11 +431,11 @@ class _FullFetch(_Fetching):
         if self._replica is not None:
             session.replica_id, session.replica_epoch = fetch.replica_id, fetch.replica_epoch
             session.replica = self._replica
-            session.forgets = partial(_forgotten, broker, fetch.replica_id, self._replica)
+            session.forgets = partial(_forget_replica, broker, fetch.replica_id, self._replica)
         try:
-            for (topic, asked), (_, answers) in zip(fetch.topics, self._topics, strict=True):
-                for one, answer in zip(asked, answers, strict=True):
-                    yield
+            for (topic, wanted), (_, answers) in zip(fetch.topics, self._topics, strict=True):
+                for one, answer in zip(wanted, answers, strict=True):
+                    yield REMEMBER_US
                     partition = None
                     if answer.error_code == ErrorCode.none:
                         partition = broker.replicas.get_by(topic, one.partition)
@@ -441,27 +445,27 @@ class _FullFetch(_Fetching):
             broker.fetch_sessions.used(session, now_ms)
             self._session_id = session.id
         finally:
-            if self._session_id == NO_SESSION:  # the peer has left in the middle of it
+            if self._session_id == NO_SESSION:  # cancelled: the peer has left
                 broker.fetch_sessions.close(session.id)
 
     def _respond(self) -> Steps[Response]:
-        hand, left = InHand(self._broker), TAKEN_AT_A_TIME
+        inline, left = InlineSmallSlices(self._broker), STEP_US
         for topic, answers in self._topics:
             for n, answer in enumerate(answers):
                 left -= 1
                 if answer.records:
-                    answers[n] = hand.take(topic, answer)
-                    left -= TAKEN_IS
+                    answers[n] = inline.apply(topic, answer)
+                    left -= RECORDS_US
                 if left < 0:
-                    yield
-                    left = TAKEN_AT_A_TIME
-        return (yield from self._encoded(self._topics, self._session_id))
+                    yield STEP_US
+                    left = STEP_US
+        return (yield from self._encode(self._topics, self._session_id))
 
 
-class _IncrementalFetch(_Fetching):
-    """The partitions of a session that may have changed."""
+class _IncrementalFetch(_Fetch):
+    """Fetch of the partitions of a session that may have changed."""
 
-    __slots__ = ("_looks", "_session")
+    __slots__ = ("_reads", "_session")
 
     def __init__(
         self, broker: Broker, context: RequestContext, fetch: FetchRequestView, session: FetchSession
@@ -469,109 +473,110 @@ class _IncrementalFetch(_Fetching):
         super().__init__(broker, context, fetch)
         self._session = session
         self._replica = session.replica if session.replica_id == fetch.replica_id else None
-        self._looks: list[PartitionRead] = []
+        self._reads: list[PartitionRead] = []
 
-    def _length(self) -> int:
+    def _partition_count(self) -> int:
         return len(self._session.dirty)
 
-    def _has_known(self) -> bool:
+    def _has_known_partition(self) -> bool:
         return len(self._session.partitions) > self._pass.unknown
 
-    def _watched(self) -> Iterable[Hashable]:
-        self._session.watch_for(self._looks)
+    def _watched_keys(self) -> Iterable[Hashable]:
+        self._session.watch_for(self._reads)
         return (self._session,)
 
-    def _let_go(self) -> None:
-        self._looks = []
+    def _drop_results(self) -> None:
+        self._reads = []
 
-    def _look(self, started: Awaited) -> Steps[None]:
+    def _read_partitions(self, started: PendingReads) -> Generator[int, None, None]:
         session = self._session
         session.patrol()
         found = self._new_pass(started)
-        looks: list[PartitionRead] = []
+        reads: list[PartitionRead] = []
         named: set[tuple[TopicKey, int]] = set()
-        room = max(found.room, 1)  # the first batch comes to who wants no bytes, too
+        room = max(found.room, 1)  # the first batch is sent even if the client's limit is 0
         if found.is_replica:
-            named = {(topic, asked.partition) for topic, some in self._fetch.topics for asked in some}
+            named = {(topic, wanted.partition) for topic, some in self._fetch.topics for wanted in some}
         for one in tuple(session.dirty):
             if found.size >= room:
                 if not found.is_replica or self._wait is not None:
-                    break  # the others have their turn in the fetches that follow
-                # What a replica says of itself counts at once.
+                    break  # the others come in the next fetches of the session
+                # Offsets that a replica's first pass reports are recorded without delay.
                 if (one.topic, one.asked.partition) not in named:
                     continue
-            yield
+            yield READ_US
             if one not in session.dirty:
                 continue  # forgotten meanwhile
             is_named = (one.topic, one.asked.partition) in named
-            partition, answer = found.look(one.topic, one.asked, is_named=is_named)
+            partition, answer = found.read_partition(one.topic, one.asked, is_named=is_named)
             _note_name(self._broker, one)
             if answer.error_code == ErrorCode.unknown_topic_id and one.name is not None:
-                answer = answer._replace(error_code=_went(self._broker, one.name))
+                answer = answer._replace(error_code=_missing_topic_error(self._broker, one.name))
             one.is_held_back = bool(found.held_back) and partition in found.held_back
-            look = PartitionRead(one, partition, answer)
-            session.note_read(look)
-            looks.append(look)
-        self._pass, self._looks = found, looks
+            read = PartitionRead(one, partition, answer)
+            session.note_read(read)
+            reads.append(read)
+        self._pass, self._reads = found, reads
 
     def _respond(self) -> Steps[Response]:
         session = self._session
         if session.epoch != next_epoch(self._fetch.session_epoch):
-            # The client has sent another fetch of the same session, over another connection.
+            # The client has sent a further fetch of this session, over another connection.
             return _refusal(self._context, ErrorCode.invalid_fetch_session_epoch, session.id)
-        topics: list[AnsweredTopic] = []
-        hand, left = InHand(self._broker), TAKEN_AT_A_TIME
-        for look in self._looks:
+        topics: list[TopicResults] = []
+        inline, left = InlineSmallSlices(self._broker), STEP_US
+        for read in self._reads:
             left -= 1
-            if not look.needs_response:
+            if not read.needs_response:
                 continue
-            topic, answer = look.of.topic, look.result
+            topic, answer = read.of.topic, read.result
             if answer.records:
-                answer = hand.take(topic, answer)
-                left -= TAKEN_IS
-            session.note_sent(look)
+                answer = inline.apply(topic, answer)
+                left -= RECORDS_US
+            session.note_sent(read)
             if left < 0:
-                yield
-                left = TAKEN_AT_A_TIME
+                yield STEP_US
+                left = STEP_US
             if topics and topics[-1][0] == topic:
                 topics[-1][1].append(answer)
             else:
                 topics.append((topic, [answer]))
-        return (yield from self._encoded(topics, session.id))
+        return (yield from self._encode(topics, session.id))
 
 
 def _note_name(broker: Broker, one: SessionPartition) -> None:
-    """Note which name the id of a session's topic stands for, as soon as that is known."""
+    """Note the name of a session's topic, if the metadata has its id."""
     if one.name is None and isinstance(one.topic, UUID):
         topic = broker.image.topics_by_id.get(one.topic)
         one.name = None if topic is None else topic.name
 
 
-def _went(broker: Broker, name: str) -> ErrorCode:
-    """The error for a topic that was known by this name when the session began, and by its id is no more.
+def _missing_topic_error(broker: Broker, name: str) -> ErrorCode:
+    """Return the error for a session's topic `name` whose id is no longer in the metadata.
 
-    UNKNOWN_TOPIC_ID is for ids that no name was known of (Kafka `ReplicaManager.readFromLog`).
+    UNKNOWN_TOPIC_ID is only for ids whose name was never known (Kafka `ReplicaManager.readFromLog`).
     """
     if name in broker.image.topics_by_name:
         return ErrorCode.inconsistent_topic_id
     return ErrorCode.unknown_topic_or_partition
 
 
-def _as_once_said(answer: FetchPartitionResult) -> FetchPartitionResult:
-    """To who does not know KAFKA_STORAGE_ERROR, so that it asks again (Kafka
-    `KafkaApis.maybeDownConvertStorageError`)."""
+def _down_converted(answer: FetchPartitionResult) -> FetchPartitionResult:
+    """Replace KAFKA_STORAGE_ERROR, which old clients do not know, by an error that they retry (Kafka
+    `KafkaApis.maybeDownConvertStorageError`).
+    """
     if answer.error_code != ErrorCode.kafka_storage_error:
         return answer
     return answer._replace(error_code=ErrorCode.not_leader_or_follower)
 
 
-def _forgotten(broker: Broker, replica_id: int, session: ReplicaSession, one: SessionPartition) -> None:
-    """A replica's fetches say nothing of the partition any more."""
+def _forget_replica(broker: Broker, replica_id: int, session: ReplicaSession, one: SessionPartition) -> None:
+    """Note that a replica's session no longer has the partition."""
     partition = broker.replicas.get_by(one.topic, one.asked.partition)
     if partition is not None:
         partition.forgotten_by(replica_id, session)
 
 
 def _is_follower(broker: Broker, replica_id: int) -> bool:
-    """Return whether another broker of this cluster fetches: its sessions go before those of consumers."""
+    """Return whether another broker of this cluster fetches: its sessions have priority over consumers'."""
     return replica_id >= 0 and replica_id != broker.config.node_id and replica_id in broker.image.brokers

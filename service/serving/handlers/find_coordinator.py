@@ -1,7 +1,7 @@
-"""FindCoordinator: who coordinates a group (KIP-699 for several keys at once).
+"""FindCoordinator: the broker that coordinates a group (KIP-699 for several keys at once).
 
-The topic that holds groups is made here, on first need, whatever `auto.create.topics.enable` says; the answer
-waits for it. Coordinators of transactions and of share groups are not served.
+This handler creates ``__consumer_offsets`` on first need, whatever `auto.create.topics.enable` says; the
+response waits for it. Coordinators of transactions and of share groups are not served.
 """
 
 from __future__ import annotations
@@ -28,34 +28,36 @@ SHARE: Final = 2
 FIRST_VERSION_WITH_SEVERAL_KEYS: Final = 4
 FIRST_VERSION_WITH_SHARES: Final = 6
 NAME_OF_NO_ERROR: Final = "NONE"
-"""Kafka's error message where there is no error, in versions that ask for one key."""
-_NOBODY: Final = -1
+"""Kafka's error message without an error, in versions with one key."""
+KEY_US: Final = 8
+REFUSED_US: Final = 2
+_NO_NODE: Final = -1
 
 
 def handle(
     broker: Broker, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-    """Of each key who leads its partition; COORDINATOR_NOT_AVAILABLE where nobody does."""
+    """Return the leader of each key's partition, or COORDINATOR_NOT_AVAILABLE if it has none."""
     kind = request.key_type
     if kind not in (GROUP, TRANSACTION, SHARE) or (
         kind == SHARE and context.api_version < FIRST_VERSION_WITH_SHARES
     ):
         return _refused(request, ErrorCode.invalid_request, f"Unknown coordinator type {kind}")
     if kind != GROUP:
-        # No retriable error: a client would ask until its own time is up, and then not know why.
+        # Not a retriable error: the client would retry until its timeout, and then not know the reason.
         what = "transactions" if kind == TRANSACTION else "share groups"
         return _refused(request, ErrorCode.unsupported_version, f"{what} are not served")
     topic = broker.groups.internal.find(OFFSETS)
     if topic is None:
-        return _once_made(broker, context.listener, context.api_version, request)
+        return _create_topic_and_answer(broker, context.listener, context.api_version, request)
     return in_slices(_steps(broker, context.listener, context.api_version, request, topic))
 
 
-async def _once_made(
+async def _create_topic_and_answer(
     broker: Broker, listener: str, version: int, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     try:
-        topic = await broker.groups.internal.made(OFFSETS)
+        topic = await broker.groups.internal.find_or_create(OFFSETS)
     except RequestError as e:
         refused = _refused(request, e.code, e.message)
         return refused if isinstance(refused, FindCoordinatorResponse) else await refused
@@ -68,13 +70,14 @@ def _steps(
 ) -> Steps[FindCoordinatorResponse]:
     found = []
     no_error = NAME_OF_NO_ERROR if version < FIRST_VERSION_WITH_SEVERAL_KEYS else ""
-    known = broker.cluster.seen_by(listener).by_id
+    known = broker.cluster.view_for(listener).by_id
     for key in request.coordinator_keys:
         yield
         replica = topic.partitions.get(partition_of(key, len(topic.partitions)))
         leader = None if replica is None else known.get(replica.leader)
         if leader is None:
-            found.append(_nobody(key, ErrorCode.coordinator_not_available, "nobody leads its partition"))
+            reason = f"partition of {OFFSETS} has no leader on this listener"
+            found.append(_without_node(key, ErrorCode.coordinator_not_available, reason))
             continue
         found.append(
             Coordinator(
@@ -100,12 +103,12 @@ def _refusals(
 ) -> Steps[FindCoordinatorResponse]:
     found = []
     for key in request.coordinator_keys:
-        yield
-        found.append(_nobody(key, error, message))
+        yield REFUSED_US
+        found.append(_without_node(key, error, message))
     return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))
 
 
-def _nobody(key: str, error: ErrorCode, message: str | None) -> Coordinator:
+def _without_node(key: str, error: ErrorCode, message: str | None) -> Coordinator:
     return Coordinator(
-        key=key, node_id=_NOBODY, host="", port=_NOBODY, error_code=error, error_message=message
+        key=key, node_id=_NO_NODE, host="", port=_NO_NODE, error_code=error, error_message=message
     )

@@ -1,4 +1,4 @@
-"""Heartbeat: a member of a classic group is alive, and hears whether there is a new round."""
+"""Heartbeat: a member of a classic group reports that it is alive, and learns of a rebalance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from service.serving.request_host import Broker
 def handle(
     broker: Broker, context: RequestContext, request: HeartbeatRequest
 ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
-    """While the group's partition is read nobody can tell, and nobody is told to leave, as in Kafka."""
+    """Have the group's shard decide the heartbeat. While the shard loads, the response is no error, as in
+    Kafka: members stay.
+    """
     refused = refused_group_id(request.group_id)
     if refused is not None:
         return HeartbeatResponse(refused)

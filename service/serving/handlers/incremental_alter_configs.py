@@ -34,11 +34,11 @@ from service.serving.request_host import NO_THROTTLE
 async def handle(
     broker: AdminHost, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    """Change each resource wholly or not at all; the changes hold on this node once the answer is there."""
+    """Make all changes of a resource or none. They are in effect on this node before the response is sent."""
 
     async def alter() -> Sequence[AlterResourceResult]:
-        asked = await each_in_slices(_asked, request.resources)
-        return await _alter(broker, asked, validate_only=request.validate_only)
+        resources = await each_in_slices(_parse, request.resources, RESOURCE_US, configs_us)
+        return await _alter(broker, resources, validate_only=request.validate_only)
 
     results = await alter_each(request.resources, alter)
     return IncrementalAlterConfigsResponse(
@@ -47,11 +47,11 @@ async def handle(
 
 
 async def _alter(
-    broker: AdminHost, asked: Sequence[AlterResource], *, validate_only: bool
+    broker: AdminHost, resources: Sequence[AlterResource], *, validate_only: bool
 ) -> list[AlterResourceResult]:
-    """What is stored is for the controller, loggers are this process's; answers in the request's order."""
-    stored = [one for one in asked if one.resource_type != ResourceType.BROKER_LOGGER]
-    times = Counter(one.resource_name for one in asked if one.resource_type == ResourceType.BROKER_LOGGER)
+    """Send stored configs to the controller, change log levels here. Results are in the request's order."""
+    stored = [one for one in resources if one.resource_type != ResourceType.BROKER_LOGGER]
+    times = Counter(one.resource_name for one in resources if one.resource_type == ResourceType.BROKER_LOGGER)
     results: Iterator[AlterResourceResult] = iter(())
     if stored or not times:
         results = iter(
@@ -73,14 +73,14 @@ async def _alter(
         return AlterResourceResult(one.resource_type, one.resource_name, error, message)
 
     piece, answers = Slice(), []
-    for one in asked:
-        if piece.is_over():
+    for one in resources:
+        if piece.charge(RESOURCE_US + (len(one.configs) if one.resource_name in times else 0)):
             await piece.next_turn()
         answers.append(result(one))
     return answers
 
 
-def _asked(one: AlterConfigsResource) -> AlterResource:
+def _parse(one: AlterConfigsResource) -> AlterResource:
     changes = tuple(AlterConfig(c.name, c.config_operation, c.value) for c in one.configs)
     return AlterResource(one.resource_type, one.resource_name, changes)
 

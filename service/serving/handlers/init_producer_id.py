@@ -1,4 +1,4 @@
-"""InitProducerId for idempotent producers. Transactions are not served: a transactional id is refused."""
+"""InitProducerId, for idempotent producers. Transactions are not served: a transactional id is refused."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from service.serving.request_host import NO_THROTTLE, Broker
 async def handle(
     broker: Broker, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
-    """A fresh producer id with epoch 0 (Kafka `TransactionCoordinator.handleInitProducerId` without
-    transactional id: there the id and epoch that the client had do not matter, only that it sends both or
-    neither).
+    """Return a new producer id with epoch 0 (Kafka `TransactionCoordinator.handleInitProducerId` without
+    transactional id, which ignores the client's old id and epoch if it sends both or neither).
     """
     if request.transactional_id is not None:
-        # Finding a coordinator comes first for every client, and that is not served; this is the last word
-        # for one that skips it. INVALID_REQUEST is fatal: the client reports it and does not retry for ever.
+        # Clients look for the transaction coordinator first, which is refused; this is for one that does not.
+        # INVALID_REQUEST is fatal: the client reports it and does not retry for ever.
         return _refused(ErrorCode.invalid_request)
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == -1):
         return _refused(ErrorCode.invalid_request)

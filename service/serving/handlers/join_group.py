@@ -15,9 +15,9 @@ from service.serving.request_host import Broker
 def handle(
     broker: Broker, context: RequestContext, request: JoinGroupRequest
 ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
-    """The answer comes once the generation has its members."""
+    """Have the group's shard add the member; the response is sent once the generation is complete."""
     groups, client = broker.groups, client_of(context)
-    refused = refused_join(request, client, groups.config(), groups.most_bytes(request.group_id))
+    refused = refused_join(request, client, groups.config(), groups.max_batch_bytes(request.group_id))
     if refused is not None:
         return JoinGroupResponse(refused, request.member_id)
     fresh_id = str(groups.new_uuid())

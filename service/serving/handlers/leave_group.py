@@ -16,13 +16,13 @@ from service.serving.group_shards import client_of
 from service.serving.request_host import Broker
 
 AT_ONCE: Final = 500
-"""Members that one decision removes: what is more holds the loop for longer than its slice."""
+"""Most members that one decision removes: more would hold the loop for longer than a slice."""
 
 
 def handle(
     broker: Broker, context: RequestContext, request: LeaveGroupRequest
 ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
-    """Each member has an outcome of its own; very many leave one piece after the other."""
+    """Remove each member, with its own error; very many in pieces."""
     refused = refused_group_id(request.group_id)
     if refused is not None:
         return LeaveGroupResponse(refused)
@@ -43,7 +43,9 @@ def _leave(
 
 
 async def _in_pieces(broker: Broker, client: RequestOrigin, request: LeaveGroupRequest) -> LeaveGroupResponse:
-    """An error of the group's stands for all of it; who has left by then has."""
+    """Remove the members piece by piece. A group error becomes the whole response; removed members stay
+    removed.
+    """
     left: list[LeftMember] = []
     for at in range(0, len(request.members), AT_ONCE):
         piece = replace(request, members=request.members[at : at + AT_ONCE])

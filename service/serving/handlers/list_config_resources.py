@@ -1,7 +1,7 @@
-"""ListConfigResources (KIP-714, KIP-1142): what DescribeConfigs can be asked about.
+"""ListConfigResources (KIP-714, KIP-1142): the resources that DescribeConfigs describes.
 
-Of groups those are listed that have settings. Client metrics have none here, so version 0, which lists them,
-lists nothing.
+Only groups with settings of their own are listed. There are no client metrics resources, so version 0, which
+lists those, lists nothing.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ KINDS: Final = (
 def handle(
     broker: Broker, context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse | Awaitable[ListConfigResourcesResponse]:
-    """All resources of the kinds that are asked for, of every kind where none is.
+    """Return the resources of the requested types, of all types if the request names none.
 
-    UNSUPPORTED_VERSION for a kind that Kafka does not list.
+    UNSUPPORTED_VERSION for a type that Kafka does not list.
     """
     return in_slices(_steps(broker, context.api_version, request))
 
@@ -42,14 +42,14 @@ def handle(
 def _steps(
     broker: Broker, version: int, request: ListConfigResourcesRequest
 ) -> Steps[ListConfigResourcesResponse]:
-    yield
-    asked = {CLIENT_METRICS} if version == 0 else set(request.resource_types) or set(KINDS)
-    if not asked <= set(KINDS):
+    yield RESOURCE_US * len(request.resource_types)
+    wanted = {CLIENT_METRICS} if version == 0 else set(request.resource_types) or set(KINDS)
+    if not wanted <= set(KINDS):
         return ListConfigResourcesResponse(
             throttle_time=NO_THROTTLE, error_code=ErrorCode.unsupported_version, config_resources=()
         )
     found: list[ConfigResource] = []
-    for kind in (one for one in KINDS if one in asked):
+    for kind in (one for one in KINDS if one in wanted):
         for name in _names(broker, kind):
             yield
             found.append(ConfigResource(resource_name=name, resource_type=int(kind)))

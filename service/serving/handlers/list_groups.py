@@ -19,7 +19,10 @@ from service.wire.api import ApiKey, response_module
 
 
 def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> Any | Awaitable[Any]:
-    """COORDINATOR_LOAD_IN_PROGRESS while any partition is being read: the list would not be whole."""
+    """Return the groups that match the filters, in all partitions that this node coordinates.
+
+    COORDINATOR_LOAD_IN_PROGRESS while any of them is being loaded: the list would be incomplete.
+    """
     return in_slices(_steps(broker, request))
 
 

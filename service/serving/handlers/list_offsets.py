@@ -2,13 +2,13 @@
 
 Sources: KIP-79, KIP-405, KIP-734, KIP-1005, KIP-1023.
 
-A negative timestamp names a place; which of them a client may ask for depends on the request's version.
-Searches by time that reach into the bucket run on the remote-read threads; the answer waits for them no
-longer than the request's timeout.
+A negative timestamp names an end of the log or of a tier; the request's version limits the names. Searches by
+time that need the bucket run on the remote-read threads; the response waits for them no longer than the
+request's timeout.
 
-Consumers are told of nothing at or above the high watermark; and of nothing there while a new leader does not
-know yet how far its predecessors' reached (OFFSET_NOT_AVAILABLE; Kafka `Partition.fetchOffsetForTimestamp`).
-Other replicas are told of all that is in the log.
+Consumers get no record at or above the high watermark. After an election they get OFFSET_NOT_AVAILABLE for
+those until the high watermark has reached the start of the leader's epoch (Kafka
+`Partition.fetchOffsetForTimestamp`). Other replicas get offsets of the whole log.
 """
 
 from __future__ import annotations
@@ -54,31 +54,31 @@ FIRST_VERSION: Final = {
 FIRST_VERSION_WITH_NOT_AVAILABLE: Final = 5
 CONSUMER: Final = -1
 DEBUGGING: Final = -2
-"""A replica id to which any replica answers."""
+"""Replica id of a request that any replica answers, not only the leader."""
 READ_COMMITTED: Final = 1
 SEARCHES: Final = 32
-"""Partitions of one request that are looked for at the same time."""
+"""Most partitions of one request that are searched at the same time."""
 
 
 def handle(
     broker: Broker, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
-    """One answer per partition asked for; a partition named twice is refused twice (INVALID_REQUEST).
+    """Return the offset of each partition, or its error; a repeated partition is INVALID_REQUEST each time.
 
-    Places of the log are known; what must be looked for is looked for on threads, this request's local
-    searches one after the other, those in the bucket side by side.
+    Offsets that need no search are found at once. Searches run on threads: the request's local searches one
+    after the other, those in the bucket at the same time.
     """
     offsets = _Offsets(broker, context, request)
-    known = in_slices(offsets.places())
+    known = in_slices(offsets.answer_known())
     if known is None and not offsets.searches:
         return offsets.response()
     return offsets.finish(known)
 
 
-def named_twice(request: ListOffsetsRequest) -> Steps[dict[str, set[int]]]:
-    """Return which partitions of each topic are named more than once.
+def duplicate_partitions(request: ListOffsetsRequest) -> Steps[dict[str, set[int]]]:
+    """Return the partitions of each topic that the request names more than once, in steps.
 
-    A set for each topic, not one of pairs: a hundred thousand pairs are freed in one go, for 30 ms.
+    A set for each topic, not one of pairs: a hundred thousand pairs would take 30 ms to free.
     """
     seen: dict[str, set[int]] = {}
     twice: dict[str, set[int]] = {}
@@ -93,17 +93,17 @@ def named_twice(request: ListOffsetsRequest) -> Steps[dict[str, set[int]]]:
 
 
 class _Search(NamedTuple):
-    """What is still to be answered: where the answer goes, and what was asked."""
+    """A search to do for one partition; its result replaces `answers[at]`."""
 
     answers: list[ListOffsetsPartitionResponse]
     at: int
     topic: str
-    asked: ListOffsetsPartition
+    wanted: ListOffsetsPartition
     partition: Partition
 
 
 class _Offsets:
-    """One request until it is answered."""
+    """One request, until its response is sent."""
 
     def __init__(self, broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> None:
         self._broker = broker
@@ -119,9 +119,9 @@ class _Offsets:
         )
         self._deadline = broker.loop.time() + timeout_ms / 1000
 
-    def places(self) -> Steps[None]:
-        """Answers what is known, and notes the rest in `searches`; in steps."""
-        twice = yield from named_twice(self._request)
+    def answer_known(self) -> Generator[int, None, None]:
+        """Answer the partitions that need no search, and append the others to `searches`; in steps."""
+        twice = yield from duplicate_partitions(self._request)
         for topic in self._request.topics:
             yield
             answers: list[ListOffsetsPartitionResponse] = []
@@ -132,17 +132,17 @@ class _Offsets:
                 if one.partition_index in of_topic:
                     answers.append(_answer(one, ErrorCode.invalid_request, NOT_FOUND))
                 else:
-                    answers.append(self._at_once(topic.name, one, answers))
+                    answers.append(self._answer_or_defer(topic.name, one, answers))
 
-    def _at_once(
+    def _answer_or_defer(
         self, topic: str, one: ListOffsetsPartition, answers: list[ListOffsetsPartitionResponse]
     ) -> ListOffsetsPartitionResponse:
-        """The answer, or what stands in its place until it is found."""
+        """Return the partition's answer or, with a search appended, a placeholder."""
         if one.timestamp < 0 and self._version < FIRST_VERSION.get(one.timestamp, 1 << 15):
             return _answer(one, ErrorCode.unsupported_version, NOT_FOUND)
         try:
             partition = self._partition(topic, one)
-            found = self._place(partition, one.timestamp)
+            found = self._known_offset(partition, one.timestamp)
         except (RequestError, StorageError, CorruptionError) as e:
             return self._failed(topic, one, e)
         if found is None:
@@ -151,7 +151,9 @@ class _Offsets:
         return _answer(one, ErrorCode.none, found)
 
     def _partition(self, topic: str, one: ListOffsetsPartition) -> Partition:
-        """`RequestError` where this node is not the one to ask, `StorageError` where it is offline."""
+        """Return the partition. Raises `RequestError` if this node may not answer, `StorageError` if its
+        replica is offline.
+        """
         partition = self._broker.replicas.find(topic, one.partition_index)
         needs_leader = self._request.replica_id != DEBUGGING
         partition.check_epoch(one.current_leader_epoch, needs_leader=needs_leader)
@@ -171,28 +173,30 @@ class _Offsets:
         self._broker.log_storage_error("ListOffsets", topic, one.partition_index, error)
         return _answer(one, ErrorCode.kafka_storage_error, NOT_FOUND)
 
-    def _place(self, partition: Partition, timestamp: int) -> TimestampedOffset | None:
-        """The places that are known without looking at records; None for those that need a search."""
+    def _known_offset(self, partition: Partition, timestamp: int) -> TimestampedOffset | None:
+        """Return an offset that needs no search of records; None if the timestamp does."""
         if timestamp != LATEST:
-            found = _place(partition, timestamp)
+            found = _known_offset(partition, timestamp)
             is_border = timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
             if is_border and found is not None and found.offset != NO_OFFSET:
-                return self._within(partition, found)
+                return self._visible(partition, found)
             return found
         end = partition.end_offset
         if self._is_consumer:
-            _check_reached(partition)
+            _check_high_watermark(partition)
             committed = self._request.isolation_level == READ_COMMITTED
             end = partition.last_stable_offset if committed else partition.high_watermark
         return TimestampedOffset(end, NO_TIMESTAMP, partition.leader_epoch)
 
-    def _within(self, partition: Partition, found: TimestampedOffset) -> TimestampedOffset:
-        """What was searched for, as far as a consumer may know of it, and any other replica has it."""
+    def _visible(self, partition: Partition, found: TimestampedOffset) -> TimestampedOffset:
+        """Return `found` if the client may see it: a consumer below the high watermark, a replica below the
+        log end offset; otherwise `NOT_FOUND`. Raises `RequestError` as `_check_high_watermark`.
+        """
         end = partition.high_watermark if self._is_consumer else partition.end_offset
         if NO_OFFSET < found.offset < end:
             return found
         if self._is_consumer:
-            _check_reached(partition)
+            _check_high_watermark(partition)
         return NOT_FOUND
 
     async def finish(self, known: Awaitable[None] | None) -> ListOffsetsResponse:
@@ -209,7 +213,7 @@ class _Offsets:
         return await self._response_in_slices()
 
     def response(self) -> ListOffsetsResponse:
-        """Of little."""
+        """Return the response to a request that needs no search."""
         return ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=tuple(map(_of_topic, self._topics)))
 
     async def _response_in_slices(self) -> ListOffsetsResponse:
@@ -222,30 +226,32 @@ class _Offsets:
             found = await self._find(partition, one.timestamp)
             if self._partition(topic, one) is not partition:
                 raise RequestError(ErrorCode.not_leader_or_follower, f"{partition.tip} was replaced")
-            found = self._within(partition, found)
+            found = self._visible(partition, found)
         except (RequestError, TimeoutError, StorageError, CorruptionError) as e:
             answers[at] = self._failed(topic, one, e)
         else:
             answers[at] = _answer(one, ErrorCode.none, found)
 
     async def _find(self, partition: Partition, timestamp: int) -> TimestampedOffset:
-        """The first record at or after `timestamp` in offset order, or that with the greatest timestamp."""
+        """Return the first record at or after `timestamp` in offset order, or that with the greatest one."""
         log = partition.unified
         if timestamp == MAX_TIMESTAMP:
-            local = await self._look(partition, log.looks_for_newest())
+            local = await self._search_segments(partition, log.looks_for_newest())
             remote = await self._remote(log.remote_max_timestamp()) or NOT_FOUND
             newest = local if local.timestamp > remote.timestamp else remote
             is_gone = newest.offset < log.start_offset and newest.offset != NO_OFFSET
             return await self._newest_since_start(partition, newest) if is_gone else newest
         found = await self._remote(log.search_remote(timestamp)) or NOT_FOUND
-        # What retention dropped since the manifest was written is no longer part of the log.
+        # Records that retention has dropped since the manifest was written are not in the log any more.
         if log.start_offset <= found.offset < log.local_start_offset:
             return found
-        return await self._look(partition, log.looks_by_time(timestamp))
+        return await self._search_segments(partition, log.looks_by_time(timestamp))
 
     async def _newest_since_start(self, partition: Partition, gone: TimestampedOffset) -> TimestampedOffset:
-        """The first record with the greatest timestamp, where `gone` has a greater one, and lies in a segment
-        that the log begins in: halving what lies between, as searches by time pass over what is gone."""
+        """Return the first record with the greatest timestamp in the log. `gone` has a greater one, but is
+        below the log start offset, in the same segment. This halves the range of timestamps, since searches
+        by time skip records below the start.
+        """
         newest = NOT_FOUND
         low, high = 0, gone.timestamp
         while low <= high:
@@ -257,15 +263,19 @@ class _Offsets:
                 newest, low = found, found.timestamp + 1
         return newest
 
-    async def _look(self, partition: Partition, looks: Iterator[SegmentSearch | None]) -> TimestampedOffset:
-        """Segment by segment, until one has the record; the request's other searches wait."""
+    async def _search_segments(
+        self, partition: Partition, searches: Iterator[SegmentSearch | None]
+    ) -> TimestampedOffset:
+        """Search segments one after the other, until one has the record; the request's other local searches
+        wait.
+        """
         async with self._local:
-            for look in looks:
+            for search in searches:
                 if self._broker.loop.time() > self._deadline:
                     raise TimeoutError
-                if look is not None:
+                if search is not None:
                     try:
-                        found = await self._broker.search_thread(look.run)
+                        found = await self._broker.search_thread(search.run)
                     except CorruptionError as e:
                         raise partition.log.timestamp_search.corrupt(e) from e
                     if found is not None:
@@ -278,7 +288,7 @@ class _Offsets:
         if search is None:
             return None
         left_s = self._deadline - self._broker.loop.time()
-        # Shielded: the search goes on into the cache when its client has given up.
+        # Shielded: after a timeout the search continues, so that a retry finds its pages in the cache.
         return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(search)), max(left_s, 0.001))
 
 
@@ -287,10 +297,10 @@ def _of_topic(one: tuple[str, list[ListOffsetsPartitionResponse]]) -> ListOffset
 
 
 def _answer(
-    asked: ListOffsetsPartition, error: ErrorCode, found: TimestampedOffset
+    wanted: ListOffsetsPartition, error: ErrorCode, found: TimestampedOffset
 ) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(
-        partition_index=asked.partition_index,
+        partition_index=wanted.partition_index,
         error_code=error,
         timestamp=found.timestamp,
         offset=found.offset,
@@ -298,19 +308,20 @@ def _answer(
     )
 
 
-def _check_reached(partition: Partition) -> None:
-    """`RequestError` OFFSET_NOT_AVAILABLE while what consumers saw of earlier leaders is not known to be
-    committed."""
+def _check_high_watermark(partition: Partition) -> None:
+    """Raise `RequestError` OFFSET_NOT_AVAILABLE until the high watermark has reached the start of the
+    leader's epoch: earlier leaders may have shown consumers higher offsets.
+    """
     leading = partition.leading
     if leading is not None and not leading.has_reached_its_epoch:
         raise RequestError(
             ErrorCode.offset_not_available,
-            f"{partition.tip} is committed up to {leading.high_watermark}, its epoch begins at "
-            f"{leading.epoch_start}",
+            f"high watermark {leading.high_watermark} of {partition.tip} is below the start offset "
+            f"{leading.epoch_start} of its leader epoch",
         )
 
 
-def _place(partition: Partition, timestamp: int) -> TimestampedOffset | None:
+def _known_offset(partition: Partition, timestamp: int) -> TimestampedOffset | None:
     log = partition.unified
     if timestamp == EARLIEST:
         return _at(partition, log.start_offset)

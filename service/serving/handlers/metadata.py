@@ -17,15 +17,15 @@ from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
 from service.metadata.controller.topic_names import topic_name_error
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
 from service.network.request import RequestContext
-from service.serving.internal_topics import CREATED_WITHIN_S, INTERNAL_TOPICS, OFFSETS, as_created
-from service.serving.metadata_cache import Seen
+from service.serving.internal_topics import CREATED_WITHIN_S, INTERNAL_TOPICS, OFFSETS, creation_request
+from service.serving.metadata_cache import ListenerView
 from service.serving.request_host import (
     CLUSTER_OPERATIONS,
     NO_THROTTLE,
     TOPIC_OPERATIONS,
     Broker,
 )
-from service.serving.response_cache import TopicFlavour, TopicsOfFlavour
+from service.serving.response_cache import MetadataVariant, VariantTopics
 from service.wire.metadata import (
     OPERATIONS_NOT_ASKED,
     MetadataRequest,
@@ -36,26 +36,30 @@ from service.wire.metadata import (
 )
 from service.wire.primitives import Encoded
 
-MOST_FLAVOURS: Final = 3
-"""Encoded topics are kept for so many versions at a time, for each listener."""
+TOPIC_US: Final = 15
+NAME_US: Final = 2
+PARTITION_US: Final = 12
+"""to describe and encode a partition"""
+MOST_VARIANTS: Final = 3
+"""Variants of requests per listener whose encoded topics are cached."""
 FIRST_VERSION_WITH_LISTENER_NOT_FOUND: Final = 6
 FIRST_VERSION_BY_ID: Final = 12
-"""Requests of versions 10 and 11 can have ids and null names, but no answer can say what became of them."""
-NOT_MADE: Final = INTERNAL_TOPICS - {OFFSETS}
-"""Internal topics of what is not served."""
+"""Requests of versions 10 and 11 can have ids and null names, but their responses cannot."""
+NOT_CREATED: Final = INTERNAL_TOPICS - {OFFSETS}
+"""Internal topics of features that are not served."""
 
 
 def handle(
     broker: Broker, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
-    """Answer for the topics asked for, all of them where `topics` is null.
+    """Describe the requested topics, all topics if `topics` is null.
 
-    A topic that is not there is created when both the request and ``auto.create.topics.enable`` allow it.
-    Kafka answers such a request with an error and lets the client ask again; here the answer waits for the
-    topic, but not for long, nor where it cannot be made: what is told of all others depends on nobody.
+    A missing topic is created if both the request and ``auto.create.topics.enable`` allow it. Kafka then
+    sends an error and has the client retry; here the response waits for the topic, up to `CREATED_WITHIN_S`,
+    and is sent without it if it cannot be created.
 
-    A request below version 12 that has an id or a null name is answered INVALID_REQUEST for all its topics
-    (Kafka `KafkaApis.handleTopicMetadataRequest`).
+    A request below version 12 with an id or a null name is INVALID_REQUEST for all its topics (Kafka
+    `KafkaApis.handleTopicMetadataRequest`).
     """
     creates = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
     if creates and request.topics:
@@ -72,12 +76,12 @@ async def _create_and_answer(
     missing: list[str] | Awaitable[list[str]],
 ) -> MetadataResponse:
     names = missing if isinstance(missing, list) else await missing
-    if 0 < len(names) <= MAX_RECORDS_PER_OPERATION:  # of more the controller would make none
+    if 0 < len(names) <= MAX_RECORDS_PER_OPERATION:  # the controller refuses more
         config, image = broker.config, broker.image
-        asked = await each_in_slices(lambda name: as_created(name, config, image), names)
+        creations = await each_in_slices(lambda name: creation_request(name, config, image), names, NAME_US)
         with suppress(RequestError, StorageError, TimeoutError):
             async with asyncio.timeout(CREATED_WITHIN_S):
-                await broker.admin.create_topics(asked)
+                await broker.admin.create_topics(creations)
     answer = in_slices(_steps(broker, context.listener, context.api_version, request))
     return answer if isinstance(answer, MetadataResponse) else await answer
 
@@ -85,36 +89,38 @@ async def _create_and_answer(
 def _steps(broker: Broker, listener: str, version: int, request: MetadataRequest) -> Steps[MetadataResponse]:
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else OPERATIONS_NOT_ASKED
     image = broker.image
-    seen = broker.cluster.seen_by(listener)
-    most = MOST_FLAVOURS * max(len(broker.endpoints), 1)
-    known = broker.encoded_topics.asked(TopicFlavour(listener, version, operations), seen.standing, most)
+    view = broker.cluster.view_for(listener)
+    most = MOST_VARIANTS * max(len(broker.endpoints), 1)
+    known = broker.encoded_topics.of_variant(
+        MetadataVariant(listener, version, operations), view.availability, most
+    )
     topics: list[Any] = []
-    asked: Iterable[TopicImage | MetadataRequestTopic] = image.topics_by_name.values()
+    wanted: Iterable[TopicImage | MetadataRequestTopic] = image.topics_by_name.values()
     if request.topics is not None:
-        if (yield from _is_beyond(version, request.topics)):
+        if (yield from _exceeds_version(version, request.topics)):
             return (yield from _refused(broker, request.topics))
-        asked = yield from _distinct(request.topics)
-    for one in asked:
-        yield
+        wanted = yield from _distinct(request.topics)
+    for one in wanted:
+        yield TOPIC_US
         found = one if isinstance(one, TopicImage) else _find(image, one)
         if isinstance(found, TopicImage):
-            topics.append((yield from _described(broker, seen, found, known)))
+            topics.append((yield from _describe(broker, view, found, known)))
         else:
             topics.append(found)
     of_cluster = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED
     return MetadataResponse(
         throttle_time=NO_THROTTLE,
-        brokers=seen.in_metadata,
+        brokers=view.in_metadata,
         cluster_id=broker.cluster_id,
-        controller_id=broker.cluster.controller_id(seen),
+        controller_id=broker.cluster.controller_id(view),
         topics=tuple(topics),
         error_code=ErrorCode.none,
         cluster_authorized_operations=of_cluster,
     )
 
 
-def _is_beyond(version: int, topics: Sequence[MetadataRequestTopic]) -> Steps[bool]:
-    """Tell whether a request says what its version does not let it ask."""
+def _exceeds_version(version: int, topics: Sequence[MetadataRequestTopic]) -> Generator[int, None, bool]:
+    """Return whether a request has an id or a null name, which responses of its version cannot repeat."""
     if version >= FIRST_VERSION_BY_ID:
         return False
     for one in topics:
@@ -142,8 +148,8 @@ def _refused(broker: Broker, topics: Sequence[MetadataRequestTopic]) -> Steps[Me
 
 def _distinct(
     topics: Sequence[MetadataRequestTopic],
-) -> Steps[Iterable[MetadataRequestTopic]]:
-    """By id if any id was given, as Kafka does; each topic once."""
+) -> Generator[int, None, Iterable[MetadataRequestTopic]]:
+    """Return each requested topic once: only those with ids if there are any, as in Kafka."""
     by_id: dict[MetadataRequestTopic, None] = {}
     by_name: dict[MetadataRequestTopic, None] = {}
     for one in topics:
@@ -152,33 +158,37 @@ def _distinct(
     return by_id or by_name
 
 
-def _missing_names(broker: Broker, topics: Sequence[MetadataRequestTopic], version: int) -> Steps[list[str]]:
-    """What is asked for by name, is not there and can be created."""
-    if (yield from _is_beyond(version, topics)):
+def _missing_names(
+    broker: Broker, topics: Sequence[MetadataRequestTopic], version: int
+) -> Generator[int, None, list[str]]:
+    """Return the requested names that do not exist and can be created."""
+    if (yield from _exceeds_version(version, topics)):
         return []
     known = broker.image.topics_by_name
     names: dict[str, None] = {}
     for one in topics:
         yield
         name = one.name
-        if one.topic_id is not None or name is None or name in known or name in NOT_MADE:
+        if one.topic_id is not None or name is None or name in known or name in NOT_CREATED:
             continue
         if topic_name_error(name) is None:
             names[name] = None
     return list(names)
 
 
-def _find(image: MetadataImage, asked: MetadataRequestTopic) -> TopicImage | MetadataResponseTopic:
-    if asked.topic_id is not None:
-        topic = image.topics_by_id.get(asked.topic_id)
-        return topic or _missing(ErrorCode.unknown_topic_id, None, asked.topic_id)
-    if asked.name is None:
+def _find(image: MetadataImage, wanted: MetadataRequestTopic) -> TopicImage | MetadataResponseTopic:
+    if wanted.topic_id is not None:
+        topic = image.topics_by_id.get(wanted.topic_id)
+        return topic or _missing(ErrorCode.unknown_topic_id, None, wanted.topic_id)
+    if wanted.name is None:
         return _missing(ErrorCode.invalid_request, None, None)
-    return image.topics_by_name.get(asked.name) or _missing(why_missing(asked.name), asked.name, None)
+    return image.topics_by_name.get(wanted.name) or _missing(
+        missing_topic_error(wanted.name), wanted.name, None
+    )
 
 
-def why_missing(name: str) -> ErrorCode:
-    """The error for a topic that is not there: its name may be one that no topic can have."""
+def missing_topic_error(name: str) -> ErrorCode:
+    """Return the error of a missing topic: INVALID_TOPIC_EXCEPTION if no topic can have its name."""
     invalid = topic_name_error(name) is not None
     return ErrorCode.invalid_topic_exception if invalid else ErrorCode.unknown_topic_or_partition
 
@@ -190,23 +200,25 @@ def _missing(error: ErrorCode, name: str | None, topic_id: UUID | None) -> Metad
     )
 
 
-def _described(broker: Broker, seen: Seen, topic: TopicImage, known: TopicsOfFlavour) -> Steps[Encoded]:
-    """The topic's part of the answer, as it was encoded before if it was."""
-    yield
+def _describe(
+    broker: Broker, view: ListenerView, topic: TopicImage, known: VariantTopics
+) -> Generator[int, None, Encoded]:
+    """Return the topic's encoded element of the response, from the cache if it has it."""
+    yield TOPIC_US + len(topic.partitions)
     element = known.get(topic)
     if element is not None:
         return element
     partitions = []
-    _, version, operations = known.flavour
-    tells_listener = version >= FIRST_VERSION_WITH_LISTENER_NOT_FOUND
+    _, version, operations = known.variant
+    has_listener_error = version >= FIRST_VERSION_WITH_LISTENER_NOT_FOUND
     for index in sorted(topic.partitions):
         yield
         is_offline = broker.replicas.why_offline(topic.id, index) is not None
         one = topic.partitions[index]
         if version == 0:
-            partitions.append(_first_version(seen, index, one))
+            partitions.append(_partition_v0(view, index, one))
         else:
-            partitions.append(_partition(seen, index, one, is_offline, tells_listener))
+            partitions.append(_partition(view, index, one, is_offline, has_listener_error))
     answer = MetadataResponseTopic(
         error_code=ErrorCode.none,
         name=topic.name,
@@ -219,9 +231,9 @@ def _described(broker: Broker, seen: Seen, topic: TopicImage, known: TopicsOfFla
 
 
 def _partition(
-    seen: Seen, index: int, partition: PartitionImage, is_own_offline: bool, tells_listener: bool
+    view: ListenerView, index: int, partition: PartitionImage, is_own_offline: bool, has_listener_error: bool
 ) -> MetadataResponsePartition:
-    leader, error = seen.leader(partition.leader, tells_listener=tells_listener)
+    leader, error = view.leader(partition.leader, has_listener_error=has_listener_error)
     return MetadataResponsePartition(
         error_code=error,
         partition_index=index,
@@ -229,15 +241,17 @@ def _partition(
         leader_epoch=partition.leader_epoch,
         replica_nodes=tuple(partition.replicas),
         isr_nodes=tuple(partition.isr),
-        offline_replicas=seen.offline_replicas(partition, is_own_offline=is_own_offline),
+        offline_replicas=view.offline_replicas(partition, is_own_offline=is_own_offline),
     )
 
 
-def _first_version(seen: Seen, index: int, partition: PartitionImage) -> MetadataResponsePartition:
-    """Version 0 names no replica that clients cannot reach, and says that there is one."""
-    leader, error = seen.leader(partition.leader, tells_listener=False)
-    replicas = tuple([one for one in partition.replicas if one in seen.by_id])
-    isr = tuple([one for one in partition.isr if one in seen.by_id])
+def _partition_v0(view: ListenerView, index: int, partition: PartitionImage) -> MetadataResponsePartition:
+    """Describe a partition in version 0: without the replicas that clients cannot reach, and with
+    REPLICA_NOT_AVAILABLE if there are any.
+    """
+    leader, error = view.leader(partition.leader, has_listener_error=False)
+    replicas = tuple([one for one in partition.replicas if one in view.by_id])
+    isr = tuple([one for one in partition.isr if one in view.by_id])
     is_short = len(replicas) < len(partition.replicas) or len(isr) < len(partition.isr)
     if error is ErrorCode.none and is_short:
         error = ErrorCode.replica_not_available

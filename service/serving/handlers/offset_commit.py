@@ -1,4 +1,4 @@
-"""OffsetCommit: how far a group has come (KIP-848 for epochs, topics by id from version 10 on)."""
+"""OffsetCommit: stores offsets of a group (KIP-848 for member epochs; topics by id from version 10 on)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from service.wire.offset_commits import FIRST_BY_HAND
 from service.wire.offsets import OffsetCommitRequest
 
 AT_ONCE: Final = 250
-"""Positions that one decision commits: what is more holds the loop for longer than its slice."""
+"""Most offsets that one decision commits: more would hold the loop for longer than a slice."""
 
 
 def handle(
     broker: Broker, context: RequestContext, request: OffsetCommitRequest
 ) -> GroupCommitResponse | Awaitable[GroupCommitResponse]:
-    """What is answered without an error is committed. Without a topic that exists no group is asked.
+    """Commit the offsets of each partition, with its own error: NONE means committed. If no topic exists, the
+    group is not consulted.
 
-    A request of very many positions is committed in pieces: each position has an answer of its own anyway.
+    A request with very many partitions is committed in pieces.
     """
     version = context.api_version
     count = 0
@@ -38,7 +39,7 @@ def handle(
 
 
 def quick(broker: Broker, header: RequestHeader, frame: memoryview) -> PendingResponse | None:
-    """The answer to a plain commit (`groups/quick_commits`), once it is written; None for any other."""
+    """Commit a plain request (`groups/quick_commits`) and return its pending response; None for any other."""
     if header.api_version < FIRST_BY_HAND:
         return None
     plain = quick_commits.read(frame, header.body, header.api_version)
@@ -59,7 +60,7 @@ def quick(broker: Broker, header: RequestHeader, frame: memoryview) -> PendingRe
 
 
 class _PlainCommit(PendingResponse):
-    """The answer to a plain commit. The request is kept for the case that it cannot be written."""
+    """The response to a plain commit. It keeps the request to respond with an error if the write fails."""
 
     __slots__ = ("_frame", "_header")
 
@@ -88,11 +89,11 @@ def _commit(
         lambda e: commit_failed(known.request, e.code),
     )
     if isinstance(answer, Awaitable):
-        return _later(known, answer) if known.refused else answer
+        return _await_answer(known, answer) if known.refused else answer
     return known.answer(answer)
 
 
-async def _later(known: KnownCommit, answer: Awaitable[GroupCommitResponse]) -> GroupCommitResponse:
+async def _await_answer(known: KnownCommit, answer: Awaitable[GroupCommitResponse]) -> GroupCommitResponse:
     return known.answer(await answer)
 
 

@@ -1,4 +1,4 @@
-"""OffsetDelete (KIP-496): a group forgets how far it has come with topics that it does not read any more."""
+"""OffsetDelete (KIP-496): deletes a group's offsets of topics that it does not read any more."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from service.network.request import RequestContext
 from service.serving.request_host import Broker
 
 AT_ONCE: Final = 250
-"""Positions that one decision deletes: what is more holds the loop for longer than its slice."""
+"""Most offsets that one decision deletes: more would hold the loop for longer than a slice."""
 
 
 def handle(
     broker: Broker, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
-    """An error of the group's stands for all of it; very many positions go one piece after the other."""
+    """Delete the offsets of each partition, with its own error; very many in pieces. A group error becomes
+    the whole response.
+    """
     refused = refused_group_id(request.group_id)
     if refused is not None:
         return OffsetDeleteResponse(refused)

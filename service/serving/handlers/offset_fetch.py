@@ -1,4 +1,4 @@
-"""OffsetFetch: how far groups have come (KIP-709 for several groups at once)."""
+"""OffsetFetch: committed offsets of groups (KIP-709 for several groups at once)."""
 
 from __future__ import annotations
 
@@ -19,29 +19,31 @@ from service.wire.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 
 TOPIC_IDS_FROM: Final = 10
 AT_ONCE: Final = 500
-"""Positions that are looked up in one turn of the loop."""
-_ALL: Final = 50
-"""What a group counts as that asks for all it has."""
+"""Most offsets that are looked up in one turn of the loop."""
+_ALL_COST: Final = 50
+"""Offsets that a request for all offsets of a group counts as."""
 
 
 def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> Any:
-    """Each group has its own outcome. With `require_stable` the newest positions, once they are committed."""
+    """Return the offsets of each group, or its error. With `require_stable` wait until the newest offsets are
+    committed.
+    """
     version = context.api_version
     count = 0
     for group in request.groups:
-        count += _ALL if group.topics is None else 1
+        count += _ALL_COST if group.topics is None else 1
         for topic in group.topics or ():
             count += 1 + len(topic.partition_indexes)
     if count > AT_ONCE:
         return _in_pieces(broker, request, version)
     found = [_group(broker, group, request.require_stable, version) for group in request.groups]
     if any(isinstance(one, Awaitable) for one in found):
-        return _later(found)
+        return _await_all(found)
     return _answer(found)
 
 
 async def _in_pieces(broker: Broker, request: OffsetFetchRequest, version: int) -> Any:
-    """One piece of one group in each turn."""
+    """Look up one piece of one group in each turn of the loop."""
     answers = []
     for group in request.groups:
         topics: dict[Any, FetchedTopic] = {}
@@ -59,7 +61,7 @@ async def _in_pieces(broker: Broker, request: OffsetFetchRequest, version: int) 
     return _answer(answers)
 
 
-async def _later(found: list[FetchedGroup | Awaitable[FetchedGroup]]) -> Any:
+async def _await_all(found: list[FetchedGroup | Awaitable[FetchedGroup]]) -> Any:
     return _answer([await one if isinstance(one, Awaitable) else one for one in found])
 
 
@@ -72,71 +74,73 @@ def _group(
     broker: Broker, group: OffsetFetchRequestGroup, stable: bool, version: int
 ) -> FetchedGroup | Awaitable[FetchedGroup]:
     known = known_fetch(group, broker.groups.topics, version)
-    asked = known.request
-    if asked.topics is None:
-        return _all_of_it(broker, known, stable, version)
+    request = known.request
+    if request.topics is None:
+        return _fetch_all(broker, known, stable, version)
     if not stable:
         try:
-            fetched = broker.groups.read(asked.group_id, lambda shard, now_ms: shard.fetch_offsets(asked))
+            fetched = broker.groups.read(request.group_id, lambda shard, now_ms: shard.fetch_offsets(request))
         except RequestError as e:
             return fetch_failed(group, e.code, version)
-        return _whole(broker, known, fetched, version)
+        return _complete(broker, known, fetched, version)
     answer: Any = broker.groups.write(
-        asked.group_id,
-        lambda shard, ticket, now_ms: shard.fetch_stable_offsets(asked),
+        request.group_id,
+        lambda shard, ticket, now_ms: shard.fetch_stable_offsets(request),
         lambda e: fetch_failed(group, e.code, version),
     )
     if isinstance(answer, Awaitable):
-        return _later_whole(broker, known, answer, version)
-    return _whole(broker, known, answer, version)
+        return _await_and_complete(broker, known, answer, version)
+    return _complete(broker, known, answer, version)
 
 
-def _all_of_it(
+def _fetch_all(
     broker: Broker, known: KnownFetch, stable: bool, version: int
 ) -> FetchedGroup | Awaitable[FetchedGroup]:
-    """All that a group has, which may be very much."""
-    asked = known.request
+    """Return all offsets of a group, in slices, as there may be very many."""
+    request = known.request
 
     def failed(e: RequestError) -> FetchedGroup:
-        return FetchedGroup(asked.group_id, error_code=e.code)
+        return FetchedGroup(request.group_id, error_code=e.code)
 
     if stable:
         steps: Any = broker.groups.write(
-            asked.group_id,
-            lambda shard, ticket, now_ms: shard.fetch_all_stable_offsets(asked),
+            request.group_id,
+            lambda shard, ticket, now_ms: shard.fetch_all_stable_offsets(request),
             failed,
         )
     else:
         try:
-            steps = broker.groups.read(asked.group_id, lambda shard, now_ms: shard.fetch_all_offsets(asked))
+            steps = broker.groups.read(
+                request.group_id, lambda shard, now_ms: shard.fetch_all_offsets(request)
+            )
         except RequestError as e:
             return failed(e)
-    answer = _once_there(steps) if isinstance(steps, Awaitable) else _gone_through(steps)
+    answer = _await_steps(steps) if isinstance(steps, Awaitable) else _run_steps(steps)
     if isinstance(answer, Awaitable):
-        return _later_whole(broker, known, answer, version)
-    return _whole(broker, known, answer, version)
+        return _await_and_complete(broker, known, answer, version)
+    return _complete(broker, known, answer, version)
 
 
-async def _once_there(asked: Awaitable[Any]) -> FetchedGroup:
-    answer = _gone_through(await asked)
+async def _await_steps(steps: Awaitable[Any]) -> FetchedGroup:
+    answer = _run_steps(await steps)
     return await answer if isinstance(answer, Awaitable) else answer
 
 
-def _gone_through(steps: Any) -> FetchedGroup | Awaitable[FetchedGroup]:
+def _run_steps(steps: Any) -> FetchedGroup | Awaitable[FetchedGroup]:
     if isinstance(steps, FetchedGroup):
         return steps
     answer: FetchedGroup | Awaitable[FetchedGroup] = in_slices(steps)
     return answer
 
 
-async def _later_whole(
+async def _await_and_complete(
     broker: Broker, known: KnownFetch, answer: Awaitable[FetchedGroup], version: int
 ) -> FetchedGroup:
-    return _whole(broker, known, await answer, version)
+    return _complete(broker, known, await answer, version)
 
 
-def _whole(broker: Broker, known: KnownFetch, fetched: FetchedGroup, version: int) -> FetchedGroup:
-    """With what no group was asked about."""
+def _complete(broker: Broker, known: KnownFetch, fetched: FetchedGroup, version: int) -> FetchedGroup:
+    """Return `fetched` with topic ids, if the version has them, and with the topics that were refused."""
     if known.request.topics is None and version >= TOPIC_IDS_FROM:
         fetched = with_topic_ids(fetched, broker.groups.topics)
     return fetched._replace(topics=fetched.topics + known.refused) if known.refused else fetched

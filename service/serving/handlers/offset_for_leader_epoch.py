@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (KIP-101, KIP-320): where an epoch ended in this log, both tiers included."""
+"""OffsetForLeaderEpoch (KIP-101, KIP-320): the end offset of a leader epoch in this log, with both tiers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from service.serving.request_host import NO_THROTTLE, Broker
 def handle(
     broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse | Awaitable[OffsetForLeaderEpochResponse]:
-    """The end offset of each epoch asked for, an error for each partition that cannot say."""
+    """Return the end offset of each partition's epoch, or its error."""
     return in_slices(_steps(broker, request))
 
 
@@ -41,16 +41,16 @@ def _steps(broker: Broker, request: OffsetForLeaderEpochRequest) -> Steps[Offset
     return OffsetForLeaderEpochResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
 
-def _end(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+def _end(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = broker.replicas.find(topic, asked.partition)
-        partition.check_epoch(asked.current_leader_epoch)
-        epoch, end_offset = partition.unified.end_offset_of_epoch(asked.leader_epoch)
+        partition = broker.replicas.find(topic, wanted.partition)
+        partition.check_epoch(wanted.current_leader_epoch)
+        epoch, end_offset = partition.unified.end_offset_of_epoch(wanted.leader_epoch)
     except RequestError as e:
-        return EpochEndOffset(error_code=e.code, partition=asked.partition)
+        return EpochEndOffset(error_code=e.code, partition=wanted.partition)
     except (StorageError, CorruptionError) as e:
-        broker.log_storage_error("OffsetForLeaderEpoch", topic, asked.partition, e)
-        return EpochEndOffset(error_code=ErrorCode.kafka_storage_error, partition=asked.partition)
+        broker.log_storage_error("OffsetForLeaderEpoch", topic, wanted.partition, e)
+        return EpochEndOffset(error_code=ErrorCode.kafka_storage_error, partition=wanted.partition)
     return EpochEndOffset(
-        error_code=ErrorCode.none, partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
+        error_code=ErrorCode.none, partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset
     )

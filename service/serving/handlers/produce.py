@@ -1,11 +1,11 @@
-"""Produce: validate, stamp and append where the bytes lie in the request's own buffer.
+"""Produce: validates batches, stamps offsets and appends, in the request's own buffer.
 
-Every partition has its own outcome; a refused batch leaves no trace. The order of checks is Kafka's
+Every partition has its own result; a refused batch has no effect. The order of checks is Kafka's
 (`KafkaApis.handleProduceRequest`, `ReplicaManager.appendRecords`, `UnifiedLog.append`).
 
-One small batch is validated and appended at once. What is more than a slice of the loop's turn (many batches,
-one that is large, inflates to much or is compressed again) goes on in later turns; a large batch is validated
-on a thread. Appending is always the loop's.
+One small batch is validated and appended at once. A request that takes more than a slice of the loop's turn
+(many batches, or one that is large, inflates to much or is compressed again) continues in later turns; a
+large batch is validated on a thread. The loop does all appends.
 
 With acks=all the response waits until all in-sync replicas have the batches (`serving/delayed_produce.py`).
 The connection's next Produce requests do not wait.
@@ -54,56 +54,84 @@ from service.wire.produce import (
 
 FIRST_VERSION_WITH_ZSTD: Final = 7
 FIRST_VERSION_WITH_LEADERS: Final = 10
-"""A refused producer is told the leader (KIP-951)."""
+"""A response with NOT_LEADER_OR_FOLLOWER names the leader (KIP-951)."""
 _ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_AT + 1
 ALL: Final = -1
 VALID_ACKS: Final = (ALL, 0, 1)
 MOST_AT_ONCE: Final = 250
-"""Partitions of a request that is served without a task."""
+"""Most partitions of a request that is handled without a task."""
 _NAMED_AT_A_TIME: Final = 500
 
 
 class RefusedWithoutAnswer(WireError):
-    """A batch was refused with acks=0: there is no response to put the error in, so the connection is closed,
-    as in Kafka, and the client requests metadata again."""
+    """A batch with acks=0 was refused: there is no response to carry the error, so the connection is closed,
+    as in Kafka, and the client requests metadata again.
+    """
 
 
 def handle(
     broker: Broker, context: RequestContext, request: ProduceRequestView
 ) -> Answer | Awaitable[Answer]:
-    """Append everything that can be appended. Return None where acks=0: no response."""
+    """Append each batch, with its own error. Returns None for acks=0: no response."""
     produce = _Produce(broker, context, request)
     topics = request.topics
     if len(topics) == 1 and len(topics[0][1]) == 1:
-        produce.asked = topics
+        produce.topics = topics
         return produce.append_at_once()
     if sum([len(partitions) for _, partitions in topics]) > MOST_AT_ONCE:
         return produce.append_in_slices(topics)
     produce.budget = _Budget(broker)
-    produce.asked = at_once(_each_once(topics))
+    produce.topics = at_once(_without_repeats(topics))
     if at_once(produce.refuse_transactional()):
         return produce.answer()
     return produce.append_at_once()
 
 
+class _BeyondTurn(BeyondSlice):
+    """The budget of this turn is used up; the batch itself does not take long."""
+
+
 class _Budget:
-    """Limits of a request: time in this turn of the loop, and memory for inflated batches."""
+    """Remaining budget of a request: time in this turn of the loop, and memory for inflated batches."""
 
     __slots__ = ("inflation", "slice")
 
     def __init__(self, broker: Broker) -> None:
         config = broker.config
-        self.inflation = InflationBudget(
-            max(config.max_inflated_request_bytes, config.max_inflated_batch_bytes)
-        )
-        self.slice = SliceClock()
+        most = max(config.max_inflated_request_bytes, config.max_inflated_batch_bytes)
+        self.inflation = InflationBudget(most)
+        self._inflation_left = most
+        self._left_us = SLICE_US
+
+    def charge(self, records: Buffer | None) -> bool:
+        """Charge for the next batch; return whether it belongs to the next turn."""
+        self._left_us -= _PARTITION_US + (len(records) >> 9 if records is not None else 0)
+        return self._left_us < 0
+
+    def charge_files(self, partition: Partition) -> bool:
+        """Charge for the files that a first append creates; return whether it belongs to the next turn."""
+        if not partition.begins_files:
+            return False
+        self._left_us -= _FILES_US
+        return self._left_us < 0
+
+    def charge_validation(self, records: Buffer, rules: ValidationRules) -> None:
+        """Charge for a batch that was validated in this turn, in less than a slice."""
+        codec = records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK
+        size = self._inflation_left - self.inflation.left_bytes if codec else len(records)
+        self._inflation_left = self.inflation.left_bytes
+        self._left_us -= size * SLICE_US // rules.at_once_bytes[codec]
+
+    def new_turn(self) -> None:
+        """Begin the budget of another turn."""
+        self._left_us = SLICE_US
+        self._inflation_left = self.inflation.left_bytes
 
 
 class _Produce:
-    """One Produce request being served: the partitions asked for, their results, what the response waits
-    for."""
+    """One Produce request: its partitions, their results, and the events that the response waits for."""
 
-    asked: Sequence[ProducedTopic] = ()
+    topics: Sequence[ProducedTopic] = ()
     failed = False
     budget: _Budget | None = None
     """None for a request of one batch"""
@@ -112,7 +140,7 @@ class _Produce:
     delayed: DelayedProduce | None = None
     """batches that other replicas do not have yet"""
     is_large = False
-    """The next batch is known to be more than a slice."""
+    """The next batch takes more than a slice to validate."""
 
     def __init__(self, broker: Broker, context: RequestContext, request: ProduceRequestView) -> None:
         self.broker = broker
@@ -126,9 +154,9 @@ class _Produce:
     # -- appends
 
     def append_at_once(self) -> Answer | Awaitable[Answer]:
-        """Append in this turn of the loop, or begin to and go on in slices."""
+        """Append in this turn of the loop; if that takes too long, return a coroutine that continues."""
         budget = self.budget
-        for topic, partitions in self.asked:
+        for topic, partitions in self.topics:
             results: list[ProducePartitionResult] = []
             self.results.append((topic, results))
             for index, records in partitions:
@@ -137,14 +165,14 @@ class _Produce:
                     if is_over:
                         raise BeyondSlice
                     results.append(self._append(topic, index, records))
-                except BeyondSlice:
-                    self.is_large = not is_over
-                    return self._go_on()
+                except BeyondSlice as e:
+                    self.is_large = not is_over and not isinstance(e, _BeyondTurn)
+                    return self._continue_in_slices()
         if self.to_flush is not None:
-            self.asked = ()  # or its views would hold the request's buffer meanwhile
+            self.topics = ()  # frees the request's buffer, which its views hold
             return self._answer_after_flush(self.to_flush)
         if self.delayed is not None:
-            self.asked = ()
+            self.topics = ()
             return self._answer_once_committed(self.delayed)
         if self.failed and budget is None:
             at_once(self.refuse_transactional())
@@ -152,20 +180,20 @@ class _Produce:
 
     async def append_in_slices(self, topics: Sequence[ProducedTopic]) -> Response | None:
         """Append to many partitions, all of it in slices."""
-        self.asked = await Slice().go_on(_each_once(topics))
+        self.topics = await Slice().go_on(_without_repeats(topics))
         if await Slice().go_on(self.refuse_transactional()):
             return await Slice().go_on(self._response())
-        return await self._go_on()
+        return await self._continue_in_slices()
 
-    async def _go_on(self) -> Response | None:
+    async def _continue_in_slices(self) -> Response | None:
         """Append the rest of a request that is more than a slice; validate large batches on a thread.
 
-        Partitions are appended to in the order asked, and on the loop; so are the requests of a connection,
-        as the next one waits for this response.
+        The loop appends to the partitions in the request's order. Requests of a connection keep their order,
+        too: the next one waits for this response.
         """
         budget = self.budget = self.budget or _Budget(self.broker)
-        budget.slice.begin()
-        for n, (topic, partitions) in enumerate(self.asked):
+        budget.new_turn()
+        for n, (topic, partitions) in enumerate(self.topics):
             if n == len(self.results):
                 self.results.append((topic, []))
             results = self.results[n][1]
@@ -179,11 +207,11 @@ class _Produce:
         return await Slice().go_on(self._response())
 
     def _append(self, topic: TopicKey, index: int, records: Buffer | None) -> ProducePartitionResult:
-        """Append one batch at once, or raise `BeyondSlice` and leave no trace."""
+        """Append one batch at once, or raise `BeyondSlice` without any effect."""
         budget = self.budget
         try:
             partition = self._partition(topic, index, records)
-            # Offsets are stamped where the bytes lie; the frame is ours to write to.
+            # Offsets are stamped into the frame, which is writable.
             assert not isinstance(records, bytes | None)
             if budget is None:
                 batch = validate_produced(records, partition.rules, self.now_ms, None, True)
@@ -199,7 +227,7 @@ class _Produce:
     ) -> ProducePartitionResult:
         """Append one batch; validate a large one on a thread.
 
-        Meanwhile the partition may be deleted, or created again under its name: it is looked up again.
+        Meanwhile the partition may be deleted, or created again under its name: so it is looked up again.
         """
         is_large, self.is_large = self.is_large, False
         try:
@@ -222,7 +250,7 @@ class _Produce:
         return self._appended(partition, topic, index, batch, info)
 
     def _partition(self, topic: TopicKey, index: int, records: Buffer | None) -> Partition:
-        """Return the batch's partition after the checks that come before its validation. `RequestError`."""
+        """Return the batch's partition, after the checks before validation. Raises `RequestError`."""
         broker, context, acks = self.broker, self.context, self.acks
         try:
             partition = broker.replicas.find(topic, index)
@@ -238,7 +266,9 @@ class _Produce:
         if records is None:
             raise RequestError(ErrorCode.invalid_record, "no record batch")
         if context.api_version < FIRST_VERSION_WITH_ZSTD and is_zstd(records):
-            raise RequestError(ErrorCode.unsupported_compression_type, "zstd needs Produce version 7")
+            raise RequestError(
+                ErrorCode.unsupported_compression_type, "zstd needs a client with Produce version 7 or newer"
+            )
         if not partition.is_leader and acks in VALID_ACKS:
             partition.check_leads()
         if acks == ALL:
@@ -273,15 +303,15 @@ class _Produce:
     # -- refusals
 
     def refuse_transactional(self) -> Steps[bool]:
-        """Refuse the whole request if it has no transactional id and any batch is transactional; return
-        whether.
+        """Refuse the whole request if it has no transactional id and any batch is transactional. Returns
+        whether it was refused.
 
         A request of one batch need not be checked before its append: that batch is refused in any case.
         """
         if self.has_transactional_id:
             return False
         found, named = False, 0
-        for _, partitions in self.asked:
+        for _, partitions in self.topics:
             for _, records in partitions:
                 named += 1
                 if not named % _NAMED_AT_A_TIME:
@@ -293,7 +323,7 @@ class _Produce:
             ErrorCode.transactional_id_authorization_failed, "transactional records need a transactional id"
         )
         self.results = []
-        for topic, partitions in self.asked:
+        for topic, partitions in self.topics:
             results: list[ProducePartitionResult] = []
             self.results.append((topic, results))
             for index, _ in partitions:
@@ -344,12 +374,12 @@ class _Produce:
         return Response([data])
 
     def _response(self) -> Steps[Response | None]:
-        """Encode the response; where a disk fills up, it delays the connection's next request."""
+        """Encode the response; while a disk fills up, it throttles the connection."""
         disks, context = self.broker.disks, self.context
         throttle_ms = disks.throttle_ms(self.results) if disks.is_pressed else 0
         if self.acks == 0:
             if self.failed:
-                raise RefusedWithoutAnswer("produce with acks=0 was refused")
+                raise RefusedWithoutAnswer("Produce with acks=0 was refused: closing the connection")
             return Throttled([], throttle_ms / 1000) if throttle_ms else None
         endpoints: tuple[NodeEndpoint, ...] = ()
         if self.failed:
@@ -373,8 +403,9 @@ class _Produce:
         return self.broker.node_endpoints(self.context.listener, leaders) if leaders else ()
 
     async def _answer_after_flush(self, to_flush: dict[tuple[TopicKey, int], Partition]) -> Response | None:
-        """Answer once what ``flush.messages`` asks for is on the device. Replicas get their time
-        meanwhile."""
+        """Answer once the appends whose ``flush.messages`` is due are on the device. The wait for replicas
+        runs meanwhile.
+        """
         broker, delayed = self.broker, self.delayed
         settled: asyncio.Future[None] = broker.loop.create_future()
         waits = delayed is not None and delayed.begin(
@@ -404,7 +435,8 @@ class _Produce:
 
     def _answer_once_committed(self, delayed: DelayedProduce) -> Answer | DelayedResponse:
         """Answer once each batch is committed or refused (acks=all). While a disk fills up, the connection's
-        next requests wait, too, as producers have to slow down then."""
+        next requests wait, too, to slow producers down.
+        """
         self.context = self.context.kept()
         weight = 0 if self.broker.disks.is_pressed else sum([len(results) for _, results in self.results])
         response = DelayedResponse(self._committed, weight)
@@ -415,20 +447,20 @@ class _Produce:
         return self.answer()
 
     def _note_uncommitted(self) -> None:
-        """Put the error into the results of batches that were appended and are not known to be committed."""
+        """Set the error of batches that were appended but are not known to be committed."""
         refused = self.delayed.refused() if self.delayed is not None else {}
         for topic, results in self.results if refused else ():
             for n, result in enumerate(results):
                 error = refused.get((topic, result.partition))
                 if error is not None:
-                    why = f"appended at {result.base_offset}, and not known to be committed"
+                    why = f"appended at offset {result.base_offset}, but not known to be committed"
                     leader = self._refused(topic, result.partition, RequestError(error, why)).current_leader
                     results[n] = result._replace(error_code=error, current_leader=leader)
 
 
-def _each_once(topics: Sequence[ProducedTopic]) -> Steps[Sequence[ProducedTopic]]:
-    """Return each partition once, with the records named last: Kafka's handler collects them in a map. No
-    client of the present names one twice.
+def _without_repeats(topics: Sequence[ProducedTopic]) -> Steps[Sequence[ProducedTopic]]:
+    """Return each partition once, with its last records: Kafka's handler collects them in a map. No current
+    client repeats a partition.
     """
     named = 0
     last: dict[tuple[TopicKey, int], Buffer | None] = {}
@@ -449,8 +481,9 @@ def _each_once(topics: Sequence[ProducedTopic]) -> Steps[Sequence[ProducedTopic]
 
 
 def _is_transactional(records: Buffer) -> bool:
-    """Return whether the first batch is transactional; False for what is no batch (Kafka
-    `RequestUtils.flag`)."""
+    """Return whether the first batch is transactional; False if the bytes are no batch (Kafka
+    `RequestUtils.flag`).
+    """
     if len(records) <= _ATTRIBUTES_LOW_BYTE or not records[_ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_FLAG:
         return False
     try:

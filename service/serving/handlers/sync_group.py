@@ -1,4 +1,4 @@
-"""SyncGroup: a member of a classic group asks for its share, the leader brings everybody's."""
+"""SyncGroup: a member of a classic group gets its assignment; the leader sends those of all members."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.serving.request_host import Broker
 def handle(
     broker: Broker, context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
-    """The answer comes once the leader's assignment is committed."""
+    """Have the group's shard store and return assignments; the response waits until they are committed."""
     client = client_of(context)
     refused = refused_sync(request, client.version)
     if refused is not None:

@@ -1,4 +1,4 @@
-"""UpdateFeatures (KIP-584, KIP-778): the cluster's features go to other levels."""
+"""UpdateFeatures (KIP-584, KIP-778): changes the finalized levels of the cluster's features."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _FAILED: Final = "The update failed for all features since the following feature
 async def handle(
     broker: AdminHost, context: RequestContext, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:
-    """All of them, or none; INVALID_UPDATE_VERSION for a level that cannot be."""
+    """Change all features of the request or none; INVALID_UPDATE_VERSION for an unsupported level."""
     version = context.api_version
-    updates = await each_in_slices(lambda one: _asked(one, version), request.feature_updates)
+    updates = await each_in_slices(lambda one: _parse(one, version), request.feature_updates, FEATURE_US)
     try:
         await broker.feature_admin.update_features(updates, validate_only=request.validate_only)
     except RequestError as e:
@@ -46,7 +46,7 @@ async def handle(
     )
 
 
-def _asked(one: FeatureUpdateKey, version: int) -> FeatureUpdate:
+def _parse(one: FeatureUpdateKey, version: int) -> FeatureUpdate:
     kind: int = one.upgrade_type
     if version < FIRST_VERSION_WITH_TYPES:
         kind = UpgradeType.SAFE_DOWNGRADE if one.allow_downgrade else UpgradeType.UPGRADE

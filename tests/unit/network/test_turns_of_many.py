@@ -22,7 +22,7 @@ from service.network.server_connection import ServerConnection
 from service.network.transfer_timeout import TransferTimeout
 from service.node.event_loop import new_loop
 from service.partition.delayed_fetch import DelayedFetch
-from service.serving.decode_budget import DecodedMemory
+from service.serving.decode_budget import DecodeBudget
 
 PEERS = 100
 MOST_TURN_S = 0.010
@@ -288,13 +288,13 @@ def test_a_request_that_came_before_its_peer_left_is_not_begun_afterwards() -> N
     begun: list[bytes] = []
 
     async def scenario(node: Node) -> None:
-        memory = DecodedMemory()
+        memory = DecodeBudget()
 
         async def long(context: RequestContext, request: bytes) -> Response:
             context.ends_with_peer = True
-            await memory.enter(context, 1 << 20, 32)
+            await memory.acquire(context, 1 << 20, 32)
             begun.append(request)
-            memory.leave(context)
+            memory.release(context)
             return Response([ANSWER])
 
         def answer(context: RequestContext, request: memoryview) -> Answer | Later:

@@ -173,7 +173,7 @@ def test_flushes_that_fail_again_and_again_are_told_of_now_and_then(
         assert await asyncio.wait_for(told.get(), 30) == 1
 
     asyncio.run(scenario())
-    lines = [one.getMessage() for one in caplog.records if "not on the device" in one.getMessage()]
+    lines = [one.getMessage() for one in caplog.records if "flush failed" in one.getMessage()]
     assert len(lines) == 5, "after 1, 2, 4, 8 and 16 failures"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from service.network.request import RequestContext
-from service.serving.decode_budget import DecodedMemory
+from service.serving.decode_budget import DecodeBudget
 
 MIB = 1 << 20
 ROOM = 64 * MIB
@@ -27,7 +27,7 @@ async def _soon() -> None:
 class Inside:
     """Requests that are let in, and the end of each when the test says so."""
 
-    def __init__(self, memory: DecodedMemory) -> None:
+    def __init__(self, memory: DecodeBudget) -> None:
         self.memory = memory
         self.now: dict[int, asyncio.Event] = {}
         self.order: list[int] = []
@@ -36,13 +36,13 @@ class Inside:
     def ask(self, number: int, frame_bytes: int, context: RequestContext | None = None) -> None:
         async def answered() -> None:
             own = context or asker(number)
-            await self.memory.enter(own, frame_bytes, 32)
+            await self.memory.acquire(own, frame_bytes, 32)
             try:
                 self.order.append(number)
                 self.now[number] = asyncio.Event()
                 await self.now[number].wait()
             finally:
-                self.memory.leave(own)
+                self.memory.release(own)
 
         self.tasks[number] = asyncio.ensure_future(answered())
 
@@ -54,7 +54,7 @@ class Inside:
 
 def play(scenario: Callable[[Inside], Coroutine[Any, Any, None]]) -> None:
     async def played() -> None:
-        inside = Inside(DecodedMemory())
+        inside = Inside(DecodeBudget())
         await scenario(inside)
         while inside.now:
             await inside.end(next(iter(inside.now)))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from service.base.steps import Steps
-from service.serving.handlers.describe_log_dirs import asked_partitions
-from service.serving.handlers.list_offsets import named_twice
+from service.serving.handlers.describe_log_dirs import requested_partitions
+from service.serving.handlers.list_offsets import duplicate_partitions
 from service.wire.api import ApiKey, request_module
 from service.wire.log_dirs import DescribableLogDirTopic
 
@@ -48,18 +48,18 @@ def result_of(steps: Steps[Any]) -> tuple[Any, int]:
 
 
 def test_partitions_named_twice_are_found_also_where_their_topic_is_named_twice() -> None:
-    found, _ = result_of(named_twice(list_offsets(("a", [1, 2, 1]), ("b", [1]), ("a", [2, 3]))))
+    found, _ = result_of(duplicate_partitions(list_offsets(("a", [1, 2, 1]), ("b", [1]), ("a", [2, 3]))))
     assert found == {"a": {1, 2}, "b": set()}
 
 
 def test_partitions_asked_for_are_those_of_all_topics_of_the_name() -> None:
-    found, _ = result_of(asked_partitions(log_dirs(("a", [1, 2]), ("b", [1]), ("a", [3]))))
+    found, _ = result_of(requested_partitions(log_dirs(("a", [1, 2]), ("b", [1]), ("a", [3]))))
     assert found == {"a": {1, 2, 3}, "b": {1}}
 
 
 @pytest.mark.parametrize(
     ("note", "request_of"),
-    [(named_twice, list_offsets), (asked_partitions, log_dirs)],
+    [(duplicate_partitions, list_offsets), (requested_partitions, log_dirs)],
     ids=["ListOffsets", "DescribeLogDirs"],
 )
 def test_no_memory_is_taken_for_each_partition(

@@ -429,7 +429,7 @@ def test_who_asks_for_a_coordinator_whose_topic_is_not_made_soon_may_ask_again(
             ] * 2
         assert asked == 1
         may_fail.set()
-        while node.broker.groups.internal._making:
+        while node.broker.groups.internal._creating:
             await asyncio.sleep(0)
         gc.collect()
         assert not unheard
