@@ -294,9 +294,9 @@ class ColdTier:
         broker.metadata.subscribe(changed)
         broker.replicas.watch(manager.scheduler.changed)
         broker.disks.watch(manager.scheduler.wake)
-        looks = asyncio.ensure_future(manager.scheduler.heads_compared())
-        looks.add_done_callback(lambda _: self._compared.set())
-        again = asyncio.ensure_future(self._claim_again(manager))
+        comparing = asyncio.ensure_future(manager.scheduler.heads_compared())
+        comparing.add_done_callback(lambda _: self._compared.set())
+        reclaiming = asyncio.ensure_future(self._reclaim(manager))
         try:
             await manager.start()
         finally:

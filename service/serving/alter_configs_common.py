@@ -23,11 +23,6 @@ class Resource(Protocol):
     def resource_name(self) -> str: ...
 
 
-def configs_us(resource: Any) -> int:
-    """Return the time in µs that the changes of a resource of either request take to read."""
-    return CONFIG_US * len(resource.configs)
-
-
 async def alter_each(
     resources: Sequence[Resource], alter: Callable[[], Awaitable[Sequence[AlterResourceResult]]]
 ) -> Sequence[AlterResourceResult]:

@@ -37,8 +37,6 @@ AT_ONCE_ELEMENTS: Final = 256
 """Most array elements of a request that is decoded in one go; more are decoded and encoded in slices."""
 LONG_BYTES: Final = 4096
 """Longest request to the controller that is decoded without a share of the memory budget."""
-STEP_US: Final = 400
-"""Longest step of decoding or encoding a message: `PAUSE_ELEMENTS` array elements."""
 
 
 NO_ERROR: Final = ErrorCode.none
@@ -149,7 +147,7 @@ class Dispatcher:
         else:
             steps = decode_request_steps(header, frame)
         await next_turn()  # so that many long requests do not all begin in one turn
-        request = await Slice().go_through(steps, STEP_US)
+        request = await Slice().go_on(steps)
         await next_turn()
         answer = served.handle(self._broker, context, request)
         if served.parse_steps is None:

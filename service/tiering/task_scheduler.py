@@ -36,8 +36,6 @@ Key = tuple[UUID, int]
 
 _HEAD_CHECKS: Final = 0
 _TASKS: Final = 1
-_ASSESS_US: Final = 40
-"""Estimated time to assess a partition."""
 
 
 class TaskScheduler:
@@ -151,7 +149,7 @@ class TaskScheduler:
             await self._mark_all_dirty(piece)
         while (key := self._queue.pop_dirty(self._clock.monotonic_ms())) is not None:
             self._assess(key)
-            if piece.charge(_ASSESS_US):
+            if piece.is_over():
                 self._start_ready(tasks)
                 await piece.next_turn()
         self._start_ready(tasks)
@@ -169,7 +167,7 @@ class TaskScheduler:
             if key not in self._archivers:
                 self._unchecked.add(key)
             self._queue.mark_dirty(key)
-            if piece.charge(1):
+            if piece.is_over():
                 await piece.next_turn()
         for key in list(self._archivers):
             self._queue.mark_dirty(key)

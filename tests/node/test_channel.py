@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 
 from service.client.node_channel import Channel, ChannelOptions, Channels, PeerFailed, is_refused, was_sent
-from service.controller_server.broker_prober import BrokerProber
+from service.controller_server.broker_prober import BrokerProber, probe_connect
 from service.metadata.controller.broker_sessions import ProbeOutcome
 from service.metadata.image import BrokerImage, EndpointImage
 from service.wire.api import ApiKey, RequestHeader, request_module, response_frame, response_module

@@ -30,7 +30,7 @@ async def handle(
 
     async def alter() -> Sequence[AlterResourceResult]:
         return await broker.config_admin.alter_configs(
-            await each_in_slices(_parse, request.resources, RESOURCE_US, configs_us),
+            await each_in_slices(_parse, request.resources),
             validate_only=request.validate_only,
             via_broker=broker.config.node_id,
         )

@@ -29,9 +29,9 @@ def handle(
 def _steps(broker: Broker, request: ConsumerGroupDescribeRequest) -> Steps[Any]:
     found = []
     for group_id in request.group_ids:
-        yield GROUP_US
+        yield
         one = _describe(broker, group_id)
-        yield MEMBER_US * len(one.members)
+        yield
         if request.include_authorized_operations and one.error_code is ErrorCode.none:
             one = one._replace(authorized_operations=GROUP_OPERATIONS)
         found.append(one)

@@ -18,10 +18,6 @@ from service.network.request import RequestContext
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
 
-TOPIC_US: Final = 4
-ELEMENT_US: Final = 2
-"""for each element of a topic's arrays"""
-
 
 async def handle(
     broker: AdminHost, context: RequestContext, request: CreatePartitionsRequest
@@ -33,7 +29,7 @@ async def handle(
     try:
         if len(request.topics) > MAX_RECORDS_PER_OPERATION:
             raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
-        topics = await each_in_slices(_parse, request.topics, TOPIC_US, _more_us)
+        topics = await each_in_slices(_parse, request.topics)
         results = await broker.topic_admin.create_partitions(topics, validate_only=request.validate_only)
     except RequestError as e:
         code, message = e.code, e.message
@@ -43,10 +39,6 @@ async def handle(
     return CreatePartitionsResponse(
         throttle_time=NO_THROTTLE, results=tuple(await each_in_slices(_answer, results))
     )
-
-
-def _more_us(topic: CreatePartitionsTopic) -> int:
-    return ELEMENT_US * len(topic.assignments or ())
 
 
 def _parse(topic: CreatePartitionsTopic) -> CreatePartitions:

@@ -23,12 +23,6 @@ from service.network.request import RequestContext
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
 
-TOPIC_US: Final = 6
-ELEMENT_US: Final = 2
-"""for each element of a topic's arrays"""
-ANSWER_US: Final = 300
-"""for a topic in the response, with its settings"""
-
 
 async def handle(
     broker: AdminHost, context: RequestContext, request: CreateTopicsRequest
@@ -42,17 +36,13 @@ async def handle(
             raise RequestError(
                 ErrorCode.policy_violation, "Excessively large number of partitions per request."
             )
-        topics = await each_in_slices(_parse, request.topics, TOPIC_US, _more_us)
+        topics = await each_in_slices(_parse, request.topics)
         results = await broker.topic_admin.create_topics(topics, validate_only=request.validate_only)
     except RequestError as e:
         code, message = e.code, e.message
         results = await each_in_slices(lambda one: CreateTopicResult(one.name, code, message), request.topics)
     answers = await each_in_slices(lambda one: _answer(broker, one), results)
     return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(answers))
-
-
-def _more_us(topic: CreatableTopic) -> int:
-    return ELEMENT_US * (len(topic.assignments) + len(topic.configs))
 
 
 def _parse(topic: CreatableTopic) -> CreateTopic:

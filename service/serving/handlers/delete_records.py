@@ -30,13 +30,8 @@ from service.partition.partition import HIGH_WATERMARK, Partition
 from service.serving.internal_topics import INTERNAL_TOPICS
 from service.serving.request_host import NO_THROTTLE, Broker
 
-CHECK_US: Final = 2
-TOPIC_US: Final = 4
-PARTITION_US: Final = 15
 CHECKPOINT_S: Final = 5.0
 """Shortest time limit of the checkpoint, even if the request's timeout is shorter."""
-SEGMENTS_US: Final = 500
-"""for the deletion of `MOST_AT_ONCE` segments"""
 
 
 class _Deleted(NamedTuple):
@@ -93,7 +88,7 @@ async def _requested(request: DeleteRecordsRequest, piece: Slice) -> dict[tuple[
     offsets = {}
     for topic in request.topics:
         for one in topic.partitions:
-            if piece.charge(CHECK_US):
+            if piece.is_over():
                 await piece.next_turn()
             offsets[topic.name, one.partition_index] = one.offset
     return offsets
@@ -104,7 +99,7 @@ async def _delete(
 ) -> dict[tuple[str, int], _Outcome]:
     outcomes: dict[tuple[str, int], _Outcome] = {}
     for (topic, partition), offset in offsets.items():
-        if piece.charge(PARTITION_US):
+        if piece.is_over():
             await piece.next_turn()
         try:
             if topic in INTERNAL_TOPICS and _is_known(broker, topic, partition):
@@ -136,7 +131,7 @@ def _is_known(broker: Broker, topic: str, partition: int) -> bool:
 
 async def _is_any_undurable(broker: Broker, outcomes: dict[tuple[str, int], _Outcome], piece: Slice) -> bool:
     for outcome in outcomes.values():
-        if piece.charge(CHECK_US):
+        if piece.is_over():
             await piece.next_turn()
         if isinstance(outcome, _Deleted) and broker.durable_start(outcome.log) < outcome.start:
             return True
@@ -160,7 +155,7 @@ async def _replicas_follow(
         broker.timers.watch(wait, [one.partition.watch_lows() for one in waiting.values()], left_s)
         try:
             for key, one in list(waiting.items()):
-                if piece.charge(CHECK_US):
+                if piece.is_over():
                     await piece.next_turn()
                 error = _wait_error(broker, key, one)
                 if error is not None:

@@ -27,7 +27,7 @@ async def handle(
 
     More topics than one operation of the controller may write are refused unread: POLICY_VIOLATION.
     """
-    topics = await each_in_slices(_parse, request.topics, TOPIC_US)
+    topics = await each_in_slices(_parse, request.topics)
     try:
         if not broker.config.delete_topic_enable:
             # Clients before version 3 do not know TOPIC_DELETION_DISABLED: Kafka sends INVALID_REQUEST.
@@ -40,7 +40,7 @@ async def handle(
     except RequestError as e:
         code, message = e.code, e.message
         results = await each_in_slices(
-            lambda one: DeleteTopicResult(one.name, one.topic_id, code, message), topics, TOPIC_US
+            lambda one: DeleteTopicResult(one.name, one.topic_id, code, message), topics
         )
     return DeleteTopicsResponse(
         throttle_time=NO_THROTTLE, responses=tuple(await each_in_slices(_answer, results))

@@ -26,11 +26,6 @@ from service.wire.primitives import Encoded
 
 MOST_BYTES: Final = 100 << 20
 """Limit of one response: further resources are refused. Clients read no more (librdkafka: 100 MB)."""
-RESOURCE_US: Final = 40
-SETTINGS_US: Final = 800
-"""to describe and encode settings that are not in the cache"""
-GROUP_US: Final = 100
-SAME_US: Final = 4
 
 
 class SettingsHost(Protocol):
@@ -57,32 +52,22 @@ def handle(
 
 def _steps(
     broker: SettingsHost, version: int, request: DescribeConfigsRequest
-) -> Generator[int, None, DescribeConfigsResponse]:
+) -> Steps[DescribeConfigsResponse]:
     options = DescribeConfigsOptions(version, request.include_synonyms, request.include_documentation)
     same: dict[tuple[int, str, tuple[str, ...]], Encoded] = {}
     results: list[Any] = []  # `Encoded` elements
     size = 0
     for resource in request.resources:
         key = resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())
-        yield SAME_US + len(key[2])
+        yield
         result = same.get(key)
         if result is None or size > MOST_BYTES:
-            yield _work_us(broker, resource, options)
+            yield
             element = _result(broker, resource, options, is_room=size <= MOST_BYTES)
             result = same[key] = encode_element(ApiKey.DESCRIBE_CONFIGS, version, ("results",), element)
         size += len(result)
         results.append(result)
     return DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=tuple(results))
-
-
-def _work_us(broker: SettingsHost, resource: DescribeConfigsResource, options: DescribeConfigsOptions) -> int:
-    if resource.resource_type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
-        return SETTINGS_US
-    if resource.resource_type == ResourceType.GROUP:
-        return GROUP_US
-    overrides = broker.image.config(ResourceType.TOPIC, resource.resource_name)
-    known = broker.encoded_settings.knows_topic(overrides, broker.config, options)
-    return RESOURCE_US if known else SETTINGS_US
 
 
 def _result(

@@ -25,9 +25,9 @@ def handle(broker: Broker, context: RequestContext, request: DescribeGroupsReque
 def _steps(broker: Broker, version: int, request: DescribeGroupsRequest) -> Steps[Any]:
     found = []
     for group_id in request.groups:
-        yield GROUP_US
+        yield
         one = _describe(broker, version, group_id)
-        yield MEMBER_US * len(one.members)
+        yield
         if request.include_authorized_operations and one.error_code is ErrorCode.none:
             one = one._replace(authorized_operations=GROUP_OPERATIONS)
         found.append(one)

@@ -48,7 +48,7 @@ def _steps(
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     if cursor is not None and (yield from _is_invalid(request, cursor)):
         for one in request.topics:
-            yield TOPIC_US
+            yield
             topics.append(_missing(one.name, ErrorCode.invalid_request, OPERATIONS_NOT_ASKED))
         return _answer(topics, None)
     room = max(min(broker.config.max_request_partition_size_limit, request.response_partition_limit), 1)
@@ -79,7 +79,7 @@ def _steps(
     return _answer(topics, next_cursor)
 
 
-def _is_invalid(request: DescribeTopicPartitionsRequest, cursor: RequestCursor) -> Generator[int, None, bool]:
+def _is_invalid(request: DescribeTopicPartitionsRequest, cursor: RequestCursor) -> Steps[bool]:
     """Return whether no response to such a request can have sent `cursor`."""
     if cursor.partition_index < 0:
         return True
@@ -90,7 +90,7 @@ def _is_invalid(request: DescribeTopicPartitionsRequest, cursor: RequestCursor) 
     return bool(request.topics)
 
 
-def _names(broker: Broker, request: DescribeTopicPartitionsRequest) -> Generator[int, None, Iterable[str]]:
+def _names(broker: Broker, request: DescribeTopicPartitionsRequest) -> Steps[Iterable[str]]:
     """Return the topics to describe, each once and sorted by name."""
     first = "" if request.cursor is None else request.cursor.topic_name
     wanted: dict[str, None] = {}

@@ -60,12 +60,10 @@ MOST_AT_ONCE: Final = 250
 FIRST_VERSION_WITH_STORAGE_ERRORS: Final = 6
 FIRST_VERSION_WITH_SESSIONS: Final = 7
 FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
-READ_US: Final = 8
-STEP_US: Final = 400
-"""length of a step of a response: 1 µs for each partition"""
-RECORDS_US: Final = 15
-"""and this for each that has records"""
-REMEMBER_US: Final = 4
+PARTITIONS_AT_A_TIME: Final = 400
+"""Partitions without records that one step answers."""
+WITH_RECORDS: Final = 15
+"""Partitions without records that take as long as one with records."""
 
 TopicResults = tuple[TopicKey, list[FetchPartitionResult]]
 
@@ -161,14 +159,14 @@ class _Fetch:
         """Return the number of partitions to read."""
         raise NotImplementedError
 
-    def _read_partitions(self, started: PendingReads) -> Generator[int, None, None]:
+    def _read_partitions(self, started: PendingReads) -> Steps[None]:
         """Make one pass over the partitions. Each step yields its cost in µs before it works.
 
         `started`: pending reads of the pass before.
         """
         raise NotImplementedError
 
-    def _create_session(self) -> Generator[int, None, None]:
+    def _create_session(self) -> Steps[None]:
         """Create the session that later fetches use, before the response. Steps yield their cost in µs."""
         yield from ()
 
@@ -397,18 +395,18 @@ class _FullFetch(_Fetch):
     def _drop_results(self) -> None:
         self._topics = []
 
-    def _read_partitions(self, started: PendingReads) -> Generator[int, None, None]:
+    def _read_partitions(self, started: PendingReads) -> Steps[None]:
         found = self._new_pass(started)
         topics: list[TopicResults] = []
         for topic, partitions in self._fetch.topics:
             answers: list[FetchPartitionResult] = []
             for wanted in partitions:
-                yield READ_US
+                yield
                 answers.append(found.read_partition(topic, wanted)[1])
             topics.append((topic, answers))
         self._pass, self._topics = found, topics
 
-    def _create_session(self) -> Generator[int, None, None]:
+    def _create_session(self) -> Steps[None]:
         """Create a session, if the cache of sessions has room."""
         fetch, broker = self._fetch, self._broker
         if not self._wants_session or not can_be_remembered(fetch.topics):
@@ -417,9 +415,9 @@ class _FullFetch(_Fetch):
         named: dict[TopicKey, set[int]] = {}
         for topic, partitions in fetch.topics:
             of_topic = named.setdefault(topic, set())
-            for at in range(0, len(partitions), STEP_US):
-                yield STEP_US
-                of_topic.update([one.partition for one in partitions[at : at + STEP_US]])
+            for at in range(0, len(partitions), PARTITIONS_AT_A_TIME):
+                yield
+                of_topic.update([one.partition for one in partitions[at : at + PARTITIONS_AT_A_TIME]])
         session = broker.fetch_sessions.open(
             now_ms,
             privileged=_is_follower(broker, fetch.replica_id),
@@ -435,7 +433,7 @@ class _FullFetch(_Fetch):
         try:
             for (topic, wanted), (_, answers) in zip(fetch.topics, self._topics, strict=True):
                 for one, answer in zip(wanted, answers, strict=True):
-                    yield REMEMBER_US
+                    yield
                     partition = None
                     if answer.error_code == ErrorCode.none:
                         partition = broker.replicas.get_by(topic, one.partition)
@@ -449,16 +447,16 @@ class _FullFetch(_Fetch):
                 broker.fetch_sessions.close(session.id)
 
     def _respond(self) -> Steps[Response]:
-        inline, left = InlineSmallSlices(self._broker), STEP_US
+        inline, left = InlineSmallSlices(self._broker), PARTITIONS_AT_A_TIME
         for topic, answers in self._topics:
             for n, answer in enumerate(answers):
                 left -= 1
                 if answer.records:
                     answers[n] = inline.apply(topic, answer)
-                    left -= RECORDS_US
+                    left -= WITH_RECORDS
                 if left < 0:
-                    yield STEP_US
-                    left = STEP_US
+                    yield
+                    left = PARTITIONS_AT_A_TIME
         return (yield from self._encode(self._topics, self._session_id))
 
 
@@ -488,7 +486,7 @@ class _IncrementalFetch(_Fetch):
     def _drop_results(self) -> None:
         self._reads = []
 
-    def _read_partitions(self, started: PendingReads) -> Generator[int, None, None]:
+    def _read_partitions(self, started: PendingReads) -> Steps[None]:
         session = self._session
         session.patrol()
         found = self._new_pass(started)
@@ -504,7 +502,7 @@ class _IncrementalFetch(_Fetch):
                 # Offsets that a replica's first pass reports are recorded without delay.
                 if (one.topic, one.asked.partition) not in named:
                     continue
-            yield READ_US
+            yield
             if one not in session.dirty:
                 continue  # forgotten meanwhile
             is_named = (one.topic, one.asked.partition) in named
@@ -524,7 +522,7 @@ class _IncrementalFetch(_Fetch):
             # The client has sent a further fetch of this session, over another connection.
             return _refusal(self._context, ErrorCode.invalid_fetch_session_epoch, session.id)
         topics: list[TopicResults] = []
-        inline, left = InlineSmallSlices(self._broker), STEP_US
+        inline, left = InlineSmallSlices(self._broker), PARTITIONS_AT_A_TIME
         for read in self._reads:
             left -= 1
             if not read.needs_response:
@@ -532,11 +530,11 @@ class _IncrementalFetch(_Fetch):
             topic, answer = read.of.topic, read.result
             if answer.records:
                 answer = inline.apply(topic, answer)
-                left -= RECORDS_US
+                left -= WITH_RECORDS
             session.note_sent(read)
             if left < 0:
-                yield STEP_US
-                left = STEP_US
+                yield
+                left = PARTITIONS_AT_A_TIME
             if topics and topics[-1][0] == topic:
                 topics[-1][1].append(answer)
             else:

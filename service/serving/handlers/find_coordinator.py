@@ -29,8 +29,6 @@ FIRST_VERSION_WITH_SEVERAL_KEYS: Final = 4
 FIRST_VERSION_WITH_SHARES: Final = 6
 NAME_OF_NO_ERROR: Final = "NONE"
 """Kafka's error message without an error, in versions with one key."""
-KEY_US: Final = 8
-REFUSED_US: Final = 2
 _NO_NODE: Final = -1
 
 
@@ -103,7 +101,7 @@ def _refusals(
 ) -> Steps[FindCoordinatorResponse]:
     found = []
     for key in request.coordinator_keys:
-        yield REFUSED_US
+        yield
         found.append(_without_node(key, error, message))
     return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))
 

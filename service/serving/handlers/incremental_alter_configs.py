@@ -37,7 +37,7 @@ async def handle(
     """Make all changes of a resource or none. They are in effect on this node before the response is sent."""
 
     async def alter() -> Sequence[AlterResourceResult]:
-        resources = await each_in_slices(_parse, request.resources, RESOURCE_US, configs_us)
+        resources = await each_in_slices(_parse, request.resources)
         return await _alter(broker, resources, validate_only=request.validate_only)
 
     results = await alter_each(request.resources, alter)
@@ -74,7 +74,7 @@ async def _alter(
 
     piece, answers = Slice(), []
     for one in resources:
-        if piece.charge(RESOURCE_US + (len(one.configs) if one.resource_name in times else 0)):
+        if piece.is_over():
             await piece.next_turn()
         answers.append(result(one))
     return answers

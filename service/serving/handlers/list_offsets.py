@@ -119,7 +119,7 @@ class _Offsets:
         )
         self._deadline = broker.loop.time() + timeout_ms / 1000
 
-    def answer_known(self) -> Generator[int, None, None]:
+    def answer_known(self) -> Steps[None]:
         """Answer the partitions that need no search, and append the others to `searches`; in steps."""
         twice = yield from duplicate_partitions(self._request)
         for topic in self._request.topics:

@@ -36,10 +36,6 @@ from service.wire.metadata import (
 )
 from service.wire.primitives import Encoded
 
-TOPIC_US: Final = 15
-NAME_US: Final = 2
-PARTITION_US: Final = 12
-"""to describe and encode a partition"""
 MOST_VARIANTS: Final = 3
 """Variants of requests per listener whose encoded topics are cached."""
 FIRST_VERSION_WITH_LISTENER_NOT_FOUND: Final = 6
@@ -78,7 +74,7 @@ async def _create_and_answer(
     names = missing if isinstance(missing, list) else await missing
     if 0 < len(names) <= MAX_RECORDS_PER_OPERATION:  # the controller refuses more
         config, image = broker.config, broker.image
-        creations = await each_in_slices(lambda name: creation_request(name, config, image), names, NAME_US)
+        creations = await each_in_slices(lambda name: creation_request(name, config, image), names)
         with suppress(RequestError, StorageError, TimeoutError):
             async with asyncio.timeout(CREATED_WITHIN_S):
                 await broker.admin.create_topics(creations)
@@ -101,7 +97,7 @@ def _steps(broker: Broker, listener: str, version: int, request: MetadataRequest
             return (yield from _refused(broker, request.topics))
         wanted = yield from _distinct(request.topics)
     for one in wanted:
-        yield TOPIC_US
+        yield
         found = one if isinstance(one, TopicImage) else _find(image, one)
         if isinstance(found, TopicImage):
             topics.append((yield from _describe(broker, view, found, known)))
@@ -119,7 +115,7 @@ def _steps(broker: Broker, listener: str, version: int, request: MetadataRequest
     )
 
 
-def _exceeds_version(version: int, topics: Sequence[MetadataRequestTopic]) -> Generator[int, None, bool]:
+def _exceeds_version(version: int, topics: Sequence[MetadataRequestTopic]) -> Steps[bool]:
     """Return whether a request has an id or a null name, which responses of its version cannot repeat."""
     if version >= FIRST_VERSION_BY_ID:
         return False
@@ -148,7 +144,7 @@ def _refused(broker: Broker, topics: Sequence[MetadataRequestTopic]) -> Steps[Me
 
 def _distinct(
     topics: Sequence[MetadataRequestTopic],
-) -> Generator[int, None, Iterable[MetadataRequestTopic]]:
+) -> Steps[Iterable[MetadataRequestTopic]]:
     """Return each requested topic once: only those with ids if there are any, as in Kafka."""
     by_id: dict[MetadataRequestTopic, None] = {}
     by_name: dict[MetadataRequestTopic, None] = {}
@@ -158,9 +154,7 @@ def _distinct(
     return by_id or by_name
 
 
-def _missing_names(
-    broker: Broker, topics: Sequence[MetadataRequestTopic], version: int
-) -> Generator[int, None, list[str]]:
+def _missing_names(broker: Broker, topics: Sequence[MetadataRequestTopic], version: int) -> Steps[list[str]]:
     """Return the requested names that do not exist and can be created."""
     if (yield from _exceeds_version(version, topics)):
         return []
@@ -200,11 +194,9 @@ def _missing(error: ErrorCode, name: str | None, topic_id: UUID | None) -> Metad
     )
 
 
-def _describe(
-    broker: Broker, view: ListenerView, topic: TopicImage, known: VariantTopics
-) -> Generator[int, None, Encoded]:
+def _describe(broker: Broker, view: ListenerView, topic: TopicImage, known: VariantTopics) -> Steps[Encoded]:
     """Return the topic's encoded element of the response, from the cache if it has it."""
-    yield TOPIC_US + len(topic.partitions)
+    yield
     element = known.get(topic)
     if element is not None:
         return element

@@ -87,10 +87,6 @@ def handle(
     return produce.append_at_once()
 
 
-class _BeyondTurn(BeyondSlice):
-    """The budget of this turn is used up; the batch itself does not take long."""
-
-
 class _Budget:
     """Remaining budget of a request: time in this turn of the loop, and memory for inflated batches."""
 
@@ -98,34 +94,10 @@ class _Budget:
 
     def __init__(self, broker: Broker) -> None:
         config = broker.config
-        most = max(config.max_inflated_request_bytes, config.max_inflated_batch_bytes)
-        self.inflation = InflationBudget(most)
-        self._inflation_left = most
-        self._left_us = SLICE_US
-
-    def charge(self, records: Buffer | None) -> bool:
-        """Charge for the next batch; return whether it belongs to the next turn."""
-        self._left_us -= _PARTITION_US + (len(records) >> 9 if records is not None else 0)
-        return self._left_us < 0
-
-    def charge_files(self, partition: Partition) -> bool:
-        """Charge for the files that a first append creates; return whether it belongs to the next turn."""
-        if not partition.begins_files:
-            return False
-        self._left_us -= _FILES_US
-        return self._left_us < 0
-
-    def charge_validation(self, records: Buffer, rules: ValidationRules) -> None:
-        """Charge for a batch that was validated in this turn, in less than a slice."""
-        codec = records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK
-        size = self._inflation_left - self.inflation.left_bytes if codec else len(records)
-        self._inflation_left = self.inflation.left_bytes
-        self._left_us -= size * SLICE_US // rules.at_once_bytes[codec]
-
-    def new_turn(self) -> None:
-        """Begin the budget of another turn."""
-        self._left_us = SLICE_US
-        self._inflation_left = self.inflation.left_bytes
+        self.inflation = InflationBudget(
+            max(config.max_inflated_request_bytes, config.max_inflated_batch_bytes)
+        )
+        self.slice = SliceClock()
 
 
 class _Produce:
@@ -165,8 +137,8 @@ class _Produce:
                     if is_over:
                         raise BeyondSlice
                     results.append(self._append(topic, index, records))
-                except BeyondSlice as e:
-                    self.is_large = not is_over and not isinstance(e, _BeyondTurn)
+                except BeyondSlice:
+                    self.is_large = not is_over
                     return self._continue_in_slices()
         if self.to_flush is not None:
             self.topics = ()  # frees the request's buffer, which its views hold
@@ -192,7 +164,7 @@ class _Produce:
         too: the next one waits for this response.
         """
         budget = self.budget = self.budget or _Budget(self.broker)
-        budget.new_turn()
+        budget.slice.begin()
         for n, (topic, partitions) in enumerate(self.topics):
             if n == len(self.results):
                 self.results.append((topic, []))

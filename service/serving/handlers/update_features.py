@@ -28,7 +28,7 @@ async def handle(
 ) -> UpdateFeaturesResponse:
     """Change all features of the request or none; INVALID_UPDATE_VERSION for an unsupported level."""
     version = context.api_version
-    updates = await each_in_slices(lambda one: _parse(one, version), request.feature_updates, FEATURE_US)
+    updates = await each_in_slices(lambda one: _parse(one, version), request.feature_updates)
     try:
         await broker.feature_admin.update_features(updates, validate_only=request.validate_only)
     except RequestError as e:

@@ -152,7 +152,7 @@ def make_archive(tmp: Path) -> Archive:
     long, masked = world.replicas
     gone = world.add(TopicIdPartition(GONE, "gone", 0))
     again = world.add(TopicIdPartition(AGAIN_BEFORE, "again", 0))
-    world.manager.topics_changed()
+    world.manager.maintenance.topics_changed()
     for one, count in ((long, 10), (masked, 8), (gone, 3), (again, 4)):
         world.fill(count, one)
     _run(world)
@@ -168,7 +168,7 @@ def make_archive(tmp: Path) -> Archive:
     world.delete_topic("gone")
     world.delete_topic("again")
     again = world.add(TopicIdPartition(AGAIN, "again", 0))
-    world.manager.topics_changed()
+    world.manager.maintenance.topics_changed()
     for one, count in ((long, 5), (masked, 2), (other, 4), (again, 2)):
         world.fill(count, one)
     world.clock.advance(world.settings.topics_debounce_ms)

@@ -259,7 +259,7 @@ def test_topics_json_is_made_from_the_manifests(world: World, damage: str) -> No
     assert carry_out(world.bucket, repair, lambda: UUID(int=5))
     [row] = open_topics(world.bucket).topics
     assert (row.name, row.topic_id, row.partitions) == ("events", world.topic_ids["events"], 2)
-    world.manager.topics_changed()
+    world.manager.maintenance.topics_changed()
     world.clock.advance(world.settings.topics_debounce_ms)
     world.run()
     assert open_topics(world.bucket).metadata_offset == world.metadata_offset, "the node writes it again"
@@ -448,7 +448,7 @@ def test_a_topic_that_is_deleted_while_fsck_walks_is_not_accused(tmp_path: Path,
     node.add(TopicIdPartition(UUID(int=8), "other", 0))
     node.fill(3)
     node.run()
-    node.manager.topics_changed()
+    node.manager.maintenance.topics_changed()
     node.clock.advance(node.settings.topics_debounce_ms)
     node.run()
     copy_metadata(node)
