@@ -95,7 +95,7 @@ _ATTRIBUTES: Final = struct.Struct(">h")
 
 
 _AT_ONCE_NS: Final = 2_000_000
-"""Time in a turn of the loop for one batch; the same as `base.turn_queues.SLICE_US`."""
+"""Time in a turn of the loop for one batch: a slice (`base/turn_queues.py`)."""
 _INFLATE_NS: Final = {
     CompressionType.NONE: 1,
     CompressionType.GZIP: 4,
