@@ -24,7 +24,7 @@ from service.coordinator.context import ShardContext
 from service.coordinator.records import StoredBatch
 from service.groups import records as group_records
 from service.hot import checkpoints as hot_checkpoints
-from service.hot import epochs, file_deletion, log_dir, recovery, recovery_walk, retention
+from service.hot import epochs, file_deletion, log_dir, recovery, recovery_walk, retention, segment_indexes
 from service.hot import log as hot_log
 from service.hot import producers as hot_producers
 from service.hot import segment as hot_segment
@@ -99,11 +99,11 @@ def index_error_after_the_write() -> None:
     """An index entry that cannot be written refuses a batch that is in the file already."""
 
     def index(self: Any, last_offset: int, position: int, newest: tuple[int, int]) -> None:
-        self.offset_index.append(last_offset, position)
-        self.time_index.maybe_append(*newest)
-        self._since_index = 0
+        self.offset.append(last_offset, position)
+        self.time.maybe_append(*newest)
+        self._since_entry = 0
 
-    _swap(hot_segment.Segment, "_index", lambda _: index)
+    _swap(segment_indexes.SegmentIndexes, "_add_entries", lambda _: index)
 
 
 def cleaned_not_flushed() -> None:

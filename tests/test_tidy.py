@@ -145,7 +145,6 @@ MOST_METHODS = 35
 LARGE_CLASSES = {
     "service.coordinator.context.ShardContext": 37,
     "service.hot.manager.LogManager": 46,
-    "service.hot.segment.Segment": 53,
     "service.metadata.controller.controller.Controller": 38,
     "service.metadata.delta.MetadataDelta": 41,
     "service.metadata.raft.core.RaftCore": 42,
