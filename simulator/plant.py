@@ -31,7 +31,7 @@ from service.hot import segment as hot_segment
 from service.hot.cleaning import copying
 from service.hot.epochs import LeaderEpochs
 from service.hot.log_dir import LogDir
-from service.hot.manager import LogManager
+from service.hot.log_maintenance import LogMaintenance
 from service.hot.names import LEADER_EPOCHS
 from service.metadata import snapshot_codec
 from service.metadata.raft.log import MetadataLog
@@ -211,7 +211,7 @@ def half_a_line_believed() -> None:
 
 def deletion_acknowledged_at_once() -> None:
     """DeleteRecords is answered before a checkpoint tells of it."""
-    _swap(LogManager, "durable_start", lambda _: lambda self, log: log.log_start_offset)
+    _swap(LogMaintenance, "durable_start", lambda _: lambda self, log: log.log_start_offset)
 
 
 def deletion_goes_too_far() -> None:
