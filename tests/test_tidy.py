@@ -145,7 +145,6 @@ MOST_METHODS = 35
 LARGE_CLASSES = {
     "service.coordinator.context.ShardContext": 37,
     "service.metadata.controller.controller.Controller": 38,
-    "service.metadata.delta.MetadataDelta": 41,
     "service.metadata.raft.core.RaftCore": 42,
     "service.network.server_connection.ServerConnection": 48,
     "service.partition.partition.Partition": 50,

@@ -16,9 +16,9 @@ from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.elections_control import CHANGE_US, Elections, ElectionSettings, is_online
 from service.metadata.controller.partition_change import Election, PartitionTarget
 from service.metadata.controller.requests import AssignReplica, AssignReplicaResult
-from service.metadata.delta import changed_partition
 from service.metadata.frames import Frame, newest
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
+from service.metadata.topics_delta import changed_partition
 
 
 def assign_replicas(
