@@ -19,7 +19,7 @@ from service.base.world import World
 from service.config.settings import BrokerConfig
 from service.controller_client.prefix_owner import ClusterPrefixOwner
 from service.hot.watermarks import min_free_bytes
-from service.metadata.controller.controller import Controller
+from service.metadata.controller.remote_catalog import ControllerCatalog
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
@@ -152,7 +152,7 @@ class ColdTier:
         if self._claim.done():
             await self._claimed(self._claim)
 
-    async def recover(self, controller: Controller, metadata: Publisher, config: BrokerConfig) -> None:
+    async def recover(self, catalog: ControllerCatalog, metadata: Publisher, config: BrokerConfig) -> None:
         """Have the metadata take over what the bucket says; `config` are this node's settings without any
         that the metadata has.
 
@@ -161,7 +161,7 @@ class ColdTier:
         bucket = await asyncio.get_running_loop().run_in_executor(
             self._pool, read_bucket, self._store, self._cluster_id, metadata.image
         )
-        await adopt_bucket(bucket, controller, metadata, config, self._world.new_uuid())
+        await adopt_bucket(bucket, catalog, metadata, config, self._world.new_uuid())
 
     async def heads_compared(self) -> None:
         """Wait until HEADs were compared, but not for long.

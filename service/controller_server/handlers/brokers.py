@@ -43,7 +43,7 @@ async def register(side: ControllerSide, context: RequestContext, request: Any) 
         is_migrating_zk_broker=request.is_migrating_zk_broker,
     )
     try:
-        epoch = await side.controller.register_broker(asked)
+        epoch = await side.controller.brokers.register(asked)
     except RequestError as e:
         if e.code is not ErrorCode.not_controller:
             side.refused_broker(context, f"broker {asked.broker_id}, {e.code.name}: {e}")
@@ -61,7 +61,7 @@ async def heartbeat(side: ControllerSide, context: RequestContext, request: Any)
     try:
         if request.cordoned_log_dirs:
             raise RequestError(ErrorCode.invalid_request, "Cordoned log directories are not known here.")
-        reply = await side.controller.heartbeat(
+        reply = await side.controller.brokers.heartbeat(
             BrokerHeartbeat(
                 broker_id=request.broker_id,
                 broker_epoch=request.broker_epoch,
@@ -92,7 +92,7 @@ async def unregister(side: ControllerSide, context: RequestContext, request: Any
     """UnregisterBroker: forget a broker. Its message is empty where there is none, as Kafka's."""
     error, message = ErrorCode.none, ""
     try:
-        await side.controller.unregister_broker(request.broker_id)
+        await side.controller.brokers.unregister(request.broker_id)
     except RequestError as e:
         error, message = e.code, str(e)
     return UnregisterBrokerResponse(throttle_time=NO_THROTTLE, error_code=error, error_message=message)
