@@ -144,7 +144,6 @@ def test_modules_and_functions_are_small(folder: str) -> None:
 MOST_METHODS = 35
 LARGE_CLASSES = {
     "service.coordinator.context.ShardContext": 37,
-    "service.metadata.raft.core.RaftCore": 42,
     "service.network.server_connection.ServerConnection": 48,
     "service.partition.partition.Partition": 50,
     "service.remote.reading.download_manager.DownloadManager": 38,
