@@ -110,7 +110,7 @@ class SegmentIndexes:
         )
 
     def resume(self) -> None:
-        """Be those of the active segment again: compute the exact greatest timestamp."""
+        """Grow again, as the active segment: compute the exact greatest timestamp."""
         self.is_growing = True
         if self._log.size and self._newest is None:
             self.check()
