@@ -143,7 +143,6 @@ def test_modules_and_functions_are_small(folder: str) -> None:
 
 MOST_METHODS = 35
 LARGE_CLASSES = {
-    "service.coordinator.context.ShardContext": 37,
     "service.network.server_connection.ServerConnection": 48,
     "service.partition.partition.Partition": 50,
     "service.remote.reading.download_manager.DownloadManager": 38,
