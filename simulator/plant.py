@@ -24,14 +24,14 @@ from service.coordinator.context import ShardContext
 from service.coordinator.records import StoredBatch
 from service.groups import records as group_records
 from service.hot import checkpoints as hot_checkpoints
-from service.hot import epochs, file_deletion, log_dir, recovery, recovery_walk, retention
+from service.hot import epochs, file_deletion, log_dir, recovery, recovery_walk, retention, segment_indexes
 from service.hot import log as hot_log
 from service.hot import producers as hot_producers
 from service.hot import segment as hot_segment
 from service.hot.cleaning import copying
 from service.hot.epochs import LeaderEpochs
 from service.hot.log_dir import LogDir
-from service.hot.manager import LogManager
+from service.hot.log_maintenance import LogMaintenance
 from service.hot.names import LEADER_EPOCHS
 from service.metadata import snapshot_codec
 from service.metadata.raft.log import MetadataLog
@@ -99,11 +99,11 @@ def index_error_after_the_write() -> None:
     """Refuse a batch for a failed index entry when it is in the log file already."""
 
     def index(self: Any, last_offset: int, position: int, newest: tuple[int, int]) -> None:
-        self.offset_index.append(last_offset, position)
-        self.time_index.maybe_append(*newest)
-        self._since_index = 0
+        self.offset.append(last_offset, position)
+        self.time.maybe_append(*newest)
+        self._since_entry = 0
 
-    _swap(hot_segment.Segment, "_index", lambda _: index)
+    _swap(segment_indexes.SegmentIndexes, "_add_entries", lambda _: index)
 
 
 def cleaned_not_flushed() -> None:
@@ -211,7 +211,7 @@ def half_a_line_believed() -> None:
 
 def deletion_acknowledged_at_once() -> None:
     """Acknowledge DeleteRecords before the checkpoint is durable."""
-    _swap(LogManager, "durable_start", lambda _: lambda self, log: log.log_start_offset)
+    _swap(LogMaintenance, "durable_start", lambda _: lambda self, log: log.log_start_offset)
 
 
 def deletion_goes_too_far() -> None:

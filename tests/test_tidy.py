@@ -143,12 +143,6 @@ def test_modules_and_functions_are_small(folder: str) -> None:
 
 MOST_METHODS = 35
 LARGE_CLASSES = {
-    "service.coordinator.context.ShardContext": 37,
-    "service.hot.manager.LogManager": 46,
-    "service.hot.segment.Segment": 53,
-    "service.metadata.controller.controller.Controller": 38,
-    "service.metadata.delta.MetadataDelta": 41,
-    "service.metadata.raft.core.RaftCore": 42,
     "service.network.server_connection.ServerConnection": 48,
     "service.partition.partition.Partition": 50,
     "service.replicas.disk_pressure.DiskWatch": 37,

@@ -137,7 +137,7 @@ class ControllerSide:
         lost = [(one, epoch) for one, (by, epoch) in self._heartbeats.items() if by == connection_id]
         for broker_id, broker_epoch in lost:
             del self._heartbeats[broker_id]
-            self.controller.connection_lost(broker_id, broker_epoch)
+            self.controller.brokers.connection_lost(broker_id, broker_epoch)
 
 
 def features_of(side: ControllerSide) -> Features:

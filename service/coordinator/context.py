@@ -21,7 +21,6 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import InvariantError, RequestError, StorageError
-from service.base.purgatory import Operation
 from service.base.slices import Slice
 from service.base.timers import Timers
 from service.base.turn_queues import turn_queues
@@ -43,6 +42,8 @@ from service.coordinator.shard import (
     Schedule,
     Shard,
 )
+from service.coordinator.shard_timers import ShardTimer, ShardTimers
+from service.coordinator.unreplayed_blocks import UnreplayedBlocks
 from service.records.batch import HEADER_SIZE, CompressionType
 
 _log = logging.getLogger(__name__)
@@ -78,24 +79,6 @@ class _Pending(NamedTuple):
     end_offset: int
     since_ms: int
     """monotonic"""
-
-
-class _Timer(Operation):
-    """One of a shard's timers. It may fire before `due_ms`, if that was postponed since it was set."""
-
-    __slots__ = ("_due", "_name", "due_ms")
-
-    def __init__(self, due: Callable[[Hashable, _Timer], None], name: Hashable, due_ms: int) -> None:
-        super().__init__()
-        self._due = due
-        self._name = name
-        self.due_ms = due_ms
-
-    def happened(self, key: Hashable, amount: int) -> bool:
-        return False
-
-    def completed(self, *, expired: bool) -> None:
-        self._due(self._name, self)
 
 
 class ShardEnvironment(NamedTuple):
@@ -134,15 +117,14 @@ class ShardContext(Generic[S]):
         self._open: OpenBatch | None = None
         self._mark = log.high_watermark
         self._pending: deque[_Pending] = deque()
-        self._unreplayed: deque[tuple[int, RecordBlock]] = deque()
-        """blocks not yet replayed, with the offsets of their first records; see `write_block`"""
+        self._unreplayed = UnreplayedBlocks(shard.journal)
         self._sinks: dict[int, ResponseSink] = {}
         self._last_ticket = 0
         self._inbox: deque[tuple[Callable[[], Outcome], Hashable | None]] = deque()
         """decisions for a later turn, each with its timer"""
-        self._timers: dict[Hashable, _Timer] = {}
+        self._timers = ShardTimers(env.timers, env.monotonic_ms, self._timer_due)
         self._works: dict[Hashable, BackgroundWork] = {}
-        self._commit_timer: _Timer | None = None
+        self._commit_timer: ShardTimer | None = None
         self._flush_at: asyncio.TimerHandle | None = None
         self._is_due = False
         self._wants_turn = False
@@ -201,7 +183,7 @@ class ShardContext(Generic[S]):
             return False
         offset = batch.next_offset
         batch.add_block(block, now_ms)
-        self._unreplayed.append((offset, block))
+        self._unreplayed.blocks.append((offset, block))
         self._open = batch
         if effects:
             self._carry_out(effects)
@@ -232,7 +214,7 @@ class ShardContext(Generic[S]):
         if self.is_wanted(name, work):
             del self._works[name]
             if name not in self._timers:
-                self._schedule(name, AGAIN_MS)
+                self._timers.set(name, AGAIN_MS)
 
     def is_wanted(self, name: Hashable, work: BackgroundWork) -> bool:
         """Return whether this work has been neither replaced nor dropped."""
@@ -242,8 +224,8 @@ class ShardContext(Generic[S]):
         """Drop the shard: another node leads it, or its log is loaded again. Waiting requests fail."""
         self.is_closed = True
         self._log.listen(None)
-        for timer in (*self._timers.values(), *((self._commit_timer,) if self._commit_timer else ())):
-            self._env.timers.purgatory.forget(timer)
+        if self._commit_timer is not None:
+            self._env.timers.purgatory.forget(self._commit_timer)
         self._timers.clear()
         self._works.clear()
         self._inbox.clear()
@@ -251,7 +233,7 @@ class ShardContext(Generic[S]):
             self._flush_at.cancel()
         self._env.metrics.waiting -= len(self._pending)
         self._pending.clear()
-        self._unreplayed.clear()
+        self._unreplayed.blocks.clear()
         self._open = None
         for ticket in tuple(self._sinks):
             self._respond(
@@ -265,8 +247,8 @@ class ShardContext(Generic[S]):
         self, decide: Callable[[], CoordinatorResult[Any]], ticket: int | None, timer: Hashable | None
     ) -> None:
         try:
-            if self._unreplayed:
-                self._replay_pending()
+            if self._unreplayed.blocks:
+                self._unreplayed.replay_all()
             decision = decide()
         except InvariantError:
             raise
@@ -277,22 +259,6 @@ class ShardContext(Generic[S]):
             self._fail(CoordinatorResult(None), ticket, timer, client_error(e))
         else:
             self._append_records(decision, ticket, timer)
-
-    def _replay_pending(self) -> None:
-        """Replay all blocks not yet replayed: a decision reads the newest state."""
-        while self._unreplayed:
-            offset, block = self._unreplayed.popleft()
-            self.shard.journal.at(offset)
-            block.replay(offset, is_committed=False)
-
-    def _replay_committed(self, committed: int) -> None:
-        """Replay committed blocks, also one that is committed in part."""
-        unreplayed, at = self._unreplayed, self.shard.journal.at
-        while unreplayed and unreplayed[0][0] < committed:
-            offset, block = unreplayed.popleft()
-            last = offset + block.count - 1
-            at(last if last < committed else offset)
-            block.replay(offset, is_committed=last < committed)
 
     def _append_records(
         self, decision: CoordinatorResult[Any], ticket: int | None, timer: Hashable | None
@@ -363,11 +329,9 @@ class ShardContext(Generic[S]):
         """Carry out effects that do not wait for the commit; replies do."""
         for effect in effects:
             if isinstance(effect, Schedule):
-                self._schedule(effect.name, effect.due_ms - self._env.now_ms())
+                self._timers.set(effect.name, effect.due_ms - self._env.now_ms())
             elif isinstance(effect, Cancel):
-                timer = self._timers.pop(effect.name, None)
-                if timer is not None:
-                    self._env.timers.purgatory.forget(timer)
+                self._timers.cancel(effect.name)
             elif isinstance(effect, BackgroundWork):
                 self._works[effect.name] = effect
                 self._env.work(self, effect.name, effect)
@@ -413,8 +377,7 @@ class ShardContext(Generic[S]):
             error = client_error(e)
             metrics.failed_batches += 1
             self._log_failure(e)
-            while self._unreplayed and self._unreplayed[-1][0] >= batch.base_offset:
-                self._unreplayed.pop()
+            self._unreplayed.revert_to(batch.base_offset)
             self.shard.journal.revert_to(batch.base_offset)
             self._fail_from(batch.base_offset, error)
             raise error from e
@@ -477,8 +440,8 @@ class ShardContext(Generic[S]):
         """Answer the decisions that the high watermark has passed."""
         committed = min(self._mark, self._next_offset)
         self.shard.journal.commit(committed)
-        if self._unreplayed:
-            self._replay_committed(committed)
+        if self._unreplayed.blocks:
+            self._unreplayed.replay_committed(committed)
         pending, metrics = self._pending, self._env.metrics
         now_ms = self._env.monotonic_ms()
         count = _SETTLED_AT_ONCE
@@ -526,7 +489,7 @@ class ShardContext(Generic[S]):
         if decision.event is not None:
             self._notify_written(decision.event, error.code)
         if timer is not None and timer not in self._timers and not self.is_closed:
-            self._schedule(timer, AGAIN_MS)
+            self._timers.set(timer, AGAIN_MS)
 
     def _respond(self, ticket: int, response: object) -> None:
         """Send the response of a ticket, once; does nothing if its caller is gone or has one."""
@@ -546,12 +509,12 @@ class ShardContext(Generic[S]):
     def _arm_commit_timeout(self, oldest: _Pending) -> None:
         """Set the timer that limits the wait for the high watermark."""
         due_ms = oldest.since_ms + self._env.settings().commit_timeout_ms
-        timer = _Timer(self._commit_timed_out, None, due_ms)
+        timer = ShardTimer(self._commit_timed_out, None, due_ms)
         self._commit_timer = timer
         left_ms = due_ms - self._env.monotonic_ms()
         self._env.timers.watch(timer, (), max(left_ms, 0) / 1000)
 
-    def _commit_timed_out(self, name: Hashable, timer: _Timer) -> None:
+    def _commit_timed_out(self, name: Hashable, timer: ShardTimer) -> None:
         """Fail decisions that waited too long; their records stay, and may still be committed."""
         self._commit_timer = None
         self._advance()
@@ -569,29 +532,12 @@ class ShardContext(Generic[S]):
             self._fail(one.decision, one.ticket, one.timer, error)
         self._wake()
 
-    def _schedule(self, name: Hashable, after_ms: int) -> None:
-        """Set a timer. Postponing one, as sessions often do, only changes its `due_ms`."""
-        due_ms = self._env.monotonic_ms() + max(after_ms, 0)
-        before = self._timers.get(name)
-        if before is not None:
-            if before.is_waiting and before.due_ms <= due_ms:
-                before.due_ms = due_ms
-                return
-            self._env.timers.purgatory.forget(before)
-        timer = self._timers[name] = _Timer(self._due, name, due_ms)
-        self._env.timers.watch(timer, (), max(after_ms, 0) / 1000)
-
-    def _due(self, name: Hashable, timer: _Timer) -> None:
-        left_ms = timer.due_ms - self._env.monotonic_ms()
-        if left_ms > 0:
-            self._env.timers.watch(timer, (), left_ms / 1000)
-            return
+    def _timer_due(self, name: Hashable, timer: ShardTimer) -> None:
         self._inbox.append((lambda: self._expired(name, timer), name))
         self._wake()
 
-    def _expired(self, name: Hashable, timer: _Timer) -> Outcome:
+    def _expired(self, name: Hashable, timer: ShardTimer) -> Outcome:
         """Handle a due timer, unless it was replaced or cancelled while it waited for its turn."""
-        if self._timers.get(name) is not timer:
+        if not self._timers.take(name, timer):
             return CoordinatorResult(None)
-        del self._timers[name]
         return self.shard.expired(name, self._env.now_ms())

@@ -153,7 +153,7 @@ class Durability:
             self.note(snapshot)
         active = self._state.segments.active
         if active.is_written or not self.is_settled:
-            active.finish_indexes()
+            active.indexes.finish()
             self.flush(with_indexes=True)
         elif self.has_unsynced_files or self._state.recovery_point < self._state.end_offset:
             self.flush()
@@ -171,7 +171,7 @@ class Durability:
             try:
                 reached = self._flush(up_to)
                 if with_indexes:
-                    self._state.segments.active.flush_indexes()
+                    self._state.segments.active.indexes.flush()
                 return reached
             except DiskError as e:
                 if self._closed:

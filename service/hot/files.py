@@ -28,16 +28,15 @@ DEFAULT_OPEN_FILES: Final = 256
 class SegmentFile:
     """One file of a segment, opened for reading and writing at the first use of `fd`.
 
-    ``size``: valid bytes; bytes behind them are never read. Every method raises `DiskError`. ``kept``: index
-    entries that were read last (`indexes`), dropped with the file.
+    Every method raises `DiskError`. ``kept``: index entries that were read last (`indexes`), dropped with the
+    file.
     """
 
-    __slots__ = ("__weakref__", "_fd", "_opened", "disk", "kept", "path", "size")
+    __slots__ = ("__weakref__", "_fd", "_opened", "disk", "kept", "path")
 
-    def __init__(self, disk: Disk, path: Path, size: int, fd: int = -1) -> None:
+    def __init__(self, disk: Disk, path: Path, *, fd: int = -1) -> None:
         self.disk = disk
         self.path = path
-        self.size = size
         self._fd = fd
         self._opened: list[int] = []
         self.kept: tuple[int, int, bytes] | None = None
@@ -156,7 +155,10 @@ class FileCache:
 
 
 class FileHandle:
-    """One file of a segment: its path, and the open file, reopened if the cache has evicted it."""
+    """One file of a segment: its path, and the open file, reopened if the cache has evicted it.
+
+    ``size``: valid bytes, kept by the owner; bytes behind them are never read.
+    """
 
     __slots__ = ("_cache", "_file", "_pinned", "_retired", "path", "size")
 
@@ -193,7 +195,7 @@ class FileHandle:
             return pinned
         file = self._file() if self._file is not None else None
         if file is None:
-            file = SegmentFile(self._cache.disk, self.path, self.size)
+            file = SegmentFile(self._cache.disk, self.path)
             self._file = weakref.ref(file)
         return file
 
@@ -203,7 +205,7 @@ class FileHandle:
         disk = self._cache.disk
         fd = disk.open(self.path, Open.TRUNCATE)
         self.size = 0
-        file = SegmentFile(disk, self.path, 0, fd)
+        file = SegmentFile(disk, self.path, fd=fd)
         self._file = weakref.ref(file)
         self._cache.keep(file)
         return file
@@ -221,11 +223,6 @@ class FileHandle:
         file, self._pinned = self._pinned, None
         if file is not None:
             self._keep(file)
-
-    def resize(self, size: int) -> None:
-        """Set the number of valid bytes."""
-        self.size = size
-        self.peek().size = size
 
     def rename(self, path: Path) -> None:
         """Rename the file; readers keep it open."""

@@ -30,7 +30,7 @@ _NEVER_MS: Final = 2**62
 
 
 class FlushListener(Protocol):
-    """The log manager, as the flusher needs it."""
+    """The maintenance of the logs, as the flusher needs it."""
 
     def is_in_use(self, log: LocalLog) -> bool:
         """Return whether the log is in use and its directory works."""
@@ -73,7 +73,10 @@ class Flusher:
     # On request
 
     async def flush(self, log: LocalLog) -> None:
-        """Flush as `LogManager.flush` does."""
+        """Return once everything appended to `log` until now is durable.
+
+        Concurrent callers share an fsync. `StorageError` if the disk refuses, or the log is not in use.
+        """
         target = log.log_end_offset
         while log.durability.is_cut or log.recovery_point < min(target, log.log_end_offset):
             if not self._listener.is_in_use(log):

@@ -29,18 +29,18 @@ def prove_indexes(segment: Segment, walk: Walk | None = None) -> IndexBytes:
     try:
         disk = segment.log.disk
         found = IndexBytes(
-            read_file(disk, segment.offset_index.handle.path, MAX_INDEX_BYTES),
-            read_file(disk, segment.time_index.handle.path, MAX_INDEX_BYTES),
+            read_file(disk, segment.indexes.offset.handle.path, MAX_INDEX_BYTES),
+            read_file(disk, segment.indexes.time.handle.path, MAX_INDEX_BYTES),
         )
-        proof = IndexProof(segment.base_offset, found, segment.settings.index_interval_bytes)
+        proof = IndexProof(segment.base_offset, found, segment.indexes.settings.interval_bytes)
         walk(proof.add)
         proof.finish()
         return found
     except (CorruptionError, MissingFile) as e:
-        builder = IndexBuilder(segment.base_offset, segment.settings.index_interval_bytes)
+        builder = IndexBuilder(segment.base_offset, segment.indexes.settings.interval_bytes)
         walk(builder.add)
         _log.warning("rebuilding the indexes of %s: %s", segment.log.path, e)
-        segment.distrust_indexes()
+        segment.indexes.distrust()
         return builder.finish()
 
 

@@ -44,7 +44,7 @@ class _Index:
         file.kept = None
         file.truncate(entries * width)
         self.entries = entries
-        self.handle.resize(entries * width)
+        self.handle.size = entries * width
 
     def replace(self, data: bytes) -> None:
         """Replace the file by one with these entries, up to its maximum."""
@@ -53,7 +53,7 @@ class _Index:
         data = data[: self.max_entries * self.ENTRY.size]
         file.pwrite(data, 0)
         self.entries = len(data) // self.ENTRY.size
-        self.handle.size = file.size = len(data)
+        self.handle.size = len(data)
 
     def forget(self) -> None:
         """Use no entries of the file until it is rebuilt."""
@@ -67,7 +67,7 @@ class _Index:
         position = self.entries * width
         file.pwrite(self.ENTRY.pack(*fields), position)
         self.entries += 1
-        self.handle.size = file.size = position + width
+        self.handle.size = position + width
 
     def _append_packed(self, data: bytes) -> None:
         """Append packed entries, as `_append` does."""
@@ -77,7 +77,7 @@ class _Index:
         position = self.entries * self.ENTRY.size
         file.pwrite(data, position)
         self.entries += len(data) // self.ENTRY.size
-        self.handle.size = file.size = position + len(data)
+        self.handle.size = position + len(data)
 
     def _entry(self, file: SegmentFile, slot: int) -> tuple[int, ...]:
         width = self.ENTRY.size

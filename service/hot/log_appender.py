@@ -289,12 +289,7 @@ class LogAppender:
                 return False
         except CorruptionError as e:
             raise self.state.corrupt(e) from e
-        entries = len(run.positions)
-        offsets, times = active.offset_index, active.time_index
-        return (
-            offsets.entries + entries < offsets.max_entries
-            and times.entries + entries < times.max_entries - 1
-        )
+        return not active.indexes.is_full_after(len(run.positions))
 
     def _append_each(self, data: memoryview, headers: Sequence[BatchHeader]) -> bool:
         """Append sound batches one by one; returns whether a segment was rolled."""

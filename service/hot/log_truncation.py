@@ -80,7 +80,7 @@ class LogTruncation:
         if offset >= state.end_offset or offset < segments.bases[0]:
             return min(offset, state.end_offset)
         segment = segments.all[segments.slot_of(offset)]
-        place = segment.find(offset)
+        place = segment.indexes.find(offset)
         end = offset if place is None else min(place.base_offset, offset)
         return segment.base_offset if end <= state.gaps_below else end
 
@@ -168,7 +168,7 @@ class LogTruncation:
         state.snapshots.write_late()
         slot = segments.slot_of(offset)
         segment = segments.all[slot]
-        place = segment.find(offset)
+        place = segment.indexes.find(offset)
         end = offset if place is None else min(place.base_offset, offset)
         start = state.start
         position = segment.size if place is None else place.position

@@ -28,14 +28,16 @@ class _NotResident(Exception):
 
 
 def find_if_resident(segment: Segment, offset: int) -> tuple[BatchPlace | None, Sequence[FileSlice]]:
-    """Look up `offset` as `Segment.find` does, if that needs no disk read; else return the pages to prefetch.
+    """Look up `offset` as `SegmentIndexes.find` does, if that needs no disk read; else return the pages to
+    prefetch.
 
     Call it again after the prefetch: other pages may be missing then. `CorruptionError`, `DiskError`.
     """
-    index, size = segment.offset_index, segment.size
+    indexes, size = segment.indexes, segment.size
+    index = indexes.offset
     missing = [] if index.is_kept(offset) else [_missing(index.handle, 0, index.size)]
-    if not segment.is_checked:
-        times = segment.time_index
+    if not indexes.is_checked:
+        times = indexes.time
         missing += _missing(times.handle, 0, times.size), _missing(segment.log, size - _READ_BYTES, size)
     found = [one for one in missing if one is not None]
     if found:
@@ -49,7 +51,7 @@ def find_if_resident(segment: Segment, offset: int) -> tuple[BatchPlace | None, 
         return data
 
     try:
-        return segment.find(offset, read), ()
+        return indexes.find(offset, read), ()
     except _NotResident as e:
         return None, (FileSlice(file, e.position, min(_READ_BYTES, size - e.position)),)
 

@@ -1,21 +1,16 @@
-"""All local logs of a node: directories, opening, flushes, checkpoints, deletion (Kafka `LogManager`).
+"""All local logs of a node: directories, opening, making, removal (Kafka `LogManager`).
 
 Owned by the event loop. The `log-io` pool does all that waits for the disk, in groups: recovery at start,
-making and renaming directories, fsync, checkpoints, unlinking. The cost depends on the number of changes, not
-of logs.
+making and renaming directories. `log_maintenance` does the background work.
 
 Failures are contained. A log that cannot be opened, or turns out to be damaged, is offline: it serves no
-request, keeps its files, and no log is made in its place. A log directory in which an fsync failed takes all
-its logs offline: it is never checkpointed nor marked clean again, and `on_directory_failed` is called.
+request, keeps its files, and no log is made in its place.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
-from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -25,21 +20,20 @@ from uuid import UUID
 from service.base.disk import DiskError, MissingFile, Space
 from service.base.errors import CorruptionError, StorageError
 from service.base.slices import Slice
-from service.base.types import NO_OFFSET, TopicIdPartition
+from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
-from service.hot import names, producer_expiry
-from service.hot.checkpoints import AllOffsets, Name
-from service.hot.cleaning.cleaner import CLEANER_NICE, Cleaner
+from service.hot import names
+from service.hot.checkpoints import AllOffsets
+from service.hot.cleaning.cleaner import CLEANER_NICE
 from service.hot.directories import LogDirs
-from service.hot.file_deletion import FileDeletion, Permission, RetiredLog, delete, rename_all
+from service.hot.file_deletion import RetiredLog, delete, rename_all
 from service.hot.files import FileCache
-from service.hot.flusher import Flusher
-from service.hot.high_watermark_checkpoint import HighWatermarkCheckpoint
 from service.hot.log import DEFAULT_PRODUCER_EXPIRATION_MS, LocalLog
-from service.hot.log_checkpoints import LogCheckpoints
 from service.hot.log_dir import LogDir, MetaProperties
 from service.hot.log_io import LogIo
+from service.hot.log_maintenance import LogMaintenance
+from service.hot.log_registry import LogKey, LogRegistry
 from service.hot.metrics import HotMetrics
 from service.hot.offline_replicas import OfflineReplicas
 from service.hot.opening import (
@@ -55,14 +49,7 @@ from service.records.scan import BatchScan
 
 _log = logging.getLogger(__name__)
 
-NEVER_MS: Final = 2**63 - 1
-_TICK_S: Final = 1.0
-_PRODUCER_EXPIRY_CHECK_MS: Final = 600_000
-_OPEN_AGAIN_MS: Final = 5_000
 _OPENED_AT_A_TIME: Final = 64
-
-LogKey = tuple[UUID, int]
-"""(topic id, partition)"""
 
 IsNew = Callable[[TopicIdPartition], bool]
 
@@ -96,42 +83,42 @@ class LogManager:
         self._world = world
         self._clock, self._disk = world.clock, world.disk
         self._opener = LogOpener(world, self.files, producer_expiration_ms)
-        self._on_directory_failed = on_directory_failed
-        self._logs: dict[LogKey, LocalLog] = {}
-        self._homes: dict[LocalLog, LogDir] = {}
-        self._by_name: dict[Name, LocalLog] = {}
+        self._registry = LogRegistry()
+        self.get = self._registry.get
         self._offline = OfflineReplicas()
-        self._wake: asyncio.Event | None = None
         self._dirs = LogDirs(log_dirs, world, essential)
         self.is_online, self.registered = self._dirs.is_online, self._dirs.registered
         self.previous_epoch = self._dirs.previous_epoch
         self._io = LogIo(world.threads, io_threads)
         self.on_thread = self._io.run  # for callers with a large read
         self._append_io = LogIo(world.threads, io_threads, "log-append")
-        self._flusher = Flusher(self._io, world.clock, self, self.metrics)
-        self._deletion = FileDeletion(self._io, world.disk)
         self._cleaner_io = LogIo(world.threads, io_threads, "log-cleaner", nice=CLEANER_NICE)
-        self.cleaner = Cleaner(self._io, self._cleaner_io, world, self, self.metrics)
-        self._checkpoints = LogCheckpoints(
-            self._io, world.clock, world.threads, checkpoint_interval_ms, self._homes.get,
-            self._take_directories_offline,
-        )  # fmt: skip
-        self._offsets = self._checkpoints.table
-        self.lower_recovery_point = self._checkpoints.lower_recovery_point
-        self._counts: Counter[LogDir] = Counter()
-        self._high_watermarks = HighWatermarkCheckpoint(
-            self._io, world.clock, high_watermark_interval_ms, self._home_of
+        self._maintenance = LogMaintenance(
+            self._io,
+            self._cleaner_io,
+            world,
+            self._registry,
+            self._dirs,
+            self.metrics,
+            checkpoint_interval_ms=checkpoint_interval_ms,
+            high_watermark_interval_ms=high_watermark_interval_ms,
+            producer_expiration_ms=producer_expiration_ms,
+            open_again=self._open_again,
+            on_directory_failed=on_directory_failed,
         )
+        self.run, self.cleaner = self._maintenance.run, self._maintenance.cleaner
+        self.flush = self._maintenance.flusher.flush
+        self.durable_start = self._maintenance.durable_start
+        self._checkpoints = self._maintenance.checkpoints
+        self.checkpoint_starts = self._checkpoints.write  # `durable_start` then returns the result
+        self.lower_recovery_point = self._checkpoints.lower_recovery_point
+        self._high_watermarks = self._maintenance.high_watermarks
         self.high_watermark = self._high_watermarks.get
         self.checkpoint_high_watermarks = self._high_watermarks.follow
 
-    def _home_of(self, tip: TopicIdPartition) -> LogDir | None:
-        log = self._logs.get((tip.topic_id, tip.partition))
-        return self._homes.get(log) if log else None
-
     def set_producer_expiration(self, expiration_ms: int) -> None:
         """Set ``producer.id.expiration.ms``, from the next expiry on."""
-        self._opener.producer_expiration_ms = expiration_ms
+        self._opener.producer_expiration_ms = self._maintenance.producer_expiration_ms = expiration_ms
 
     def claim(self, cluster_id: str, node_id: int, *, keeps_ends: bool = False) -> dict[Path, MetaProperties]:
         """Write cluster and node id to each directory; `ConfigError` if one is another node's or cluster's.
@@ -145,11 +132,11 @@ class LogManager:
 
     def logs(self) -> Mapping[LogKey, LocalLog]:
         """All logs, also offline ones, by topic id and partition; a live view."""
-        return MappingProxyType(self._logs)
+        return MappingProxyType(self._registry.logs)
 
     def by_directory(self) -> list[tuple[LocalLog, Path]]:
         """All logs, also offline ones, each with its log directory."""
-        return [(log, home.path) for log, home in self._homes.items()]
+        return [(log, home.path) for log, home in self._registry.homes.items()]
 
     async def space(self, path: Path) -> Space:
         """Return the space of a log directory's file system; `StorageError` if the directory is offline."""
@@ -170,7 +157,7 @@ class LogManager:
             except DiskError as e:
                 self._dirs.leave_out(home, e)
                 continue
-            self._offsets.add(home)
+            self._maintenance.offsets.add(home)
             self._checkpoints.files.loaded(home, found.recovery_points, found.log_starts, found.cleaned)
             self._high_watermarks.loaded(home, found.high_watermarks, (named for _, named in found.replicas))
             for path in found.deleted:
@@ -204,8 +191,8 @@ class LogManager:
         """Flush data that an earlier process could not flush and that was written again, before its use."""
         _log.warning("%s: an fsync failed in it before; data in doubt was written again", home.path)
         settled = home not in self._offline.homes()
-        for log in [log for log, at in self._homes.items() if at is home]:
-            done = await self._flusher.flush_quietly(log, log.log_end_offset)
+        for log in self._registry.logs_in(home):
+            done = await self._maintenance.flusher.flush_quietly(log, log.log_end_offset)
             settled &= done and log.failure is None
         if settled:
             await self._io.run(home.trust_again)
@@ -215,13 +202,13 @@ class LogManager:
             _log.error("%s is offline, its files are left as they are: %s", opened.path, opened.why)
             name = opened.tip.topic, opened.tip.partition
             self._offline.add(opened)
-            self._offsets.keep(name, home, opened.known[1:4])
+            self._maintenance.offsets.keep(name, home, opened.known[1:4])
         elif opened is not None:
             self._adopt(opened, home)
 
     def _adopt(self, log: LocalLog, home: LogDir) -> None:
         tip = log.tip
-        other = self._logs.get((tip.topic_id, tip.partition))
+        other = self.get(tip.topic_id, tip.partition)
         if other is not None and other.log_end_offset and log.log_end_offset:
             other.fail(StorageError(f"{log.dir} and {other.dir} hold the same replica"))
             log.close(clean=False)
@@ -235,15 +222,12 @@ class LogManager:
             spare.close(clean=False)
             if spare is log:
                 return
-        self._logs[tip.topic_id, tip.partition] = log
-        self._homes[log] = home
-        self._by_name[tip.topic, tip.partition] = log
-        self._counts[home] += 1
+        self._registry.add(log, home)
         home.keep(log.state)
-        log.listen(self)
-        self.configured(log)
+        log.listen(self._maintenance)
+        self._maintenance.configured(log)
         if log.durability.has_unsynced_files:
-            self.needs_flush(log)
+            self._maintenance.needs_flush(log)
 
     def offline(self) -> list[tuple[TopicIdPartition, str]]:
         """Replicas that could not be opened, and why; with topic id 0 if it is unknown."""
@@ -252,8 +236,8 @@ class LogManager:
     def _not_offline(self, one: OfflineReplica) -> None:
         self._offline.discard(one)
         name = one.tip.topic, one.tip.partition
-        if name not in self._by_name:
-            self._offsets.forget(name, one.home)
+        if self._registry.named(name) is None:
+            self._maintenance.offsets.forget(name, one.home)
             self._high_watermarks.forget(name, one.home)
 
     async def _open_again(self) -> None:
@@ -276,9 +260,6 @@ class LogManager:
         """Append a run as `LogAppender.append_on_thread` does, on a `log-append` thread."""
         return log.appender.append_on_thread(self._append_io, data, run)
 
-    def get(self, topic_id: UUID, partition: int) -> LocalLog | None:
-        return self._logs.get((topic_id, partition))
-
     # Making
 
     async def create(
@@ -291,9 +272,9 @@ class LogManager:
         its own and cannot be read: no log is made in their place. Likewise if a directory could not be used,
         unless `is_new` returns that the partition never had files. One call at a time.
         """
-        missing = [(tip, config) for tip, config in wanted if (tip.topic_id, tip.partition) not in self._logs]
+        missing = [(tip, config) for tip, config in wanted if self.get(tip.topic_id, tip.partition) is None]
         made = dict(await self._create_missing(missing, is_new)) if missing else {}
-        return [self._logs.get((tip.topic_id, tip.partition)) or made[tip] for tip, _ in wanted]
+        return [self.get(tip.topic_id, tip.partition) or made[tip] for tip, _ in wanted]
 
     async def _create_missing(
         self, wanted: Sequence[tuple[TopicIdPartition, LogConfig]], is_new: IsNew
@@ -319,25 +300,24 @@ class LogManager:
             failed = {**await self._checkpoints.write(), **await self._high_watermarks.write()}
             for one in new:
                 if one.home in failed:
-                    self._counts[one.home] -= 1
+                    self._registry.counts[one.home] -= 1
                     found.append((one.tip, LogOffline(f"no checkpoint was written: {failed[one.home]}")))
             new = [one for one in new if one.home not in failed]
         for one, made in zip(new, await self._io.run_all(self._opener.make_all, new), strict=True):
             if piece.is_over():
                 await piece.next_turn()
-            self._counts[one.home] -= 1
+            self._registry.counts[one.home] -= 1
             if isinstance(made, LocalLog):
                 self._adopt(made, one.home)
             else:
                 self._dirs.has_refused(one.home)
             found.append((one.tip, made))
-        self._take_directories_offline()
+        self._maintenance.take_directories_offline()
         return found
 
     async def _make_way(self, tip: TopicIdPartition) -> None:
         """Set aside directories of other topic ids that have the name of a log to be made."""
-        name = tip.topic, tip.partition
-        other = self._by_name.get(name)
+        other = self._registry.named((tip.topic, tip.partition))
         if other is not None:
             (path,) = await self._retire_all([other], names.STRAY_DIR)
             if isinstance(path, DiskError):
@@ -349,8 +329,8 @@ class LogManager:
             self._not_offline(one)
 
     def _place(self, tip: TopicIdPartition, config: LogConfig) -> NewLog:
-        home = self._dirs.for_a_new_log(self._counts)
-        self._counts[home] += 1
+        home = self._dirs.for_a_new_log(self._registry.counts)
+        self._registry.counts[home] += 1
         return NewLog(home.path / names.partition_dir(tip.topic, tip.partition), tip, config, home)
 
     async def set_aside_unknown(self, is_known: Callable[[UUID, int], bool]) -> None:
@@ -359,7 +339,7 @@ class LogManager:
         A topic deleted just before a crash leaves one; so does a data directory put beside another node's
         metadata. Those that cannot be renamed stay, with a log line.
         """
-        unknown = [log for key, log in self._logs.items() if not is_known(*key)]
+        unknown = [log for key, log in self._registry.logs.items() if not is_known(*key)]
         for log, path in zip(unknown, await self._retire_all(unknown, names.STRAY_DIR), strict=True):
             if isinstance(path, DiskError):
                 _log.warning("%s is unknown to the metadata, and cannot be renamed: %s", log.dir, path)
@@ -374,22 +354,22 @@ class LogManager:
         now_ms = self._clock.now_ms()
         doomed = []
         for tip in tips:
-            log = self._logs.get((tip.topic_id, tip.partition))
+            log = self.get(tip.topic_id, tip.partition)
             if log is not None:
                 doomed.append(log)
                 continue
             for one in [one for one in self._offline.named(tip) if one.tip == tip]:
                 self._not_offline(one)
-                self._deletion.schedule(one.path, now_ms + one.config.file_delete_delay_ms)
+                self._maintenance.deletion.schedule(one.path, now_ms + one.config.file_delete_delay_ms)
         for log, path in zip(doomed, await self._retire_all(doomed, names.DELETE_DIR), strict=True):
             due_ms = now_ms + log.config.file_delete_delay_ms
             if isinstance(path, MissingFile):
                 _log.warning("%s was gone before it was deleted", log.dir)
             elif isinstance(path, DiskError):
                 _log.error("%s of a deleted topic keeps its name until its deletion: %s", log.dir, path)
-                self._deletion.schedule(log.dir, due_ms)
+                self._maintenance.deletion.schedule(log.dir, due_ms)
             else:
-                self._deletion.schedule(path, due_ms)
+                self._maintenance.deletion.schedule(path, due_ms)
 
     async def _retire_all(self, logs: Sequence[LocalLog], suffix: str) -> list[Path | DiskError]:
         """Take logs out of use and rename their directories; returns the new paths, or errors."""
@@ -399,7 +379,7 @@ class LogManager:
             if piece.is_over():
                 await piece.next_turn()
             retired.append(self._retire(log, suffix))
-        await self._deletion.wait_for(set(logs))
+        await self._maintenance.deletion.wait_for(set(logs))
         await self.cleaner.wait_for(logs)
         found = await self._io.run_all(partial(rename_all, self._disk), retired)
         for (log, target), path in zip(retired, found, strict=True):
@@ -412,178 +392,32 @@ class LogManager:
 
     def _retire(self, log: LocalLog, suffix: str) -> RetiredLog:
         tip = log.tip
-        del self._logs[tip.topic_id, tip.partition]
-        home = self._homes.pop(log)
-        self._by_name.pop((tip.topic, tip.partition), None)
-        self._counts[home] -= 1
+        home = self._registry.remove(log)
         home.forget(log.state)
-        self._flusher.forget(log)
-        self.cleaner.forget(log)
-        self._offsets.forget((tip.topic, tip.partition), home, log)
-        self._high_watermarks.forget((tip.topic, tip.partition), home)
-        self._checkpoints.request()
+        self._maintenance.forget(log, home)
         log.durability.close()
         name = names.retired_dir(tip.topic, tip.partition, self._world.new_uuid(), suffix)
         return RetiredLog(log, home.path / name)
-
-    # `LogListener`
-
-    def needs_flush(self, log: LocalLog) -> None:
-        """Flush the log in the background."""
-        self._flusher.enqueue(log)
-        self._wake_up()
-
-    def start_moved(self, log: LocalLog) -> None:
-        """Write the log's start to the checkpoint soon."""
-        self.flushed(log)
-        self._checkpoints.request()
-        self._wake_up()
-
-    def files_queued(self, log: LocalLog, due_ms: int) -> None:
-        """Schedule the deletion of the log's files."""
-        self.flushed(log)
-        self._deletion.schedule(log, due_ms)
-
-    def configured(self, log: LocalLog) -> None:
-        """Apply the settings of a log that is new, or whose settings have changed."""
-        self.flushed(log)
-        self._flusher.configured(log)
-        self.cleaner.configured(log)
-
-    def _wake_up(self) -> None:
-        if self._wake is not None:
-            self._wake.set()
-
-    # `FlushListener`, `CleanerListener`
-
-    def is_in_use(self, log: LocalLog) -> bool:
-        return log in self._homes
-
-    def flushed(self, log: LocalLog) -> None:
-        log.sealed.flushed()
-        home = self._homes.get(log)
-        if home is not None:
-            self._offsets.note(log, home)
-
-    def flush_failed(self) -> None:
-        self._take_directories_offline()
-
-    def cleaned(self, log: LocalLog) -> None:
-        self.flushed(log)
-        self._checkpoints.request()
-        self._wake_up()
-
-    async def note_compacted(self, log: LocalLog) -> bool:
-        durable = self._checkpoints.files.cleaned
-        name, home = (log.tip.topic, log.tip.partition), self._homes[log]
-        if name not in durable[home]:
-            self.flushed(log)
-            await self._checkpoints.write()
-        return name in durable[home]
-
-    async def flush(self, log: LocalLog) -> None:
-        """Return once everything appended to `log` until now is durable.
-
-        Concurrent callers share an fsync. `StorageError` if the disk refuses, or the log is not in use.
-        """
-        await self._flusher.flush(log)
-
-    def _take_directories_offline(self) -> Collection[LogDir]:
-        """Take the logs of directories that have failed since the last call offline; returns all directories
-        that have failed."""
-        for home, failure in self._dirs.newly_failed():
-            _log.critical("log directory %s failed and is offline with all its logs: %s", home.path, failure)
-            for log, at in tuple(self._homes.items()):
-                if at is home:
-                    log.fail(failure)
-            if self._on_directory_failed is not None:
-                self._on_directory_failed(home.path, failure)
-        return self._dirs.failed
-
-    # In the background
-
-    async def run(self) -> None:
-        """Flush, checkpoint, expire and unlink until the task is cancelled.
-
-        Refused operations are logged and retried; a failed fsync takes its directory offline.
-        """
-        try:
-            await self._keep_up()
-        finally:
-            self._deletion.cancel()
-
-    async def _keep_up(self) -> None:
-        self._wake = wake = asyncio.Event()
-        self._checkpoints.begin_interval()
-        expire_at = self._clock.monotonic_ms() + _PRODUCER_EXPIRY_CHECK_MS
-        open_at = 0
-        while True:
-            again = await self._flusher.flush_waiting()
-            await self._flusher.flush_due()
-            now_ms = self._clock.monotonic_ms()
-            await self._checkpoints.write_due()
-            await self._high_watermarks.write_due()
-            self._take_directories_offline()
-            self._delete_due()
-            if now_ms >= open_at:
-                open_at = now_ms + _OPEN_AGAIN_MS
-                await self._open_again()
-            if now_ms >= expire_at:
-                expire_at = now_ms + _PRODUCER_EXPIRY_CHECK_MS
-                expiration_ms = self._opener.producer_expiration_ms
-                await producer_expiry.expire(self._logs.values(), expiration_ms, self._clock.now_ms())
-            if not self._flusher.has_waiting:
-                wake.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_TICK_S):
-                        await wake.wait()
-            for log in again:
-                self._flusher.enqueue(log)
-
-    def durable_start(self, log: LocalLog) -> int:
-        """Return the log's start in the checkpoint; -1 if the log is not in use any more."""
-        home, name = self._homes.get(log), (log.tip.topic, log.tip.partition)
-        return NO_OFFSET if home is None else self._checkpoints.files.durable_start(name, home)
-
-    async def checkpoint_starts(self) -> None:
-        """Write all log starts to the checkpoints; `durable_start` then returns the result."""
-        await self._checkpoints.write()
-
-    def _delete_due(self) -> None:
-        failed: Mapping[LogDir, Exception] = {}
-
-        async def checkpoint() -> None:
-            nonlocal failed
-            failed = await self._checkpoints.write()
-
-        def permission(log: LocalLog) -> Permission:
-            home = self._homes.get(log)
-            # On a full disk checkpoints fail; an older one with the same start permits the deletion, too.
-            is_durable = home not in failed or self.durable_start(log) >= log.log_start_offset
-            if home is None:
-                return Permission.NEVER
-            return Permission.NOW if is_durable and home not in self._dirs.failed else Permission.LATER
-
-        self._deletion.start_due(self._clock.now_ms(), checkpoint, permission)
 
     async def close(self, clean: bool = True, broker_epoch: int = -1) -> None:
         """Close all logs and unlock the directories. With `clean` the next start needs no recovery.
 
         End `run` first. A directory gets no marker if a log in it is offline or could not be closed.
         """
+        homes = self._registry.homes
         for under_way in self._append_io, self._checkpoints, self._high_watermarks:
             await under_way.finish()
         try:
             if clean:
                 await self._high_watermarks.write_changed()
                 failed = await self._checkpoints.write()
-                safe = [log for log, home in self._homes.items() if home not in failed and not log.failure]
-                await self._deletion.delete_rest(safe)
-            closed = await self._io.run_all(partial(close_logs, clean), list(self._logs.values()))
-            unclean = {*(self._homes.get(log) for log in closed if log), *self._offline.homes()}
-            self._take_directories_offline()
+                safe = [log for log, home in homes.items() if home not in failed and not log.failure]
+                await self._maintenance.deletion.delete_rest(safe)
+            closed = await self._io.run_all(partial(close_logs, clean), list(homes))
+            unclean = {*(homes.get(log) for log in closed if log), *self._offline.homes()}
+            self._maintenance.take_directories_offline()
             if clean:
-                offsets = self._offsets.snapshot_all(self._homes)
+                offsets = self._maintenance.offsets.snapshot_all(homes)
                 await self._io.run(self._mark_clean, offsets, broker_epoch, unclean | self._dirs.failed)
         finally:
             await self._cleaner_io.finish()

@@ -125,7 +125,7 @@ class LogReader:
         known = self._places.get(offset)
         if known is not None and known[0] is segment:
             return offset, known[1], 0
-        place = segment.find(offset)
+        place = segment.indexes.find(offset)
         if place is None:
             return offset, segment.size, 0
         if place.base_offset > offset:  # no checksum covers a batch's base offset

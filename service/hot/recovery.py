@@ -34,7 +34,8 @@ from service.hot.files import SegmentFile
 from service.hot.producer_snapshot import SnapshotFiles
 from service.hot.producers import ProducerStates
 from service.hot.recovery_walk import Problem, Run, has_unwritten_page, recover_segment
-from service.hot.segment import Segment, SegmentSettings
+from service.hot.segment import Segment
+from service.hot.segment_indexes import IndexSettings
 from service.hot.segments import Segments
 from service.hot.state import LogState
 from service.hot.transaction_markers import read_marker
@@ -63,8 +64,8 @@ class Known(NamedTuple):
     """up to where it was compacted, -1 if it never was"""
 
 
-def settings_of(config: LogConfig) -> SegmentSettings:
-    return SegmentSettings(config.segment_index_bytes, config.index_interval_bytes)
+def settings_of(config: LogConfig) -> IndexSettings:
+    return IndexSettings(config.segment_index_bytes, config.index_interval_bytes)
 
 
 def make_log(state: LogState, producer_expiration_ms: int) -> None:
@@ -305,7 +306,7 @@ class _Loader:
     def _check_borders(self, last: int) -> None:
         """Check that each segment up to number `last` begins where the one before it ends."""
         for before, segment in zip(self._segments[:last], self._segments[1:], strict=False):
-            if not before.ends_at(segment.base_offset):
+            if not before.indexes.ends_at(segment.base_offset):
                 self._check_border(before, end_offset_of(before), segment)
 
     def _check_border(self, before: Segment, end_offset: int, segment: Segment) -> None:
@@ -468,7 +469,7 @@ def end_offset_of(segment: Segment) -> int:
     """Offset after the last batch, the base offset if there is none. `CorruptionError` on a torn end."""
     if not segment.size:
         return segment.base_offset
-    position = segment.near_end()
+    position = segment.indexes.near_end()
     end_offset = segment.base_offset
     for header in iter_batches(segment.log.get().pread, position, segment.size, name=segment.log.path):
         end_offset = header.next_offset

@@ -69,7 +69,7 @@ def recover_segment(
     Calls `take_over` with all sound batches, in order. Does not change the log itself.
     """
     file, size = segment.log.get(), segment.size
-    builder = IndexBuilder(segment.base_offset, segment.settings.index_interval_bytes)
+    builder = IndexBuilder(segment.base_offset, segment.indexes.settings.interval_bytes)
     position, next_offset = 0, segment.base_offset
     problem = None
     while position < size and problem is None:
@@ -80,7 +80,7 @@ def recover_segment(
             take_over(file, run)
             position += run.batches.end
             next_offset = run.batches.last_offsets[-1] + 1
-    segment.replace_indexes(builder)
+    segment.indexes.replace(builder)
     return next_offset, problem
 
 

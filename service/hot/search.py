@@ -135,7 +135,8 @@ def _searches_by_timestamp(
 def _search_in(segment: Segment, timestamp: int, start_offset: int) -> SegmentSearch | None:
     if not segment.size or segment.max_timestamp < timestamp:
         return None
-    place = segment.find(max(segment.least_offset_for(timestamp), start_offset, segment.base_offset))
+    indexes = segment.indexes
+    place = indexes.find(max(indexes.least_offset_for(timestamp), start_offset, segment.base_offset))
     return None if place is None else _opened(segment, place.position, timestamp, start_offset)
 
 
@@ -161,6 +162,6 @@ def _search_for_max_timestamp(segments: Segments) -> Iterator[SegmentSearch | No
         is_in_log = best is None or segments.all[segments.slot_of(best.base_offset)] is best
     if best is None or best.max_timestamp < 0:
         return
-    place = best.find(best.max_timestamp_offset)
+    place = best.indexes.find(best.max_timestamp_offset)
     if place is not None:
         yield _opened(best, place.position, best.max_timestamp, place.base_offset)

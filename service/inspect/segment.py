@@ -32,7 +32,7 @@ def iter_batches(source: Source) -> Iterator[tuple[BatchHeader, bytes]]:
     """Yield header and bytes of each batch. Raises `CorruptionError` where the file stops being a log."""
     path = source.local_path()
     disk = system_world().disk
-    with closing(SegmentFile(disk, path, source.size, disk.open(path))) as file:
+    with closing(SegmentFile(disk, path, fd=disk.open(path))) as file:
         for header in iter_verified(file.pread, source.size, path):
             # The checksum is right, and so the length: no more than a batch is read.
             data = file.pread(header.size, header.position)

@@ -4,7 +4,7 @@ A *shelf* is a set of partitions: those in whose ISR or ELR a broker is (`member
 (`led`); those without a leader, with another than the preferred leader, or being reassigned; those in a
 directory. A shelf has one integer per topic, whose bit n is partition n: a change of ten thousand partitions
 of a topic replaces one integer, and an image shares all others with its predecessor. Only
-`MetadataDelta.build` updates it.
+`TopicsDelta` updates it.
 
 >>> index = PartitionIndex().toggled({leads(1): {UUID(int=5): [0, 9]}})
 >>> list(index.partitions(leads(1)))

@@ -9,6 +9,7 @@ Record types from `FIRST_OWN_ID` on are Firn's (docs/adr/0001-remote-catalog-rec
 Annotations are evaluated here, not postponed: kio reads field types from them.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 from uuid import UUID
@@ -24,6 +25,12 @@ LEADER_UNCHANGED: Final = -2
 """`PartitionChangeRecord.leader` without a change (the tagged field's default)."""
 FENCE: Final = 1
 UNFENCE: Final = -1
+ZERO_UUID: Final = UUID(int=0)
+
+
+def filled_ids(ids: Iterable[UUID | None]) -> tuple[UUID, ...]:
+    """Replace None, as kio reads zero ids, by the zero UUID."""
+    return tuple(one or ZERO_UUID for one in ids)
 
 
 class MetadataEntity:

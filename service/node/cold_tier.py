@@ -19,7 +19,7 @@ from service.base.world import World
 from service.config.settings import BrokerConfig
 from service.controller_client.prefix_owner import ClusterPrefixOwner
 from service.hot.watermarks import min_free_bytes
-from service.metadata.controller.controller import Controller
+from service.metadata.controller.remote_catalog import ControllerCatalog
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
@@ -154,7 +154,7 @@ class ColdTier:
         if self._claim.done():
             await self._claim_succeeded(self._claim)
 
-    async def recover(self, controller: Controller, metadata: Publisher, config: BrokerConfig) -> None:
+    async def recover(self, catalog: ControllerCatalog, metadata: Publisher, config: BrokerConfig) -> None:
         """Recover the metadata from the bucket; `config` are this node's static settings.
 
         Raises `ConfigError`, `CorruptionError` or `StorageError`: then the metadata is unchanged.
@@ -162,7 +162,7 @@ class ColdTier:
         bucket = await asyncio.get_running_loop().run_in_executor(
             self._pool, read_bucket, self._store, self._cluster_id, metadata.image
         )
-        await adopt_bucket(bucket, controller, metadata, config, self._world.new_uuid())
+        await adopt_bucket(bucket, catalog, metadata, config, self._world.new_uuid())
 
     async def heads_compared(self) -> None:
         """Wait until HEADs are compared, at most `COMPARE_AT_START_S`.

@@ -42,9 +42,10 @@ from service.controller_server.controller_server import (
 from service.controller_server.handlers.cluster import CONTROLLERS
 from service.metadata.bootstrap import first_records
 from service.metadata.controller.broker_sessions import ProbeOutcome, SessionTimes
-from service.metadata.controller.controller import Controller, ControllerOptions
+from service.metadata.controller.controller import ControllerOptions
 from service.metadata.controller.elections_control import ElectionSettings
 from service.metadata.controller.periodic import PeriodicTaskIntervals
+from service.metadata.controller.remote_catalog import ControllerCatalog
 from service.metadata.controller.requests import Endpoint, ResourceType, TopicDefaults
 from service.metadata.features import cluster_bootstrap_records, cluster_features
 from service.metadata.image import KRAFT_VERSION
@@ -289,10 +290,10 @@ class ClusterPlane:
         return -1 if self._membership is None else self._membership.epoch
 
     @property
-    def adopter(self) -> Controller | None:
-        """The controller that may adopt a bucket: this node's, while it is its whole cluster."""
+    def adopter(self) -> ControllerCatalog | None:
+        """The catalog that may adopt a bucket: this node's, while it is its whole cluster."""
         is_alone = self.controller is not None and self._config.cluster.is_alone
-        return self.controller.controller if self.controller is not None and is_alone else None
+        return self.controller.controller.catalog if self.controller is not None and is_alone else None
 
     @property
     def servers(self) -> Sequence[Server]:

@@ -95,9 +95,8 @@ class AlonePlane:
             partition_limit=partition_limit,
             bootstrap=first or bootstrap_records(),
         )
-        self.admin = self.catalog = self.decides = self.adopter = Controller(
-            options, self.metadata, world, NodeConfigRules(current)
-        )
+        self.admin = self.decides = Controller(options, self.metadata, world, NodeConfigRules(current))
+        self.catalog = self.adopter = self.admin.catalog
         self.apis = alone_apis(
             ControllerSide(current, world.clock, config.node_id, home.cluster_id, self.metadata, self.admin)
         )
@@ -115,7 +114,7 @@ class AlonePlane:
     async def join(self, stack: AsyncExitStack) -> None:
         """Register and unfence this process as the only broker; it is fenced again when the node stops."""
         node_id = self._config.node_id
-        self.epoch = await self.admin.register_broker(
+        self.epoch = await self.admin.brokers.register(
             RegisterBroker(
                 broker_id=node_id,
                 incarnation_id=self.incarnation_id,
@@ -125,12 +124,12 @@ class AlonePlane:
                 log_dirs=self._home.log_directory_ids,
             )
         )
-        await self.admin.unfence_broker(node_id, self.epoch)
+        await self.admin.brokers.unfence(node_id, self.epoch)
         stack.push_async_callback(self._fence)
 
     async def _fence(self) -> None:
         try:
-            await self.admin.fence_broker(self._config.node_id, self.epoch)
+            await self.admin.brokers.fence(self._config.node_id, self.epoch)
         except StorageError as e:
             _log.warning("node %d stops, but the metadata log did not record it: %s", self._config.node_id, e)
 

@@ -19,9 +19,9 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, Buffer, TimestampedOffset
+from service.hot.files import FileSlice
 from service.hot.log import LocalLog
 from service.hot.search import SegmentSearch
-from service.hot.segment import FileSlice
 from service.hot.state import AppendInfo
 from service.records.validation import ValidatedBatch
 from service.remote.catalog import CatalogEntry

@@ -18,8 +18,8 @@ from service.base.steps import at_once
 from service.config.settings import BrokerConfig
 from service.metadata.bucket_copy import NewestCopy, newest_copy
 from service.metadata.controller.adoption_control import Adoption, BucketContent, adopt
-from service.metadata.controller.controller import Controller
 from service.metadata.controller.recovered_topics import recovered_topics
+from service.metadata.controller.remote_catalog import ControllerCatalog
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
@@ -85,7 +85,11 @@ def read_bucket(store: ObjectStore, cluster_id: str, image: MetadataImage) -> Bu
 
 
 async def adopt_bucket(
-    bucket: BucketContents, controller: Controller, metadata: Publisher, config: BrokerConfig, life_id: UUID
+    bucket: BucketContents,
+    catalog: ControllerCatalog,
+    metadata: Publisher,
+    config: BrokerConfig,
+    life_id: UUID,
 ) -> None:
     """Commit the contents of the bucket to the metadata, and log what is taken over and what is not.
     `life_id` is the random id of the life that begins.
@@ -95,7 +99,7 @@ async def adopt_bucket(
     image = metadata.image
     found = found_of(bucket, image, metadata)
     _check_settings(image, found, config, life_id)
-    adoption = await controller.adopt(found, life_id)
+    adoption = await catalog.adopt(found, life_id)
     _log_adoption(bucket, found, adoption, metadata.image)
 
 

@@ -16,6 +16,7 @@ from service.controller_client.broker_lifecycle import FullDirectories
 from service.controller_client.forwarding import Asker, Forwarder
 from service.controller_client.prefix_owner import ClusterPrefixOwner
 from service.metadata.controller.controller import Controller
+from service.metadata.controller.remote_catalog import ControllerCatalog
 from service.metadata.controller.requests import Endpoint
 from service.metadata.publisher import Publisher
 from service.network.server import Server
@@ -62,8 +63,8 @@ class ControlPlane(Protocol):
         """The APIs that brokers' listeners serve."""
 
     @property
-    def adopter(self) -> Controller | None:
-        """The controller that may adopt an archive: that of a node that is its whole cluster."""
+    def adopter(self) -> ControllerCatalog | None:
+        """The catalog that may take an archive over: that of a node that is its whole cluster."""
 
     @property
     def servers(self) -> Sequence[Server]:

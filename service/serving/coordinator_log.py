@@ -12,8 +12,8 @@ from service.base.errors import CorruptionError, StorageError
 from service.base.types import Buffer
 from service.coordinator.ports import MarkListener
 from service.coordinator.records import StoredBatch, decode_batches
+from service.hot.files import FileSlice
 from service.hot.manager import LogManager
-from service.hot.segment import FileSlice
 from service.hot.state import LogOffline
 from service.partition.partition import Partition
 from service.records.batch import HEADER_SIZE, size_at

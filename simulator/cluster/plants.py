@@ -23,8 +23,8 @@ from service.hot.directories import LogDirs
 from service.hot.epochs import LeaderEpochs
 from service.hot.log_dir import LogDir
 from service.metadata.controller import broker_sessions
+from service.metadata.controller.broker_registrations import BrokerRegistrations
 from service.metadata.controller.broker_sessions import BrokerSessions
-from service.metadata.controller.controller import Controller
 from service.metadata.controller.decision_queue import DecisionQueue
 from service.metadata.controller.elections_control import Elections
 from service.metadata.controller.partition_change import _Change as PartitionChange
@@ -133,7 +133,7 @@ def stale_heartbeats_accepted() -> None:
 
         return careless
 
-    _swap(Controller, "heartbeat", make)
+    _swap(BrokerRegistrations, "heartbeat", make)
 
 
 def unfenced_before_it_has_recovered() -> None:

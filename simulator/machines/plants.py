@@ -12,7 +12,15 @@ from service.metadata.raft.events import Effect, Persist, TruncateTo
 from service.metadata.raft.keys import EpochEnd, ReplicaKey
 from service.metadata.raft.machine import RaftMachine
 from service.metadata.raft.requests import VoteRequest
-from service.metadata.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, SnapshotFetch
+from service.metadata.raft.roles import (
+    Candidate,
+    Follower,
+    Leader,
+    Prospective,
+    ReplicaIdentity,
+    Resigned,
+    SnapshotFetch,
+)
 from service.metadata.raft.voters import VoterSet
 
 
@@ -244,10 +252,18 @@ def old_answers_count(machine: RaftMachine) -> None:
     _swap(machine.election, "voted", make)
 
 
+class _AnyDisk(ReplicaIdentity):
+    """An identity for which the node's id alone counts."""
+
+    def is_me(self, key: ReplicaKey) -> bool:
+        return key.node_id in (-1, self.key.node_id)
+
+
 def a_stranger_is_taken_for_a_voter(machine: RaftMachine) -> None:
     """Count the votes and fetches of a wiped disk under the id of a voter."""
     core = machine.core
-    core.is_me = lambda key: key.node_id in (-1, core.key.node_id)  # type: ignore[method-assign]
+    own = core.identity
+    core.identity = _AnyDisk(own.key, own.cluster_id, own.endpoints, own.bootstrap, own.can_vote)
     machine.leading._known_as = lambda key: (  # type: ignore[method-assign]
         voter.key if (voter := core.voters.get(key.node_id)) is not None else key
     )

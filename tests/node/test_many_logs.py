@@ -104,18 +104,19 @@ def test_nothing_is_done_while_nothing_changes(tmp_path: Path) -> None:
     made(logs, "many", 30)
 
     async def scenario() -> None:
-        await until(lambda: (not logs._flusher.has_waiting and not logs._offsets.is_changed) or wrote())
+        work = logs._maintenance
+        await until(lambda: (not work.flusher.has_waiting and not work.offsets.is_changed) or wrote())
         await logs._checkpoints.finish()
         disk.calls.clear()
         for _ in range(3):
             clock.advance(70_000)
-            logs._wake_up()
+            logs._maintenance._wake_up()
             await asyncio.sleep(0.02)
         assert not disk.calls
 
     def wrote() -> bool:
         clock.advance(70_000)
-        logs._wake_up()
+        logs._maintenance._wake_up()
         return False
 
     while_running(logs, scenario)
@@ -127,18 +128,18 @@ def test_only_logs_with_a_time_to_flush_are_looked_at(tmp_path: Path) -> None:
     logs = manager(disk, tmp_path, clock)
     plain, timed, *_ = made(logs, "many", 30)
     timed.config = LogConfig(flush_ms=5_000)
-    assert list(logs._flusher._timed) == [timed]
+    assert list(logs._maintenance.flusher._timed) == [timed]
     for flush_ms in range(4_000, 100, -10):
         timed.config = LogConfig(flush_ms=flush_ms)
-    assert len(logs._flusher._wheel) == 1
+    assert len(logs._maintenance.flusher._wheel) == 1
     timed.config = LogConfig(flush_ms=100)
     for log in (plain, timed):
         log.append(batch(1), 0, START_MS)
     clock.advance(100)
-    asyncio.run(logs._flusher.flush_due())
+    asyncio.run(logs._maintenance.flusher.flush_due())
     assert (plain.recovery_point, timed.recovery_point) == (0, 1)
     timed.config = CONFIG
-    assert not logs._flusher._timed
+    assert not logs._maintenance.flusher._timed
     assert flusher._CHECK_MS >= 1000
     close(logs)
 
@@ -160,7 +161,7 @@ def test_a_wall_clock_that_is_set_back_keeps_no_flush_waiting(tmp_path: Path) ->
     log.append(batch(1), 0, START_MS)
     clock.is_set_back = True
     clock.advance(100)
-    asyncio.run(logs._flusher.flush_due())
+    asyncio.run(logs._maintenance.flusher.flush_due())
     assert log.recovery_point == 1
     close(logs)
 

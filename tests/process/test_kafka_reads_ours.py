@@ -24,9 +24,9 @@ def test_kafka_dump_log_reads_the_log_and_the_snapshot(tmp_path: Path) -> None:
         async with running(tmp_path, snapshot_interval_ms=1000) as controller:
             epoch = await join(controller)
             topic_id = await create(controller, "events", 3)
-            await controller.commit([catalog_commit(topic_id, 0, 1, 0)])
+            await controller.catalog.commit([catalog_commit(topic_id, 0, 1, 0)])
             await controller.allocate_producer_ids(1, epoch)
-            await controller.fence_broker(1, epoch)
+            await controller.brokers.fence(1, epoch)
             records = controller.image.offset + 1
             # There may be an older one, from before all that.
             while not any(one.end_offset == records for one in list_snapshots(SystemDisk(), directory)):

@@ -161,7 +161,7 @@ class Life:
             case 6:
                 await self._delete_files()
             case 7:
-                await self._manager._flusher.flush_waiting()
+                await self._manager._maintenance.flusher.flush_waiting()
             case 8:
                 self._delete()
             case _:
@@ -170,13 +170,9 @@ class Life:
                     await self._flush()
 
     async def _delete_files(self) -> None:
-        manager = self._manager
-        clock, manager._clock = manager._clock, ManualClock(START_MS + 1_000_000)
-        try:
-            manager._delete_due()
-        finally:
-            manager._clock = clock
-        if (task := manager._deletion._task) is not None:
+        maintenance = self._manager._maintenance
+        maintenance.delete_due(START_MS + 1_000_000)
+        if (task := maintenance.deletion._task) is not None:
             await task
 
     def _append(self) -> None:

@@ -43,7 +43,7 @@ async def register(side: ControllerSide, context: RequestContext, request: Any) 
         is_migrating_zk_broker=request.is_migrating_zk_broker,
     )
     try:
-        epoch = await side.controller.register_broker(registration)
+        epoch = await side.controller.brokers.register(registration)
     except RequestError as e:
         if e.code is not ErrorCode.not_controller:
             side.refused_broker(context, f"broker {registration.broker_id}, {e.code.name}: {e}")
@@ -62,7 +62,7 @@ async def heartbeat(side: ControllerSide, context: RequestContext, request: Any)
     try:
         if request.cordoned_log_dirs:
             raise RequestError(ErrorCode.invalid_request, "Cordoned log directories are not known here.")
-        reply = await side.controller.heartbeat(
+        reply = await side.controller.brokers.heartbeat(
             BrokerHeartbeat(
                 broker_id=request.broker_id,
                 broker_epoch=request.broker_epoch,
@@ -93,7 +93,7 @@ async def unregister(side: ControllerSide, context: RequestContext, request: Any
     """Handle UnregisterBroker. Without an error the message is empty, not null, as Kafka's."""
     error, message = ErrorCode.none, ""
     try:
-        await side.controller.unregister_broker(request.broker_id)
+        await side.controller.brokers.unregister(request.broker_id)
     except RequestError as e:
         error, message = e.code, str(e)
     return UnregisterBrokerResponse(throttle_time=NO_THROTTLE, error_code=error, error_message=message)

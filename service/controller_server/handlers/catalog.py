@@ -31,9 +31,9 @@ async def handle(
         offset = -1
         if request.forgotten_topics:
             forgotten = [one or ZERO_UUID for one in request.forgotten_topics]
-            await controller.forget_topics(forgotten, sender=sender)
+            await controller.catalog.forget_topics(forgotten, sender=sender)
         if commits or not request.forgotten_topics:
-            results, offset = await controller.commit_from(sender, commits)
+            results, offset = await controller.catalog.commit_from(sender, commits)
         else:
             offset = side.image.offset  # the removal of the topics is committed
     except RequestError as e:

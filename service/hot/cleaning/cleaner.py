@@ -32,7 +32,7 @@ _NEVER_MS: Final = 2**63 - 1
 
 
 class CleanerListener(Protocol):
-    """The log manager, as the cleaner needs it."""
+    """The maintenance of the logs, as the cleaner needs it."""
 
     def is_in_use(self, log: LocalLog) -> bool:
         """Return whether the log is in use and its directory works."""

@@ -127,7 +127,7 @@ class GroupCopy:
         self._counts = counts
         self._position = 0
         self._next_offset = old[0].base_offset
-        self._index = IndexBuilder(old[0].base_offset, old[0].settings.index_interval_bytes)
+        self._index = IndexBuilder(old[0].base_offset, old[0].indexes.settings.interval_bytes)
         self._log = state.dir / names.offset_file(old[0].base_offset, names.LOG)
 
     def run(self) -> Steps:
@@ -207,7 +207,7 @@ class GroupCopy:
     def _made(self) -> Segment:
         first, last = self.old[0], self.old[-1]
         new = Segment(
-            self._state.dir, first.base_offset, (self._position, *self._index_sizes), first.settings,
+            self._state.dir, first.base_offset, (self._position, *self._index_sizes), first.indexes.settings,
             self._state.files, last.created_ms,
         )  # fmt: skip
         new.set_cleaned(self._index, last.sealed_at_ms)

@@ -10,16 +10,12 @@ committed metadata only. The publisher owns the log and the committed image. The
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 from uuid import UUID
 
-from service.base.steps import Steps
 from service.base.world import World
 from service.metadata.controller import (
-    adoption_control,
-    catalog_control,
     cluster_control,
     configs_control,
     directories_control,
@@ -32,25 +28,17 @@ from service.metadata.controller import (
     reassignment_control,
     topics_control,
 )
-from service.metadata.controller.activation import activate, gates_catalog
-from service.metadata.controller.broker_sessions import (
-    BrokerControl,
-    BrokerRegistered,
-    ConnectionLost,
-    FencingDecided,
-    HeartbeatReceived,
-    SessionClosed,
-    SessionTimes,
-)
-from service.metadata.controller.cluster_control import check_epoch
+from service.metadata.controller.activation import activate
+from service.metadata.controller.broker_registrations import BrokerRegistrations
+from service.metadata.controller.broker_sessions import SessionTimes
 from service.metadata.controller.decision import ControllerResult
-from service.metadata.controller.decision_queue import AwaitOffset, Decide, DecisionQueue, not_controller
+from service.metadata.controller.decision_queue import AwaitOffset, DecisionQueue
 from service.metadata.controller.elections_control import ElectionSettings
 from service.metadata.controller.features_control import FeatureUpdate
 from service.metadata.controller.full_directories import DirectoriesWithoutRoom
-from service.metadata.controller.heartbeat_control import HeartbeatOutcome, process_heartbeat
 from service.metadata.controller.overseer import Overseer, ProbeBroker, note_failure
 from service.metadata.controller.periodic import PeriodicTaskIntervals
+from service.metadata.controller.remote_catalog import ControllerCatalog
 from service.metadata.controller.requests import (
     AlterPartition,
     AlterPartitionResult,
@@ -58,9 +46,6 @@ from service.metadata.controller.requests import (
     AlterResourceResult,
     AssignReplica,
     AssignReplicaResult,
-    BrokerHeartbeat,
-    BrokerHeartbeatReply,
-    CatalogSender,
     ConfigRules,
     CreatePartitions,
     CreatePartitionsResult,
@@ -75,18 +60,13 @@ from service.metadata.controller.requests import (
     ProducerIdBlock,
     ReassignPartition,
     ReassignResult,
-    RegisterBroker,
     RegisterController,
     TopicDefaults,
 )
 from service.metadata.features import bootstrap_records, controller_frame, supported_features
 from service.metadata.image import FeatureRange, MetadataImage
-from service.metadata.partition_index import leads
 from service.metadata.publisher import Publisher
 from service.metadata.records import MetadataRecord
-from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, Tombstone
-
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +96,7 @@ class ControllerOptions:
 
 
 class Controller:
-    """The cluster's controller, on a node that may lead the metadata quorum. Is a `remote.catalog.Catalog`.
+    """The cluster's controller, on a node that may lead the metadata quorum.
 
     Every coroutine raises `RequestError` where the request as a whole is refused (NOT_CONTROLLER while this
     node does not lead, and for every waiting proposal once it no longer leads) and `StorageError` where the
@@ -165,6 +145,10 @@ class Controller:
             on_disproved=on_disproved,
             on_news=on_news,
         )
+        self.brokers = BrokerRegistrations(
+            options.cluster_id, publisher, self._decisions, self._overseer, self._full, self._elections
+        )
+        self.catalog = ControllerCatalog(options.node_id, options.supported, publisher, self._decisions)
 
     @property
     def image(self) -> MetadataImage:
@@ -226,7 +210,7 @@ class Controller:
             is_known = known is not None and known.incarnation_id == incarnation_id
             return ControllerResult(() if is_known else (frame,), None)
 
-        await self._decide(register)
+        await self._decisions.decide(register)
 
     def renounce(self) -> None:
         """End the leadership: drop uncommitted decisions, answer their requests with NOT_CONTROLLER, and stop
@@ -263,7 +247,7 @@ class Controller:
         deadline_ms: int | None = None,
     ) -> list[CreateTopicResult]:
         """Create topics; `topics_control.create_topics` documents the order of the results."""
-        return await self._decide(
+        return await self._decisions.decide(
             lambda image: topics_control.create_topics(
                 image,
                 requests,
@@ -285,7 +269,7 @@ class Controller:
     ) -> list[CreatePartitionsResult]:
         """Add partitions to topics; `partitions_control.create_partitions` documents the order of the
         results."""
-        return await self._decide(
+        return await self._decisions.decide(
             lambda image: partitions_control.create_partitions(
                 image, requests, limit=self._options.partition_limit, validate_only=validate_only
             ),
@@ -297,7 +281,7 @@ class Controller:
     ) -> list[DeleteTopicResult]:
         """Delete topics by name or id; the results are in no particular order."""
         now_ms = self._clock.now_ms()
-        return await self._decide(
+        return await self._decisions.decide(
             lambda image: topics_control.delete_topics(image, requests, now_ms=now_ms), deadline_ms
         )
 
@@ -309,7 +293,7 @@ class Controller:
         via_broker: int | None = None,
     ) -> list[AlterResourceResult]:
         """Change configurations; `via_broker` is the broker that received the request."""
-        return await self._decide(
+        return await self._decisions.decide(
             lambda image: configs_control.incremental_alter_configs(
                 image, resources, self._rules, validate_only=validate_only, via_broker=via_broker
             )
@@ -323,7 +307,7 @@ class Controller:
         via_broker: int | None = None,
     ) -> list[AlterResourceResult]:
         """Replace configurations: overrides that are not named are deleted."""
-        return await self._decide(
+        return await self._decisions.decide(
             lambda image: configs_control.alter_configs(
                 image, resources, self._rules, validate_only=validate_only, via_broker=via_broker
             )
@@ -332,9 +316,9 @@ class Controller:
     async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
         """Set feature levels, all of them or none."""
         options = self._options
-        await self._decide(
+        await self._decisions.decide(
             lambda image: features_control.update_features(
-                self._with_kraft_version(image),
+                image.with_kraft_version(self._publisher.kraft_version),
                 updates,
                 node_id=options.node_id,
                 validate_only=validate_only,
@@ -345,112 +329,15 @@ class Controller:
             )
         )
 
-    def _with_kraft_version(self, image: MetadataImage) -> MetadataImage:
-        """Return the image with the log's ``kraft.version``, which images of proposals lack."""
-        return image.with_kraft_version(self._publisher.kraft_version)
-
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
         """Allocate a block of producer ids."""
-        return await self._decide(
+        return await self._decisions.decide(
             lambda image: producer_ids_control.allocate_producer_ids(image, broker_id, broker_epoch)
-        )
-
-    # -- brokers
-
-    async def register_broker(self, request: RegisterBroker, *, deadline_ms: int | None = None) -> int:
-        """Register a broker process, fenced; returns its epoch."""
-
-        def decide(image: MetadataImage) -> Steps[ControllerResult[int]]:
-            existing = image.brokers.get(request.broker_id)
-            return cluster_control.register_broker(
-                self._with_kraft_version(image),
-                request,
-                cluster_id=self._options.cluster_id,
-                next_offset=self._publisher.next_offset,
-                has_session=existing is not None and self._overseer.is_alive(existing.id, existing.epoch),
-                is_heard=self._overseer.is_heard,
-                settings=self._elections,
-            )
-
-        def decided(epoch: int, offset: int) -> None:
-            self._overseer.record(BrokerRegistered(request.broker_id, epoch))
-
-        return (await self._decisions.run(decide, deadline_ms=deadline_ms, decided=decided))[0]
-
-    async def heartbeat(
-        self, request: BrokerHeartbeat, *, deadline_ms: int | None = None
-    ) -> BrokerHeartbeatReply:
-        """Handle a broker's heartbeat, and return the broker's new state.
-
-        The session is extended at once, however long the decision waits for its turn.
-        """
-        broker_id, broker_epoch = request.broker_id, request.broker_epoch
-        if not self._decisions.is_open:
-            raise not_controller()
-        known = self._decisions.latest.brokers.get(broker_id)
-        if known is not None and known.epoch == broker_epoch:
-            self._overseer.handle(HeartbeatReceived(broker_id, broker_epoch, request.metadata_offset))
-            self._full.heard(broker_id, request.full_log_dirs, request.resting_log_dirs)
-
-        def decide(image: MetadataImage) -> Steps[ControllerResult[HeartbeatOutcome]]:
-            broker = check_epoch(image, broker_id, broker_epoch)
-            current, following = self._overseer.next_state(
-                request,
-                is_fenced=broker.fenced,
-                leads=image.index.has_any(leads(broker_id)),
-                registered_at=broker.epoch,
-            )
-            return process_heartbeat(image, request, current, following, self._elections)
-
-        def decided(outcome: HeartbeatOutcome, offset: int) -> None:
-            if outcome.next is BrokerControl.CONTROLLED_SHUTDOWN:
-                self._overseer.note_controlled_shutdown(broker_id, broker_epoch, offset)
-            elif outcome.next is BrokerControl.SHUTDOWN_NOW:
-                self._overseer.record(SessionClosed(broker_id, broker_epoch))
-            elif outcome.next is not outcome.current:
-                is_unfenced = outcome.next is BrokerControl.UNFENCED
-                self._overseer.record(FencingDecided(broker_id, broker_epoch, is_unfenced))
-
-        outcome, _ = await self._decisions.run(decide, deadline_ms=deadline_ms, decided=decided)
-        return outcome.reply
-
-    async def unfence_broker(self, broker_id: int, broker_epoch: int) -> None:
-        """Unfence the broker: it leads partitions without a leader, each in a new leader epoch."""
-
-        def decided(_: None, offset: int) -> None:
-            self._overseer.handle(HeartbeatReceived(broker_id, broker_epoch))
-            self._overseer.record(FencingDecided(broker_id, broker_epoch, True))
-
-        settings = self._elections
-        await self._decisions.run(
-            lambda image: heartbeat_control.unfence_broker(image, broker_id, broker_epoch, settings=settings),
-            decided=decided,
-        )
-
-    async def fence_broker(self, broker_id: int, broker_epoch: int) -> None:
-        """Fence the broker: it leads nothing any more, and another process may take its id."""
-        settings = self._elections
-        await self._decisions.run(
-            lambda image: heartbeat_control.fence_broker(image, broker_id, broker_epoch, settings=settings),
-            decided=lambda _, offset: self._overseer.record(SessionClosed(broker_id, broker_epoch)),
-        )
-
-    async def unregister_broker(self, broker_id: int, *, deadline_ms: int | None = None) -> None:
-        """Remove a broker's registration; BROKER_ID_NOT_REGISTERED where there is none."""
-        await self._decisions.run(
-            lambda image: cluster_control.unregister_broker(image, broker_id, settings=self._elections),
-            deadline_ms=deadline_ms,
-            decided=lambda epoch, offset: self._overseer.record(SessionClosed(broker_id, epoch)),
         )
 
     async def register_controller(self, request: RegisterController) -> None:
         """Register another controller process."""
-        await self._decide(lambda image: cluster_control.register_controller(image, request))
-
-    def connection_lost(self, broker_id: int, broker_epoch: int) -> None:
-        """Handle the break of the connection that carried this broker process's heartbeats."""
-        if self._decisions.is_open:
-            self._overseer.handle(ConnectionLost(broker_id, broker_epoch))
+        await self._decisions.decide(lambda image: cluster_control.register_controller(image, request))
 
     # -- partitions
 
@@ -459,7 +346,7 @@ class Controller:
     ) -> list[AlterPartitionResult]:
         """Change the ISRs of partitions, for their leader."""
         settings = self._elections
-        return await self._decide(
+        return await self._decisions.decide(
             lambda image: isr_control.alter_partitions(image, broker_id, broker_epoch, requests, settings)
         )
 
@@ -468,7 +355,7 @@ class Controller:
     ) -> list[ElectionResult]:
         """Elect leaders on an operator's request."""
         settings = self._elections
-        return await self._decide(
+        return await self._decisions.decide(
             lambda image: elections_control.elect_leaders(image, request, settings), deadline_ms
         )
 
@@ -480,7 +367,7 @@ class Controller:
         deadline_ms: int | None = None,
     ) -> list[ReassignResult]:
         """Start and cancel reassignments."""
-        return await self._decide(
+        return await self._decisions.decide(
             lambda image: reassignment_control.alter_reassignments(
                 image,
                 requests,
@@ -495,66 +382,8 @@ class Controller:
     ) -> list[AssignReplicaResult]:
         """Record the directories of a broker's replicas."""
         settings = self._elections
-        return await self._decide(
+        return await self._decisions.decide(
             lambda image: directories_control.assign_replicas(
                 image, broker_id, broker_epoch, requests, settings
             )
         )
-
-    # -- the remote catalog
-
-    async def commit(self, commits: Sequence[CatalogCommit]) -> list[CatalogResult]:
-        """Compare-and-set remote catalog entries, all of a call in one batch."""
-        return await self._decide(
-            lambda image: catalog_control.commit_catalog(
-                image, commits, needs_level=gates_catalog(self._options.supported)
-            )
-        )
-
-    async def commit_from(
-        self, sender: CatalogSender, commits: Sequence[CatalogCommit], *, deadline_ms: int | None = None
-    ) -> tuple[list[CatalogResult], int]:
-        """Commit catalog entries for another node's broker; also returns the offset that the results depend
-        on.
-
-        Without commits it is a barrier: everything that was committed before is in the log at or below that
-        offset.
-        """
-        return await self._decisions.run(
-            lambda image: catalog_control.commit_catalog(
-                image, commits, sender=sender, needs_level=gates_catalog(self._options.supported)
-            ),
-            deadline_ms=deadline_ms,
-        )
-
-    def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None:
-        """Return the committed remote catalog entry of a partition."""
-        return self.image.remote.get((topic_id, partition))
-
-    def tombstones(self) -> Mapping[UUID, Tombstone]:
-        """Return the committed tombstones: deleted topics that may still have objects in the bucket."""
-        return self.image.tombstones
-
-    async def forget_topics(
-        self, topic_ids: Collection[UUID], *, sender: CatalogSender | None = None
-    ) -> None:
-        """Remove the tombstones of topics whose last object is deleted. `sender`: another node's broker."""
-        await self._decide(lambda image: catalog_control.forget_topics(image, topic_ids, sender=sender))
-
-    async def adopt(self, found: adoption_control.BucketContent, life_id: UUID) -> adoption_control.Adoption:
-        """Adopt the bucket's content that the metadata lacks, on an operator's order."""
-        node_id = self._options.node_id
-        return await self._decide(
-            lambda image: adoption_control.adopt(image, found, node_id=node_id, life_id=life_id)
-        )
-
-    async def checked_with_archive(self, partitions: Collection[tuple[UUID, int]]) -> None:
-        """Note that the local logs of these partitions match their adopted archives."""
-        await self._decide(lambda image: adoption_control.checked(image, partitions))
-
-    # -- decisions
-
-    async def _decide(self, decide: Decide[R], deadline_ms: int | None = None) -> R:
-        """Run one decision, and return its response once it is committed."""
-        answer, _ = await self._decisions.run(decide, deadline_ms=deadline_ms)
-        return answer

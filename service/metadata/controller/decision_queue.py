@@ -133,6 +133,10 @@ class DecisionQueue:
         await self._reached(lead, last_offset)
         return decision.response, last_offset
 
+    async def decide(self, decide: Decide[R], deadline_ms: int | None = None) -> R:
+        """Decide as `run` does; returns the response alone."""
+        return (await self.run(decide, deadline_ms=deadline_ms))[0]
+
     async def _proposed(
         self, lead: _Leadership, decision: ControllerResult[R], image: MetadataImage, piece: Slice
     ) -> tuple[MetadataImage | None, asyncio.CancelledError | None]:

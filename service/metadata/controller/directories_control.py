@@ -24,7 +24,6 @@ from service.metadata.controller.elections_control import (
 )
 from service.metadata.controller.partition_change import Election, PartitionTarget
 from service.metadata.controller.requests import AssignReplica, AssignReplicaResult
-from service.metadata.delta import changed_partition
 from service.metadata.frames import Frame, newest
 from service.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from service.metadata.partition_index import lies_in

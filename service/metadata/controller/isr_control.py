@@ -17,10 +17,10 @@ from service.metadata.controller.elections_control import Elections, ElectionSet
 from service.metadata.controller.full_directories import DirectoriesWithoutRoom
 from service.metadata.controller.partition_change import RECOVERED, RECOVERING, PartitionTarget
 from service.metadata.controller.requests import AlterPartition, AlterPartitionResult, BrokerState
-from service.metadata.delta import changed_partition
 from service.metadata.frames import Frame, newest
 from service.metadata.image import MetadataImage, PartitionImage
 from service.metadata.records import LEADER_UNCHANGED
+from service.metadata.topics_delta import changed_partition
 
 _STATES = (RECOVERED, RECOVERING)
 

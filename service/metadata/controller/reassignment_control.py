@@ -27,10 +27,10 @@ from service.metadata.controller.requests import (
     ReassignResult,
 )
 from service.metadata.controller.topics_control import bad_assignment, check_assignment
-from service.metadata.delta import changed_partition
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
 from service.metadata.partition_index import MOVING_SHELF
 from service.metadata.records import PartitionChangeRecord
+from service.metadata.topics_delta import changed_partition
 
 
 def alter_reassignments(

@@ -5,10 +5,11 @@ A change of the epoch, the vote or the leader is persisted before any effect tha
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Final
 
 from service.base.errors import InvariantError
 from service.metadata.endpoint import Endpoint
+from service.metadata.raft.election_timeouts import ElectionTimeouts
 from service.metadata.raft.events import (
     AdvanceHighWatermark,
     AppendControl,
@@ -48,11 +49,10 @@ from service.metadata.raft.roles import (
     Unattached,
 )
 from service.metadata.raft.state import MAX_EPOCH, QuorumState
-from service.metadata.raft.voters import RECONFIGURABLE, VoterEndpoints, VoterNode, VoterSet
+from service.metadata.raft.voters import RECONFIGURABLE, VoterNode, VoterSet
 
 UPDATE_PERIOD_FETCH_TIMEOUTS: Final = 3
 _CHANGES_LOG: Final = (AppendControl, AppendFetched, TruncateTo, RestartAt)
-_S = TypeVar("_S")
 _TWO_PASTS: Final = (
     "; one of the two has a disk of a diverged history of the cluster: stop that node (docs/operations.md, "
     '"Of a cluster of several")'
@@ -69,6 +69,8 @@ class RaftCore:
         self.key = identity.key
         self.log = log
         self.timing = timing
+        self.random = random
+        self.election_timeouts = ElectionTimeouts(timing, random)
         self.calls = RequestManager(timing.request_timeout_ms, timing.retry_backoff_ms)
         self.now_ms = 0
         self.epoch = 0
@@ -80,13 +82,11 @@ class RaftCore:
         self.flushed = 0
         self.state: RoleState = Unattached(NEVER)
         self.stopping = False
-        self.retries = 0
         self.deadline_ms = NEVER
         self.effects: list[Effect] = []
         self.log_changes = False
         self.orphans: list[Leader] = []
         """Past leaderships of this node whose parked requests are still to be answered."""
-        self._random = random
         self._persisted: QuorumState | None = None
         self._flushing: int | None = None
 
@@ -144,19 +144,8 @@ class RaftCore:
         return [voter for voter in self.voters if voter.node_id != self.key.node_id]
 
     def peer(self, voter: VoterNode) -> Peer | None:
-        endpoint = self.reached(voter.endpoints)
+        endpoint = self.identity.reached(voter.endpoints)
         return None if endpoint is None else Peer(voter.node_id, endpoint)
-
-    def at_listener(self, endpoints: VoterEndpoints) -> Endpoint | None:
-        """Return the endpoint of the listener that controllers use: the one named like our first endpoint."""
-        mine = self.identity.endpoints
-        name = mine[0].name.upper() if mine else None
-        return next((one for one in endpoints if name in (None, one.name.upper())), None)
-
-    def reached(self, endpoints: VoterEndpoints) -> Endpoint | None:
-        """Return a controller's endpoint. A voter of the configuration has one address, whatever its
-        listener's name."""
-        return self.at_listener(endpoints) or (endpoints[0] if endpoints else None)
 
     def endpoint_of(self, node_id: int) -> Endpoint | None:
         """Return the endpoint of the leader `node_id` for responses."""
@@ -165,14 +154,7 @@ class RaftCore:
         if node_id == self.leader_id and self.leader_endpoint is not None:
             return self.leader_endpoint
         voter = self.voters.get(node_id)
-        return None if voter is None else self.reached(voter.endpoints)
-
-    def knows_cluster(self, cluster_id: str | None) -> bool:
-        return cluster_id is None or self.identity.cluster_id in (None, cluster_id)
-
-    def is_me(self, key: ReplicaKey) -> bool:
-        """Return whether a request addressed to `key` is addressed to this replica."""
-        return key.node_id < 0 or key.matches(self.key)
+        return None if voter is None else self.identity.reached(voter.endpoints)
 
     # -- effects and time
 
@@ -201,20 +183,6 @@ class RaftCore:
             return False
         self.emit(self.calls.send(peer, request, self.now_ms))
         return True
-
-    def random_election_timeout_ms(self) -> int:
-        timeout = self.timing.election_timeout_ms
-        return timeout + self._random.randrange(timeout)
-
-    def random_backoff_ms(self) -> int:
-        """Return a random back-off after a lost election, longer after each
-        (``binaryExponentialElectionBackoffMs``)."""
-        most = min(self.timing.election_backoff_max_ms, self.timing.retry_backoff_ms << min(self.retries, 16))
-        return self._random.randrange(max(most, 1)) + 1
-
-    def shuffled(self, items: list[_S]) -> list[_S]:
-        self._random.shuffle(items)
-        return items
 
     def commit(self, mark: int) -> None:
         if mark > self.high_watermark:  # invariant R5: it never falls
@@ -319,7 +287,7 @@ class RaftCore:
         if not restart_timeout and isinstance(before, Unattached | Prospective | Candidate | Resigned):
             deadline_ms = before.deadline_ms
         else:
-            deadline_ms = self.now_ms + self.random_election_timeout_ms()
+            deadline_ms = self.now_ms + self.election_timeouts.timeout_ms()
         self._move(Unattached(deadline_ms))
         self.persist()
         self.emit(FollowLeader(NOBODY, self.epoch))
@@ -330,7 +298,7 @@ class RaftCore:
         if self.voted is not None and not self.voted.matches(candidate):
             raise InvariantError(f"raft: voted for {self.voted} in epoch {self.epoch}, not for {candidate}")
         self.voted = candidate
-        deadline_ms = self.now_ms + self.random_election_timeout_ms()
+        deadline_ms = self.now_ms + self.election_timeouts.timeout_ms()
         if isinstance(self.state, Unattached):
             self.state.deadline_ms = deadline_ms
         elif isinstance(self.state, Prospective):
@@ -353,10 +321,10 @@ class RaftCore:
         self.leader_id, self.leader_endpoint = leader_id, endpoint
         period_ms = UPDATE_PERIOD_FETCH_TIMEOUTS * self.timing.fetch_timeout_ms
         if endpoint is None:
-            deadline_ms = self.now_ms + self.random_election_timeout_ms()
+            deadline_ms = self.now_ms + self.election_timeouts.timeout_ms()
             self._move(Unattached(deadline_ms))
         else:
-            self.retries = 0
+            self.election_timeouts.lost = 0
             self._move(
                 Follower(
                     deadline_ms=self.now_ms + self.timing.fetch_timeout_ms,
@@ -369,20 +337,20 @@ class RaftCore:
 
     def become_prospective(self) -> None:
         """Ask for pre-votes first: a node that cannot win does not disturb the others with a new epoch."""
-        self._move(Prospective(self.now_ms + self.random_election_timeout_ms(), {self.key.node_id}))
+        self._move(Prospective(self.now_ms + self.election_timeouts.timeout_ms(), {self.key.node_id}))
 
     def become_candidate(self) -> None:
         self.epoch += 1
-        self.retries += 1
+        self.election_timeouts.lost += 1
         self.leader_id, self.leader_endpoint = NOBODY, None
         self.voted = self.key
-        self._move(Candidate(self.now_ms + self.random_election_timeout_ms(), {self.key.node_id}))
+        self._move(Candidate(self.now_ms + self.election_timeouts.timeout_ms(), {self.key.node_id}))
         self.persist()
 
     def become_leader(self, granted: tuple[int, ...]) -> None:
         """Lead: once the leadership is on disk, append the epoch's first batch."""
         self.leader_id, self.leader_endpoint = self.key.node_id, self.endpoint_of(self.key.node_id)
-        self.retries = 0
+        self.election_timeouts.lost = 0
         wait_ms = self.timing.fetch_timeout_ms * 3 // 2
         self._move(Leader(self.log.end_offset, granted, self.now_ms + wait_ms))
         self.persist()
@@ -410,4 +378,4 @@ class RaftCore:
     def resign(self, successors: tuple[ReplicaKey, ...] = ()) -> None:
         """Give up the leadership."""
         others = {voter.node_id for voter in self.other_voters()}
-        self._move(Resigned(self.now_ms + self.random_election_timeout_ms(), successors, others))
+        self._move(Resigned(self.now_ms + self.election_timeouts.timeout_ms(), successors, others))

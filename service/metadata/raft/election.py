@@ -57,7 +57,7 @@ class ElectionRoles:
 
     def vote(self, request_id: int, request: VoteRequest) -> None:
         core = self._core
-        if not core.knows_cluster(request.cluster_id):
+        if not core.identity.knows_cluster(request.cluster_id):
             core.reply(request_id, Refusal(ErrorCode.inconsistent_cluster_id))
             return
         error = self._judge_vote(request)
@@ -81,7 +81,7 @@ class ElectionRoles:
             return error
         if epoch > core.epoch:
             core.become_unattached(epoch)
-        return NONE if core.is_me(request.voter) else ErrorCode.invalid_voter_key
+        return NONE if core.identity.is_me(request.voter) else ErrorCode.invalid_voter_key
 
     def _check_epoch(self, node_id: int, epoch: int) -> ErrorCode:
         if epoch < self._core.epoch:
@@ -125,24 +125,24 @@ class ElectionRoles:
 
     def begin(self, request_id: int, request: BeginQuorumEpochRequest) -> None:
         core = self._core
-        if not core.knows_cluster(request.cluster_id):
+        if not core.identity.knows_cluster(request.cluster_id):
             core.reply(request_id, Refusal(ErrorCode.inconsistent_cluster_id))
             return
         error = self._check_leader(request.leader_id, request.epoch)
         if error is NONE:
-            endpoint = core.reached(request.endpoints) or core.endpoint_of(request.leader_id)
+            endpoint = core.identity.reached(request.endpoints) or core.endpoint_of(request.leader_id)
             self.learn(request.leader_id, request.epoch, endpoint)
-            error = NONE if core.is_me(request.voter) else ErrorCode.invalid_voter_key
+            error = NONE if core.identity.is_me(request.voter) else ErrorCode.invalid_voter_key
         core.reply(request_id, self._leader_answer(error))
 
     def end(self, request_id: int, request: EndQuorumEpochRequest) -> None:
         core = self._core
-        if not core.knows_cluster(request.cluster_id):
+        if not core.identity.knows_cluster(request.cluster_id):
             core.reply(request_id, Refusal(ErrorCode.inconsistent_cluster_id))
             return
         error = self._check_leader(request.leader_id, request.epoch)
         if error is NONE:
-            endpoint = core.reached(request.endpoints) or core.endpoint_of(request.leader_id)
+            endpoint = core.identity.reached(request.endpoints) or core.endpoint_of(request.leader_id)
             self.learn(request.leader_id, request.epoch, endpoint)
             state = core.state
             if isinstance(state, Follower) and core.leader_id == request.leader_id:
@@ -163,7 +163,7 @@ class ElectionRoles:
         most = core.timing.election_backoff_max_ms
         place = next((i for i, key in enumerate(successors) if key.matches(core.key)), len(successors))
         if not successors:
-            return core.random_backoff_ms()  # a restarted leader knows no successors
+            return core.election_timeouts.backoff_ms()  # a restarted leader knows no successors
         if place == 0:
             return 0
         if place >= len(successors):
@@ -289,12 +289,12 @@ class ElectionRoles:
         """
         core = self._core
         failed = self._failed.get(voter.node_id, set())
-        for known in (self._found.get(voter.node_id), core.reached(voter.endpoints)):
+        for known in (self._found.get(voter.node_id), core.identity.reached(voter.endpoints)):
             if known is not None and (known.host, known.port) not in failed:
                 return Peer(voter.node_id, known)
         taken = {(one.host, one.port) for one in core.identity.endpoints}
         for other in core.other_voters():
-            endpoint = self._found.get(other.node_id) or core.reached(other.endpoints)
+            endpoint = self._found.get(other.node_id) or core.identity.reached(other.endpoints)
             if endpoint is not None and (other.node_id in self._found or other.node_id not in self._failed):
                 taken.add((endpoint.host, endpoint.port))
         for one in core.identity.bootstrap:
@@ -341,7 +341,7 @@ class ElectionRoles:
         if isinstance(state, Candidate) and is_lost and not state.is_backing_off:
             state.is_backing_off = True
             # Kafka waits for the election timeout; with pre-votes an early end is harmless.
-            state.deadline_ms = min(state.deadline_ms, core.now_ms + core.random_backoff_ms())
+            state.deadline_ms = min(state.deadline_ms, core.now_ms + core.election_timeouts.backoff_ms())
         if core.is_due(state.deadline_ms) or (is_lost and isinstance(state, Prospective)):
             self._lost(state, is_lost=is_lost)
             return

@@ -128,8 +128,9 @@ class FollowerRole:
         if core.leader_endpoint is not None and core.leader_id != core.key.node_id:
             peers.append(Peer(core.leader_id, core.leader_endpoint))
         request = self._fetch_request()._replace(max_wait_ms=0)
-        mine = core.identity.endpoints
-        for peer in core.shuffled([one for one in peers if one.endpoint not in mine]):
+        others = [one for one in peers if one.endpoint not in core.identity.endpoints]
+        core.random.shuffle(others)
+        for peer in others:
             if core.calls.free_at_ms(peer.endpoint, request) <= core.now_ms and core.ask(peer, request):
                 break
         self._seek_at_ms = core.now_ms + SEEK_MS

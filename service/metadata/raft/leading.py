@@ -58,7 +58,7 @@ class LeaderRole:
 
     def fetch(self, request_id: int, request: RaftFetchRequest) -> None:
         core = self._core
-        if not core.knows_cluster(request.cluster_id):
+        if not core.identity.knows_cluster(request.cluster_id):
             core.reply(request_id, Refusal(ErrorCode.inconsistent_cluster_id))
             return
         if (
@@ -205,7 +205,7 @@ class LeaderRole:
 
     def snapshot(self, request_id: int, request: FetchSnapshotRequest) -> None:
         core, state = self._core, self._core.state
-        if not core.knows_cluster(request.cluster_id):
+        if not core.identity.knows_cluster(request.cluster_id):
             core.reply(request_id, Refusal(ErrorCode.inconsistent_cluster_id))
             return
         error = self.refusal(request.epoch)

@@ -183,19 +183,19 @@ class RaftMachine:
             core.leader_endpoint = core.endpoint_of(state.leader_id)
         now_ms = core.now_ms
         if was_leader:
-            core.resume(Resigned(now_ms + core.random_election_timeout_ms(), (), self._other_ids()))
+            core.resume(Resigned(now_ms + core.election_timeouts.timeout_ms(), (), self._other_ids()))
         elif (
             state.leader_id < 0  # else this epoch has a leader to follow
             and core.voted is not None
             and core.voted.matches(core.key)
             and core.is_voter
         ):
-            core.resume(Candidate(now_ms + core.random_election_timeout_ms(), {core.key.node_id}))
+            core.resume(Candidate(now_ms + core.election_timeouts.timeout_ms(), {core.key.node_id}))
         elif state.leader_id >= 0 and core.leader_endpoint is not None:
             due_ms = now_ms + core.timing.fetch_timeout_ms
             core.resume(Follower(due_ms, due_ms))
         else:
-            core.resume(Unattached(now_ms + core.random_election_timeout_ms()))
+            core.resume(Unattached(now_ms + core.election_timeouts.timeout_ms()))
 
     def _other_ids(self) -> set[int]:
         return {voter.node_id for voter in self.core.other_voters()}

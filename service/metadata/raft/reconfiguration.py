@@ -44,7 +44,7 @@ class Reconfiguration:
 
     def change(self, request_id: int, request: AddVoter | RemoveVoter) -> None:
         core, state = self._core, self._core.state
-        if not core.knows_cluster(request.cluster_id):
+        if not core.identity.knows_cluster(request.cluster_id):
             answer = f'The given id "{request.cluster_id}" is not the cluster\'s.'
             core.reply(request_id, VoterChangeResponse(ErrorCode.inconsistent_cluster_id, answer))
             return
@@ -67,7 +67,7 @@ class Reconfiguration:
         key = request.voter.key if isinstance(request, AddVoter) else request.key
         if key.node_id < 0 or key.directory_id == NO_DIRECTORY:
             return VoterChangeResponse(ErrorCode.invalid_request, "The request names no voter.")
-        if isinstance(request, AddVoter) and self._core.at_listener(request.voter.endpoints) is None:
+        if isinstance(request, AddVoter) and self._core.identity.at_listener(request.voter.endpoints) is None:
             mine = self._core.identity.endpoints
             where = f" for the listener {mine[0].name}" if mine else ""
             return VoterChangeResponse(ErrorCode.invalid_request, f"The request names no endpoint{where}.")
@@ -152,7 +152,7 @@ class Reconfiguration:
     def update(self, request_id: int, request: UpdateVoter) -> None:
         core, state = self._core, self._core.state
         error = ErrorCode.inconsistent_cluster_id
-        if core.knows_cluster(request.cluster_id):
+        if core.identity.knows_cluster(request.cluster_id):
             error = self._leading.refusal(request.epoch)
         if error is NONE and isinstance(state, Leader):
             error = self._update(state, request.voter)
@@ -164,7 +164,7 @@ class Reconfiguration:
         if (
             voter.key.node_id < 0
             or voter.key.directory_id == NO_DIRECTORY
-            or core.at_listener(voter.endpoints) is None
+            or core.identity.at_listener(voter.endpoints) is None
             or not 0 <= voter.min_version <= voter.max_version
         ):
             return ErrorCode.invalid_request

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from service.metadata.endpoint import Endpoint
 from service.metadata.raft.keys import ReplicaKey, SnapshotId
 from service.metadata.raft.requests import RaftFetchRequest, VoterChangeRequest
-from service.metadata.raft.voters import VoterNode
+from service.metadata.raft.voters import VoterEndpoints, VoterNode
 
 NEVER: Final = 2**62
 
@@ -206,3 +206,20 @@ class ReplicaIdentity:
     endpoints: tuple[Endpoint, ...] = ()
     bootstrap: tuple[Endpoint, ...] = ()
     can_vote: bool = True
+
+    def at_listener(self, endpoints: VoterEndpoints) -> Endpoint | None:
+        """Return the endpoint of the listener that controllers use: the one named like our first endpoint."""
+        name = self.endpoints[0].name.upper() if self.endpoints else None
+        return next((one for one in endpoints if name in (None, one.name.upper())), None)
+
+    def reached(self, endpoints: VoterEndpoints) -> Endpoint | None:
+        """Return a controller's endpoint. A voter of the configuration has one address, whatever its
+        listener's name."""
+        return self.at_listener(endpoints) or (endpoints[0] if endpoints else None)
+
+    def knows_cluster(self, cluster_id: str | None) -> bool:
+        return cluster_id is None or self.cluster_id in (None, cluster_id)
+
+    def is_me(self, key: ReplicaKey) -> bool:
+        """Return whether a request addressed to `key` is addressed to this replica."""
+        return key.node_id < 0 or key.matches(self.key)

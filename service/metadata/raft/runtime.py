@@ -213,7 +213,7 @@ class Quorum:
         """Answer a request of another node or an admin client: kio's messages in and out."""
         request = messages.of_request(api_key, version, message)
         if isinstance(request, Refusal):
-            if not self._machine.core.knows_cluster(getattr(message, "cluster_id", None)):
+            if not self._machine.core.identity.knows_cluster(getattr(message, "cluster_id", None)):
                 request = Refusal(ErrorCode.inconsistent_cluster_id)
             return messages.to_refusal(api_key, version, message, request)
         answer = await self.ask(request)

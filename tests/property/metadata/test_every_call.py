@@ -48,7 +48,7 @@ async def work(controller: LoneController, told: Told, prefix: str) -> None:
             await controller.delete_topics([DeleteTopic(f"{prefix}0")])
             told.gone.add(f"{prefix}0")
         if number == 2:
-            await controller.commit([catalog_commit(created.topic_id, 0, 1, 0)])
+            await controller.catalog.commit([catalog_commit(created.topic_id, 0, 1, 0)])
 
 
 async def run(directory: Path, disk: FaultDisk, told: Told, prefix: str) -> bool:

@@ -16,9 +16,9 @@ from service.metadata.controller.partition_change import (
     PartitionTarget,
     change_partition,
 )
-from service.metadata.delta import changed_partition
 from service.metadata.image import PartitionImage
 from service.metadata.records import NO_LEADER
+from service.metadata.topics_delta import changed_partition
 
 TOPIC_ID = UUID(int=1 << 100)
 BROKERS = range(1, 6)

@@ -16,8 +16,8 @@ from service.metadata.controller.partition_change import (
     PartitionTarget,
     change_partition,
 )
-from service.metadata.delta import changed_partition
 from service.metadata.image import PartitionImage
+from service.metadata.topics_delta import changed_partition
 from service.replication.leader import Accepted, BrokerStatus, IsrProposal
 
 Record = tuple[int, int]

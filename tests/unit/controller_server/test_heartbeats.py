@@ -37,7 +37,7 @@ def test_a_broker_whose_heartbeats_connection_ends_is_looked_after(tmp_path: Pat
         async with running(tmp_path, log_io=executor, world=make_world(clock)) as controller:
             controller._overseer._probe = refusing
             side = ControllerSide(lambda: config, clock, 1, CLUSTER_ID, controller.publisher, controller)
-            epoch = await controller.register_broker(registration(2))
+            epoch = await controller.brokers.register(registration(2))
             executor.held = []
             context = RequestContext(7, "127.0.0.1", 9, "CONTROLLER")
             says = Heartbeat(epoch, epoch, want_fence=False, want_shut_down=False)

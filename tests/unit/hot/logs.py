@@ -94,7 +94,8 @@ def get_or_create(
 
 def checkpoint(logs: LogManager) -> None:
     """Write recovery points and log starts of all logs now; raises why one could not be written."""
-    for error in logs._checkpoints.files.write(logs._offsets.snapshot_all(logs._homes)).values():
+    maintenance, homes = logs._maintenance, logs._registry.homes
+    for error in maintenance.checkpoints.files.write(maintenance.offsets.snapshot_all(homes)).values():
         raise error
 
 

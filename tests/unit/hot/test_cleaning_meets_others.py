@@ -110,7 +110,7 @@ def test_doubtful_indexes_are_left_alone_within_the_swap(tmp_path: Path, at: str
     def doubt() -> None:
         swap = log.swapping.current
         assert swap is not None
-        swap.new.distrust_indexes()
+        swap.new.indexes.distrust()
         assert log.read(swap.new.base_offset, 1 << 20).slice is not None
         assert log.offset_for_timestamp(START_MS) is not None
 
@@ -132,7 +132,7 @@ def test_doubtful_indexes_are_left_alone_within_the_swap(tmp_path: Path, at: str
     clean(log)
     assert last_of_each(records_in(log)) == last_of_each(records_in(log))
     for segment in log.state.segments.all[:-1]:
-        assert segment.find(segment.base_offset) is not None
+        assert segment.indexes.find(segment.base_offset) is not None
         assert segment.log.path.with_suffix(".index").stat().st_size == segment.index_bytes
     assert not {path.suffix for path in log.dir.iterdir()} & {".cleaned", ".swap"}
 

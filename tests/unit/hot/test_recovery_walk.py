@@ -12,6 +12,7 @@ from service.hot.producers import ProducerStates
 from service.hot.recovery import replay_batch
 from service.hot.recovery_walk import Problem, Run, recover_segment
 from service.hot.segment import Segment
+from service.records.walk import iter_batches
 from tests.support.world import START_MS
 from tests.unit.hot.logs import batch, open_log
 
@@ -63,14 +64,13 @@ def test_both_walks_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     print(f"seed {seed}")
     source = random.Random(seed)
     segment = fill(tmp_path, source, 600)
-    headers = list(segment._headers(0))
+    headers = list(iter_batches(segment.log.get().pread, 0, segment.size))
     expected, found = ProducerStates(HOUR_MS), ProducerStates(HOUR_MS)
     read = segment.log.get().pread
-    segment.reset_indexes()
     for header in headers:
         replay_batch(expected, read, header, START_MS)
-        segment.index_recovered(header)
-    segment.finish_indexes()
+    segment.indexes.rebuild()
+    segment.indexes.finish()
     indexes = [handle.path.read_bytes() for handle in segment.handles[1:]]
     largest = segment.max_timestamp, segment.max_timestamp_offset
     runs: list[Run] = []
@@ -99,7 +99,7 @@ def test_the_first_batch_that_is_not_sound_ends_it(
     monkeypatch.setattr(recovery_walk, "_PIECE_BYTES", piece_bytes)
     source = random.Random(7)
     segment = fill(tmp_path, source, 60)
-    headers = list(segment._headers(0))
+    headers = list(iter_batches(segment.log.get().pread, 0, segment.size))
     path = segment.log.path
     data = path.read_bytes()
     for number in range(0, 60, 7):
@@ -119,7 +119,7 @@ def test_the_first_batch_that_is_not_sound_ends_it(
 
 def test_a_file_that_is_shorter_than_it_was_ends_it_too(tmp_path: Path) -> None:
     segment = fill(tmp_path, random.Random(7), 20)
-    end = list(segment._headers(0))[-1].next_offset
+    end = list(iter_batches(segment.log.get().pread, 0, segment.size))[-1].next_offset
     segment.size += 100
     found, problem = recover_segment(segment, lambda *_: None)
     assert (found, problem is not None) == (end, True)

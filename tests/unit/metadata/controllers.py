@@ -25,7 +25,8 @@ from service.metadata.controller.requests import (
     ResourceType,
     TopicDefaults,
 )
-from service.metadata.image import MetadataImage
+from service.metadata.features import supported_features
+from service.metadata.image import FeatureRange, MetadataImage
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.remote.catalog import CatalogCommit, CatalogEntry
 from service.serving.config_validation import NodeConfigRules
@@ -98,6 +99,7 @@ def make_controller(
     on_fatal: Callable[[str, BaseException], None] | None = None,
     log_io: Executor | None = None,
     world: World | None = None,
+    supported: tuple[FeatureRange, ...] | None = None,
     **options: Any,
 ) -> LoneController:
     """A controller of node 1, not started, with the node's own configuration rules unless given others."""
@@ -114,6 +116,7 @@ def make_controller(
             cluster_id=CLUSTER_ID,
             defaults=TopicDefaults(num_partitions=4, replication_factor=1),
             listeners=(Endpoint("CONTROLLER", "127.0.0.1", 9093),),
+            supported=supported_features() if supported is None else supported,
         ),
         publisher,
         world,
@@ -152,8 +155,8 @@ def registration(broker_id: int = 1, **changes: Any) -> RegisterBroker:
 
 async def join(controller: Controller, broker_id: int = 1) -> int:
     """Register and unfence a broker; returns its epoch."""
-    epoch = await controller.register_broker(registration(broker_id))
-    await controller.unfence_broker(broker_id, epoch)
+    epoch = await controller.brokers.register(registration(broker_id))
+    await controller.brokers.unfence(broker_id, epoch)
     return epoch
 
 

@@ -109,15 +109,16 @@ def test_listeners_see_each_change_once_before_its_requester_does(tmp_path: Path
 def test_a_fenced_leader_cannot_commit_a_manifest(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as controller:
+            catalog = controller.catalog
             epoch = await join(controller)
             topic_id = await create(controller, "t")
-            assert await controller.commit([catalog_commit(topic_id, 0, 1, 0)]) == [CatalogResult.COMMITTED]
-            await controller.fence_broker(1, epoch)
-            assert await controller.commit([catalog_commit(topic_id, 0, 2, 0)]) == [CatalogResult.FENCED]
+            assert await catalog.commit([catalog_commit(topic_id, 0, 1, 0)]) == [CatalogResult.COMMITTED]
+            await controller.brokers.fence(1, epoch)
+            assert await catalog.commit([catalog_commit(topic_id, 0, 2, 0)]) == [CatalogResult.FENCED]
             await join(controller)
-            assert await controller.commit([catalog_commit(topic_id, 0, 2, 0)]) == [CatalogResult.FENCED]
-            assert await controller.commit([catalog_commit(topic_id, 0, 2, 2)]) == [CatalogResult.COMMITTED]
-            entry = controller.entry(topic_id, 0)
+            assert await catalog.commit([catalog_commit(topic_id, 0, 2, 0)]) == [CatalogResult.FENCED]
+            assert await catalog.commit([catalog_commit(topic_id, 0, 2, 2)]) == [CatalogResult.COMMITTED]
+            entry = catalog.entry(topic_id, 0)
             assert entry is not None
             assert entry.version == 2
 
@@ -127,21 +128,22 @@ def test_a_fenced_leader_cannot_commit_a_manifest(tmp_path: Path) -> None:
 def test_of_two_commits_of_one_version_one_wins_and_repeating_it_is_no_change(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as controller:
+            catalog = controller.catalog
             await join(controller)
             topic_id = await create(controller, "t", 2)
             mine, yours = catalog_commit(topic_id, 0, 1, 0), catalog_commit(topic_id, 0, 1, 0, end_offset=50)
-            answers = await asyncio.gather(controller.commit([mine]), controller.commit([yours]))
+            answers = await asyncio.gather(catalog.commit([mine]), catalog.commit([yours]))
             assert answers == [[CatalogResult.COMMITTED], [CatalogResult.VERSION_CONFLICT]]
             offset = controller.image.offset
-            assert await controller.commit([mine]) == [CatalogResult.COMMITTED]
+            assert await catalog.commit([mine]) == [CatalogResult.COMMITTED]
             assert controller.image.offset == offset
             both = [catalog_commit(topic_id, 1, 1, 0), catalog_commit(topic_id, 1, 2, 0)]
-            assert await controller.commit(both) == [CatalogResult.COMMITTED] * 2
+            assert await catalog.commit(both) == [CatalogResult.COMMITTED] * 2
             unknown = [catalog_commit(UUID(int=5), 0, 1, 0), catalog_commit(topic_id, 2, 1, 0)]
-            assert await controller.commit(unknown) == [CatalogResult.UNKNOWN_PARTITION] * 2
+            assert await catalog.commit(unknown) == [CatalogResult.UNKNOWN_PARTITION] * 2
             broken = CatalogCommit(mine.tip, 1, mine.entry._replace(version=5))
             with pytest.raises(RequestError) as refused:
-                await controller.commit([broken])
+                await catalog.commit([broken])
             assert refused.value.code is ErrorCode.invalid_request
 
     asyncio.run(scenario())
@@ -154,7 +156,7 @@ def test_deleting_a_topic_takes_its_configs_and_catalog_entries_along(tmp_path: 
             topic_id = await create(controller, "a.b", 3)
             change = AlterResource(2, "a.b", (AlterConfig("retention.ms", 0, "1000"),))
             await controller.incremental_alter_configs([change])
-            await controller.commit([catalog_commit(topic_id, p, 1, 0) for p in (0, 2)])
+            await controller.catalog.commit([catalog_commit(topic_id, p, 1, 0) for p in (0, 2)])
             assert len(controller.image.remote) == 2
             deltas: list[MetadataDelta] = []
             controller.publisher.subscribe(lambda before, after, delta: deltas.append(delta))
@@ -185,9 +187,9 @@ def test_only_one_live_process_has_a_broker_id(tmp_path: Path) -> None:
         async with running(tmp_path) as controller:
             epoch = await join(controller)
             with pytest.raises(RequestError) as refused:
-                await controller.register_broker(registration())
+                await controller.brokers.register(registration())
             assert refused.value.code is ErrorCode.duplicate_broker_registration
-            await controller.fence_broker(1, epoch)
+            await controller.brokers.fence(1, epoch)
             assert await join(controller) > epoch
 
     asyncio.run(scenario())
@@ -263,12 +265,12 @@ def test_a_broker_with_more_partitions_than_a_batch_holds_comes_and_goes(tmp_pat
             epoch = await join(controller)
             for name in ("a", "b"):
                 await create(controller, name, 5500)
-            await controller.fence_broker(1, epoch)
-            epoch = await controller.register_broker(registration())
+            await controller.brokers.fence(1, epoch)
+            epoch = await controller.brokers.register(registration())
             assert epoch == controller.image.offset, "its own record's offset"
-            await controller.unfence_broker(1, epoch)
+            await controller.brokers.unfence(1, epoch)
             fenced = controller.image
-            registered = await controller.register_broker(registration(2))
+            registered = await controller.brokers.register(registration(2))
             assert registered == fenced.offset + 1
         async with running(tmp_path) as controller:
             for topic in controller.image.topics_by_name.values():
@@ -280,6 +282,7 @@ def test_a_broker_with_more_partitions_than_a_batch_holds_comes_and_goes(tmp_pat
 def test_an_archive_is_given_up_only_while_its_topic_says_so(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, rules=AnyConfig()) as controller:
+            catalog = controller.catalog
             await join(controller)
             topic_id = await create(controller, "t")
 
@@ -293,14 +296,14 @@ def test_an_archive_is_given_up_only_while_its_topic_says_so(tmp_path: Path) -> 
             first = catalog_commit(topic_id, 0, 1, 0)
             nothing = first.entry._replace(version=2, end_offset=0, segments=0, size_bytes=0)
             given_up = CatalogCommit(first.tip, 1, nothing)
-            assert await controller.commit([first]) == [CatalogResult.COMMITTED]
+            assert await catalog.commit([first]) == [CatalogResult.COMMITTED]
             for on, delete in (("true", "false"), ("false", "false"), ("true", "true")):
                 await switch(on, delete)
-                assert await controller.commit([given_up]) == [CatalogResult.VERSION_CONFLICT]
+                assert await catalog.commit([given_up]) == [CatalogResult.VERSION_CONFLICT]
             await switch("false", "true")
-            assert await controller.commit([given_up]) == [CatalogResult.COMMITTED]
+            assert await catalog.commit([given_up]) == [CatalogResult.COMMITTED]
             await switch("true", "false")
-            assert await controller.commit([given_up]) == [CatalogResult.COMMITTED], "that is what is there"
-            assert controller.entry(topic_id, 0) == nothing
+            assert await catalog.commit([given_up]) == [CatalogResult.COMMITTED], "that is what is there"
+            assert catalog.entry(topic_id, 0) == nothing
 
     asyncio.run(scenario())

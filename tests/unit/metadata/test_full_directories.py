@@ -144,7 +144,7 @@ def test_a_controller_asks_what_the_heartbeats_said(tmp_path: Path) -> None:
             async def says(full: tuple[UUID, ...] = (), resting: tuple[UUID, ...] = ()) -> None:
                 offset = controller.publisher.image.offset
                 said = BrokerHeartbeat(1, epochs[1], offset, full_log_dirs=full, resting_log_dirs=resting)
-                await controller.heartbeat(said)
+                await controller.brokers.heartbeat(said)
 
             async def proposes_all() -> ErrorCode:
                 now = state()

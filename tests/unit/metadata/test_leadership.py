@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -212,12 +211,12 @@ def test_that_no_directory_is_cordoned_is_noted_once(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with running(tmp_path) as controller:
-            epoch = await controller.register_broker(registration(2))
-            await controller.heartbeat(beat(2, epoch, epoch - 1))
+            epoch = await controller.brokers.register(registration(2))
+            await controller.brokers.heartbeat(beat(2, epoch, epoch - 1))
             assert controller.image.brokers[2].cordoned_log_dirs is None
             caught_up = beat(2, epoch, epoch)._replace(cordoned_log_dirs=())
             for _ in range(2):
-                await controller.heartbeat(caught_up)
+                await controller.brokers.heartbeat(caught_up)
                 assert controller.image.offset == epoch + 2  # unfenced, and that
                 assert not controller.image.brokers[2].fenced
                 assert controller.image.brokers[2].cordoned_log_dirs == ()
@@ -231,22 +230,22 @@ def test_a_broker_is_unfenced_once_it_has_seen_its_registration_and_fenced_when_
     async def scenario() -> None:
         clock = ManualClock()
         async with running(tmp_path, world=make_world(clock)) as controller:
-            epoch = await controller.register_broker(registration(2))
-            reply = await controller.heartbeat(beat(2, epoch, epoch - 1))
+            epoch = await controller.brokers.register(registration(2))
+            reply = await controller.brokers.heartbeat(beat(2, epoch, epoch - 1))
             assert (reply.is_caught_up, reply.is_fenced) == (False, True)
-            reply = await controller.heartbeat(beat(2, epoch, epoch))
+            reply = await controller.brokers.heartbeat(beat(2, epoch, epoch))
             assert (reply.is_caught_up, reply.is_fenced) == (True, False)
             with pytest.raises(RequestError) as refused:
-                await controller.register_broker(registration(2))
+                await controller.brokers.register(registration(2))
             assert refused.value.code is ErrorCode.duplicate_broker_registration
             with pytest.raises(RequestError) as refused:
-                await controller.heartbeat(beat(2, epoch - 1, epoch))
+                await controller.brokers.heartbeat(beat(2, epoch - 1, epoch))
             assert refused.value.code is ErrorCode.stale_broker_epoch
             await ticking(controller, clock, clock.monotonic_ms() + 8_900)
             assert not controller.image.brokers[2].fenced
             await ticking(controller, clock, clock.monotonic_ms() + 1_300)
             assert controller.image.brokers[2].fenced
-            assert await controller.register_broker(registration(2)) > epoch
+            assert await controller.brokers.register(registration(2)) > epoch
 
     asyncio.run(scenario())
 
@@ -258,19 +257,19 @@ def test_a_broker_that_shuts_down_moves_its_leaders_first(tmp_path: Path) -> Non
             assignment = ((0, (2, 3)),)
             (result,) = await controller.create_topics([CreateTopic("t", assignments=assignment)])
             for broker_id, epoch in zip((2, 3), epochs, strict=True):
-                await controller.heartbeat(beat(broker_id, epoch, controller.image.offset))
-            reply = await controller.heartbeat(beat(2, epochs[0], 0, wants_shut_down=True))
+                await controller.brokers.heartbeat(beat(broker_id, epoch, controller.image.offset))
+            reply = await controller.brokers.heartbeat(beat(2, epochs[0], 0, wants_shut_down=True))
             assert (reply.should_shut_down, reply.is_fenced) == (False, False)
             state = controller.image.partition(result.topic_id, 0)
             assert state is not None
             assert (state.leader, state.isr) == (3, (3,))
             moved = controller.image.offset
-            reply = await controller.heartbeat(beat(2, epochs[0], moved, wants_shut_down=True))
+            reply = await controller.brokers.heartbeat(beat(2, epochs[0], moved, wants_shut_down=True))
             assert not reply.should_shut_down, "the other broker has not seen it yet"
-            await controller.heartbeat(beat(3, epochs[1], moved))
-            reply = await controller.heartbeat(beat(2, epochs[0], moved, wants_shut_down=True))
+            await controller.brokers.heartbeat(beat(3, epochs[1], moved))
+            reply = await controller.brokers.heartbeat(beat(2, epochs[0], moved, wants_shut_down=True))
             assert (reply.should_shut_down, reply.is_fenced) == (True, True)
-            assert await controller.register_broker(registration(2, previous_epoch=epochs[0])) > moved
+            assert await controller.brokers.register(registration(2, previous_epoch=epochs[0])) > moved
 
     asyncio.run(scenario())
 
@@ -290,8 +289,8 @@ def test_a_broker_whose_address_refuses_is_fenced_long_before_its_session_ends(t
         try:
             epoch = await join(controller, 2)
             clock.advance(5_000)
-            await controller.heartbeat(beat(2, epoch, controller.image.offset))
-            controller.connection_lost(2, epoch)
+            await controller.brokers.heartbeat(beat(2, epoch, controller.image.offset))
+            controller.brokers.connection_lost(2, epoch)
             await asyncio.sleep(0.01)
             await ticking(controller, clock, clock.monotonic_ms() + 1_000)
             return controller.image.brokers[2].fenced
@@ -326,15 +325,15 @@ def test_a_refusal_never_leads_to_an_unclean_election_and_the_end_of_the_session
                 return placed.leader, placed.isr
 
             async def beats() -> None:
-                await controller.heartbeat(beat(3, epochs[3], controller.image.offset))
+                await controller.brokers.heartbeat(beat(3, epochs[3], controller.image.offset))
 
-            await controller.heartbeat(beat(3, epochs[3], 0, wants_shut_down=True))
-            await controller.heartbeat(beat(3, epochs[3], 1 << 40, wants_shut_down=True))
+            await controller.brokers.heartbeat(beat(3, epochs[3], 0, wants_shut_down=True))
+            await controller.brokers.heartbeat(beat(3, epochs[3], 1 << 40, wants_shut_down=True))
             assert state() == (2, (2,))
             began_ms = clock.monotonic_ms() + 2_000
             clock.advance(2_000)
-            await controller.heartbeat(beat(2, epochs[2], controller.image.offset))
-            controller.connection_lost(2, epochs[2])
+            await controller.brokers.heartbeat(beat(2, epochs[2], controller.image.offset))
+            controller.brokers.connection_lost(2, epochs[2])
             await asyncio.sleep(0.01)
             await ticking(controller, clock, began_ms + 200)
             await until(lambda: controller.image.brokers[2].fenced)
@@ -344,7 +343,7 @@ def test_a_refusal_never_leads_to_an_unclean_election_and_the_end_of_the_session
                 controller.renounce()
                 await controller.claim(controller.epoch)
                 began_ms = clock.monotonic_ms()
-            epochs[3] = await controller.register_broker(registration(3, previous_epoch=epochs[3]))
+            epochs[3] = await controller.brokers.register(registration(3, previous_epoch=epochs[3]))
             await beats()
             assert not controller.image.brokers[3].fenced
             assert state() == (-1, (2,)), "its session is not over"
@@ -366,16 +365,16 @@ def test_another_nodes_broker_commits_for_what_it_leads_only(tmp_path: Path) -> 
             (result,) = await controller.create_topics([request])
             commits = [catalog_commit(result.topic_id, partition, 1, 0) for partition in (0, 1)]
             sender = CatalogSender(2, epochs[2])
-            answers, offset = await controller.commit_from(sender, commits)
+            answers, offset = await controller.catalog.commit_from(sender, commits)
             assert answers == [CatalogResult.COMMITTED, CatalogResult.FENCED]
             assert offset == controller.image.offset
-            nothing, barrier = await controller.commit_from(sender, [])
+            nothing, barrier = await controller.catalog.commit_from(sender, [])
             assert (nothing, barrier) == ([], offset + 1)
             with pytest.raises(RequestError) as refused:
-                await controller.commit_from(CatalogSender(2, epochs[2] + 1), [])
+                await controller.catalog.commit_from(CatalogSender(2, epochs[2] + 1), [])
             assert refused.value.code is ErrorCode.stale_broker_epoch
             with pytest.raises(RequestError) as refused:
-                await controller.forget_topics([], sender=CatalogSender(9, 1))
+                await controller.catalog.forget_topics([], sender=CatalogSender(9, 1))
             assert refused.value.code is ErrorCode.stale_broker_epoch
 
     asyncio.run(scenario())
@@ -383,14 +382,13 @@ def test_another_nodes_broker_commits_for_what_it_leads_only(tmp_path: Path) -> 
 
 def test_the_remote_catalog_needs_its_level_where_that_is_known(tmp_path: Path) -> None:
     async def scenario() -> None:
-        controller = make_controller(tmp_path)
-        controller._options = replace(controller._options, supported=cluster_features())
+        controller = make_controller(tmp_path, supported=cluster_features())
         await controller.start()
         try:
             await join(controller, 2)
             topic_id = await create(controller, "t")
             with pytest.raises(RequestError) as refused:
-                await controller.commit([catalog_commit(topic_id, 0, 1, 0)])
+                await controller.catalog.commit([catalog_commit(topic_id, 0, 1, 0)])
             assert refused.value.code is ErrorCode.unsupported_version
             assert not controller.image.remote
         finally:
@@ -403,10 +401,10 @@ def test_unregistering_frees_the_id(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as controller:
             await join(controller, 2)
-            await controller.unregister_broker(2)
+            await controller.brokers.unregister(2)
             assert not controller.image.brokers
             with pytest.raises(RequestError) as refused:
-                await controller.unregister_broker(2)
+                await controller.brokers.unregister(2)
             assert refused.value.code is ErrorCode.broker_id_not_registered
             assert await join(controller, 2) > 0
 

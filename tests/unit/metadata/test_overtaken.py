@@ -75,7 +75,7 @@ def test_a_brokers_epoch_is_still_the_offset_of_its_registration(tmp_path: Path)
     async def scenario() -> None:
         async with running(tmp_path) as controller:
             Overtaking(controller, 1)
-            epoch = await controller.register_broker(registration(5))
+            epoch = await controller.brokers.register(registration(5))
             assert controller.image.brokers[5].epoch == epoch == controller.image.offset
 
     asyncio.run(scenario())
@@ -150,19 +150,19 @@ def test_what_is_begun_is_written_to_its_end_though_who_asked_gives_up(
         async with running(tmp_path) as controller:
             epoch = await join(controller, 2)
             topic_id = await create(controller, "t", 1000)
-            await controller.fence_broker(2, epoch)
+            await controller.brokers.fence(2, epoch)
 
             def leaders() -> set[int]:
                 return {one.leader for one in controller.image.topics_by_id[topic_id].partitions.values()}
 
             assert leaders() == {-1}
             beat = BrokerHeartbeat(2, epoch, epoch)
-            asking = asyncio.create_task(controller.heartbeat(beat))
+            asking = asyncio.create_task(controller.brokers.heartbeat(beat))
             overtaken = Overtaking(controller, 2, by=lambda one: asking.cancel())
             await asyncio.wait([asking])
             assert asking.cancelled()
             assert overtaken.count == 4
-            reply = await controller.heartbeat(beat)
+            reply = await controller.brokers.heartbeat(beat)
             assert not reply.is_fenced
             assert leaders() == {2}
             assert controller._overseer._sessions._sessions[2].is_unfenced
@@ -193,11 +193,11 @@ def test_a_broker_that_is_heard_while_its_fencing_is_overtaken_is_looked_after_a
             while not controller._decisions._turn.locked():
                 await asyncio.sleep(0)
             write_control(controller)
-            await controller.heartbeat(BrokerHeartbeat(2, epoch, begin))
+            await controller.brokers.heartbeat(BrokerHeartbeat(2, epoch, begin))
             await asyncio.wait([fencing])
             assert controller.publisher.next_offset == begin + 1, "what the quorum wrote, and no more"
             assert not controller.image.brokers[2].fenced
-            controller.connection_lost(2, epoch)
+            controller.brokers.connection_lost(2, epoch)
             await asyncio.wait(controller._overseer._effect_tasks)
             assert probed == [2]
 

@@ -41,7 +41,7 @@ from service.metadata.controller.requests import (
     TopicDefaults,
 )
 from service.metadata.controller.topics_control import create_topics
-from service.metadata.delta import MetadataDelta, changed_partition
+from service.metadata.delta import MetadataDelta
 from service.metadata.features import CATALOG_VERSION, ELR_VERSION, cluster_features
 from service.metadata.image import KRAFT_VERSION, METADATA_VERSION, MetadataImage, PartitionImage
 from service.metadata.records import (
@@ -54,6 +54,7 @@ from service.metadata.records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
+from service.metadata.topics_delta import changed_partition
 from tests.unit.metadata.controllers import AnyConfig
 
 TOPIC_ID = UUID(int=0xABCDEF << 90)

@@ -139,13 +139,13 @@ def test_others_find_a_voter_by_a_record_that_is_committed() -> None:
 def test_controllers_reach_each_other_by_the_listener_of_the_first_ones_name() -> None:
     one = core(endpoints=(place(1, "internal"), place(1, "OTHER")))
     both = (place(2, "OTHER"), place(3, "Internal"))
-    assert one.at_listener(both) == place(3, "Internal")
-    assert one.reached(both) == place(3, "Internal")
-    assert one.at_listener((place(2, "OTHER"),)) is None
-    assert one.reached((place(2, "OTHER"),)) == place(2, "OTHER")
-    assert one.reached(()) is None
+    assert one.identity.at_listener(both) == place(3, "Internal")
+    assert one.identity.reached(both) == place(3, "Internal")
+    assert one.identity.at_listener((place(2, "OTHER"),)) is None
+    assert one.identity.reached((place(2, "OTHER"),)) == place(2, "OTHER")
+    assert one.identity.reached(()) is None
     bare = core(endpoints=())
-    assert bare.at_listener(both) == place(2, "OTHER")
+    assert bare.identity.at_listener(both) == place(2, "OTHER")
     assert one.peer(voter(4, *both)) == Peer(4, place(3, "Internal"))
     assert one.peer(VoterNode(key(4))) is None
 
@@ -161,46 +161,15 @@ def test_where_a_leader_is_reached() -> None:
 
 
 def test_a_request_is_for_this_cluster_and_this_replica() -> None:
-    one = core()
+    one = core().identity
     assert [one.knows_cluster(named) for named in (None, "cluster", "other")] == [True, True, False]
-    assert core(cluster_id=None).knows_cluster("other")
+    assert core(cluster_id=None).identity.knows_cluster("other")
     found = [one.is_me(named) for named in (ReplicaKey(-1), ReplicaKey(1), key(1), key(2), ReplicaKey(0))]
     assert found == [True, True, True, False, False]
     assert not one.is_me(ReplicaKey(1, UUID(int=9)))
 
 
 # -- times
-
-
-def test_elections_wait_for_one_to_two_timeouts() -> None:
-    one = core()
-    chance: Any = one._random
-    waits = []
-    for chance.percent in (0, 50, 99):
-        waits.append(one.random_election_timeout_ms())
-    assert waits == [1000, 1500, 1990]
-    assert chance.asked == [1000] * 3
-
-
-def test_after_each_lost_election_the_wait_may_be_twice_as_long_up_to_a_second() -> None:
-    one = core()
-    chance: Any = one._random
-    for one.retries in (0, 1, 2, 5, 6, 16, 17, 99):
-        one.random_backoff_ms()
-    assert chance.asked == [20, 40, 80, 640, 1000, 1000, 1000, 1000]
-    chance.percent = 0
-    assert one.random_backoff_ms() == 1
-    one.timing = RaftTiming(election_backoff_max_ms=0)
-    assert one.random_backoff_ms() == 1
-
-
-def test_a_doubling_has_an_end() -> None:
-    one = core()
-    chance: Any = one._random
-    one.timing = RaftTiming(election_backoff_max_ms=2**40, retry_backoff_ms=20)
-    for one.retries in (15, 16, 17):
-        one.random_backoff_ms()
-    assert chance.asked == [20 << 15, 20 << 16, 20 << 16]
 
 
 def test_what_is_not_due_asks_for_a_tick() -> None:
@@ -222,7 +191,6 @@ def test_a_peer_is_asked_one_thing_at_a_time() -> None:
     assert one.deadline_ms == NOW_MS + 2000
     assert one.ask(peer, VoteRequest(4, key(1), 0, 0))
     assert one.effects == [Send(peer, 1, fetch), Send(peer, 2, VoteRequest(4, key(1), 0, 0))]
-    assert one.shuffled([1, 2, 3]) == [3, 2, 1]
 
 
 # -- the log
@@ -323,7 +291,7 @@ def test_one_vote_in_an_epoch() -> None:
 
 def test_who_has_voted_waits_anew_for_the_outcome() -> None:
     one = core()
-    chance: Any = one._random
+    chance: Any = one.random
     one.become_unattached(3)
     assert isinstance(one.state, Unattached)
     one.now_ms += 700
@@ -357,16 +325,16 @@ def test_who_waits_to_stand_goes_on_waiting_in_a_later_epoch() -> None:
 
 def test_a_leader_is_followed_where_its_address_is_known() -> None:
     one = core()
-    one.retries = 5
+    one.election_timeouts.lost = 5
     one.become_follower(4, 2, place(2))
     assert one.state == Follower(deadline_ms=NOW_MS + 2000, update_due_ms=NOW_MS + 6000)
-    assert (one.epoch, one.leader_id, one.leader_endpoint, one.retries) == (4, 2, place(2), 0)
+    assert (one.epoch, one.leader_id, one.leader_endpoint, one.election_timeouts.lost) == (4, 2, place(2), 0)
     assert one.effects == [Persist(QuorumState(4, 2, -1, (1, 2, 3))), FollowLeader(2, 4)]
     nowhere = core()
-    nowhere.retries = 5
+    nowhere.election_timeouts.lost = 5
     nowhere.become_follower(4, 2, None)
     assert nowhere.state == Unattached(NOW_MS + 1500)
-    assert (nowhere.leader_id, nowhere.retries) == (2, 5)
+    assert (nowhere.leader_id, nowhere.election_timeouts.lost) == (2, 5)
     moved = core(voter(1, place(9)), voter(2), version=1, end=1)
     moved.become_follower(4, 2, place(2))
     assert moved.state == Follower(deadline_ms=NOW_MS + 2000, update_due_ms=NOW_MS)
@@ -388,7 +356,7 @@ def test_who_stands_begins_an_epoch_with_a_vote_for_itself() -> None:
     one = core()
     one.become_unattached(3)
     one.become_candidate()
-    assert (one.epoch, one.retries, one.voted, one.leader_id) == (4, 1, key(1), -1)
+    assert (one.epoch, one.election_timeouts.lost, one.voted, one.leader_id) == (4, 1, key(1), -1)
     assert one.state == Candidate(NOW_MS + 1500, {1})
     assert one.effects == [Persist(QuorumState(4, -1, 1, (1, 2, 3))), FollowLeader(-1, 3)]
 
@@ -400,7 +368,7 @@ def test_who_is_elected_writes_who_leads_and_has_three_seconds_to_be_heard() -> 
     del one.effects[:]
     one.become_leader((1, 2))
     assert one.state == Leader(5, (1, 2), NOW_MS + 3000)
-    assert (one.leader_id, one.leader_endpoint, one.retries) == (1, place(1), 0)
+    assert (one.leader_id, one.leader_endpoint, one.election_timeouts.lost) == (1, place(1), 0)
     assert one.effects == [
         Persist(QuorumState(4, 1, -1, (1, 2, 3))),
         AppendControl(4, (LeaderChange(1, (1, 2, 3), (1, 2)),)),

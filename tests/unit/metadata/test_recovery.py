@@ -49,7 +49,7 @@ async def fill(controller: LoneController, count: int = 10) -> int:
     change = AlterResource(2, "topic.1", (AlterConfig("retention.ms", 0, "1234"),))
     await controller.incremental_alter_configs([change])
     topic_id = controller.image.topics_by_name["topic.2"].id
-    await controller.commit([catalog_commit(topic_id, 1, 1, 0)])
+    await controller.catalog.commit([catalog_commit(topic_id, 1, 1, 0)])
     await controller.allocate_producer_ids(1, epoch)
     return epoch
 
@@ -63,7 +63,7 @@ def test_a_restart_keeps_everything(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as controller:
             epoch = await fill(controller)
-            await controller.fence_broker(1, epoch)
+            await controller.brokers.fence(1, epoch)
             before, controller_epoch = controller.image, controller.epoch
         async with running(tmp_path) as controller:
             assert content(controller.image) == content(before)
@@ -285,26 +285,26 @@ def test_a_tombstone_stands_over_restarts_and_snapshots_until_it_is_forgotten(tm
             tiered = CreateTopic("tiered", 3, configs=(("remote.storage.enable", "true"),))
             plain, offloaded = await create(controller, "plain"), await create(controller, "offloaded", 2)
             (created,) = await controller.create_topics([tiered])
-            await controller.commit([catalog_commit(offloaded, 1, 1, 0)])
+            await controller.catalog.commit([catalog_commit(offloaded, 1, 1, 0)])
             names = ("tiered", "plain", "offloaded")
             await controller.delete_topics([DeleteTopic(name) for name in names])
-            assert {t[:3] for t in controller.tombstones().values()} == {
+            assert {t[:3] for t in controller.catalog.tombstones().values()} == {
                 (created.topic_id, "tiered", 3),
                 (offloaded, "offloaded", 2),
             }
-            assert plain not in controller.tombstones()
-            assert await create(controller, "tiered") not in controller.tombstones()
+            assert plain not in controller.catalog.tombstones()
+            assert await create(controller, "tiered") not in controller.catalog.tombstones()
         for snapshot_max_bytes in (1 << 20, 1, 1 << 20):
             async with running(
                 tmp_path, rules=AnyConfig(), snapshot_max_bytes=snapshot_max_bytes
             ) as controller:
-                assert set(controller.tombstones()) == {created.topic_id, offloaded}
+                assert set(controller.catalog.tombstones()) == {created.topic_id, offloaded}
         assert list_snapshots(SystemDisk(), tmp_path / CLUSTER_METADATA_DIR)
         async with running(tmp_path, rules=AnyConfig()) as controller:
-            await controller.forget_topics([offloaded, plain])
-            await controller.forget_topics([offloaded])
+            await controller.catalog.forget_topics([offloaded, plain])
+            await controller.catalog.forget_topics([offloaded])
         async with running(tmp_path, rules=AnyConfig()) as controller:
-            assert set(controller.tombstones()) == {created.topic_id}
+            assert set(controller.catalog.tombstones()) == {created.topic_id}
 
     asyncio.run(scenario())
 

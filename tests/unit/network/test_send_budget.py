@@ -70,7 +70,7 @@ def test_all_readers_together_are_sent_so_much_in_a_turn_and_each_gets_all_of_it
     content = bytes(range(256)) * (EACH // 256)
     path = tmp_path / "file"
     path.write_bytes(content)
-    file = CountedFile(SystemDisk(), path, len(content))
+    file = CountedFile(SystemDisk(), path)
     file.sent_by_turn = [0]
 
     async def scenario() -> list[bytes]:
@@ -111,7 +111,7 @@ def test_all_readers_together_are_sent_so_much_in_a_turn_and_each_gets_all_of_it
 def test_who_is_gone_when_there_is_room_again_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(EACH))
-    file = SegmentFile(SystemDisk(), path, EACH)
+    file = SegmentFile(SystemDisk(), path)
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
@@ -141,7 +141,7 @@ def test_who_is_gone_when_there_is_room_again_is_passed_over(tmp_path: Path) -> 
 def test_who_waits_for_room_comes_behind_what_peers_have_sent_meanwhile(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(EACH))
-    file = SegmentFile(SystemDisk(), path, EACH)
+    file = SegmentFile(SystemDisk(), path)
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
@@ -177,7 +177,7 @@ def test_who_waits_for_room_comes_behind_what_peers_have_sent_meanwhile(tmp_path
 def test_what_fills_the_kernels_buffer_is_not_what_the_peer_has_taken(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(TURN_BYTES))
-    file = SegmentFile(SystemDisk(), path, TURN_BYTES)
+    file = SegmentFile(SystemDisk(), path)
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
@@ -215,7 +215,7 @@ class CountedLoop(asyncio.SelectorEventLoop):
 def test_who_finds_room_costs_no_turn_and_each_turn_has_room_anew(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(EACH))
-    file = SegmentFile(SystemDisk(), path, EACH)
+    file = SegmentFile(SystemDisk(), path)
     loop, turns = CountedLoop(), TurnTimes()
     own, other = socket.socketpair()
     own.setblocking(False)
@@ -249,7 +249,7 @@ class ClockedLoop(CountedLoop):
 def test_a_turn_has_less_room_while_somebody_asks_for_little(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(EACH))
-    file = SegmentFile(SystemDisk(), path, EACH)
+    file = SegmentFile(SystemDisk(), path)
     loop, turns = ClockedLoop(), TurnTimes()
     own, other = socket.socketpair()
     own.setblocking(False)
@@ -299,7 +299,7 @@ def test_responses_of_many_small_slices_are_shared_out_over_turns_as_well(tmp_pa
             read_by_turn[-1] += 1
             return super().pread(size, position)
 
-    file = ReadFile(SystemDisk(), path, len(content))
+    file = ReadFile(SystemDisk(), path)
 
     async def scenario() -> list[bytes]:
         loop = asyncio.get_running_loop()

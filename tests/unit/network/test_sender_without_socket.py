@@ -40,7 +40,7 @@ def test_file_slices_go_through_a_transport_that_is_no_socket(tmp_path: Path) ->
     content = bytes(range(256)) * 8192
     path = tmp_path / "file"
     path.write_bytes(content)
-    file = SegmentFile(SystemDisk(), path, len(content))
+    file = SegmentFile(SystemDisk(), path)
     done: list[Exception | None] = []
     transport = MemoryTransport()
     loop = asyncio.new_event_loop()

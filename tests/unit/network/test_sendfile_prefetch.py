@@ -117,7 +117,7 @@ class Scene:
         self.outlet = SendBudget(loop, TurnTimes(), self.ahead)
 
     def file(self, *near: range) -> FarFile:
-        return FarFile(SystemDisk(), self._path, SIZE).begin(*near)
+        return FarFile(SystemDisk(), self._path).begin(*near)
 
     @asynccontextmanager
     async def reader(self) -> AsyncIterator[Reader]:

@@ -13,6 +13,7 @@ from service.base import turn_queues
 from service.base.clock import SystemClock
 from service.base.slices import Slice
 from service.hot.segment import Segment
+from service.hot.segment_indexes import SegmentIndexes
 from service.remote.format.keys import SegmentKey, segment_key
 from service.tiering.manager import TieringManager
 from service.tiering.partition_archiver import PartitionArchiver
@@ -167,14 +168,14 @@ def test_a_plan_looks_at_no_file_however_many_segments_wait(
     world = World(tmp_path)
     world.fill(40)
     [replica] = world.replicas
-    looked: list[Segment] = []
+    looked: list[object] = []
 
-    def at_files(self: Segment) -> int:
+    def at_files(self: object) -> int:
         looked.append(self)
         return 0
 
     monkeypatch.setattr(Segment, "_written_at_ms", at_files)
-    monkeypatch.setattr(Segment, "_check_indexes", at_files)
+    monkeypatch.setattr(SegmentIndexes, "check", at_files)
     work = PartitionArchiver(replica, world.manager._context)
     for _ in range(5):
         work.assess()
