@@ -47,8 +47,6 @@ from service.metadata.records import (
 )
 from service.metadata.topics_delta import TopicsDelta
 
-REPLAY_US: Final = 8
-
 
 class MetadataDelta:
     """Changes to `image`, collected by `replay` and turned into the next image by `build`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError
@@ -22,10 +22,6 @@ from service.metadata.records import (
     TopicRecord,
     filled_ids,
 )
-
-TOPIC_US: Final = 4
-NAME_US: Final = 2
-SHELVES_US: Final = 6
 
 
 @dataclass(slots=True)
@@ -185,10 +181,10 @@ class TopicsDelta:
         image = self._image
         changed: dict[UUID, TopicImage | Removed] = {}
         for topic_id, change in self._changes.items():
-            yield TOPIC_US + len(change.partitions) // 2
+            yield
             partitions = change.before.with_changes(change.partitions)
             changed[topic_id] = TopicImage(change.name, topic_id, partitions)
-        yield (len(changed) + len(self.deleted)) // 2
+        yield
         by_name: dict[str, TopicImage | Removed] = {t.name: REMOVED for t in self.deleted.values()}
         by_name.update({topic.name: topic for topic in changed.values() if isinstance(topic, TopicImage)})
         changed.update(dict.fromkeys(self.deleted, REMOVED))
@@ -211,23 +207,23 @@ class TopicsDelta:
 
         for topic_id, change in self._changes.items():
             for number, partition in change.partitions.items():
-                yield SHELVES_US
+                yield
                 old = change.before.get(number)
                 toggle(topic_id, number, _shelves(old) if old is not None else set(), _shelves(partition))
         for topic_id, topic in self.deleted.items():
             for number, partition in topic.partitions.items():
-                yield SHELVES_US
+                yield
                 toggle(topic_id, number, _shelves(partition), set())
         return toggles
 
     def _collisions(self) -> Steps[dict[str, tuple[str, ...] | Removed]]:
         changes: dict[str, set[str]] = {}
         for topic in self.deleted.values():
-            yield NAME_US
+            yield
             if (key := collision_key(topic.name)) is not None:
                 changes.setdefault(key, set(self._image.collisions.get(key, ()))).discard(topic.name)
         for name in self._created:
-            yield NAME_US
+            yield
             if (key := collision_key(name)) is not None:
                 changes.setdefault(key, set(self._image.collisions.get(key, ()))).add(name)
         return {k: tuple(sorted(v)) or REMOVED for k, v in changes.items()}

@@ -6,7 +6,7 @@ Beside the decisions on the metadata, `Overseer` holds the sessions, which are n
 from __future__ import annotations
 
 from service.base.steps import Steps
-from service.metadata.controller import cluster_control
+from service.metadata.controller import cluster_control, heartbeat_control
 from service.metadata.controller.broker_sessions import (
     BrokerControl,
     BrokerRegistered,
@@ -114,7 +114,7 @@ class BrokerRegistrations:
 
         settings = self._elections
         await self._decisions.run(
-            lambda image: cluster_control.unfence_broker(image, broker_id, broker_epoch, settings=settings),
+            lambda image: heartbeat_control.unfence_broker(image, broker_id, broker_epoch, settings=settings),
             decided=decided,
         )
 
@@ -122,7 +122,7 @@ class BrokerRegistrations:
         """Fence the broker: it leads nothing any more, and another process may take its id."""
         settings = self._elections
         await self._decisions.run(
-            lambda image: cluster_control.fence_broker(image, broker_id, broker_epoch, settings=settings),
+            lambda image: heartbeat_control.fence_broker(image, broker_id, broker_epoch, settings=settings),
             decided=lambda _, offset: self._overseer.record(SessionClosed(broker_id, broker_epoch)),
         )
 

@@ -21,7 +21,6 @@ from service.metadata.controller import (
     directories_control,
     elections_control,
     features_control,
-    heartbeat_control,
     isr_control,
     partitions_control,
     producer_ids_control,

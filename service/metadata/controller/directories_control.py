@@ -28,6 +28,7 @@ from service.metadata.frames import Frame, newest
 from service.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from service.metadata.partition_index import lies_in
 from service.metadata.records import BrokerRegistrationChangeRecord, PartitionChangeRecord
+from service.metadata.topics_delta import changed_partition
 
 
 def assign_replicas(
