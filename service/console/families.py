@@ -235,7 +235,6 @@ TIERING: Final = (
     _counter("tiering_stalled_calls", "Calls of the store that did not return and were abandoned."),
     _counter("tiering_repaired_heads", "HEADs that the node has written again."),
     _counter("tiering_swept_orphans", "Orphaned objects that were deleted."),
-    _counter("tiering_aborted_uploads", "Unfinished uploads that were aborted."),
     _gauge("tiering_unknown_topics", "Topics in the bucket that the metadata does not know."),
     _gauge(
         "tiering_displaced", "1 if another process writes to the prefix, and this one has stopped.",

@@ -286,7 +286,6 @@ def _tiering(metrics: TieringMetrics, now_ms: int) -> Iterator[Sample]:
     yield Sample("firn_tiering_stalled_calls", metrics.stalled_calls)
     yield Sample("firn_tiering_repaired_heads", metrics.heads_repaired)
     yield Sample("firn_tiering_swept_orphans", metrics.orphans_swept)
-    yield Sample("firn_tiering_aborted_uploads", metrics.uploads_aborted)
     yield Sample("firn_tiering_unknown_topics", metrics.unknown_topics)
     yield Sample("firn_tiering_displaced", int(metrics.displaced is not None))
     since_ms = metrics.waits_since_ms

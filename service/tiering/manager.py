@@ -40,7 +40,7 @@ from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool, Stalled
 from service.tiering.partition_archiver import PartitionArchiver
-from service.tiering.ports import AbandonedUploads, PrefixOwner, TieredPartition, TieringSettings
+from service.tiering.ports import PrefixOwner, TieredPartition, TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot
 from service.tiering.sole_owner import SoleOwner
 from service.tiering.steps import Probe, no_probe
@@ -66,8 +66,8 @@ class TieringManager:
     its registration. `owner` is the cluster that shares the prefix, None where this node is alone.
     `partitions` returns the partitions that this node leads, `find` one of them; call `changed` when one was
     added or removed, or has another leader. `topics` returns the topics of the committed image.
-    `is_conditional`: the store honours conditional writes. `abandoned_uploads` is for stores that keep
-    unfinished multipart uploads for ever. `is_urgent`: as in `TieringContext`; call `wake` when it changes.
+    `is_conditional`: the store honours conditional writes. `is_urgent`: as in `TieringContext`; call `wake`
+    when it changes.
     """
 
     def __init__(
@@ -84,7 +84,6 @@ class TieringManager:
         owner: PrefixOwner | None = None,
         metadata: Callable[[], MetadataSnapshot | None] = lambda: None,
         is_conditional: bool = True,
-        abandoned_uploads: AbandonedUploads | None = None,
         settings: TieringSettings = TieringSettings(),  # noqa: B008  # immutable
         manifest_limits: ManifestLimits = USUAL_LIMITS,
         probe: Probe = no_probe,
@@ -136,7 +135,7 @@ class TieringManager:
         self._wake = asyncio.Event()
         self._compared = asyncio.Event()
         self._maintenance = self._new_maintenance(
-            self._new_metadata_copies(metadata, world), self._new_sweeper(abandoned_uploads)
+            self._new_metadata_copies(metadata, world), self._new_sweeper()
         )
         self._task: asyncio.Task[None] | None = None
 
@@ -187,7 +186,7 @@ class TieringManager:
             self.settings.metadata_interval_ms,
         )
 
-    def _new_sweeper(self, abandoned_uploads: AbandonedUploads | None) -> Sweeper:
+    def _new_sweeper(self) -> Sweeper:
         return Sweeper(
             self._store,
             self._chains,
@@ -199,7 +198,6 @@ class TieringManager:
             self._leadership,
             self._live_topics,
             self.settings.grace_ms,
-            abandoned_uploads,
         )
 
     def _stamp(self) -> Stamp:

@@ -345,7 +345,6 @@ class Member(World):
             metadata=lambda: self.metadata,
             world=world,
             owner=house,
-            abandoned_uploads=self.abandoned_uploads,
             settings=self.settings,
             manifest_limits=self.limits,
             probe=lambda step, tip: self.probe(step, tip),

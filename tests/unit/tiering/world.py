@@ -38,7 +38,7 @@ from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.store import ObjectInfo, ObjectStore, Tagged
 from service.tiering.fence import claim_prefix
 from service.tiering.manager import TieringManager
-from service.tiering.ports import AbandonedUploads, TieringSettings
+from service.tiering.ports import TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot
 from service.tiering.steps import CommitStep, Probe, no_probe
 from tests.support.world import make_world
@@ -307,7 +307,6 @@ class World:
         self.settings = settings
         self.limits = limits
         self.probe: Probe = no_probe
-        self.abandoned_uploads: AbandonedUploads | None = None
         self.topic_ids = {"events": UUID(int=7)}
         self.topic_configs: dict[str, dict[str, str]] = {}
         """settings of topics, by name, as `topics.json` lists them"""
@@ -357,7 +356,6 @@ class World:
             find=self._find,
             topics=self.topics,
             world=replace(self._ids, clock=self.clock),
-            abandoned_uploads=self.abandoned_uploads,
             settings=self.settings,
             manifest_limits=self.limits,
             probe=lambda step, tip: self.probe(step, tip),
