@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
@@ -73,24 +72,6 @@ class OutcomeUnknown(RequestError):
         super().__init__(ErrorCode.request_timed_out, message)
 
 
-@dataclass(slots=True, eq=False)
-class ControllerMetrics:
-    """One queue to the controller."""
-
-    asked: int = 0
-    here: int = 0
-    """tries that this node's own controller answered"""
-    elsewhere: int = 0
-    """tries by network"""
-    moved: int = 0
-    """answers that the controller is another one"""
-    failed: int = 0
-    """tries that brought no answer"""
-    timed_out: int = 0
-    unknown: int = 0
-    """requests that may or may not have been done"""
-
-
 class Controllers:
     """A queue to whoever is controller. Owned by the event loop."""
 
@@ -114,9 +95,6 @@ class Controllers:
         self._try_timeout_ms = try_timeout_ms
         self._turn = asyncio.Lock()
         self._news = asyncio.Event()
-        self.waiting = 0
-        """requests that are in the queue or under way"""
-        self.metrics = ControllerMetrics()
 
     def look_again(self) -> None:
         """The quorum has another leader, or one at last: whoever waits for that goes on."""
@@ -130,8 +108,6 @@ class Controllers:
         where it may have been done, and `UnsupportedVersion`.
         """
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-        self.metrics.asked += 1
-        self.waiting += 1
         api = APIS[api_key if inner_key is None else inner_key]
         one = _Request(api_key, message, deadline, api.is_safe_again)
         try:
@@ -139,14 +115,10 @@ class Controllers:
                 async with self._turn:
                     return await self._answered(one)
         except TimeoutError:
-            self.metrics.timed_out += 1
             if one.may_be_done and not one.is_safe_again:
-                self.metrics.unknown += 1
                 raise OutcomeUnknown(f"no controller has answered within {timeout_ms} ms") from None
             why = f"no controller has answered within {timeout_ms} ms"
             raise RequestError(ErrorCode.request_timed_out, why) from None
-        finally:
-            self.waiting -= 1
 
     async def _answered(self, one: _Request) -> Any:
         tried: Active | None = None
@@ -161,30 +133,25 @@ class Controllers:
             try:
                 answer = await self._try(active, one)
             except OSError as e:
-                self.metrics.failed += 1
                 if one.may_be_done and not one.is_safe_again:
-                    self.metrics.unknown += 1
                     raise OutcomeUnknown(f"the controller's answer was lost: {e}") from e
                 if was_sent(e):
                     tried = None  # The connection broke: the channel says when the next one may be made.
                 continue
             if not is_not_controller(answer):
                 return answer
-            self.metrics.moved += 1
             one.may_be_done = False
 
     async def _try(self, active: Active, one: _Request) -> Any:
         if active.node_id == self._node_id:
             if self._here is None:
                 return _NotController()
-            self.metrics.here += 1
             try:
                 return await self._here(one.api_key, one.message)
             except RequestError as e:
                 if e.code is not ErrorCode.not_controller:
                     raise
                 return _NotController()
-        self.metrics.elsewhere += 1
         left_ms = round((one.deadline - asyncio.get_running_loop().time()) * 1000)
         might, one.may_be_done = one.may_be_done, True
         call = self._calls.call(

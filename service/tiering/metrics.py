@@ -59,8 +59,6 @@ class TieringMetrics:
     """Why the breaker lets no call reach the store for now."""
     store_opened: int = 0
     """How often the breaker opened."""
-    blocked: dict[TopicIdPartition, str] = field(default_factory=dict)
-    """Partitions that cannot be copied, and why, until they can."""
 
     @property
     def oldest_sealed_ms(self) -> int | None:
