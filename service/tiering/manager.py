@@ -262,10 +262,6 @@ class TieringManager:
         self._fence.unclaimed, self._fence.is_conditional = why_not, is_conditional
         self._maintenance.election.wake()
 
-    async def sweep(self) -> int:
-        """Search for orphans now; return how many were deleted."""
-        return await self._maintenance.sweep()
-
     async def heads_compared(self) -> None:
         """Return once every HEAD was compared since the start, or its first comparison failed."""
         while not self._has_compared_all():
@@ -286,23 +282,6 @@ class TieringManager:
                 self._wake.clear()
                 await self._pass(tasks)
                 await self._pause(self._wake, self._next_pass_ms())
-
-    async def run_once(self) -> None:
-        """Do all there is to do now, bucket maintenance included, and return."""
-        await self._drain()
-        could_write = self._fence.may_write
-        await self._maintenance.election.run_once()
-        if not could_write:
-            await self._drain()
-        await self._maintenance.run_once()
-
-    async def _drain(self) -> None:
-        self.wake()
-        async with asyncio.TaskGroup() as tasks:
-            while self._wake.is_set() or self._busy:
-                await self._wake.wait()
-                self._wake.clear()
-                await self._pass(tasks)
 
     async def _pause(self, event: asyncio.Event, until_ms: int | None) -> None:
         now_ms = self._clock.monotonic_ms()
