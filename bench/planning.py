@@ -34,7 +34,7 @@ from service.remote.format.manifest_codec import (
 from service.remote.stores.obstore_store import open_store
 from service.spark.options import parse_options
 from service.spark.plan.archive import ArchiveReader
-from service.spark.plan.ranges import plan_batch
+from service.spark.plan.ranges import plan_ranges, resolve_ranges
 from service.spark.plan.splits import Split
 from service.spark.read.downloads import SMALL_OBJECT_BYTES
 
@@ -97,7 +97,7 @@ def plan(folder: Path, **options: str) -> dict[str, Any]:
     before = _peak_mb()
     started = time.monotonic()
     with ArchiveReader(open_store(read.url, world=system_world())) as archive:
-        splits = plan_batch(archive, read, parallelism=CORES)
+        splits = plan_ranges(archive, resolve_ranges(archive, read), read, parallelism=CORES)
     planned = time.monotonic() - started
     sent = sum(len(pickle.dumps(split)) for split in splits)
     return {

@@ -163,6 +163,67 @@ def test_classes_are_small() -> None:
     assert set(found) == set(LARGE_CLASSES), "an exception that is not needed"
 
 
+# -- counters
+
+READERS = ("service.console.", "service.node.", "service.cli.")
+"""Where figures are shown: metrics, pages, health, commands."""
+SHOWN_OTHERWISE = {("service.tiering.metrics", "take_over_refused")}
+"""What the room itself tells, as the reason of an error."""
+
+
+def reads(tree: ast.AST) -> set[str]:
+    """Names of attributes that are read, and not to be written (``x.y[z] += 1``, ``x.y.observe(1)``)."""
+    written = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript):
+            written.add(id(node.target.value))
+        elif isinstance(node, ast.Attribute) and node.attr == "observe":
+            written.add(id(node.value))
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and id(node) not in written
+    }
+
+
+def unread(tree: ast.Module, read: set[str]) -> set[str]:
+    """What the classes of a module keep, and neither they read nor is in `read`."""
+    kept = set()
+    for kind in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        for node in ast.walk(kind):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                kept.add(node.target.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                kept.add(node.attr)
+    return kept - read - reads(tree)
+
+
+def test_what_is_counted_is_shown() -> None:
+    rooms = [name for name in trees() if re.fullmatch(r"service\.\w+\.metrics", name)]
+    assert len(rooms) >= 10
+    shown = set().union(*(reads(tree) for name, tree in trees().items() if name.startswith(READERS)))
+    found = {(name, field) for name in rooms for field in unread(trees()[name], shown)}
+    assert found == SHOWN_OTHERWISE
+
+
+def test_what_is_added_to_is_read_somewhere() -> None:
+    added = {
+        node.target.attr
+        for tree in trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute)
+    }
+    assert len(added) > 100
+    assert not added - set().union(*map(reads, trees().values()))
+
+
+def test_a_counter_that_nobody_reads_is_found() -> None:
+    counting = "class Metrics:\n    shown: int = 0\n    hidden: int = 0\n    times: Histogram = Histogram()\n"
+    using = "m.shown += 1\nm.hidden += 1\nm.times.observe(1)\nprint(m.shown)\nm.by_name['x'] += 1\n"
+    assert reads(ast.parse(using)) == {"shown", "observe"}
+    assert unread(ast.parse(counting), reads(ast.parse(using))) == {"hidden", "times"}
+
+
 # -- circles of imports
 
 CIRCLES = {

@@ -21,7 +21,7 @@ OPENERS = re.compile(
 )
 """Pronouns, prepositions and question words: a docstring that begins so names no action and no thing."""
 LEFT = {
-    "controller_client": 30,
+    "controller_client": 28,
     "controller_server": 12,
     "node": 30,
 }

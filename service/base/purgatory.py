@@ -56,11 +56,6 @@ class Purgatory:
         """Return the number of waiting operations."""
         return self._count
 
-    @property
-    def key_count(self) -> int:
-        """Number of watched keys."""
-        return len(self._watched)
-
     def is_watched(self, key: Hashable) -> bool:
         """Return whether any operation watches `key`."""
         return key in self._watched

@@ -213,13 +213,6 @@ class Timeline(Generic[K, V]):
             if key not in self._values and change.old is not _MISSING:
                 yield key, change.old  # type: ignore[misc]
 
-    def committed_count(self) -> int:
-        """Return the number of keys at the committed offset."""
-        count = len(self._values)
-        for key, change in (self._oldest or {}).items():
-            count += (change.old is not _MISSING) - (key in self._values)
-        return count
-
     # For the journal.
 
     def _remember(self, key: K, old: object) -> None:

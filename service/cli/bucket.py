@@ -7,11 +7,12 @@ import json
 import os
 import sys
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from service.cli.stores import add_store_options, endpoint_of
 
 if TYPE_CHECKING:
-    from service.inspect.bucket_check import StepResult
+    from service.inspect.step_result import StepResult
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -29,7 +30,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Check, with a node's own requests, that a store has what a node needs: conditional"
         " writes, multipart uploads, checksums, ordered listings, deletes, the clock. The objects written,"
         " some 5 MB under probe/, are deleted again. Names missing permissions, with the least policy that"
-        " has them, and gives advice on the bucket's settings. Safe beside a running node.",
+        " has them, and gives advice on the bucket's settings. Of these a lifecycle rule that aborts"
+        " unfinished uploads (AbortIncompleteMultipartUpload) is demanded, where the store has such rules."
+        " Safe beside a running node.",
     )
     check.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
     check.add_argument("--json", action="store_true", help="print one JSON document")
@@ -69,8 +72,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def _check(args: argparse.Namespace) -> int:
     from service.base.world import system_world
-    from service.inspect.bucket_check import PART_BYTES, BucketCheck, Outcome, Unfinished
+    from service.inspect.bucket_check import PART_BYTES, BucketCheck, Unfinished
     from service.inspect.bucket_policy import partition_of
+    from service.inspect.step_result import Outcome
     from service.remote.stores.obstore_store import StoreOptions, open_store
     from service.remote.stores.s3_address import is_s3
     from service.remote.stores.s3_client import s3_client
@@ -82,8 +86,9 @@ def _check(args: argparse.Namespace) -> int:
     unfinished = None
     if is_s3(args.url):
         unfinished = Unfinished(*s3_client(args.url, endpoint, args.region, os.environ))
+    has_unread_rules = urlsplit(args.url).scheme == "gs"
     found: list[StepResult] = []
-    for finding in BucketCheck(store, world, unfinished).run():
+    for finding in BucketCheck(store, world, unfinished, has_unread_rules=has_unread_rules).run():
         found.append(finding)
         if not args.json:
             print(_line(finding), flush=True)

@@ -197,7 +197,7 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
         "firn sweep": ManualPage(
             (
                 ("firn sweep s3://bucket/prefix", "list them"),
-                ("firn sweep s3://bucket/prefix --delete", "delete them"),
+                ("firn sweep s3://bucket/prefix --delete", "delete them, and abort unfinished uploads"),
             ),
             environment=_AWS,
             see=_OPERATIONS,

@@ -1,8 +1,9 @@
-"""`firn sweep`: deletes objects that no published manifest names, in prefixes without a running node."""
+"""`firn sweep`: deletes objects that no published manifest names, and unfinished uploads, of a prefix."""
 
 from __future__ import annotations
 
 import argparse
+import os
 
 from service.cli.stores import add_store_options, endpoint_of
 
@@ -12,21 +13,26 @@ _DAY_H = 24
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "sweep",
-        help="list orphans in a bucket, or delete them",
+        help="list orphans and unfinished uploads in a bucket, or delete them",
         description="List the objects that no published manifest names, or delete them (--delete). A running"
         " node sweeps by itself; this is for prefixes that no node writes to. HEADs and the newest copy of"
         " the metadata in the bucket say which objects are live; without a readable copy nothing is swept."
-        " Partitions that cannot be judged for sure are skipped, with the reason.",
+        " Partitions that cannot be judged for sure are skipped, with the reason. In S3 it then lists, or"
+        " aborts, multipart uploads that were not finished.",
     )
     parser.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
     parser.add_argument("--delete", action="store_true", help="delete them; otherwise they are only listed")
     parser.add_argument(
-        "--older-than-hours", type=int, default=_DAY_H, metavar="H", help="keep younger ones (default: 24)"
+        "--older-than-hours",
+        type=int,
+        default=_DAY_H,
+        metavar="H",
+        help="keep younger objects and uploads (default: 24)",
     )
     parser.add_argument(
         "--topic",
         metavar="ID",
-        help="all objects of this topic, which was deleted or is unknown",
+        help="all objects of this topic, which was deleted or is unknown, and nothing else",
     )
     add_store_options(parser)
     parser.set_defaults(run=run)
@@ -79,4 +85,38 @@ def run(args: argparse.Namespace) -> int:
         f"{found} orphans of {size} bytes, "
         + (f"{deleted} deleted" if args.delete else "none deleted (--delete)")
     )
+    if whole_topic is None:
+        is_kept |= not _sweep_uploads(args)
     return 1 if is_kept else 0
+
+
+def _sweep_uploads(args: argparse.Namespace) -> bool:
+    """List unfinished uploads of S3, or abort them; return False where the store has refused to abort one."""
+    from service.inspect.unfinished_uploads import UnfinishedUploads
+    from service.remote.stores.errors import StoreRefused
+    from service.remote.stores.s3_address import is_s3
+    from service.remote.stores.s3_client import s3_client
+
+    if not is_s3(args.url):
+        return True
+    uploads = UnfinishedUploads(*s3_client(args.url, endpoint_of(args), args.region, os.environ))
+    found = aborted = 0
+    is_done = True
+    try:
+        for upload in uploads.older_than(args.older_than_hours * 3_600_000):
+            print(f"unfinished upload: {upload.key} ({upload.age_ms // 3_600_000} h old)")
+            found += 1
+            if not args.delete:
+                continue
+            try:
+                aborted += uploads.abort(upload)
+            except StoreRefused as e:
+                print(f"not aborted: {upload.key}: {e}")
+                is_done = False
+    except StoreRefused as e:
+        print(f"skipped: unfinished uploads: the store does not list them: {e}")
+        return is_done
+    print(
+        f"{found} unfinished uploads, " + (f"{aborted} aborted" if args.delete else "none aborted (--delete)")
+    )
+    return is_done

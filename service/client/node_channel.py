@@ -129,10 +129,6 @@ class Channel:
         self._warnings = RateLimitedLog(_LOG, now=self._loop.time)
 
     @property
-    def is_connected(self) -> bool:
-        return self._connection is not None
-
-    @property
     def in_flight(self) -> int:
         return len(self._connection.pending) if self._connection is not None else 0
 
@@ -424,7 +420,6 @@ class Channels:
         ]
         for key, channel in idle:
             del self._channels[key]
-            self.metrics.idle_closed += 1
             channel.disconnect("nobody used it")
         self._sweep_later()
 

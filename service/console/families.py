@@ -45,6 +45,8 @@ _REQUEST: Final = "kafka.network:type=RequestMetrics,name={},request=*"
 _TOPICS: Final = "kafka.server:type=BrokerTopicMetrics,name={}"
 _GROUPS: Final = "kafka.coordinator.group:type=GroupMetadataManager,name={}"
 _GROUP: Final = "kafka.server:type=group-coordinator-metrics,attribute={}"
+_CHANNEL: Final = "kafka.server:type=replica-fetcher-metrics,attribute={}"
+_SESSIONS: Final = "kafka.server:type=FetchSessionCache,name={}"
 _LOG: Final = "kafka.log:type=Log,name={},topic=*,partition=*"
 
 LOOP: Final = (
@@ -108,6 +110,30 @@ NETWORK: Final = (
     ),
     _counter("connections_malformed", "Connections closed because their bytes were malformed."),
     _counter("handler_failures", "Requests that failed by a bug of the node or an error of the disk."),
+    _counter(
+        "peer_requests",
+        "Requests sent to other nodes, by purpose (controller, quorum, replication).", "purpose",
+        kafka=_CHANNEL.format("request-total"),
+    ),
+    _counter(
+        "peer_sent_bytes", "Bytes sent to other nodes, by purpose.", "purpose",
+        kafka=_CHANNEL.format("outgoing-byte-total"),
+    ),
+    _counter(
+        "peer_received_bytes", "Bytes received in responses of other nodes, by purpose.", "purpose",
+        kafka=_CHANNEL.format("incoming-byte-total"),
+    ),
+    _counter(
+        "peer_connections", "Connections made to other nodes, by purpose.", "purpose",
+        kafka=_CHANNEL.format("connection-creation-total"),
+    ),
+    _counter(
+        "peer_failures",
+        "Failures of connections to other nodes, by purpose and kind: connection attempts that were refused, "
+        "attempts and requests that timed out, connections that were lost, and those closed for malformed "
+        "bytes or a refused login.",
+        "purpose", "failure",
+    ),
     _gauge(
         "memory_bytes", "Memory by owner.", "owner",
         kafka="kafka.network:type=SocketServer,name=MemoryPoolUsed",
@@ -141,6 +167,19 @@ SERVING: Final = (
         "Time that fetches waited: for new records, the bucket, or a disk's device to find an offset.",
         "reason",
         kafka="kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec",
+    ),
+    _gauge(
+        "fetch_sessions",
+        "Fetch sessions in the cache, of at most `max.incremental.fetch.session.cache.slots`.",
+        kafka=_SESSIONS.format("NumIncrementalFetchSessions"),
+    ),
+    _gauge(
+        "fetch_session_partitions", "Partitions of all fetch sessions.",
+        kafka=_SESSIONS.format("NumIncrementalFetchPartitionsCached"),
+    ),
+    _counter(
+        "fetch_session_evictions", "Fetch sessions that were ended to make room for others.",
+        kafka=_SESSIONS.format("IncrementalFetchSessionEvictionsPerSec"),
     ),
 )  # fmt: skip
 
@@ -235,7 +274,6 @@ TIERING: Final = (
     _counter("tiering_stalled_calls", "Calls of the store that did not return and were abandoned."),
     _counter("tiering_repaired_heads", "HEADs that the node has written again."),
     _counter("tiering_swept_orphans", "Orphaned objects that were deleted."),
-    _counter("tiering_aborted_uploads", "Unfinished uploads that were aborted."),
     _gauge("tiering_unknown_topics", "Topics in the bucket that the metadata does not know."),
     _gauge(
         "tiering_displaced", "1 if another process writes to the prefix, and this one has stopped.",

@@ -18,7 +18,8 @@ from service.console.ports import CoordinatedGroups, ObservedColdTier, ObservedN
 from service.hot.metrics import HotMetrics
 from service.metadata.partition_index import NO_LEADER_SHELF
 from service.metadata.publisher import Publisher
-from service.network.metrics import NetworkMetrics
+from service.network.metrics import ChannelMetrics, NetworkMetrics
+from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
 from service.remote.metrics import StoreMetrics
@@ -106,6 +107,8 @@ def of_node(node: ObservedNode, now_ms: int) -> Iterator[Sample]:
         yield Sample("firn_replication_throttled_bytes", size, (side,))
     if node.serving is not None:
         yield from _serving(node.serving)
+    if node.fetch_sessions is not None:
+        yield from _fetch_sessions(node.fetch_sessions)
     if node.logs is not None:
         yield from _logs(node.logs.metrics)
     if node.metadata is not None:
@@ -139,6 +142,21 @@ def _network(metrics: NetworkMetrics) -> Iterator[Sample]:
     yield Sample("firn_connections_ended_for_memory", metrics.ended_for_memory)
     yield Sample("firn_connections_malformed", metrics.wire_errors)
     yield Sample("firn_handler_failures", metrics.handler_errors)
+    for purpose, channel in tuple(metrics.channels.items()):
+        yield from _channel(purpose, channel)
+
+
+def _channel(purpose: str, metrics: ChannelMetrics) -> Iterator[Sample]:
+    yield Sample("firn_peer_requests", metrics.calls, (purpose,))
+    yield Sample("firn_peer_sent_bytes", metrics.sent_bytes, (purpose,))
+    yield Sample("firn_peer_received_bytes", metrics.received_bytes, (purpose,))
+    yield Sample("firn_peer_connections", metrics.connected, (purpose,))
+    failures = {
+        "refused": metrics.refused, "timed_out": metrics.timed_out, "lost": metrics.lost,
+        "malformed": metrics.garbage,
+    }  # fmt: skip
+    for failure, count in failures.items():
+        yield Sample("firn_peer_failures", count, (purpose, failure))
 
 
 def _api_name(key: int) -> str:
@@ -184,6 +202,12 @@ def _serving(metrics: ServingMetrics) -> Iterator[Sample]:
     yield Sample("firn_fetch_wait_seconds", metrics.seek_wait.snapshot(), ("device",))
     for (api, code), count in tuple(metrics.errors.items()):
         yield Sample("firn_request_errors", count, (api, code.name))
+
+
+def _fetch_sessions(sessions: FetchSessions) -> Iterator[Sample]:
+    yield Sample("firn_fetch_sessions", len(sessions))
+    yield Sample("firn_fetch_session_partitions", sessions.partition_count)
+    yield Sample("firn_fetch_session_evictions", sessions.evictions)
 
 
 def _metadata(metadata: Publisher) -> Iterator[Sample]:
@@ -286,7 +310,6 @@ def _tiering(metrics: TieringMetrics, now_ms: int) -> Iterator[Sample]:
     yield Sample("firn_tiering_stalled_calls", metrics.stalled_calls)
     yield Sample("firn_tiering_repaired_heads", metrics.heads_repaired)
     yield Sample("firn_tiering_swept_orphans", metrics.orphans_swept)
-    yield Sample("firn_tiering_aborted_uploads", metrics.uploads_aborted)
     yield Sample("firn_tiering_unknown_topics", metrics.unknown_topics)
     yield Sample("firn_tiering_displaced", int(metrics.displaced is not None))
     since_ms = metrics.waits_since_ms

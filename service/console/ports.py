@@ -16,6 +16,7 @@ from service.groups.metrics import GroupMetrics
 from service.hot.manager import LogManager
 from service.metadata.publisher import Publisher
 from service.network.metrics import NetworkMetrics
+from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
 from service.remote.metrics import StoreMetrics
@@ -63,6 +64,8 @@ class ObservedNode(Protocol):
     def network(self) -> NetworkMetrics: ...
     @property
     def serving(self) -> ServingMetrics | None: ...
+    @property
+    def fetch_sessions(self) -> FetchSessions | None: ...
     @property
     def logs(self) -> LogManager | None: ...
     @property

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
@@ -74,24 +73,6 @@ class OutcomeUnknown(RequestError):
         super().__init__(ErrorCode.request_timed_out, message)
 
 
-@dataclass(slots=True, eq=False)
-class ControllerMetrics:
-    """Counters of one queue to the controller."""
-
-    requests: int = 0
-    here: int = 0
-    """tries by this node's own controller"""
-    elsewhere: int = 0
-    """tries by network"""
-    moved: int = 0
-    """NOT_CONTROLLER responses"""
-    failed: int = 0
-    """tries without a response"""
-    timed_out: int = 0
-    unknown: int = 0
-    """failed requests that the controller may have processed"""
-
-
 class Controllers:
     """A queue to the active controller. Owned by the event loop."""
 
@@ -115,9 +96,6 @@ class Controllers:
         self._try_timeout_ms = try_timeout_ms
         self._turn = asyncio.Lock()
         self._news = asyncio.Event()
-        self.waiting = 0
-        """requests in the queue, with the one that is being sent"""
-        self.metrics = ControllerMetrics()
 
     def leader_changed(self) -> None:
         """End the pause of a request that waits for a leader: the quorum has another one."""
@@ -131,8 +109,6 @@ class Controllers:
         where the controller may have processed the request, and `UnsupportedVersion`.
         """
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-        self.metrics.requests += 1
-        self.waiting += 1
         api = APIS[api_key if inner_key is None else inner_key]
         one = _Request(api_key, message, deadline, api.is_safe_again)
         try:
@@ -140,14 +116,10 @@ class Controllers:
                 async with self._turn:
                     return await self._send_until_answered(one)
         except TimeoutError:
-            self.metrics.timed_out += 1
             if one.may_be_done and not one.is_safe_again:
-                self.metrics.unknown += 1
                 raise OutcomeUnknown(f"no controller has answered within {timeout_ms} ms") from None
             why = f"no controller has answered within {timeout_ms} ms"
             raise RequestError(ErrorCode.request_timed_out, why) from None
-        finally:
-            self.waiting -= 1
 
     async def _send_until_answered(self, one: _Request) -> Any:
         tried: Active | None = None
@@ -162,30 +134,25 @@ class Controllers:
             try:
                 answer = await self._try(active, one)
             except OSError as e:
-                self.metrics.failed += 1
                 if one.may_be_done and not one.is_safe_again:
-                    self.metrics.unknown += 1
                     raise OutcomeUnknown(f"the controller's answer was lost: {e}") from e
                 if was_sent(e):
                     tried = None  # The connection broke: the channel delays the next one.
                 continue
             if not is_not_controller(answer):
                 return answer
-            self.metrics.moved += 1
             one.may_be_done = False
 
     async def _try(self, active: Active, one: _Request) -> Any:
         if active.node_id == self._node_id:
             if self._here is None:
                 return _NotController()
-            self.metrics.here += 1
             try:
                 return await self._here(one.api_key, one.message)
             except RequestError as e:
                 if e.code is not ErrorCode.not_controller:
                     raise
                 return _NotController()
-        self.metrics.elsewhere += 1
         left_ms = round((one.deadline - asyncio.get_running_loop().time()) * 1000)
         may_have_been, one.may_be_done = one.may_be_done, True
         call = self._calls.call(

@@ -34,7 +34,7 @@ from service.metadata.publisher import MetadataOptions, Publisher
 from service.metadata.raft.peers import Peers
 from service.metadata.raft.roles import RaftTiming
 from service.network.admission import Admission
-from service.network.metrics import NetworkMetrics
+from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, NetworkMetrics
 from service.network.request import PeerLimits, RequestContext
 from service.network.server import Server
 from service.serving.config_validation import NodeConfigRules
@@ -114,7 +114,8 @@ class ControllerNode:
         turns: TurnTimes | None = None,
     ) -> None:
         """`peers`: the quorum's transport; `calls`: that to the active controller; None: the network.
-        `metrics` and `turns` count for its listeners."""
+        `metrics` counts for its listeners and its connections to others, `turns` for its listeners."""
+        metrics = metrics or NetworkMetrics()
         self._options = options
         self._clock = world.clock
         self._random = world.random
@@ -125,7 +126,9 @@ class ControllerNode:
             options.metadata,
             world,
             on_fatal=on_fatal,
-            peers=self._channels(quorum_channels(options.metadata)) if peers is None else peers,
+            peers=self._channels(metrics.channel(OF_QUORUM), quorum_channels(options.metadata))
+            if peers is None
+            else peers,
         )
         self.incarnation_id = options.controller.incarnation_id or world.new_uuid()
         self._prober = BrokerProber(
@@ -155,7 +158,7 @@ class ControllerNode:
         self.controllers = Controllers(
             options.controller.node_id,
             self.leaders,
-            self._channels() if calls is None else calls,
+            self._channels(metrics.channel(OF_CONTROLLER)) if calls is None else calls,
             self.here,
         )
         self.servers = self._make_servers(metrics, turns, world.threads)
@@ -169,7 +172,7 @@ class ControllerNode:
         self._stopping = False
 
     def _make_servers(
-        self, metrics: NetworkMetrics | None, turns: TurnTimes | None, threads: Threads
+        self, metrics: NetworkMetrics, turns: TurnTimes | None, threads: Threads
     ) -> list[Server]:
         dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
         admission = Admission(self._options.max_connections)
@@ -190,8 +193,8 @@ class ControllerNode:
             for one in self._options.listeners
         ]
 
-    def _channels(self, options: ChannelOptions | None = None) -> Channels:
-        channels = Channels(options, chance=self._random.random)
+    def _channels(self, metrics: ChannelMetrics, options: ChannelOptions | None = None) -> Channels:
+        channels = Channels(options, metrics=metrics, chance=self._random.random)
         self._own.append(channels)
         return channels
 

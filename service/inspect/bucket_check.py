@@ -2,19 +2,21 @@
 
 It writes only below ``probe/<uuid>``, a unique name, and removes everything again. A step that the store
 refuses names the permission that it needs; steps that depend on it are skipped. What a node can do without is
-advice, not a failure.
+advice, not a failure, except the lifecycle rule that ends unfinished uploads: nothing else does (ADR 37).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from service.base.errors import CorruptionError, FirnError, StorageError
 from service.base.world import World
-from service.inspect.bucket_policy import CHECK_PERMISSIONS, OF_LISTING, OF_UPLOADS
+from service.inspect.bucket_policy import OF_LISTING, OF_UPLOADS
+from service.inspect.bucket_settings import check_lifecycle, settings_advice, unread_upload_rule
+from service.inspect.step_result import Outcome, StepResult
+from service.remote.format.keys import DATA_PREFIX
 from service.remote.stores.conditional import PROBE_PREFIX, broken_promise
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.obstore_store import ObstoreStore
@@ -29,37 +31,19 @@ _NOTABLE_SKEW_MS: Final = 60_000
 _SMALL: Final = b"firn bucket check"
 _UNSORTED: Final = ("2/x", "10/x", "1/x", "1-x", "a", "B", "0")
 """Names whose order in bytes differs from that by folders, numbers or letters."""
-_UPLOAD_DAYS: Final = 7
-
-
-class Outcome(Enum):
-    """The outcome of a step."""
-
-    FINE = "ok"
-    FAILED = "failed"
-    ADVICE = "advice"
-    LEFT_OUT = "left out"
-
-
-class StepResult(NamedTuple):
-    """The result of one step: what was tried, its outcome, the reason, and the permissions that it lacked."""
-
-    what: str
-    outcome: Outcome
-    why: str = ""
-    missing: tuple[str, ...] = ()
 
 
 class CheckStep(NamedTuple):
     """One step of the check. `run` returns what is wrong, or None; a refusal: `permission` is missing.
 
-    `on` are the steps that it depends on.
+    `on` are the steps that it depends on; `is_for_node` is False for what only `firn sweep` needs.
     """
 
     what: str
     permission: str
     run: Callable[[], str | None]
     on: tuple[str, ...] = ()
+    is_for_node: bool = True
 
 
 @dataclass(slots=True)
@@ -79,22 +63,22 @@ class Unfinished:
 
     def begin(self, key: str) -> None:
         with translated(key):
-            begun = self.client.create_multipart_upload(Bucket=self.address.bucket, Key=self._full(key))
+            begun = self.client.create_multipart_upload(Bucket=self.address.bucket, Key=self.full(key))
         self._ids[key] = begun["UploadId"]
 
     def are_listed(self, key: str) -> bool:
         """Return whether the bucket's listing has an unfinished upload of `key`."""
         with translated(key):
             page = self.client.list_multipart_uploads(
-                Bucket=self.address.bucket, Prefix=self._full(PROBE_PREFIX)
+                Bucket=self.address.bucket, Prefix=self.full(PROBE_PREFIX)
             )
-        return any(upload["Key"] == self._full(key) for upload in page.get("Uploads", ()))
+        return any(upload["Key"] == self.full(key) for upload in page.get("Uploads", ()))
 
     def abort(self, key: str) -> None:
         """Abort the upload that `begin` began for `key`; `KeyError` where it began none."""
         with translated(key):
             self.client.abort_multipart_upload(
-                Bucket=self.address.bucket, Key=self._full(key), UploadId=self._ids[key]
+                Bucket=self.address.bucket, Key=self.full(key), UploadId=self._ids[key]
             )
         del self._ids[key]
 
@@ -103,17 +87,29 @@ class Unfinished:
         for key in tuple(self._ids):
             self.abort(key)
 
-    def _full(self, key: str) -> str:
+    def full(self, key: str) -> str:
+        """Return the key in the bucket of `key`, which is relative to the prefix."""
         return f"{self.address.prefix}/{key}" if self.address.prefix else key
 
 
 class BucketCheck:
-    """The check of one store. `unfinished` accesses its multipart uploads, in S3."""
+    """The check of one store. `unfinished` accesses its multipart uploads, in S3.
 
-    def __init__(self, store: ObstoreStore, world: World, unfinished: Unfinished | None) -> None:
+    `has_unread_rules`: the store may have lifecycle rules, which are not read.
+    """
+
+    def __init__(
+        self,
+        store: ObstoreStore,
+        world: World,
+        unfinished: Unfinished | None,
+        *,
+        has_unread_rules: bool = False,
+    ) -> None:
         self._store = store
         self._world = world
         self._unfinished = unfinished
+        self._has_unread_rules = has_unread_rules
         self._home = f"{PROBE_PREFIX}/{world.new_uuid()}"
         self._written: set[str] = set()
 
@@ -130,7 +126,11 @@ class BucketCheck:
             return
         yield self._checksums(fine)
         if self._unfinished is not None:
-            yield from settings_advice(self._unfinished)
+            client, address = self._unfinished.client, self._unfinished.address
+            yield from settings_advice(client, address.bucket)
+            yield from check_lifecycle(client, address.bucket, self._unfinished.full(f"{DATA_PREFIX}/"))
+        elif self._has_unread_rules:
+            yield unread_upload_rule()
 
     def _try_all(self, fine: set[str]) -> Generator[StepResult, None, bool]:
         """Run the steps and add those that succeed to `fine`. False: the bucket cannot be accessed at all."""
@@ -168,7 +168,13 @@ class BucketCheck:
             key = f"{self._home}/unfinished"
             steps += [
                 CheckStep(begin, "s3:PutObject", lambda: uploads.begin(key), (write,)),
-                CheckStep("find unfinished uploads", OF_UPLOADS, lambda: self._find(uploads, key), (begin,)),
+                CheckStep(
+                    "find unfinished uploads",
+                    OF_UPLOADS,
+                    lambda: self._find(uploads, key),
+                    (begin,),
+                    is_for_node=False,
+                ),
                 CheckStep(
                     "end unfinished uploads", "s3:AbortMultipartUpload", lambda: uploads.abort(key), (begin,)
                 ),
@@ -287,11 +293,15 @@ def run_step(step: CheckStep) -> StepResult:
     try:
         why = step.run()
     except (StorageError, CorruptionError) as e:
-        missing = (step.permission,) if is_about_permission(e) else ()
-        return StepResult(step.what, Outcome.FAILED, str(e), missing)
+        is_forbidden = is_about_permission(e)
+        if not step.is_for_node:
+            lacks = f"{step.permission} is missing" if is_forbidden else str(e)
+            why = f"{lacks}: `firn sweep` cannot abort uploads; a node does without"
+            return StepResult(step.what, Outcome.LEFT_OUT, why)
+        return StepResult(step.what, Outcome.FAILED, str(e), (step.permission,) if is_forbidden else ())
     if why is None:
         return StepResult(step.what, Outcome.FINE)
-    return StepResult(step.what, Outcome.FAILED, why)
+    return StepResult(step.what, Outcome.FAILED if step.is_for_node else Outcome.ADVICE, why)
 
 
 def is_about_permission(error: FirnError) -> bool:
@@ -300,83 +310,3 @@ def is_about_permission(error: FirnError) -> bool:
     For a delete of many objects the refusal of each is in a response that is not an error.
     """
     return "AccessDenied" in f"{error} {error.__cause__}"
-
-
-def settings_advice(bucket: Unfinished) -> Iterator[StepResult]:
-    """Yield advice on the bucket's settings where they differ from the recommended ones."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    client, name = bucket.client, bucket.address.bucket
-    checks: dict[str, Callable[[], str | None]] = {
-        "versioning": lambda: versioning_advice(client.get_bucket_versioning(Bucket=name)),
-        "encryption": lambda: encryption_advice(client.get_bucket_encryption(Bucket=name)),
-        "lifecycle": lambda: lifecycle_advice(client.get_bucket_lifecycle_configuration(Bucket=name)),
-        "public access": lambda: public_advice(client.get_public_access_block(Bucket=name)),
-    }
-    for what, check in checks.items():
-        try:
-            advice = check()
-        except ClientError as e:
-            code = str(e.response.get("Error", {}).get("Code", "?"))
-            if code in _NOT_SET:
-                advice = _NOT_SET[code]
-            else:
-                why = f"{code}: the check needs {CHECK_PERMISSIONS[what]}; a node does not"
-                yield StepResult(what, Outcome.LEFT_OUT, why)
-                continue
-        except BotoCoreError as e:
-            yield StepResult(what, Outcome.LEFT_OUT, str(e))
-            continue
-        yield StepResult(what, Outcome.FINE if advice is None else Outcome.ADVICE, advice or "")
-
-
-_ASLEEP: Final = {"GLACIER", "DEEP_ARCHIVE"}
-"""Storage classes whose objects cannot be read (GLACIER_IR is not one)."""
-_NO_UPLOAD_RULE: Final = f"no rule ends unfinished uploads after some days ({_UPLOAD_DAYS} are recommended)"
-_PUBLIC: Final = "public access is not blocked"
-_NOT_SET: Final = {
-    "ServerSideEncryptionConfigurationNotFoundError": "nothing is encrypted by default",
-    "NoSuchLifecycleConfiguration": _NO_UPLOAD_RULE,
-    "NoSuchPublicAccessBlockConfiguration": _PUBLIC,
-}
-
-
-def versioning_advice(answer: dict[str, Any]) -> str | None:
-    """Return advice on the result of ``GetBucketVersioning``."""
-    if answer.get("Status") == "Enabled":
-        return None
-    return "it is off: an object deleted or overwritten by mistake cannot be restored"
-
-
-def encryption_advice(answer: dict[str, Any]) -> str | None:
-    """Return advice on the result of ``GetBucketEncryption``."""
-    rules = answer.get("ServerSideEncryptionConfiguration", {}).get("Rules", ())
-    is_set = any(rule.get("ApplyServerSideEncryptionByDefault", {}).get("SSEAlgorithm") for rule in rules)
-    return None if is_set else _NOT_SET["ServerSideEncryptionConfigurationNotFoundError"]
-
-
-def lifecycle_advice(answer: dict[str, Any]) -> str | None:
-    """Return advice on ``GetBucketLifecycleConfiguration``'s result: first on deletion of live objects."""
-    rules = [rule for rule in answer.get("Rules", ()) if rule.get("Status") == "Enabled"]
-    for rule in rules:
-        if {"Days", "Date"} & set(rule.get("Expiration", {})):
-            name = rule.get("ID", "?")
-            return f"the rule {name!r} deletes objects by age: live ones too, where it covers the prefix"
-    for rule in rules:
-        asleep = {one.get("StorageClass") for one in rule.get("Transitions", ())} & _ASLEEP
-        if asleep:
-            name = rule.get("ID", "?")
-            return (
-                f"the rule {name!r} moves objects to {', '.join(sorted(asleep))}, where they cannot be read "
-                "until they are restored: cold reads fail, where it covers the prefix"
-            )
-    if any(rule.get("AbortIncompleteMultipartUpload") for rule in rules):
-        return None
-    return _NO_UPLOAD_RULE
-
-
-def public_advice(answer: dict[str, Any]) -> str | None:
-    """Return advice on the result of ``GetPublicAccessBlock``."""
-    blocks = answer.get("PublicAccessBlockConfiguration", {})
-    names = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
-    return None if all(blocks.get(name) for name in names) else _PUBLIC

@@ -17,7 +17,7 @@ from service.remote.stores.s3_address import S3Address
 from service.remote.stores.s3_client import translated
 
 UPLOAD_DAYS: Final = 7
-"""Days after which unfinished uploads are aborted; a node aborts its own much sooner."""
+"""Days after which unfinished uploads are aborted: those that a killed node left."""
 OLD_VERSION_DAYS: Final = 30
 """Days for which a deleted or replaced object can be restored."""
 _FIRST_REGION: Final = "us-east-1"

@@ -5,8 +5,7 @@ The actions are those of the requests that Firn sends (docs/operations.md explai
 - it writes objects, also in parts and conditionally (`s3:PutObject`), reads (`s3:GetObject`) and deletes them
   (`s3:DeleteObject`, which in a versioned bucket leaves a version behind)
 - it lists the prefix, and tells a missing object from a forbidden one (`s3:ListBucket`)
-- it finds uploads that a killed process left unfinished (`s3:ListBucketMultipartUploads`, which has no
-  condition for a prefix) and aborts them (`s3:AbortMultipartUpload`)
+- it aborts uploads in parts that fail (`s3:AbortMultipartUpload`)
 - with a key of KMS it encrypts and decrypts (`kms:GenerateDataKey`, `kms:Decrypt`)
 """
 
@@ -22,6 +21,7 @@ from service.base.errors import ConfigError
 OF_OBJECTS: Final = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject")
 OF_LISTING: Final = "s3:ListBucket"
 OF_UPLOADS: Final = "s3:ListBucketMultipartUploads"
+"""What `firn sweep` needs in addition, and a node does not."""
 OF_KEYS: Final = ("kms:Decrypt", "kms:GenerateDataKey")
 
 CHECK_PERMISSIONS: Final[Mapping[str, str]] = MappingProxyType(
@@ -63,7 +63,6 @@ def least_policy(
     statements = [
         {"Sid": "Objects", "Effect": "Allow", "Action": [*OF_OBJECTS], "Resource": [f"{arn}/{below}"]},
         listing,
-        {"Sid": "UnfinishedUploads", "Effect": "Allow", "Action": [OF_UPLOADS], "Resource": [arn]},
     ]
     if kms_key is not None:
         statements.append({"Sid": "Key", "Effect": "Allow", "Action": [*OF_KEYS], "Resource": [kms_key]})

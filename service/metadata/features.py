@@ -17,10 +17,8 @@ from service.metadata.controller.requests import Endpoint
 from service.metadata.frames import Frame, newest
 from service.metadata.image import KRAFT_VERSION, METADATA_VERSION, FeatureRange
 from service.metadata.records import (
-    BeginTransactionRecord,
     ControllerEndpoint,
     ControllerFeature,
-    EndTransactionRecord,
     FeatureLevelRecord,
     MetadataRecord,
     RegisterControllerRecord,
@@ -56,16 +54,6 @@ def cluster_features() -> tuple[FeatureRange, ...]:
         FeatureRange(KRAFT_VERSION, 0, 1),
     )
     return tuple(sorted((*supported_features(), *beyond)))
-
-
-def bootstrap_frames() -> tuple[Frame, ...]:
-    """Return the first records of a new metadata log."""
-    records = (
-        BeginTransactionRecord(name=BOOTSTRAP),
-        *bootstrap_records(),
-        EndTransactionRecord(),
-    )
-    return tuple(map(newest, records))
 
 
 def bootstrap_records() -> tuple[MetadataRecord, ...]:

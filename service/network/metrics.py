@@ -1,4 +1,4 @@
-"""Counters of the servers of a node: plain integers and histograms. [P]"""
+"""Counters of a node's servers and of its own connections: plain integers and histograms. [P]"""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Final
 from service.base.metrics import SECONDS, Histogram, HistogramSnapshot
 
 QUICK_S: Final = SECONDS[0]
+OF_QUORUM: Final = "quorum"
+OF_CONTROLLER: Final = "controller"
+OF_REPLICATION: Final = "replication"
+"""Purposes of the node's own connections to other nodes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,11 +41,32 @@ class ApiMetrics:
 
 
 @dataclass(slots=True, eq=False)
+class ChannelMetrics:
+    """Counters of the node's own connections to other nodes, for one purpose. Owned by the event loop."""
+
+    calls: int = 0
+    """requests sent"""
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    connected: int = 0
+    refused: int = 0
+    """connection attempts that were refused"""
+    timed_out: int = 0
+    """connection attempts and requests that timed out"""
+    lost: int = 0
+    """connections that ended with requests in flight"""
+    garbage: int = 0
+    """connections closed for malformed bytes, or because the peer refused the login"""
+
+
+@dataclass(slots=True, eq=False)
 class NetworkMetrics:
-    """Counters of all listeners of a node. Owned by the event loop."""
+    """Counters of all listeners of a node, and of its channels. Owned by the event loop."""
 
     apis: dict[int, ApiMetrics] = field(default_factory=dict)
     """by API key; one for each served API"""
+    channels: dict[str, ChannelMetrics] = field(default_factory=dict)
+    """of the node's own connections to other nodes, by purpose"""
     accepted: int = 0
     waited: int = 0
     """connections that came while ``max.connections`` were open"""
@@ -68,22 +93,6 @@ class NetworkMetrics:
         """Return the counters of a served API."""
         return self.apis.get(api_key) or self.apis.setdefault(api_key, ApiMetrics())
 
-
-@dataclass(slots=True, eq=False)
-class ChannelMetrics:
-    """Counters of the node's own connections to other nodes, for one purpose. Owned by the event loop."""
-
-    calls: int = 0
-    """requests sent"""
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    connected: int = 0
-    refused: int = 0
-    """connection attempts that were refused"""
-    timed_out: int = 0
-    """connection attempts and requests that timed out"""
-    lost: int = 0
-    """connections that ended with requests in flight"""
-    garbage: int = 0
-    """connections closed for malformed bytes"""
-    idle_closed: int = 0
+    def channel(self, purpose: str) -> ChannelMetrics:
+        """Return the counters of the node's own connections for `purpose`."""
+        return self.channels.setdefault(purpose, ChannelMetrics())

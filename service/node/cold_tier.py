@@ -25,7 +25,6 @@ from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
 from service.metadata.snapshot_codec import encode_image
-from service.node.multipart_cleanup import UploadsChild
 from service.partition.partition import Partition
 from service.remote.format.manifest_codec import TopicsFileRow
 from service.remote.format.stamp import Writer
@@ -36,7 +35,6 @@ from service.remote.stores.conditional import probe
 from service.remote.stores.counted_store import CountedStore, NodeStore
 from service.remote.stores.obstore_store import StoreOptions, open_store
 from service.remote.stores.proven_uploads import ProvenUploads
-from service.remote.stores.s3_address import is_s3
 from service.replicas.archive_recovery import adopt_bucket, read_bucket
 from service.replicas.disk_pressure import marks_of
 from service.replicas.dynamic_config import waits_for_settings
@@ -265,7 +263,6 @@ class ColdTier:
             owner=owner,
             metadata=lambda: _metadata(broker.image, self._world.clock.now_ms()),
             is_conditional=self._is_conditional,
-            abandoned_uploads=_uploads_child(config),
             settings=TieringSettings(
                 interval_ms=config.remote_log_manager_task_interval_ms,
                 copier_threads=config.remote_log_manager_copier_thread_pool_size,
@@ -375,14 +372,6 @@ def _disk_cache(config: BrokerConfig, world: World, current: Callable[[], Broker
         beside=(*config.log_dirs, config.cluster.metadata_log_dir),
         keeps_free=lambda total: min_free_bytes(total, marks_of(current())),
     )
-
-
-def _uploads_child(config: BrokerConfig) -> UploadsChild | None:
-    """Only S3 keeps unfinished uploads for ever and has calls to find them by."""
-    assert config.remote_url is not None
-    if not is_s3(config.remote_url):
-        return None
-    return UploadsChild(config.remote_url, config.remote_s3_endpoint, config.remote_s3_region)
 
 
 def _metadata(image: MetadataImage, now_ms: int) -> MetadataSnapshot:

@@ -42,7 +42,7 @@ from service.metadata.formatting import (
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
 from service.network.admission import Admission
-from service.network.metrics import NetworkMetrics
+from service.network.metrics import OF_REPLICATION, NetworkMetrics
 from service.network.request import Answer, RequestContext
 from service.network.server import Server
 from service.node import fd_budget, health
@@ -346,6 +346,7 @@ class Node:
             lambda log: self._directory_ids.get(log.dir.parent),
             self._supervisor.fail,
             self._world.random.random,
+            self.network.channel(OF_REPLICATION),
         )
         logs.checkpoint_high_watermarks(replication.marks)
         stack.push_async_callback(replication.close)
@@ -438,6 +439,11 @@ class Node:
     def serving(self) -> ServingMetrics | None:
         """What produce and fetch have counted, once they can."""
         return None if self._broker is None else self._broker.metrics
+
+    @property
+    def fetch_sessions(self) -> FetchSessions | None:
+        """The cache of fetch sessions, once there can be any."""
+        return None if self._broker is None else self._broker.fetch_sessions
 
     @property
     def groups(self) -> GroupCoordinators | None:

@@ -53,7 +53,7 @@ from service.metadata.publisher import MetadataOptions, Publisher, QuorumOptions
 from service.metadata.raft import roles
 from service.metadata.raft.keys import ReplicaKey
 from service.metadata.raft.voters import VoterNode, VoterSet
-from service.network.metrics import NetworkMetrics
+from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, NetworkMetrics
 from service.network.request import PeerLimits
 from service.network.server import Server
 from service.node.standalone_control_plane import Home, endpoints_of, metadata_options
@@ -225,12 +225,13 @@ class ClusterPlane:
             self.controller = self._make_controller(metadata, current, limits, network, turns)
             self.metadata, here = self.controller.publisher, self.controller.here
         else:
-            peers = self._new_channels(quorum_channels(metadata))
+            peers = self._new_channels(network.channel(OF_QUORUM), quorum_channels(metadata))
             self.metadata = Publisher(metadata, world, on_fatal=on_fatal, peers=peers)
         leaders = QuorumLeaders(self.metadata)
 
         def new_queue(on_lost: Callable[[], None] = lambda: None) -> Controllers:
-            return Controllers(config.node_id, leaders, self._new_channels(on_lost=on_lost), here)
+            channels = self._new_channels(network.channel(OF_CONTROLLER), on_lost=on_lost)
+            return Controllers(config.node_id, leaders, channels, here)
 
         self.new_queue = new_queue
         self._heartbeats = new_queue(self._controller_changed)
@@ -256,9 +257,13 @@ class ClusterPlane:
             self._membership.controller_changed()
 
     def _new_channels(
-        self, options: ChannelOptions | None = None, *, on_lost: Callable[[], None] = lambda: None
+        self,
+        metrics: ChannelMetrics,
+        options: ChannelOptions | None = None,
+        *,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> Channels:
-        channels = Channels(options, chance=self._world.random.random, on_lost=on_lost)
+        channels = Channels(options, metrics=metrics, chance=self._world.random.random, on_lost=on_lost)
         self._channels.append(channels)
         return channels
 

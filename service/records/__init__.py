@@ -7,7 +7,7 @@ batches, `validation` decides what a broker accepts from a producer, `decode` an
 records and back.
 
 Imported from a zip, as in Spark's executors, the package first installs its compiled kernels
-(`zipped_kernels`, `kernel_build`); those two alone touch files and processes.
+(`zipped_kernels`), which alone touches files.
 
 Must not know: topics, partitions, segments, requests.
 """

@@ -216,17 +216,3 @@ class BatchBuilder:
         )
         _CRC.pack_into(batch, 17, compute_crc(batch, 0, len(batch)))
         return batch
-
-
-def build_batch(
-    records: Iterable[tuple[int, Buffer | None, Buffer | None]],
-    *,
-    base_offset: int = 0,
-    codec: CompressionType = CompressionType.NONE,
-    leader_epoch: int = NO_LEADER_EPOCH,
-) -> bytearray:
-    """Return a batch of ``(timestamp, key, value)`` records without headers."""
-    builder = BatchBuilder(base_offset, codec, leader_epoch)
-    for timestamp, key, value in records:
-        builder.add(timestamp, key, value)
-    return builder.build()

@@ -8,9 +8,6 @@ where the last one stopped.
 The head of `kernel` describes the record layout and the rules for compiled and interpreted code.
 """
 
-# mypy: disable-error-code="untyped-decorator, valid-type, no-untyped-call, no-any-return"
-# (Cython's annotations are C types and its decorators have none.)
-
 from __future__ import annotations
 
 from typing import Final

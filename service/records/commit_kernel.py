@@ -10,9 +10,6 @@ Versions 6 to 10. `wire/offset_commits` has the layouts of request and response,
 and value, `groups/offsets` that of a row.
 """
 
-# mypy: disable-error-code="untyped-decorator, valid-type, no-untyped-call, no-any-return"
-# (Cython's annotations are C types and its decorators have none.)
-
 from __future__ import annotations
 
 from typing import Final
@@ -41,9 +38,8 @@ VALUE_BYTES: Final = 41
 """Bytes of a record's value without the metadata and its size."""
 ROW_BYTES: Final = 52
 """Bytes of a row without the metadata."""
-VARINT_BYTES: Final = 5
 
-_NOT_ORDINARY = cython.declare(cython.longlong, -1)
+_NOT_ORDINARY = cython.declare(cython.longlong, NOT_ORDINARY)
 _TOPIC_FIELDS = cython.declare(cython.longlong, TOPIC_FIELDS)
 _ROW_FIELDS = cython.declare(cython.longlong, ROW_FIELDS)
 _MAX_STRING = cython.declare(cython.longlong, 0x7FFF)

@@ -6,9 +6,6 @@ or one of a transaction, they return a `Pause` to `compaction`, whose head has t
 Source: Kafka `Cleaner.cleanInto`, `MemoryRecords.filterTo`.
 """
 
-# mypy: disable-error-code="untyped-decorator, valid-type, no-untyped-call, no-any-return"
-# (Cython's annotations are C types and its decorators have none.)
-
 from __future__ import annotations
 
 from typing import Final

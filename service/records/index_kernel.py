@@ -9,9 +9,6 @@ The check walks log and index side by side, batch by batch and entry by entry, e
 match the batch that it names, and no stretch of the log may lack one.
 """
 
-# mypy: disable-error-code="untyped-decorator, valid-type, no-untyped-call, no-any-return"
-# (Cython's annotations are C types and its decorators have none.)
-
 from __future__ import annotations
 
 from typing import Final
@@ -28,9 +25,6 @@ COMPILED: Final[bool] = cython.compiled
 ENTRY_FIELDS: Final = 4
 """Count of numbers that `index_entries` writes for each entry: last offset, position, greatest timestamp so
 far, its offset."""
-STATE_FIELDS: Final = 3
-"""Count of numbers kept between calls of `index_entries`: bytes since the last entry, greatest timestamp, its
-offset."""
 TABLE_FIELDS: Final = 2
 """Words per slot in the table of `recent_producers`: producer id, 1 + number of its batches; or 0, 0."""
 
@@ -85,7 +79,7 @@ def index_entries(
     """Write the index entries that are due for batches whose positions count from ``start``; return how many.
 
     ``out`` gets `ENTRY_FIELDS` numbers for each entry and must have room for one entry per batch. ``state``
-    (`STATE_FIELDS` numbers) is kept from call to call.
+    has three numbers, kept from call to call: bytes since the last entry, greatest timestamp, its offset.
     """
     count: cython.longlong = len(positions)
     index: cython.longlong

@@ -13,9 +13,6 @@ Record, format v2 (Kafka `DefaultRecord`; varints are zigzag):
     header: key length varint, key | value length varint, value        (a negative length means null)
 """
 
-# mypy: disable-error-code="untyped-decorator, valid-type, no-untyped-call, no-any-return"
-# (Cython's annotations are C types and its decorators have none.)
-
 from __future__ import annotations
 
 from typing import Final

@@ -10,9 +10,6 @@ or one of a transaction, they return a `Pause` to `key_map`.
 Source: Kafka `SkimpyOffsetMap`, `Cleaner.buildOffsetMapForSegment`.
 """
 
-# mypy: disable-error-code="untyped-decorator, valid-type, no-untyped-call, no-any-return"
-# (Cython's annotations are C types and its decorators have none.)
-
 from __future__ import annotations
 
 from typing import Final

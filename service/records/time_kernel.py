@@ -4,9 +4,6 @@ They make no object for a batch or a record; compiled, they release the GIL. The
 the record layout and the rules for compiled and interpreted code.
 """
 
-# mypy: disable-error-code="untyped-decorator, valid-type, no-untyped-call, no-any-return"
-# (Cython's annotations are C types and its decorators have none.)
-
 from __future__ import annotations
 
 from typing import Final

@@ -2,9 +2,9 @@
 
 The interpreter cannot import a shared object from a zip; it silently imports the source beside it, which
 reads many times slower. So the kernels for exactly this Python and platform are copied out of the zip to a
-folder that only this user can write to, and loaded from there. If the zip has none, they are compiled, which
-takes Cython and a C compiler. If that fails too, one warning per process says so. Either all kernels are
-loaded or none: their calls of each other are either C or Python.
+new folder that only this user can enter, loaded, and deleted: a loaded module outlives its file. If the zip
+has none, they run interpreted, and one warning per process says so (ADR 40). Either all kernels are loaded
+or none: their calls of each other are either C or Python.
 
 A package in a folder neither runs nor imports this module.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -22,8 +21,6 @@ from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Final, Protocol
-
-from service.base.private_cache import private_folders, store_file
 
 log = logging.getLogger(__name__)
 
@@ -48,71 +45,45 @@ def install(source: Zip, folder: str, environ: Mapping[str, str]) -> bool:
 
     `folder` is the place of `PACKAGE`, zip included: ``/…/firn.zip/service/records``.
     """
-    reasons: list[str] = []
-    packed = _packed(source, folder)
-    if packed is None:
-        reasons.append(f"{source.archive} has none for *{SUFFIX}")
-    elif _load_packed(packed, environ, reasons):
-        return True
-    if _load_built(source, folder, environ, reasons):
-        return True
+    try:
+        packed = {name: source.get_data(os.path.join(folder, name + SUFFIX)) for name in KERNELS}
+    except OSError:
+        why = f"{source.archive} has none for *{SUFFIX}"
+    else:
+        reasons: list[str] = []
+        for place in _places(environ):
+            try:
+                _load_from(place, packed)
+                return True
+            except (ImportError, OSError) as e:  # as on a disk mounted noexec, or a full one
+                reasons.append(str(e))
+        why = "; ".join(reasons)
     log.warning(
         "firn reads about 17 times slower in this process: its record kernels run interpreted on %s %s, "
-        "Python %s (%s). Make the zip where they are compiled for this platform (firn pyfiles), "
-        "or install firn's wheel here, or Cython and a C compiler",
-        *(platform.system(), platform.machine(), platform.python_version(), "; ".join(reasons)),
+        "Python %s (%s). Install firn's wheel here (pip install 'firn-log[executor]') and send no zip "
+        "(spark.firn.ship=false), or make the zip on this platform with this Python (firn pyfiles)",
+        *(platform.system(), platform.machine(), platform.python_version(), why),
     )
     return False
 
 
-def _packed(source: Zip, folder: str) -> dict[str, bytes] | None:
-    try:
-        return {name: source.get_data(os.path.join(folder, name + SUFFIX)) for name in KERNELS}
-    except OSError:
-        return None
+def _places(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield folders for files that are loaded: the system's temporary one, and the user's home, as the first
+    may be mounted noexec."""
+    yield tempfile.gettempdir()
+    home = environ.get("HOME", "")
+    if os.path.isabs(home) and os.path.isdir(home):
+        yield home
 
 
-def _load_packed(packed: Mapping[str, bytes], environ: Mapping[str, str], reasons: list[str]) -> bool:
-    for place in _places(environ):
-        try:
-            load({name: store_file(place, name, SUFFIX, data) for name, data in packed.items()})
-            return True
-        except (ImportError, OSError) as e:  # as on a disk mounted noexec
-            reasons.append(str(e))
-    return False
-
-
-def _places(environ: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the user's folders, then a temporary one: a loaded module outlives its file."""
-    yield from private_folders("kernels", environ)
-    place = Path(tempfile.mkdtemp(prefix="firn-kernels-"))
-    try:
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def _load_built(source: Zip, folder: str, environ: Mapping[str, str], reasons: list[str]) -> bool:
-    from service.records.kernel_build import BuildError, build
-
-    try:
-        sources = {
-            name: source.get_data(os.path.join(folder, name))
-            for name in (*(f"{kernel}.py" for kernel in KERNELS), "kernel.pxd", "column_buffers.pxd")
-        }
-    except OSError as e:
-        reasons.append(f"no sources to compile: {e}")
-        return False
-    for place in private_folders("kernels", environ):
-        try:
-            load(build(place, sources, environ))
-            return True
-        except BuildError as e:
-            reasons.append(f"not compiled here: {e}")
-            break
-        except (ImportError, OSError) as e:
-            reasons.append(f"the kernels compiled here cannot be loaded: {e}")
-    return False
+def _load_from(place: str, packed: Mapping[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory(
+        prefix=".firn-kernels-", dir=place, ignore_cleanup_errors=True
+    ) as folder:
+        files = {name: Path(folder) / f"{name}{SUFFIX}" for name in KERNELS}
+        for name, path in files.items():
+            path.write_bytes(packed[name])
+        load(files)
 
 
 def load(files: Mapping[str, Path]) -> None:

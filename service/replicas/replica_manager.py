@@ -27,6 +27,7 @@ from service.controller_client.forwarding import Asker
 from service.hot.log import LocalLog
 from service.metadata.controller.partition_change import LOST
 from service.metadata.image import BrokerImage, EndpointImage, MetadataImage, PartitionImage, TopicImage
+from service.network.metrics import ChannelMetrics
 from service.partition.follower_log import LocalFollowerLog, Logs
 from service.partition.partition import Partition
 from service.replicas.alter_partition_manager import AlterPartitionManager
@@ -67,10 +68,11 @@ class ReplicaManager:
         directory_of: Callable[[LocalLog], UUID | None],
         on_bug: Callable[[str, BaseException], None],
         chance: Callable[[], float],
+        channel_metrics: ChannelMetrics | None = None,
     ) -> None:
         """`listener`: name of the listener between brokers. `new_queue` makes a request queue to the
         controller. `directory_of`: id of a log's directory. `on_bug` gets exceptions that neither a peer nor
-        a disk causes."""
+        a disk causes. `channel_metrics` counts for the connections of fetchers."""
         self._me = broker_id
         self._config = config
         self._listener = listener
@@ -81,6 +83,7 @@ class ReplicaManager:
         self._directory_of = directory_of
         self._on_bug = on_bug
         self._chance = chance
+        self._channel_metrics = channel_metrics or ChannelMetrics()
         self._settings = LeaderSettings(lag_time_max_ms=config.lag_time_max_ms)
         self._brokers: dict[int, BrokerStatus] = {}
         self._places: dict[int, EndpointImage] = {}
@@ -408,7 +411,8 @@ class ReplicaManager:
         client_id = f"broker-{self._me}-fetcher-{place.number}"
         if not place.has_caught_up:
             client_id += "-behind"
-        channels = Channels(ChannelOptions(client_id=client_id), chance=self._chance)
+        options = ChannelOptions(client_id=client_id)
+        channels = Channels(options, metrics=self._channel_metrics, chance=self._chance)
         fetcher = Fetcher(
             _Leader(leader, channels, self._places),
             self._me,

@@ -73,12 +73,6 @@ def judge_epoch(asked: int, ours: int) -> ErrorCode:
     return ErrorCode.fenced_leader_epoch if asked < ours else ErrorCode.unknown_leader_epoch
 
 
-def judge_elsewhere(asked: int, ours: int) -> ErrorCode:
-    """Return the error of a node that has a replica of the partition and does not lead it in epoch `ours`."""
-    error = judge_epoch(asked, ours)
-    return ErrorCode.not_leader_or_follower if error is ErrorCode.none else error
-
-
 def judge_log(asked: ReplicaFetch, log: LeaderLog) -> FetchVerdict:
     """Check that the replica's log agrees with `log` up to its offset (invariant P3), and that `log` has what
     follows."""

@@ -1,6 +1,6 @@
 """Choice of the replica that a consumer reads from (KIP-392). [P]
 
-Apache Kafka 4.3 ``LeaderSelector``, ``RackAwareReplicaSelector``.
+Apache Kafka 4.3 ``RackAwareReplicaSelector``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,6 @@ class ReplicaView(NamedTuple):
 
 Selector = Callable[[str, ReplicaView, Sequence[ReplicaView]], ReplicaView]
 """Called with the consumer's rack, the leader, and all candidates, the leader among them."""
-
-
-def leader_always(rack: str, leader: ReplicaView, candidates: Sequence[ReplicaView]) -> ReplicaView:
-    """Return the leader, wherever the consumer is."""
-    return leader
 
 
 def of_the_rack(rack: str, leader: ReplicaView, candidates: Sequence[ReplicaView]) -> ReplicaView:

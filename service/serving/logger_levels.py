@@ -20,7 +20,6 @@ from service.metadata.controller.requests import AlterConfig, AlterResource, Con
 _log = logging.getLogger(__name__)
 
 ROOT: Final = "root"
-_NOT_ALLOWED: Final = "is not allowed for the BROKER_LOGGER resource"
 LEVELS: Final = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL": 50}
 
 

@@ -111,8 +111,9 @@ def _written() -> str:
     if packed.name not in _files:
         if not has_kernels_for_here(packed):
             log.warning(
-                "firn's record kernels are not compiled here, so executors get none: they compile them "
-                "(Cython and a C compiler) or read about 17 times slower"
+                "firn's record kernels are not compiled here, so executors get none and read about 17 times "
+                "slower: install firn's wheel there (pip install 'firn-log[executor]') and set %s=false",
+                SHIP,
             )
         folder = tempfile.mkdtemp(prefix="firn-pyfiles-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)

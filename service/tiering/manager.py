@@ -29,7 +29,7 @@ from service.tiering.fence import Displaced, Fence, NotNamed
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool
-from service.tiering.ports import AbandonedUploads, PrefixOwner, TieredPartition, TieringSettings
+from service.tiering.ports import PrefixOwner, TieredPartition, TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot
 from service.tiering.sole_owner import SoleOwner
 from service.tiering.steps import Probe, no_probe
@@ -45,9 +45,8 @@ class TieringManager:
     its registration. `owner` is the cluster that shares the prefix, None where this node is alone.
     `partitions` returns the partitions that this node leads, `find` one of them; call `scheduler.changed`
     when one was added or removed, or has another leader. `topics` returns the topics of the committed image.
-    `is_conditional`: the store honours conditional writes. `abandoned_uploads` is for stores that keep
-    unfinished multipart uploads for ever. `is_urgent`: as in `TieringContext`; call `scheduler.wake` when it
-    changes.
+    `is_conditional`: the store honours conditional writes. `is_urgent`: as in `TieringContext`; call
+    `scheduler.wake` when it changes.
     """
 
     def __init__(
@@ -64,7 +63,6 @@ class TieringManager:
         owner: PrefixOwner | None = None,
         metadata: Callable[[], MetadataSnapshot | None] = lambda: None,
         is_conditional: bool = True,
-        abandoned_uploads: AbandonedUploads | None = None,
         settings: TieringSettings = TieringSettings(),  # noqa: B008  # immutable
         manifest_limits: ManifestLimits = USUAL_LIMITS,
         probe: Probe = no_probe,
@@ -108,7 +106,7 @@ class TieringManager:
             store, cluster_id, writer, metadata, world.new_uuid, pool, fence, clock,
             settings.metadata_interval_ms,
         )  # fmt: skip
-        sweeper = Sweeper(context, self._leadership, self._live_topics, abandoned_uploads)
+        sweeper = Sweeper(context, self._leadership, self._live_topics)
         self.maintenance = BucketMaintenance(
             context, self._owner, topics, self.scheduler, writer.incarnation, copies, sweeper
         )
@@ -155,15 +153,6 @@ class TieringManager:
             tasks.create_task(self.maintenance.run(), name="tiering-maintenance")
             tasks.create_task(self.maintenance.election.run(), name="tiering-election")
             await self.scheduler.run(tasks)
-
-    async def run_once(self) -> None:
-        """Do all there is to do now, bucket maintenance included, and return."""
-        await self.scheduler.drain()
-        could_write = self._fence.may_write
-        await self.maintenance.election.run_once()
-        if not could_write:
-            await self.scheduler.drain()
-        await self.maintenance.run_once()
 
     def _backoff(self, failures: int) -> int:
         settings = self.settings

@@ -28,7 +28,6 @@ class TieringMetrics:
     failing: dict[tuple[Task, Hashable], str] = field(default_factory=dict)
     """Last error of each failing task, by its object: a partition, a deleted topic, an object or a batch of
     them; None: the whole prefix."""
-    uploads_aborted: int = 0
     fenced_commits: int = 0
     heads_repaired: int = 0
     stalled_calls: int = 0
@@ -60,8 +59,6 @@ class TieringMetrics:
     """Why the breaker lets no call reach the store for now."""
     store_opened: int = 0
     """How often the breaker opened."""
-    blocked: dict[TopicIdPartition, str] = field(default_factory=dict)
-    """Partitions that cannot be copied, and why, until they can."""
 
     @property
     def oldest_sealed_ms(self) -> int | None:

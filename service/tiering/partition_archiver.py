@@ -127,7 +127,6 @@ class PartitionArchiver:
         metrics.lag_segments += plan.lag_segments - self._lag[0]
         metrics.lag_bytes += plan.lag_bytes - self._lag[1]
         self._lag = plan.lag_segments, plan.lag_bytes
-        note(metrics.blocked, tip, plan.blocked)
         note(metrics.stopped, tip, self.head.stopped)
         reason = self.head.stopped or plan.blocked or self.retries.reason
         if reason is None and plan.copies and not self._context.fence.may_write:
@@ -216,7 +215,7 @@ class PartitionArchiver:
         metrics.lag_segments -= self._lag[0]
         metrics.lag_bytes -= self._lag[1]
         self._lag = (0, 0)
-        for notes in (metrics.blocked, metrics.stopped, metrics.reasons, metrics.waiting):
+        for notes in (metrics.stopped, metrics.reasons, metrics.waiting):
             notes.pop(tip, None)
         for task in Task:
             metrics.failing.pop((task, tip), None)

@@ -7,7 +7,7 @@ is deleted meanwhile stays readable through its open file.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -162,20 +162,6 @@ class PrefixOwner(Protocol):
 
     def watch(self, changed: Callable[[], None], /) -> None:
         """Call `changed` whenever the results of `is_keeper`, `knows` or `members` may have changed."""
-
-
-ChooseUploads = Callable[[Sequence[str]], Awaitable[Collection[str]]]
-
-
-class AbandonedUploads(Protocol):
-    """Aborts unfinished multipart uploads, which no listing shows, in a store that keeps them for ever."""
-
-    async def __call__(self, older_than_ms: int, choose: ChooseUploads) -> int:
-        """Abort the uploads older than `older_than_ms` whose keys `choose` picks; return how many.
-
-        `choose` is awaited on the event loop, at most once, after the uploads were listed, with their keys of
-        this layout. Raises `StorageError`.
-        """
 
 
 class TieringSettings(NamedTuple):

@@ -26,10 +26,6 @@ The order makes it safe without a clock: list, then read the guarded keys, then 
 before and guarded after is skipped; one that was committed in between is in the chain. An orphan is deleted
 when two sweeps at least a grace apart have both found it.
 
-In stores that have multipart uploads, an unfinished one is judged the same way, without the chain: an
-unfinished object is named by none. It is aborted once it is older than the grace. A running upload of this
-node is guarded, however long it takes, and one of another leader is left alone while it may be committed.
-
 A probe object is deleted when two sweeps at least a grace apart have found it.
 
 The sweep also writes a HEAD that lags, of a partition that this node does not lead: its leader may be gone.
@@ -38,7 +34,7 @@ The sweep also writes a HEAD that lags, of a partition that this node does not l
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from itertools import groupby, islice
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -56,7 +52,6 @@ from service.remote.format.keys import (
     SegmentKey,
     SharedKey,
     parse_key,
-    parse_segment_key,
 )
 from service.remote.format.manifest import Child, Manifest, PageRef
 from service.remote.stores.conditional import PROBE_PREFIX
@@ -66,7 +61,6 @@ from service.tiering.chain import HeadMoved
 from service.tiering.deleting import DELETE_BATCH, Deleted, FailureRun, delete_each
 from service.tiering.fence import Displaced, NotNamed
 from service.tiering.head_check import HeadVerdict, check_head
-from service.tiering.ports import AbandonedUploads
 from service.tiering.tasks import Task
 
 log = logging.getLogger(__name__)
@@ -141,7 +135,6 @@ class Sweeper:
         context: TieringContext,
         leadership_of: LeadershipOf,
         live_topics: LiveTopics,
-        abandoned_uploads: AbandonedUploads | None = None,
     ) -> None:
         self._store = context.store
         self._chains = context.chains
@@ -153,7 +146,6 @@ class Sweeper:
         self._leadership_of = leadership_of
         self._live_topics = live_topics
         self._grace_ms = context.settings.grace_ms
-        self._abandoned_uploads = abandoned_uploads
         self._sightings: dict[str, _Sighting] = {}
         self._unknown: frozenset[UUID] = frozenset()
 
@@ -168,7 +160,6 @@ class Sweeper:
             return 0
         await self._fence.check_before_sweep()
         self._metrics.forget(Task.SWEEP)
-        await self._abort_uploads()
         listing = iter(self._store.list(DATA_PREFIX))
         seen: dict[str, _Sighting] = {}
         unknown: set[UUID] = set()
@@ -227,43 +218,6 @@ class Sweeper:
         if now_ms - before.first_ms < self._grace_ms:
             return False
         return orphan.mark is None or (before.mark is not None and orphan.mark != before.mark)
-
-    async def _abort_uploads(self) -> None:
-        """Abort abandoned uploads. A store that cannot, or does not allow it, does not stop the sweep."""
-        if self._abandoned_uploads is None:
-            return
-        try:
-            aborted = await self._abandoned_uploads(self._grace_ms, self._dead_uploads)
-        except StorageError as e:
-            self._metrics.task_errors[Task.ABORT_UPLOADS] += 1
-            self._metrics.failing[Task.ABORT_UPLOADS, None] = str(e)
-            log.warning("unfinished multipart uploads cannot be aborted, will retry at the next sweep: %s", e)
-            return
-        self._metrics.failing.pop((Task.ABORT_UPLOADS, None), None)
-        self._metrics.uploads_aborted += aborted
-        if aborted:
-            log.info("%d abandoned multipart uploads aborted", aborted)
-
-    async def _dead_uploads(self, keys: Sequence[str]) -> list[str]:
-        """Return those of `keys` whose uploads no commit can name any more. They were listed before this
-        call."""
-        dead = []
-        piece = Slice()
-        for key, segment in await self._pool.run(_segments, keys):
-            if piece.is_over():
-                await piece.next_turn()
-            if not self._eraser.is_guarded(key) and self._is_dead(segment):
-                dead.append(key)
-        return dead
-
-    def _is_dead(self, segment: SegmentKey) -> bool:
-        if segment.topic_id in self._catalog.tombstones():
-            return True
-        leadership = self._leadership_of(segment.topic_id, segment.partition)
-        if leadership is None or segment.leader_epoch > leadership.leader_epoch:
-            return False
-        entry = self._catalog.entry(segment.topic_id, segment.partition) or _NO_CHAIN
-        return leadership.is_ours or _is_superseded(segment, leadership.leader_epoch, entry)
 
     async def _report(self, unknown: frozenset[UUID]) -> None:
         """Log unknown topics once, and again when others appear."""
@@ -473,11 +427,6 @@ def _next_chunk(listing: Iterator[ObjectInfo]) -> list[ListedKey]:
 def _probes(store: ObjectStore) -> list[str]:
     """Return keys of probe objects, at most one deletion batch. Runs on an offload thread."""
     return [info.key for info in islice(store.list(PROBE_PREFIX), DELETE_BATCH)]
-
-
-def _segments(keys: Sequence[str]) -> list[tuple[str, SegmentKey]]:
-    """Return the keys of segments: nothing else is uploaded in parts. Runs on an offload thread."""
-    return [(key, segment) for key in keys if (segment := parse_segment_key(key)) is not None]
 
 
 def _listed(key: str) -> ListedKey | None:

@@ -122,15 +122,6 @@ class TaskScheduler:
             await self._pass(tasks)
             await self._pause()
 
-    async def drain(self) -> None:
-        """Do all there is to do now, and return."""
-        self.wake()
-        async with asyncio.TaskGroup() as tasks:
-            while self._wake.is_set() or self._busy:
-                await self._wake.wait()
-                self._wake.clear()
-                await self._pass(tasks)
-
     async def _pause(self) -> None:
         """Wait for an event, at most until a partition is due or the breaker lets one try."""
         now_ms = self._clock.monotonic_ms()

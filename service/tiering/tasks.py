@@ -42,7 +42,6 @@ class Task(Enum):
     COMPARE_TOPICS = "compare topics.json"
     COPY_METADATA = "copy metadata"
     SWEEP = "sweep"
-    ABORT_UPLOADS = "abort uploads"
 
 
 KEEPER_TASKS: Final = (
@@ -51,7 +50,6 @@ KEEPER_TASKS: Final = (
     Task.COMPARE_TOPICS,
     Task.COPY_METADATA,
     Task.SWEEP,
-    Task.ABORT_UPLOADS,
 )
 
 

@@ -11,8 +11,8 @@ durations and datetimes, and integers for error codes.
 
 Example::
 
-    decode, encode = compile_codec(v1.ListOffsetsRequest, v11.ListOffsetsRequest)
-    decode(Cursor(body)).isolation_level   # 0: version 1 has no such field
+    codec = compile_steps(v1.ListOffsetsRequest, v11.ListOffsetsRequest)
+    codec.read(Cursor(body)).isolation_level   # 0: version 1 has no such field
 """
 
 from __future__ import annotations
@@ -439,16 +439,11 @@ class Codec(NamedTuple):
     write_steps: WriteSteps | None
 
 
-def compile_codec(version: type[Any], canonical: type[Any]) -> tuple[Decoder, Encoder]:
-    """Return reader and writer of `version`'s bytes as `canonical` objects. Compiling costs about a
-    millisecond: cache the result.
-    """
-    codec = compile_steps(version, canonical)
-    return codec.read, codec.write
-
-
 def compile_steps(version: type[Any], canonical: type[Any]) -> Codec:
-    """Compile a codec that also reads and writes in steps."""
+    """Compile a codec of `version`'s bytes in terms of `canonical` objects, at once and in steps.
+
+    Costs about a millisecond: cache it.
+    """
     compiled = _entity(version, canonical)
     return Codec(compiled.read, compiled.write, compiled.read_steps, compiled.write_steps)
 

@@ -176,7 +176,7 @@ def test_a_stream_that_fails_midway_leaves_no_object(backend: Backend, size: int
         raise Broken
 
     # A part that was under way when its upload was aborted may bring the upload back, as S3 itself says: such
-    # leftovers are swept later (`abandoned_uploads`). Not every time, though.
+    # leftovers are swept later (`inspect.unfinished_uploads`). Not every time, though.
     left = {"?"}
     for attempt in range(5):
         before = set(backend.unfinished_uploads())

@@ -23,7 +23,7 @@ from service.client.node_channel import Channels
 from service.controller_client import lifecycle_messages
 from service.controller_client.broker_lifecycle import Heartbeat, MoveAway, Recover, Serve
 from service.controller_client.forwarding import ANONYMOUS
-from service.controller_client.lifecycle_messages import AlterIsr, Feature, Identity
+from service.controller_client.lifecycle_messages import Feature, Identity
 from service.controller_server.api_table import CONTROLLER_APIS
 from service.metadata.controller.broker_sessions import SessionTimes
 from service.metadata.controller.requests import Endpoint
@@ -34,6 +34,7 @@ from service.wire.api import APIS, ApiKey, decode_response, encode_request, requ
 from service.wire.catalog import CommitCatalogRequest
 from service.wire.primitives import Cursor
 from service.wire.schema import compile_steps
+from tests.support.alter_partition import AlterIsr, alter_isr, isr_altered
 from tests.support.controllers import CLUSTER_ID, Broker, Fleet, new_topics
 from tests.support.fuzzing import pair
 from tests.support.peers import Peer
@@ -398,7 +399,7 @@ def test_brokers_are_refused_as_kafkas_controller_refuses_them(tmp_path: Path) -
         message = lifecycle_messages.producer_ids(7, 1 << 40)
         answer = await call(fleet, ApiKey.ALLOCATE_PRODUCER_IDS, message)
         assert answer.error_code == ErrorCode.stale_broker_epoch
-        message = lifecycle_messages.alter_isr(7, 1 << 40, [])
+        message = alter_isr(7, 1 << 40, [])
         answer = await call(fleet, ApiKey.ALTER_PARTITION, message)
         assert answer.error_code == ErrorCode.stale_broker_epoch
         message = CommitCatalogRequest(broker_id=7, broker_epoch=1 << 40)
@@ -700,8 +701,8 @@ def test_what_admins_change_goes_through_a_broker_to_the_controller(tmp_path: Pa
             for index, one in sorted(topic.partitions.items())
         ]
         proposals.append(AlterIsr(UUID(int=5), 3, 0, 0, ((7, epoch),)))
-        answer = await call(fleet, ApiKey.ALTER_PARTITION, lifecycle_messages.alter_isr(7, epoch, proposals))
-        told = [(one.topic_id, one.partition, one.error) for one in lifecycle_messages.isr_altered(answer)]
+        answer = await call(fleet, ApiKey.ALTER_PARTITION, alter_isr(7, epoch, proposals))
+        told = [(one.topic_id, one.partition, one.error) for one in isr_altered(answer)]
         assert told == [
             *((topic.id, index, ErrorCode.none) for index in range(4)),
             (UUID(int=5), 3, ErrorCode.unknown_topic_id),

@@ -13,10 +13,10 @@ import pytest
 from service.base import slices
 from service.base.clock import SystemClock
 from service.client.blocking_client import BlockingClient
-from service.records.builder import build_batch
 from service.serving.decode_budget import DecodeBudget
 from service.wire.api import APIS, ApiKey, encode_request, request_module
 from tests.node.conftest import NodeThread, Talk
+from tests.support.built_batches import build_batch
 from tests.support.processes import wait_until
 
 FEW, MANY = 6_000, 30_000

@@ -10,9 +10,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from service.client.node_channel import Channels
-from service.controller_client import lifecycle_messages
-from service.controller_client.lifecycle_messages import AlterIsr
 from service.wire.api import ApiKey, request_module
+from tests.support.alter_partition import AlterIsr, alter_isr
 from tests.support.controllers import Broker, Fleet, new_topics
 
 
@@ -117,7 +116,7 @@ def test_a_partition_moves_once_its_new_replica_is_in_sync(tmp_path: Path) -> No
             state.partition_epoch,
             tuple((one, active.publisher.image.brokers[one].epoch) for one in (here, there)),
         )
-        message = lifecycle_messages.alter_isr(here, leader.epoch, [proposal])
+        message = alter_isr(here, leader.epoch, [proposal])
         answer = await call(fleet, ApiKey.ALTER_PARTITION, message)
         assert answer.topics[0].partitions[0].error_code == ErrorCode.new_leader_elected
         assert told(await brokers[7].forward(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, to_list())) == []

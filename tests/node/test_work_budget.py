@@ -18,10 +18,10 @@ from service.base.clock import SystemClock
 from service.base.threads import Condition, Lock, SystemThreads
 from service.base.turn_queues import SliceQueue
 from service.records.batch import CompressionType, compute_crc
-from service.records.builder import build_batch
 from service.records.decode import iter_records
 from service.wire.api import ApiKey, decode_response, encode_request, request_module
 from tests.node.conftest import NodeThread, Talk
+from tests.support.built_batches import build_batch
 from tests.support.world import make_world
 
 NOW_MS = SystemClock().now_ms()

@@ -49,6 +49,7 @@ class TestStoresThatWillDo:
     """And nothing is left behind in them."""
 
     def test_moto(self, moto_store: Store) -> None:
+        set_rules(moto_store, ENDS_UPLOADS)
         self.will_do(moto_store)
 
     @pytest.mark.versitygw
@@ -68,6 +69,26 @@ class TestStoresThatWillDo:
         assert set(store.objects()) <= {".firn-lock"}
 
 
+ENDS_UPLOADS = {
+    "ID": "uploads",
+    "Status": "Enabled",
+    "Filter": {"Prefix": ""},
+    "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7},
+}
+UPLOAD_RULE = "lifecycle rule for unfinished uploads"
+
+
+def set_rules(store: Store, *rules: dict[str, Any]) -> None:
+    bucket = store.url.removeprefix("s3://").partition("/")[0]
+    s3_client(store.endpoint or "").put_bucket_lifecycle_configuration(
+        Bucket=bucket, LifecycleConfiguration={"Rules": list(rules)}
+    )
+
+
+def reasons(document: Any) -> dict[str, str]:
+    return {step["what"]: step["why"] for step in document["steps"]}
+
+
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with moto_server(tmp_path_factory.mktemp("guarded")) as endpoint:
@@ -85,6 +106,13 @@ class TestPermissions:
         code, document = check(self.URL, guarded.endpoint, guarded.env)
         assert code == 0, document
         assert document["fit"]
+        # What it does not allow, a node does without.
+        assert outcomes(document)["find unfinished uploads"] == "left out"
+        assert reasons(document)["find unfinished uploads"] == (
+            "s3:ListBucketMultipartUploads is missing: `firn sweep` cannot abort uploads; a node does without"
+        )
+        assert "needs s3:GetLifecycleConfiguration; a node does not" in reasons(document)["lifecycle"]
+        assert reasons(document)[UPLOAD_RULE].startswith("unknown. ")
 
     @pytest.mark.parametrize(
         "action",
@@ -225,8 +253,8 @@ class TestMaking:
         assert done.returncode == 0, done.stderr
         code, document = check(url, moto_endpoint)
         assert code == 0, document
-        settings = ("versioning", "encryption", "lifecycle", "public access")
-        assert [outcomes(document)[what] for what in settings] == ["ok"] * 4
+        settings = ("versioning", "encryption", "lifecycle", UPLOAD_RULE, "public access")
+        assert [outcomes(document)[what] for what in settings] == ["ok"] * 5
 
     def test_what_exists_is_not_touched(self, moto_store: Store) -> None:
         client = s3_client(moto_store.endpoint or "")
@@ -239,26 +267,38 @@ class TestMaking:
     def test_advice_on_a_bare_bucket(self, moto_store: Store) -> None:
         _, document = check(moto_store.url, moto_store.endpoint)
         assert outcomes(document)["versioning"] == "advice"
-        assert outcomes(document)["lifecycle"] == "advice"
+
+    def test_a_rule_that_ends_unfinished_uploads_is_demanded(self, moto_store: Store) -> None:
+        code, document = check(moto_store.url, moto_store.endpoint)
+        assert code == 1
+        assert document["missing"] == []
+        assert [what for what, outcome in outcomes(document).items() if outcome == "failed"] == [UPLOAD_RULE]
+        assert (
+            "no rule with AbortIncompleteMultipartUpload covers the prefix" in reasons(document)[UPLOAD_RULE]
+        )
+        set_rules(moto_store, {**ENDS_UPLOADS, "Filter": {"Prefix": "elsewhere/"}})
+        assert check(moto_store.url, moto_store.endpoint)[0] == 1
+        prefix = moto_store.url.removeprefix("s3://").partition("/")[2]
+        set_rules(moto_store, {**ENDS_UPLOADS, "Filter": {"Prefix": prefix}})
+        code, document = check(moto_store.url, moto_store.endpoint)
+        assert code == 0, document
+        assert outcomes(document)[UPLOAD_RULE] == "ok"
 
     def test_a_rule_that_deletes_by_age_is_warned_of(self, moto_store: Store) -> None:
-        client = s3_client(moto_store.endpoint or "")
-        bucket = moto_store.url.removeprefix("s3://").partition("/")[0]
         rule = {"ID": "old", "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 30}}
-        client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": [rule]})
+        set_rules(moto_store, rule)
         _, document = check(moto_store.url, moto_store.endpoint)
-        why = {step["what"]: step["why"] for step in document["steps"]}
-        assert "'old' deletes objects by age" in why["lifecycle"]
+        assert "'old' deletes objects by age" in reasons(document)["lifecycle"]
 
     def test_a_rule_that_puts_objects_out_of_reach_is_warned_of(self, moto_store: Store) -> None:
-        client = s3_client(moto_store.endpoint or "")
-        bucket = moto_store.url.removeprefix("s3://").partition("/")[0]
         moves = [{"Days": 30, "StorageClass": "GLACIER_IR"}, {"Days": 90, "StorageClass": "DEEP_ARCHIVE"}]
         rule = {"ID": "cheap", "Status": "Enabled", "Filter": {"Prefix": ""}, "Transitions": moves}
-        client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": [rule]})
+        set_rules(moto_store, rule)
         _, document = check(moto_store.url, moto_store.endpoint)
-        why = {step["what"]: step["why"] for step in document["steps"]}
-        assert "'cheap' moves objects to DEEP_ARCHIVE, where they cannot be read" in why["lifecycle"]
+        assert (
+            "'cheap' moves objects to DEEP_ARCHIVE, where they cannot be read"
+            in reasons(document)["lifecycle"]
+        )
 
     @pytest.mark.versitygw
     def test_settings_that_a_store_lacks_are_said_and_the_bucket_will_do(
@@ -268,8 +308,10 @@ class TestMaking:
         done = firn("bucket", "create", url, "--endpoint", versitygw_endpoint)
         assert "Traceback" not in done.stderr
         assert "created: the bucket" in done.stdout
-        code, _ = check(url, versitygw_endpoint)
+        code, document = check(url, versitygw_endpoint)
         assert code == 0
+        assert outcomes(document)[UPLOAD_RULE] == "left out"
+        assert reasons(document)[UPLOAD_RULE].startswith("unknown. ")
 
     def test_a_folder_needs_no_making(self, tmp_path: Path) -> None:
         done = firn("bucket", "create", tmp_path.as_uri())

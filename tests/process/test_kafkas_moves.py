@@ -23,7 +23,6 @@ from service.base.steps import at_once
 from service.base.world import system_world
 from service.client.node_channel import Channels
 from service.controller_client import lifecycle_messages
-from service.controller_client.lifecycle_messages import AlterIsr
 from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.elections_control import ElectionSettings, elect_leaders
 from service.metadata.controller.isr_control import alter_partitions
@@ -43,6 +42,7 @@ from service.metadata.raft.keys import ReplicaKey
 from service.metadata.raft.voters import VoterNode, VoterSet
 from service.wire.api import ApiKey, request_module
 from tests.process.test_kafkas_controller import Broker, KafkasQuorum
+from tests.support.alter_partition import AlterIsr, alter_isr
 from tests.support.kafka_node import CLUSTER_ID, KafkaNode
 from tests.support.waiting import until
 
@@ -228,7 +228,7 @@ class Course:
         epoch = self.judge.epoch_of(leader)
         expected, (said,) = ours(image, alter_partitions(image, leader, epoch, [request], SETTINGS))
         proposal = AlterIsr(topic.id, number, state.leader_epoch, state.partition_epoch, tuple(epochs))
-        message = lifecycle_messages.alter_isr(leader, epoch, [proposal])
+        message = alter_isr(leader, epoch, [proposal])
         answer = await self.judge.ask(ApiKey.ALTER_PARTITION, message, leader)
         (one,) = answer.topics[0].partitions
         if said.error is not ErrorCode.none:

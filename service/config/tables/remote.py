@@ -111,8 +111,7 @@ REMOTE: Final = (
         "firn.remote.object.grace.ms", LONG, HOUR_MS,
         "Time for which an object stays in the bucket after the manifest has dropped it, so that "
         "readers of the old manifest can finish; also the age at which an object without a manifest "
-        "is swept as an orphan, and an unfinished multipart upload is aborted. Must be "
-        "longer than any upload takes.",
+        "is swept as an orphan. Must be longer than any upload takes.",
         at_least=0,
     ),
     key(

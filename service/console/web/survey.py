@@ -90,8 +90,6 @@ class Findings:
 
     at_ms: int
     topics: dict[str, TopicSum] = field(default_factory=dict)
-    shared_objects: int = 0
-    shared_bytes: int = 0
     foreign_objects: int = 0
     foreign_bytes: int = 0
     by_class: Counter[str] = field(default_factory=Counter)
@@ -145,10 +143,7 @@ class Survey:
         parsed = parse_key(one.key)
         if isinstance(parsed, SegmentKey | ManifestKey | PageKey | HeadKey):
             return self._of_partition(parsed, one)
-        if isinstance(parsed, SharedKey | MetadataKey):
-            found.shared_objects += 1
-            found.shared_bytes += one.size
-        else:
+        if not isinstance(parsed, SharedKey | MetadataKey):
             found.foreign_objects += 1
             found.foreign_bytes += one.size
         return None

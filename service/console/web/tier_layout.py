@@ -88,11 +88,6 @@ class TierLayout:
     def records(self) -> int:
         return max(self.end - self.start, 0)
 
-    @property
-    def not_in_bucket(self) -> int:
-        """Number of offsets that are only on disk."""
-        return max(self.end - max(self.bucket_end, self.start), 0)
-
 
 class Scale:
     """Ascending, piecewise linear map from offsets to a length."""

@@ -229,13 +229,3 @@ class BlockTableBuilder:
     def finish(self) -> tuple[LogBlock, ...]:
         """Return the rows of everything added so far."""
         return (*self._blocks, self._open) if self._open is not None else tuple(self._blocks)
-
-
-def build_block_table(
-    batches: Iterable[tuple[BatchFacts, Buffer]], target_bytes: int = DEFAULT_BLOCK_BYTES
-) -> tuple[LogBlock, ...]:
-    """Return the rows for the batches of one log, given with their bytes, in order."""
-    builder = BlockTableBuilder(target_bytes)
-    for facts, data in batches:
-        builder.add(facts, data)
-    return builder.finish()

@@ -183,9 +183,3 @@ def is_segment_of(key: str, prefix: str, base_offset: int, last_offset: int) -> 
         return False
     found = _SEGMENT_END.fullmatch(key, len(begin))
     return found is not None and int(found[1]) <= MAX_EPOCH
-
-
-def parse_segment_key(key: str) -> SegmentKey | None:
-    """Return the parsed key of a segment, None for any other key."""
-    parsed = parse_key(key)
-    return parsed if isinstance(parsed, SegmentKey) else None

@@ -31,11 +31,6 @@ log = logging.getLogger(__name__)
 _FOOTERS_AT_ONCE = 256
 
 
-def plan_batch(archive: ArchiveReader, options: ReadOptions, *, parallelism: int = 1) -> list[Split]:
-    """Return the splits of one batch read. `parallelism` is the number of tasks that run side by side."""
-    return plan_ranges(archive, resolve_ranges(archive, options), options, parallelism=parallelism)
-
-
 def resolve_ranges(archive: ArchiveReader, options: ReadOptions) -> list[OffsetRange]:
     """Return the partitions that are read, with their begin and end offsets.
 

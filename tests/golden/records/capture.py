@@ -29,7 +29,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
 from service.records.batch import HEADER, BatchHeader, CompressionType, compute_crc, iter_headers
-from service.records.builder import BatchBuilder, build_batch, encode_record
+from service.records.builder import BatchBuilder, encode_record
+from tests.support.built_batches import build_batch
 
 HERE = Path(__file__).parent
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

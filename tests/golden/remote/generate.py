@@ -17,7 +17,7 @@ import zstandard
 from crc32c import crc32c
 
 from service.records.batch import iter_headers
-from service.remote.format.block_table import BatchFacts, build_block_table
+from service.remote.format.block_table import BatchFacts
 from service.remote.format.keys import MetadataKey, head_key, metadata_key
 from service.remote.format.manifest import Manifest, ManifestLimits, ManifestPage
 from service.remote.format.manifest_codec import (
@@ -35,6 +35,7 @@ from service.remote.format.segment_object import PlannedObject, SegmentIdentity,
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import entry_of
 from tests.support.batches import batch
+from tests.support.block_tables import build_block_table
 
 FOLDERS = {version: Path(__file__).parent / f"bucket-v{version}" for version in (1, 2)}
 KAFKA = Path(__file__).parents[1] / "metadata" / "kafka-4.3.1"

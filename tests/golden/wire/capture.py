@@ -29,9 +29,9 @@ from kio.index import load_payload_module
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
-from service.records.builder import build_batch
 from service.wire.api import APIS, ApiKey, decode_response, encode_request, request_module
 from service.wire.frames import frame
+from tests.support.built_batches import build_batch
 
 OUT = Path(__file__).with_name("captured.jsonl")
 

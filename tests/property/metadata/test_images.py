@@ -29,13 +29,13 @@ from service.metadata.controller.requests import (
 )
 from service.metadata.controller.topics_control import create_topics, delete_topics
 from service.metadata.delta import MetadataDelta
-from service.metadata.features import bootstrap_frames
 from service.metadata.frames import Frame, newest
 from service.metadata.image import MetadataImage
 from service.metadata.image_frames import image_frames
 from service.metadata.publication import apply_batch
 from service.metadata.records import LifeRecord, RecoveredTopicRecord
 from service.remote.catalog import CatalogCommit, CatalogEntry
+from tests.support.bootstrap import bootstrap_frames
 from tests.unit.metadata.controllers import CLUSTER_ID, AnyConfig, registration
 
 NAMES = ["a", "b", "a.b", "a_b", "c.d_e", "t"]

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from service.base.errors import CorruptionError, RequestError
 from service.records.batch import HEADER_SIZE, CompressionType, compute_crc, read_header, verify_crc
-from service.records.builder import build_batch
 from service.records.compression import compress
 from service.records.decode import iter_records
 from service.records.scan import scan_batches
 from service.records.validation import ValidationRules, validate_produced
+from tests.support.built_batches import build_batch
 
 NOW = 1_700_000_000_000
 RULES = st.builds(

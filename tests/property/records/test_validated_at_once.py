@@ -9,7 +9,6 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.records.batch import CompressionType
-from service.records.builder import build_batch
 from service.records.validation import (
     BeyondSlice,
     InflationBudget,
@@ -17,6 +16,7 @@ from service.records.validation import (
     ValidationRules,
     validate_produced,
 )
+from tests.support.built_batches import build_batch
 
 NOW = 1_700_000_000_000
 MOST = st.sampled_from([1, 100, 1_000, 1 << 20])

@@ -38,7 +38,7 @@ from service.replication.leader import (
     LeaderState,
     ReplicaSession,
 )
-from service.replication.replica_fetch import ReplicaFetch, judge_elsewhere
+from service.replication.replica_fetch import ReplicaFetch, judge_epoch
 from tests.property.replication.model import Batch, Image, ModelLog, Record, Violation
 
 if TYPE_CHECKING:
@@ -338,7 +338,8 @@ class Broker:
             fetchers = [one for one in self.fetchers.values() if tip in one]
             if not fetchers:
                 return PartitionFetchResponse(tip, ErrorCode.not_leader_or_follower)
-            return PartitionFetchResponse(tip, judge_elsewhere(asked.leader_epoch, self.epoch_of(tip)))
+            error = judge_epoch(asked.leader_epoch, self.epoch_of(tip))
+            return PartitionFetchResponse(tip, error or ErrorCode.not_leader_or_follower)
         whole = ReplicaFetch(
             follower, broker_epoch, asked.leader_epoch, asked.offset, asked.last_epoch, asked.start_offset
         )

@@ -13,6 +13,7 @@ from prometheus_client.openmetrics import parser
 
 from service.base import turn_queues
 from service.base.health import Check
+from service.base.purgatory import Purgatory
 from service.base.steps import Steps
 from service.base.turns import TurnTimes
 from service.base.types import TopicIdPartition
@@ -21,6 +22,7 @@ from service.console.rendering import render
 from service.coordinator.metrics import RuntimeMetrics
 from service.groups.metrics import GroupMetrics
 from service.network.metrics import NetworkMetrics
+from service.partition.fetch_sessions import FetchSessions
 from service.replication.metrics import ReplicationMetrics
 
 parse: Any = parser.text_string_to_metric_families
@@ -32,6 +34,7 @@ class Shown:
     def __init__(self, count: int) -> None:
         self.turns, self.network = TurnTimes(), NetworkMetrics()
         self.serving = self.logs = self.metadata = self.cold = None
+        self.fetch_sessions: FetchSessions | None = None
         self.groups: Any = None
         segments = SimpleNamespace(segments=[1, 2])
         log = SimpleNamespace(failure=None, size=7, state=segments)
@@ -107,6 +110,54 @@ def test_others_have_their_turn_in_proportion_to_what_is_written(monkeypatch: py
     _, many = asyncio.run(rendered(5000, with_partitions=True))
     assert few >= 10
     assert many >= 8 * few
+
+
+def values_of(node: Shown) -> dict[str, dict[tuple[str, ...], float]]:
+    """Values of each family but histograms, by label values in their order."""
+    text = asyncio.run(render(cast("ObservedNode", node), 0, with_partitions=False))
+    return {
+        one.name: {tuple(sorted(sample.labels.values())): sample.value for sample in one.samples}
+        for one in parse(b"".join(text).decode())
+    }
+
+
+def test_connections_to_other_nodes_are_counted_by_purpose() -> None:
+    node = Shown(0)
+    replication = node.network.channel("replication")
+    replication.calls, replication.sent_bytes, replication.received_bytes = 7, 100, 2000
+    replication.connected, replication.refused, replication.timed_out = 2, 3, 4
+    replication.lost, replication.garbage = 5, 6
+    node.network.channel("controller").calls = 1
+    assert node.network.channel("replication") is replication
+    found = values_of(node)
+    assert found["firn_peer_requests"] == {("replication",): 7, ("controller",): 1}
+    assert found["firn_peer_sent_bytes"][("replication",)] == 100
+    assert found["firn_peer_received_bytes"][("replication",)] == 2000
+    assert found["firn_peer_connections"][("replication",)] == 2
+    failures = {names: n for names, n in found["firn_peer_failures"].items() if "replication" in names}
+    assert failures == {
+        ("refused", "replication"): 3,
+        ("replication", "timed_out"): 4,
+        ("lost", "replication"): 5,
+        ("malformed", "replication"): 6,
+    }
+
+
+def test_fetch_sessions_are_counted_with_their_partitions_and_evictions() -> None:
+    node = Shown(0)
+    assert "firn_fetch_sessions" not in values_of(node)
+    node.fetch_sessions = sessions = FetchSessions(Purgatory(0), 1, 100, lambda low, high: low)
+    session = sessions.open(0, privileged=False, uses_topic_ids=False, size=5)
+    assert session is not None
+    found = values_of(node)
+    assert found["firn_fetch_sessions"] == {(): 1}
+    assert found["firn_fetch_session_partitions"] == {(): 5}
+    assert found["firn_fetch_session_evictions"] == {(): 0}
+    assert sessions.open(1_000_000, privileged=False, uses_topic_ids=False, size=3) is not None
+    found = values_of(node)
+    assert found["firn_fetch_sessions"] == {(): 1}
+    assert found["firn_fetch_session_partitions"] == {(): 3}
+    assert found["firn_fetch_session_evictions"] == {(): 1}
 
 
 def test_groups_are_counted_by_protocol_and_state() -> None:

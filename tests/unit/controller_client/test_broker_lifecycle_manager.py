@@ -26,7 +26,7 @@ from service.controller_client.broker_lifecycle import (
 )
 from service.controller_client.broker_lifecycle_manager import Membership
 from service.controller_client.controller_channel import Active, Controllers
-from service.controller_client.lifecycle_messages import AlteredIsr, AlterIsr, Feature, Identity
+from service.controller_client.lifecycle_messages import Feature, Identity
 from service.metadata.controller.requests import Endpoint, ProducerIdBlock
 from service.wire.api import (
     ApiKey,
@@ -317,36 +317,6 @@ def test_producer_ids_come_as_a_block_or_not_at_all() -> None:
     for bad in (answer(ErrorCode.stale_broker_epoch, -1, 0), answer(0, -1, 5), answer(0, 5, 0)):
         with pytest.raises(RequestError):
             lifecycle_messages.producer_ids_allocated(bad)
-
-
-def test_proposals_for_isrs_go_out_by_topic_and_come_back_by_partition() -> None:
-    one, two = UUID(int=1), UUID(int=2)
-    message = lifecycle_messages.alter_isr(
-        4,
-        7,
-        [
-            AlterIsr(one, 0, 5, 6, ((4, 7), (5, -1))),
-            AlterIsr(two, 0, 5, 6, ()),
-            AlterIsr(one, 1, 5, 6, ((4, 7),)),
-        ],
-    )
-    frame = encode_request(ApiKey.ALTER_PARTITION, 3, 1, "b", message)[4:]
-    assert decode_request(head_of(frame), frame) == message
-    assert [(topic.topic_id, len(topic.partitions)) for topic in message.topics] == [(one, 2), (two, 1)]
-    older = encode_request(ApiKey.ALTER_PARTITION, 2, 1, "b", message)[4:]
-    read = decode_request(head_of(older), older)
-    assert [each.broker_id for each in read.topics[0].partitions[0].new_isr_with_epochs] == [4, 5]
-    module = response_module(ApiKey.ALTER_PARTITION)
-    partition = module.PartitionData(
-        partition_index=3, error_code=0, leader_id=4, leader_epoch=5, isr=(4, 5), partition_epoch=7
-    )
-    topics = (module.TopicData(topic_id=one, partitions=(partition,)),)
-    answer = module.AlterPartitionResponse(throttle_time=0, error_code=0, topics=topics)
-    assert lifecycle_messages.isr_altered(answer) == [AlteredIsr(one, 3, 0, 4, 5, (4, 5), 0, 7)]
-    with pytest.raises(RequestError):
-        lifecycle_messages.isr_altered(
-            module.AlterPartitionResponse(throttle_time=0, error_code=ErrorCode.stale_broker_epoch, topics=())
-        )
 
 
 def test_controllers_register_too() -> None:

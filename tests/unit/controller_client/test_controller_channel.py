@@ -91,7 +91,6 @@ def test_the_controller_is_asked_here_or_where_it_is() -> None:
         quorum.now = at(2, 2)
         assert await controllers.ask(KEY, "b", timeout_ms=1000) == "there"
         assert nodes.asked == [("n2", "b")]
-        assert (controllers.metrics.here, controllers.metrics.elsewhere) == (1, 1)
 
     run_virtually(scenario())
 
@@ -156,7 +155,6 @@ def test_without_a_controller_a_request_ends_at_its_own_deadline() -> None:
         with pytest.raises(RequestError):
             await slow
         assert loop.time() - began == pytest.approx(5, abs=0.02)
-        assert controllers.waiting == 0
 
     run_virtually(scenario())
 
@@ -217,7 +215,6 @@ def test_who_does_not_answer_is_left_for_its_successor_where_that_is_safe() -> N
         quorum.now, elected = at(3, 2), loop.time()
         assert await asking == "done"
         assert loop.time() - elected < 0.2
-        assert (controllers.metrics.failed, controllers.metrics.unknown) == (1, 0)
 
         quorum.now = at(2, 3)
         asking = asyncio.create_task(controllers.ask(KEY, "b", timeout_ms=30_000))
@@ -317,8 +314,11 @@ def test_not_controller_is_seen_wherever_it_stands() -> None:
 
 def test_over_real_channels_a_killed_controller_is_replaced() -> None:
     async def scenario() -> None:
+        refusals = []
+
         def moved(header: RequestHeader, request: Any) -> bytes | None:
             if header.api_key == SAFE_KEY and request.broker_epoch == 2:
+                refusals.append(request)
                 return bytes(response_frame(header, NOT_CONTROLLER))
             return sound(header, request)
 
@@ -337,12 +337,12 @@ def test_over_real_channels_a_killed_controller_is_replaced() -> None:
 
             assert await ask(1) == 1
             asking = asyncio.create_task(ask(2))
-            await until(lambda: controllers.metrics.moved > 1)
+            await until(lambda: len(refusals) > 1)
             quorum.now = Active(3, 2, new.address)
             assert await asking == 2
             await new.stop()
             asking = asyncio.create_task(ask(3))
-            await until(lambda: controllers.metrics.failed > 2)  # refused: never sent
+            await until(lambda: channels.metrics.refused > 2)  # never sent
             quorum.now = Active(2, 3, old.address)
             assert await asking == 3
             await channels.close()

@@ -31,7 +31,8 @@ from service.coordinator.shard import (
     Schedule,
 )
 from service.records.batch import CompressionType, iter_headers
-from service.records.builder import BatchBuilder, build_batch
+from service.records.builder import BatchBuilder
+from tests.support.built_batches import build_batch
 from tests.support.coordinators import DictShard, ModelLog, ModelLogs
 from tests.support.virtual_loop import VirtualLoop, run_virtually
 

@@ -35,11 +35,13 @@ from service.metadata.raft.state import QuorumState, encode_state
 from service.metadata.records import RemoteLogRecord, RemoveTombstoneRecord, TombstoneRecord, TopicRecord
 from service.metadata.snapshot_codec import encode_snapshot as encode_image_snapshot
 from service.records.batch import CompressionType
-from service.records.builder import BatchBuilder, build_batch
+from service.records.builder import BatchBuilder
 from service.remote.format import manifest_codec as codec
-from service.remote.format.block_table import BatchFacts, build_block_table
+from service.remote.format.block_table import BatchFacts
 from service.remote.format.manifest import Manifest, ManifestLimits, SegmentEntry
 from service.remote.format.segment_object import PlannedObject, SegmentIdentity, plan_object
+from tests.support.block_tables import build_block_table
+from tests.support.built_batches import build_batch
 
 TOPIC_ID = UUID("6f8a1c3e-0000-4000-8000-000000000001")
 BASE = 100

@@ -7,8 +7,8 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.metadata.controller.features_control import FeatureUpdate, UpgradeType, update_features
-from service.metadata.features import bootstrap_frames
 from service.metadata.image import MetadataImage
+from tests.support.bootstrap import bootstrap_frames
 
 
 def image_of(**features: int) -> MetadataImage:

@@ -14,7 +14,8 @@ from service.records.batch import (
     stamp,
     verify_crc,
 )
-from service.records.builder import BatchBuilder, build_batch
+from service.records.builder import BatchBuilder
+from tests.support.built_batches import build_batch
 
 ONE = bytes(build_batch([(1000, b"k", b"v"), (1005, None, b"w")], base_offset=40, leader_epoch=3))
 

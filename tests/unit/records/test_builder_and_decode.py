@@ -4,9 +4,10 @@ import pytest
 
 from service.base.errors import CorruptionError
 from service.records.batch import CompressionType, iter_headers, read_header, verify_crc
-from service.records.builder import BatchBuilder, build_batch, encode_varint
+from service.records.builder import BatchBuilder, encode_varint
 from service.records.decode import Record, iter_records
 from service.records.validation import ValidationRules, validate_produced
+from tests.support.built_batches import build_batch
 
 
 @pytest.mark.parametrize("codec", CompressionType)

@@ -9,10 +9,11 @@ import pytest
 
 from service.base.errors import CorruptionError
 from service.records.batch import CompressionType
-from service.records.builder import BatchBuilder, build_batch, encode_record
+from service.records.builder import BatchBuilder, encode_record
 from service.records.columns import COLUMNS, AbortedRange, ColumnDecoder, Columns
 from service.records.compression import compress
 from tests.support import batches
+from tests.support.built_batches import build_batch
 
 TRANSACTIONAL, CONTROL, LOG_APPEND_TIME = 16, 32, 8
 

@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from service.records.batch import compute_crc, iter_headers
-from service.records.builder import build_batch
 from service.records.kernel_status import Status
 from service.records.scan import SMALL_BATCH_BYTES, scan_batches
+from tests.support.built_batches import build_batch
 
 
 def log_of(sizes: list[int], base_offset: int = 0) -> tuple[bytearray, list[int]]:

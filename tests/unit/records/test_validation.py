@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.config.settings import LogConfig
 from service.records.batch import CompressionType, compute_crc, read_header, verify_crc
-from service.records.builder import BatchBuilder, build_batch
+from service.records.builder import BatchBuilder
 from service.records.compression import compress
 from service.records.decode import iter_records
 from service.records.validation import (
@@ -20,6 +20,7 @@ from service.records.validation import (
     rules_of,
     validate_produced,
 )
+from tests.support.built_batches import build_batch
 
 NOW = 1_700_000_000_000
 RULES = ValidationRules()

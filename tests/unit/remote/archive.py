@@ -9,7 +9,6 @@ from uuid import UUID
 
 from service.base.types import TopicIdPartition
 from service.records.batch import iter_headers
-from service.records.builder import build_batch
 from service.remote.format.block_table import BatchFacts, BlockTableBuilder, LogBlock
 from service.remote.format.keys import head_key
 from service.remote.format.manifest import Manifest, ManifestLimits, PageRef, SegmentEntry
@@ -17,6 +16,7 @@ from service.remote.format.manifest_codec import encode_head, encode_manifest, e
 from service.remote.format.segment_object import PlannedObject, SegmentIdentity, plan_object
 from service.remote.reading.object_reader import entry_of, open_page
 from service.remote.stores.store import ObjectStore
+from tests.support.built_batches import build_batch
 
 TOPIC_ID = UUID(int=7)
 TIP = TopicIdPartition(TOPIC_ID, "flights", 3)

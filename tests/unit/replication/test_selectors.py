@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.replication.selectors import ReplicaView, leader_always, of_the_rack
+from service.replication.selectors import ReplicaView, of_the_rack
 
 LEADER = ReplicaView(1, "a", 10, 0)
 
@@ -25,4 +25,3 @@ LEADER = ReplicaView(1, "a", 10, 0)
 )
 def test_the_one_of_the_rack_that_has_most(rack: str, others: list[ReplicaView], expected: int) -> None:
     assert of_the_rack(rack, LEADER, [LEADER, *others]).broker_id == expected
-    assert leader_always(rack, LEADER, [LEADER, *others]) is LEADER

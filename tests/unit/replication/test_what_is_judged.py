@@ -24,7 +24,6 @@ from service.replication.append_check import (
 )
 from service.replication.replica_fetch import (
     ReplicaFetch,
-    judge_elsewhere,
     judge_epoch,
     judge_log,
     judge_topic,
@@ -48,10 +47,6 @@ def test_a_topic_that_is_not_known_or_not_this_one() -> None:
 
 def test_epochs_come_before_leadership() -> None:
     assert judge_epoch(-1, 5) is ErrorCode.none
-    assert judge_elsewhere(4, 5) is ErrorCode.fenced_leader_epoch
-    assert judge_elsewhere(6, 5) is ErrorCode.unknown_leader_epoch
-    assert judge_elsewhere(5, 5) is ErrorCode.not_leader_or_follower
-    assert judge_elsewhere(-1, 5) is ErrorCode.not_leader_or_follower
 
 
 def leading() -> Log:

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from service.network.request import RequestContext
 from service.records.batch import iter_headers
 from service.replication.leader import Leadership
-from service.replication.selectors import leader_always, of_the_rack
+from service.replication.selectors import of_the_rack
 from service.serving.handlers.fetch import handle
 from service.wire.api import ApiKey, decode_response, request_module
 from service.wire.fetch import FetchPartition, FetchRequestView
@@ -138,7 +138,7 @@ def test_the_leader_sends_a_consumer_to_its_rack(tmp_path: Path) -> None:
         assert rack
         answer = await asked(node, rack_id=rack)
         assert (answer.preferred_read_replica, offsets(answer)) == (-1, [0, 1]), "nobody selects"
-        node.broker.replica_selector = leader_always
+        node.broker.replica_selector = lambda rack, leader, candidates: leader
         assert (await asked(node, rack_id=rack)).preferred_read_replica == -1
         node.broker.replica_selector = of_the_rack
         answer = await asked(node, rack_id=rack, wait_ms=20_000)

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from service.base.threads import SystemThreads
 from service.base.types import Buffer
-from service.records.builder import BatchBuilder, build_batch
+from service.records.builder import BatchBuilder
 from service.records.producer_snapshot import ProducerRow, encode_rows
 from service.remote.format.keys import MAX_OFFSET, TOPICS_KEY, head_key
 from service.remote.format.manifest import Manifest, ManifestLimits, SegmentEntry
@@ -31,8 +31,9 @@ from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.store import ObjectInfo
 from service.spark.options import ReadOptions, parse_options
 from service.spark.plan.archive import ArchiveReader
-from service.spark.plan.ranges import plan_batch
+from service.spark.plan.ranges import plan_ranges, resolve_ranges
 from service.spark.plan.splits import Split
+from tests.support.built_batches import build_batch
 
 START_MS = 1_700_000_000_000
 CLUSTER = "c-1"
@@ -202,6 +203,11 @@ class Bucket:
         read = options_of(**options)
         with ArchiveReader(self.store, read_committed=read.read_committed, threads=4) as archive:
             return plan_batch(archive, read)
+
+
+def plan_batch(archive: ArchiveReader, options: ReadOptions) -> list[Split]:
+    """The splits of one batch read."""
+    return plan_ranges(archive, resolve_ranges(archive, options), options)
 
 
 def options_of(**options: object) -> ReadOptions:

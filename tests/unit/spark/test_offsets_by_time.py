@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from service.base.errors import CorruptionError
 from service.base.types import TopicIdPartition
 from service.records.batch import HEADER_SIZE, compute_crc
-from service.records.builder import build_batch
 from service.remote.format.keys import HeadKey
 from service.remote.format.manifest import ManifestLimits, live_segments
 from service.remote.reading.object_reader import open_head
 from service.remote.reading.reader import RemoteReader
 from service.spark.options import Subscribe
 from service.spark.plan.archive import ArchiveReader
+from tests.support.built_batches import build_batch
 from tests.support.world import WORLD
 from tests.unit.spark.bucket import START_MS, Bucket, plain
 

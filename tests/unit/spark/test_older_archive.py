@@ -7,10 +7,18 @@ import pytest
 from service.remote.format.manifest import ManifestLimits
 from service.remote.stores.memory_store import MemoryStore
 from service.spark.plan.archive import ArchiveReader
-from service.spark.plan.ranges import plan_batch
 from service.spark.plan.splits import Split
 from tests.support.older_format import version_1
-from tests.unit.spark.bucket import START_MS, Bucket, CountingStore, marker, options_of, plain, transactional
+from tests.unit.spark.bucket import (
+    START_MS,
+    Bucket,
+    CountingStore,
+    marker,
+    options_of,
+    plain,
+    plan_batch,
+    transactional,
+)
 from tests.unit.spark.test_downloads import offsets
 
 

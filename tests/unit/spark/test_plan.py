@@ -16,7 +16,6 @@ from service.remote.format.keys import TOPICS_KEY, head_key
 from service.remote.format.manifest import ManifestLimits
 from service.spark.errors import DataLossError
 from service.spark.plan.archive import ArchiveReader
-from service.spark.plan.ranges import plan_batch
 from service.spark.plan.splits import AbortedTransaction, Split
 from tests.unit.spark.bucket import (
     START_MS,
@@ -25,6 +24,7 @@ from tests.unit.spark.bucket import (
     marker,
     options_of,
     plain,
+    plan_batch,
     producer_snapshot,
     transactional,
 )

@@ -47,12 +47,12 @@ from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, T
 from service.remote.format.manifest_codec import TopicsFileRow
 from service.remote.format.stamp import Writer
 from service.remote.stores.store import ObjectStore
-from service.tiering.manager import TieringManager
 from service.tiering.metadata_copy import MetadataSnapshot
 from service.tiering.shared_objects import TopicsSnapshot
 from service.wire.api import decode_request, parse_request_header, response_frame
 from tests.unit.tiering.catalogs import Quorum as OneController
 from tests.unit.tiering.catalogs import Wire
+from tests.unit.tiering.stepped import SteppedManager
 from tests.unit.tiering.world import CLUSTER, MemoryCatalog, Replica, World, faulty
 
 NOBODY = -1
@@ -320,7 +320,7 @@ class Member(World):
         self.metadata: MetadataSnapshot | None = None
         super().__init__(tmp / str(number), bucket, quorum, seed=seed + number, **options)
 
-    def _boot(self) -> TieringManager:
+    def _boot(self) -> SteppedManager:
         world = replace(self._ids, clock=self.clock, threads=InlineThreads())
         incarnation = world.new_uuid()
         self.incarnations.append(incarnation)
@@ -334,7 +334,7 @@ class Member(World):
             registration = Registration(self.number, self.broker_epoch)
             catalog = RpcCatalog(controllers, here, lambda: registration, timeout_ms=60)
         house = ClusterPrefixOwner(self.number, incarnation, lambda: self.image, catalog.barrier)
-        manager = TieringManager(
+        manager = SteppedManager(
             self.store,
             catalog,
             cluster_id=CLUSTER,
@@ -345,7 +345,6 @@ class Member(World):
             metadata=lambda: self.metadata,
             world=world,
             owner=house,
-            abandoned_uploads=self.abandoned_uploads,
             settings=self.settings,
             manifest_limits=self.limits,
             probe=lambda step, tip: self.probe(step, tip),

@@ -17,7 +17,6 @@ from service.hot.segment_indexes import SegmentIndexes
 from service.remote.format.keys import SegmentKey, segment_key
 from service.tiering.manager import TieringManager
 from service.tiering.partition_archiver import PartitionArchiver
-from service.tiering.ports import ChooseUploads
 from tests.support.waiting import until
 from tests.unit.tiering.world import SETTINGS, Fault, World
 
@@ -184,9 +183,8 @@ def test_a_plan_looks_at_no_file_however_many_segments_wait(
     assert not looked
 
 
-@pytest.mark.parametrize("of_uploads", [False, True])
 def test_a_sweep_is_cut_into_slices_by_what_it_judges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_uploads: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path)
     turns = [0]
@@ -196,11 +194,6 @@ def test_a_sweep_is_cut_into_slices_by_what_it_judges(
         turns[0] += 1
         await next_turn(self)
 
-    async def uploads(older_than_ms: int, choose: ChooseUploads) -> int:
-        return len(await choose(keys)) if of_uploads else 0
-
-    world.abandoned_uploads = uploads
-    world.reboot()
     world.run()
     monkeypatch.setattr(Slice, "next_turn", counted)
     monkeypatch.setattr(turn_queues, "SLICE_S", 0)  # each step is a turn
@@ -208,9 +201,8 @@ def test_a_sweep_is_cut_into_slices_by_what_it_judges(
     for number in (400, 4000):
         topic = world.topic_ids["events"]
         keys = [segment_key(SegmentKey(topic, 1 + one, 0, 9, 0, UUID(int=one))) for one in range(number)]
-        if not of_uploads:
-            for key in keys:
-                world.bucket.put(key, b"?")
+        for key in keys:
+            world.bucket.put(key, b"?")
         turns[0] = 0
         world.do(world.manager.maintenance.sweep())
         found.append(turns[0])

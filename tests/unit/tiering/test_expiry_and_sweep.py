@@ -216,7 +216,7 @@ def test_a_hole_in_the_log_is_reported_and_never_papered_over(world: World) -> N
     replica.log.deletion.delete_segments(replica.log.sealed.describe_all()[3].last_offset, "a disk was lost")
     world.run()
     assert world.entry(replica) == before
-    assert "are in no tier" in world.manager.metrics.blocked[replica.tip]
+    assert "are in no tier" in world.manager.metrics.reasons[replica.tip]
 
 
 @pytest.mark.parametrize(

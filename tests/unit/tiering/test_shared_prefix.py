@@ -399,20 +399,6 @@ def test_an_image_that_is_old_is_made_new_before_each_sweep(cluster: Cluster) ->
     assert page in archive(cluster)
 
 
-def test_what_another_node_uploads_is_aborted_only_when_it_can_never_be_committed(cluster: Cluster) -> None:
-    cluster.fill(1)
-    cluster.run()
-    epoch, end = cluster.quorum.leader_epochs[TOPIC, 1], cluster.ends()[1]
-    keys = [
-        segment_key(SegmentKey(TOPIC, 1, base, base + 9, of_epoch, uuid4()))
-        for base, of_epoch in ((end, epoch), (end, epoch - 1), (0, epoch), (0, epoch + 1))
-    ]
-    keeper = cluster[1]
-    keeper.catch_up()
-    sweeper = keeper.manager.maintenance._sweeper
-    assert keeper.do(sweeper._dead_uploads(keys)) == keys[1:3]
-
-
 def test_a_topic_that_is_made_while_the_bucket_is_listed_is_not_reported(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:

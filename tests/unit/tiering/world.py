@@ -37,12 +37,12 @@ from service.remote.stores.errors import ObjectNotFound, StoreRefused, StoreUnav
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.store import ObjectInfo, ObjectStore, Tagged
 from service.tiering.fence import claim_prefix
-from service.tiering.manager import TieringManager
-from service.tiering.ports import AbandonedUploads, TieringSettings
+from service.tiering.ports import TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot
 from service.tiering.steps import CommitStep, Probe, no_probe
 from tests.support.world import make_world
 from tests.unit.hot.logs import START_MS, batch
+from tests.unit.tiering.stepped import SteppedManager
 
 CLUSTER = "cluster-of-the-tests-1"
 WRITER = Writer(1, UUID(int=9))
@@ -55,7 +55,6 @@ SETTINGS = TieringSettings(
     commit_segments=1,
     stop_timeout_ms=2000,
 )
-
 
 T = TypeVar("T")
 _RUNNER = asyncio.Runner()
@@ -307,7 +306,6 @@ class World:
         self.settings = settings
         self.limits = limits
         self.probe: Probe = no_probe
-        self.abandoned_uploads: AbandonedUploads | None = None
         self.topic_ids = {"events": UUID(int=7)}
         self.topic_configs: dict[str, dict[str, str]] = {}
         """settings of topics, by name, as `topics.json` lists them"""
@@ -347,8 +345,8 @@ class World:
         self.manager.maintenance.topics_deleted()
         self.manager.maintenance.topics_changed()
 
-    def _boot(self) -> TieringManager:
-        return TieringManager(
+    def _boot(self) -> SteppedManager:
+        return SteppedManager(
             self.store,
             self.view,
             cluster_id=CLUSTER,
@@ -357,7 +355,6 @@ class World:
             find=self._find,
             topics=self.topics,
             world=replace(self._ids, clock=self.clock),
-            abandoned_uploads=self.abandoned_uploads,
             settings=self.settings,
             manifest_limits=self.limits,
             probe=lambda step, tip: self.probe(step, tip),

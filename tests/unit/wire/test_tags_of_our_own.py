@@ -20,7 +20,7 @@ from service.wire.api import (
 from service.wire.heartbeats import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from service.wire.log_dirs import DescribeLogDirsResponse, DescribeLogDirsResult
 from service.wire.primitives import Cursor
-from service.wire.schema import compile_codec
+from service.wire.schema import compile_steps
 
 FULL, RESTING = UUID(int=1 << 90), UUID(int=1 << 91)
 HEARTBEAT = BrokerHeartbeatRequest(
@@ -39,7 +39,7 @@ def test_a_heartbeat_names_directories_without_room() -> None:
     frame = encode_request(ApiKey.BROKER_HEARTBEAT, 2, 5, "x", HEARTBEAT)[4:]
     header = parse_request_header(frame)
     assert decode_request(header, frame) == HEARTBEAT
-    kafkas = compile_codec(KafkasRequest, KafkasRequest)[0](Cursor(frame, header.body))
+    kafkas = compile_steps(KafkasRequest, KafkasRequest).read(Cursor(frame, header.body))
     assert (kafkas.broker_id, kafkas.offline_log_dirs) == (1, ())
 
 
@@ -65,5 +65,5 @@ def test_a_log_directory_says_why_it_refuses() -> None:
     answer = DescribeLogDirsResponse(throttle_time=NO_TIME, error_code=ErrorCode.none, results=(one,))
     body = encode_response(ApiKey.DESCRIBE_LOG_DIRS, 5, answer)
     assert decode_response(ApiKey.DESCRIBE_LOG_DIRS, 5, b"\0\0\0\5\0" + body)[1] == answer
-    kafkas = compile_codec(KafkasResponse, KafkasResponse)[0](Cursor(bytes(body)))
+    kafkas = compile_steps(KafkasResponse, KafkasResponse).read(Cursor(bytes(body)))
     assert kafkas.results[0].usable_bytes == 1

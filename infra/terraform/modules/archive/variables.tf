@@ -26,7 +26,7 @@ variable "kms" {
 }
 
 variable "abort_uploads_days" {
-  description = "Days after which unfinished uploads are aborted. A node aborts its own after an hour; this is for what no node looks after any more."
+  description = "Days after which unfinished uploads are aborted: those that a killed node left."
   type        = number
   default     = 7
 

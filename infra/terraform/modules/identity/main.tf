@@ -1,4 +1,4 @@
-# What a machine may do: read and write the archive, list it, look after its unfinished uploads, read packages. Nothing else.
+# What a machine may do: read and write the archive, list it, read packages. Nothing else.
 # Machines of a cluster also note who has been formed, where nothing is noted yet. But for that and the packages it is what `firn bucket policy` prints; a test compares the two.
 
 resource "aws_iam_role" "node" {
@@ -39,13 +39,6 @@ resource "aws_iam_role_policy" "archive" {
         Action    = ["s3:ListBucket"]
         Resource  = [var.archive_arn]
         Condition = { StringLike = { "s3:prefix" = ["${var.prefix}/*"] } }
-      },
-      {
-        # S3 has no condition on the prefix for this one.
-        Sid      = "UnfinishedUploads"
-        Effect   = "Allow"
-        Action   = ["s3:ListBucketMultipartUploads"]
-        Resource = [var.archive_arn]
       },
       {
         Sid      = "Packages"

@@ -114,7 +114,7 @@ run "identity" {
 
   assert {
     condition = toset(flatten([for statement in jsondecode(aws_iam_role_policy.archive.policy).Statement : statement.Action])) == toset([
-      "s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:ListBucket", "s3:ListBucketMultipartUploads", "s3:PutObject",
+      "s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:ListBucket", "s3:PutObject",
     ])
     error_message = "What Firn needs of S3, and no more."
   }
