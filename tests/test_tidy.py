@@ -149,7 +149,6 @@ LARGE_CLASSES = {
     "service.metadata.controller.controller.Controller": 38,
     "service.metadata.delta.MetadataDelta": 41,
     "service.metadata.raft.core.RaftCore": 42,
-    "service.network.server_connection.ServerConnection": 48,
     "service.partition.partition.Partition": 50,
     "service.remote.reading.download_manager.DownloadManager": 38,
     "service.replicas.disk_pressure.DiskWatch": 37,
@@ -175,7 +174,6 @@ def test_classes_are_small() -> None:
 # -- circles of imports
 
 CIRCLES = {
-    frozenset({"service.network.server_connection", "service.network.shared"}),
     frozenset({"service.remote.stores.folder_store", "service.remote.stores.obstore_store"}),
 }
 """Modules of a room that import each other, some for type annotations or in a function only."""
