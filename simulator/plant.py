@@ -35,6 +35,7 @@ from service.hot.manager import LogManager
 from service.hot.names import LEADER_EPOCHS
 from service.metadata import snapshot_codec
 from service.metadata.raft.log import MetadataLog
+from service.partition.archive import PartitionArchive
 from service.partition.partition import Partition
 from service.records.kernel_status import Status
 from service.records.scan import scan_batches
@@ -332,7 +333,7 @@ def told_before_the_commit() -> None:
 
     def make(settle: Any) -> Any:
         async def hasty(self: Any, proposal: Any) -> None:
-            self.partition.remote_committed(proposal.commit.entry)
+            self.partition.archive.remote_committed(proposal.commit.entry)
             await settle(self, proposal)
 
         return hasty
@@ -399,7 +400,7 @@ def chunks_not_verified() -> None:
 
 def appends_not_held() -> None:
     """After a start records are taken before HEAD was compared with the metadata."""
-    _swap(Partition, "hold_appends", lambda _: _nothing)
+    _swap(PartitionArchive, "hold_appends", lambda _: _nothing)
 
 
 def archive_not_fitted() -> None:

@@ -369,7 +369,7 @@ class Applier:
         partition.configure(config)
         partition.unified.remote_committed(remote)
         if self._reader is not None and not is_new and (config.remote_storage_enable or remote is not None):
-            partition.hold_appends(_HELD)
+            partition.archive.hold_appends(_HELD)
         self._take_role(partition, replica)
         self._replicas.add(partition)
         if self._replication is not None:
@@ -443,7 +443,7 @@ class Applier:
             else:
                 # The leader writes HEAD, and the next leader writes it again: a committed archive stays, so
                 # local bytes below its end may be deleted.
-                partition.remote_committed(entry)
+                partition.archive.remote_committed(entry)
                 if self._replication is not None:
                     self._replication.moved_start(partition.tip)
         except StorageError as e:

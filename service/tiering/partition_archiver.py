@@ -478,7 +478,7 @@ class PartitionArchiver:
         if self._known is not None and entry.version < self._known.version:
             return
         self.published = entry
-        self.partition.remote_committed(entry)
+        self.partition.archive.remote_committed(entry)
         self._context.probe(CommitStep.PUBLISHED, self.partition.tip)
 
     # -- HEAD ------------------------------------------------------------------------------------------------
@@ -502,7 +502,7 @@ class PartitionArchiver:
         if self.stopped is not None:
             log.warning("%s: HEAD and metadata agree again", self.partition.tip)
             self.stopped = None
-        self.partition.head_judged(None)
+        self.partition.archive.head_judged(None)
         if verdict is HeadVerdict.EQUAL and entry is not None:
             self._report_published(entry)
         elif entry is not None and entry == self.published:
@@ -514,7 +514,7 @@ class PartitionArchiver:
         if why != self.stopped:
             log.error("%s", why)
         self.stopped = why
-        self.partition.head_judged(why)
+        self.partition.archive.head_judged(why)
 
     async def _publish(self, entry: CatalogEntry, chain: Chain | None) -> None:
         """Have HEAD name `entry`; where `chain` is not given, check first that its manifest still exists."""
@@ -545,7 +545,7 @@ class PartitionArchiver:
         try:
             return await context.pool.run(self._load, entry)
         except CorruptionError as e:
-            self.partition.head_judged(str(e))
+            self.partition.archive.head_judged(str(e))
             raise
 
     # -- expire ----------------------------------------------------------------------------------------------

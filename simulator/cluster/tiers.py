@@ -195,7 +195,7 @@ class Tiers:
     def not_copied(self, leaders: Iterable[tuple[Key, Partition]]) -> str:
         """What is still to be copied, or said, of the partitions that these lead (T7, T11); else nothing."""
         for key, partition in leaders:
-            if not partition.is_copied:
+            if not partition.archive.is_copied:
                 continue
             entry = self.entries.get(key)
             end = 0 if entry is None else entry.end_offset

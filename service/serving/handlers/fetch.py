@@ -570,8 +570,8 @@ def _as_once_said(answer: FetchPartitionResult) -> FetchPartitionResult:
 def _forgotten(broker: Broker, replica_id: int, session: ReplicaSession, one: SessionPartition) -> None:
     """A replica's fetches say nothing of the partition any more."""
     partition = broker.replicas.get_by(one.topic, one.asked.partition)
-    if partition is not None:
-        partition.forgotten_by(replica_id, session)
+    if partition is not None and partition.leading is not None:
+        partition.leading.detach(replica_id, session)
 
 
 def _is_follower(broker: Broker, replica_id: int) -> bool:
