@@ -44,7 +44,7 @@ from service.remote.reading import chunk as chunks
 from service.remote.reading import resources, store_state
 from service.remote.stores.errors import StoreRefused
 from service.replicas import dynamic_config
-from service.replicas.metadata_applier import Applier
+from service.replicas.replica_opener import ReplicaOpener
 from service.serving.coordinator_log import CoordinatorLog
 from service.tiering import bucket_maintenance, eraser, sweeper
 from service.tiering import chain as tiering_chain
@@ -405,7 +405,7 @@ def appends_not_held() -> None:
 
 def archive_not_fitted() -> None:
     """A log whose disk was lost begins at 0 again, whatever the archive holds."""
-    _swap(Applier, "_entry", lambda _: lambda self, tip: None)
+    _swap(ReplicaOpener, "entry", lambda _: lambda self, tip: None)
 
 
 # The metadata

@@ -240,7 +240,7 @@ class Node:
         config, world, fail = self._static_config, self._world, self._supervisor.fail
 
         def current() -> BrokerConfig:
-            return self._applier.config if self._applier else config
+            return self._applier.settings.config if self._applier else config
 
         if not config.cluster.is_member:
             limit = None if budget is None else partition_limit(budget)
@@ -279,6 +279,7 @@ class Node:
         checked = None if plane.adopter is None else plane.adopter.checked_with_archive
         applier = Applier(config, logs, replicas, reader, timers.purgatory, replication, checked)
         self._applier, self._replication = applier, replication
+        settings = applier.settings
         at_once(check_topics(metadata.image, config))
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
         groups = self._make_coordinators(applier, plane, timers, replicas, logs)
@@ -287,7 +288,7 @@ class Node:
         await applier.start(metadata.image)
         await logs.set_aside_unknown(applier.holds)
         broker = Broker(
-            lambda: applier.config,
+            lambda: settings.config,
             self._clock,
             cluster_id,
             plane,
@@ -362,7 +363,7 @@ class Node:
         """They hear of what is led here from the first change on that the applier makes."""
 
         def config() -> BrokerConfig:
-            return applier.config
+            return applier.settings.config
 
         def image() -> MetadataImage:
             return plane.metadata.image
@@ -397,7 +398,7 @@ class Node:
         assert applier is not None
         stack.push_async_callback(self._supervisor.close)
         self._supervisor.run("log-manager", logs.run())
-        self._supervisor.run("applier", applier.run())
+        self._supervisor.run("applier", applier.opener.run())
         if self._replication is not None:
             self._supervisor.run("replication", self._replication.run())
         self._supervisor.run("retention", retention_loop(broker))
@@ -430,7 +431,7 @@ class Node:
         if any(state.unchecked_partitions for state in self.metadata.image.recovered.values()):
             try:
                 async with asyncio.timeout(COMPARE_WITH_ARCHIVES_S):
-                    await applier.archives.done_once()
+                    await applier.opener.archives.done_once()
             except TimeoutError:
                 log.warning("this node serves before all local logs were compared with their archives")
 
