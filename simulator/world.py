@@ -413,7 +413,7 @@ class SimWorld:
     def partitions_here(self) -> Iterable[Partition] | None:
         """Return the replicas of the node; None where none runs."""
         run = self.machine.run
-        return None if run is None or run.ended or run.node is None else run.node.partitions()
+        return None if run is None or run.ended or run.node is None else run.node.parts.partitions()
 
     async def revive(self) -> None:
         """All faults end; within 30 s everything must be there."""

@@ -20,7 +20,7 @@ OPENERS = re.compile(
 LEFT = {
     "controller_client": 30,
     "controller_server": 12,
-    "node": 30,
+    "node": 22,
     "serving": 62,
     "wire": 11,
 }

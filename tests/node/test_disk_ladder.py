@@ -48,7 +48,7 @@ class Ladder:
 
     @property
     def broker(self) -> Any:
-        return self.node.node._broker
+        return self.node.node.parts.broker
 
     def create(self, name: str, **configs: Any) -> Any:
         created = self.talk.create(name, **configs)
@@ -98,7 +98,7 @@ class Ladder:
         return self.broker.replicas.get(topic_id, 0)
 
     def disks(self) -> Check:
-        (found,) = [one for one in self.node.node.health() if one.what == "disks"]
+        (found,) = [one for one in self.node.node.parts.health() if one.what == "disks"]
         return found
 
 
