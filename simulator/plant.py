@@ -35,6 +35,7 @@ from service.hot.log_maintenance import LogMaintenance
 from service.hot.names import LEADER_EPOCHS
 from service.metadata import snapshot_codec
 from service.metadata.raft.log import MetadataLog
+from service.partition.archive import PartitionArchive
 from service.partition.partition import Partition
 from service.records.kernel_status import Status
 from service.records.scan import scan_batches
@@ -43,7 +44,7 @@ from service.remote.reading import chunk as chunks
 from service.remote.reading import resources, store_state
 from service.remote.stores.errors import StoreRefused
 from service.replicas import dynamic_config
-from service.replicas.metadata_applier import Applier
+from service.replicas.replica_opener import ReplicaOpener
 from service.serving.coordinator_log import CoordinatorLog
 from service.tiering import bucket_maintenance, eraser, sweeper, task_scheduler
 from service.tiering import chain as tiering_chain
@@ -332,7 +333,7 @@ def told_before_the_commit() -> None:
 
     def make(settle: Any) -> Any:
         async def hasty(self: Any, proposal: Any) -> None:
-            self._head._partition.remote_committed(proposal.commit.entry)
+            self._head._partition.archive.remote_committed(proposal.commit.entry)
             await settle(self, proposal)
 
         return hasty
@@ -399,12 +400,12 @@ def chunks_not_verified() -> None:
 
 def appends_not_held() -> None:
     """Accept records after a start before HEAD is compared with the metadata."""
-    _swap(Partition, "hold_appends", lambda _: _nothing)
+    _swap(PartitionArchive, "hold_appends", lambda _: _nothing)
 
 
 def archive_not_fitted() -> None:
     """Begin a log whose disk was lost at 0, whatever the archive holds."""
-    _swap(Applier, "_entry", lambda _: lambda self, tip: None)
+    _swap(ReplicaOpener, "entry", lambda _: lambda self, tip: None)
 
 
 # The metadata

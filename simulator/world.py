@@ -417,7 +417,7 @@ class SimWorld:
     def partitions_here(self) -> Iterable[Partition] | None:
         """Return the replicas of the node; None where none runs."""
         run = self.machine.run
-        return None if run is None or run.ended or run.node is None else run.node.partitions()
+        return None if run is None or run.ended or run.node is None else run.node.parts.partitions()
 
     async def revive(self) -> None:
         """End all faults; check that everything is back within 30 s."""

@@ -23,7 +23,6 @@ OPENERS = re.compile(
 LEFT = {
     "controller_client": 28,
     "controller_server": 12,
-    "node": 30,
 }
 """Docstrings that still begin with one of `OPENERS`, by room of service/ or by folder beside it."""
 BESIDE = ("simulator", "bench", "infra")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from service.base.clock import Clock
 
 if TYPE_CHECKING:
-    from service.node.node import Node
+    from service.node.node_parts import NodeParts
     from service.node.process import OpenConsole
 
 LOOK_S = 0.05
@@ -28,7 +28,7 @@ def with_console(open_console: OpenConsole, *, node_id: int, port: int, log_leve
 
 @asynccontextmanager
 async def _opened(
-    open_console: OpenConsole, node_id: int, port: int, log_level: str, node: Node, clock: Clock
+    open_console: OpenConsole, node_id: int, port: int, log_level: str, node: NodeParts, clock: Clock
 ) -> AsyncIterator[str]:
     async with open_console(node, clock) as url:
         started: list[subprocess.Popen[bytes]] = []
@@ -44,7 +44,7 @@ async def _opened(
 
 
 async def _start(
-    node: Node, metrics: str, port: int, log_level: str, started: list[subprocess.Popen[bytes]]
+    node: NodeParts, metrics: str, port: int, log_level: str, started: list[subprocess.Popen[bytes]]
 ) -> None:
     """Wait until the node serves and its port is known; then start the console."""
     while not node.is_serving:

@@ -1,6 +1,6 @@
 """Ports through which the listener reads a node: counters and parts of the rooms below.
 
-`node/node.py` has a class of this shape, which the command line passes in.
+`node/node_parts.py` has a class of this shape, which the command line passes in.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """State machine of one connection: bytes in, whole requests out, one at a time and in order. [P]
 
-`RequestFramer.state` moves by the table `MOVES`; an illegal move raises. The shell (`server_connection`)
-passes received bytes to `receive` or writes them into `free_space`, gets requests from `next_request` while
-the state is READING, reports `answering` and `answered`, and calls `settle` at the end of each event, which
-keeps the rest of a request in memory of this connection. Any split of the bytes works.
+`RequestFramer.state` moves by the table `MOVES`; an illegal move raises. The shell (`server_connection` and
+`request_pipeline`) passes received bytes to `receive` or writes them into `free_space`, gets requests from
+`next_request` while the state is READING, reports `answering` and `answered`, and calls `settle` at the end
+of each event, which keeps the rest of a request in memory of this connection. Any split of the bytes works.
 
 Kafka mutes a channel until its request is answered (``SocketServer``). Here bytes of later requests are
 accepted up to `PIPELINE_BYTES`, which costs less than toggling the socket's read interest for every request.

@@ -73,6 +73,8 @@ class Server:
         self._on_gone = on_gone
         self._threads = threads
         self._shared: Shared | None = None
+        self._connections: dict[ServerConnection, None] = {}
+        """in order of arrival"""
         self._listening: list[asyncio.Server] = []
         self._kept: list[socket.socket] = []
         """listening sockets while accepting is paused"""
@@ -82,7 +84,7 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        return len(self._shared.peers) if self._shared else 0
+        return len(self._connections)
 
     @property
     def request_memory_bytes(self) -> int:
@@ -91,14 +93,14 @@ class Server:
 
     def client_of(self, task: asyncio.Future[Answer]) -> str | None:
         """Return the description of the request that `task` answers, or None."""
-        for peer in self._shared.peers if self._shared else ():
-            if peer.is_answered_by(task):
-                return peer.described()
+        for connection in self._connections:
+            if connection.requests.is_answered_by(task):
+                return connection.requests.described()
         return None
 
     def being_answered(self) -> Iterator[str]:
         """Yield the requests that handlers work on, or that wait for disk or bucket, without long polls."""
-        return (peer.described() for peer in (self._shared.peers if self._shared else ()) if peer.is_at_work)
+        return (one.requests.described() for one in self._connections if one.requests.is_at_work)
 
     async def bind(self) -> None:
         """Bind the address, so that `port` is known; `start` begins to accept.
@@ -122,7 +124,7 @@ class Server:
         )
         try:
             server = await loop.create_server(
-                self._peer, self.host, self.port, backlog=_ACCEPTED_AT_ONCE, start_serving=False
+                self._connection, self.host, self.port, backlog=_ACCEPTED_AT_ONCE, start_serving=False
             )
         except OSError as e:
             host = f"[{self.host}]" if ":" in self.host else self.host
@@ -130,9 +132,9 @@ class Server:
         self.port = server.sockets[0].getsockname()[1]
         self._listening.append(server)
 
-    def _peer(self) -> ServerConnection:
+    def _connection(self) -> ServerConnection:
         assert self._shared is not None
-        return ServerConnection(self._shared)
+        return ServerConnection(self._shared, self._connections)
 
     def set_handler(self, handler: Handler, describe: Describe) -> None:
         """Set the handler, before `start`."""
@@ -174,7 +176,9 @@ class Server:
         try:
             while self._kept and not self._shut and not shared.stopping:
                 sock = self._kept[-1]
-                server = await shared.loop.create_server(self._peer, sock=sock, backlog=_ACCEPTED_AT_ONCE)
+                server = await shared.loop.create_server(
+                    self._connection, sock=sock, backlog=_ACCEPTED_AT_ONCE
+                )
                 _extend_backlog(server)
                 self._kept.pop()
                 self._listening.append(server)
@@ -204,14 +208,14 @@ class Server:
         if self._sweeper is not None:
             self._sweeper.cancel()
         shared.monitor.close()
-        for peer in list(shared.peers):
-            peer.finish()
+        for connection in list(self._connections):
+            connection.requests.finish()
         deadline = loop.time() + grace_s
-        while shared.peers and loop.time() < deadline:
+        while self._connections and loop.time() < deadline:
             await asyncio.sleep(0.01)
-        for peer in list(shared.peers):
-            peer.abort()
-        while shared.peers:
+        for connection in list(self._connections):
+            connection.abort()
+        while self._connections:
             await asyncio.sleep(0)
         if shared.ahead is not None:
             shared.ahead.close()
@@ -222,9 +226,10 @@ class Server:
         assert shared is not None
         idle_s = self._limits.idle_ms / 1000
         horizon = shared.loop.time() - idle_s
-        for peer in shared.peers:
-            if peer.last_move < horizon and not peer.waiting:
-                shared.calls.add(peer.end_if_idle, horizon)
+        for connection in self._connections:
+            requests = connection.requests
+            if requests.last_move < horizon and not requests.is_waiting:
+                shared.calls.add(connection.end_if_idle, horizon)
         self._sweeper = shared.loop.call_later(min(max(idle_s / 8, 0.05), 30.0), self._sweep)
 
 

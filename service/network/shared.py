@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.turn_queues import CallQueue, turn_queues
@@ -19,9 +19,6 @@ from service.network.request import Describe, Gone, Handler, PeerLimits
 from service.network.sender import SendBudget
 from service.network.sendfile_prefetch import SendfilePrefetcher
 from service.network.slow_peer_monitor import SlowPeerMonitor
-
-if TYPE_CHECKING:
-    from service.network.server_connection import ServerConnection
 
 _LOG = logging.getLogger("service.network.peer")
 _SCRATCH_BYTES = 64 << 10
@@ -47,8 +44,6 @@ class Shared:
     describe: Describe
     on_gone: Gone | None = None
     ahead: SendfilePrefetcher | None = None
-    peers: dict[ServerConnection, None] = field(default_factory=dict)
-    """in order of arrival"""
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
     warnings: RateLimitedLog = field(init=False)
     errors: RateLimitedLog = field(init=False)

@@ -30,13 +30,14 @@ from service.node.event_loop import LoopWatch, new_loop
 from service.node.gc_policy import GcPolicy
 from service.node.memory_trim import MemoryTrimmer
 from service.node.node import Node
+from service.node.node_parts import NodeParts
 from service.node.quorum_control_plane import NodeEnds
 from service.node.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
-OpenConsole = Callable[[Node, Clock], AbstractAsyncContextManager[str]]
-"""Serves a node's console over HTTP while the context lasts; gives the URL."""
+OpenConsole = Callable[[NodeParts, Clock], AbstractAsyncContextManager[str]]
+"""Serves the console of a node's parts over HTTP while the context lasts; gives the URL."""
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 """Signals that stop a node"""
@@ -107,14 +108,16 @@ async def _run(config: BrokerConfig, turns: TurnTimes, open_console: OpenConsole
     _stop_at_signals(loop, supervisor)
     world = system_world()
     node = Node(config, supervisor, world, open_files=open_files, turns=turns)
-    watch = LoopWatch(turns, world.threads, threading.get_ident(), node.name_of)
+    watch = LoopWatch(turns, world.threads, threading.get_ident(), node.parts.name_of)
     slices = turn_queues(loop).slices
-    policy = GcPolicy(turns, time.monotonic, is_loading=node.is_loading, slices_taken=lambda: slices.taken)
+    policy = GcPolicy(
+        turns, time.monotonic, is_loading=node.parts.is_loading, slices_taken=lambda: slices.taken
+    )
     try:
         async with AsyncExitStack() as stack:
             url = ""
             if open_console is not None:
-                url = await stack.enter_async_context(open_console(node, world.clock))
+                url = await stack.enter_async_context(open_console(node.parts, world.clock))
             # Objects of the start live until the end, even ten thousand partitions: no collection needs to
             # traverse them, now or later.
             gc.disable()
@@ -131,7 +134,7 @@ async def _run(config: BrokerConfig, turns: TurnTimes, open_console: OpenConsole
                 supervisor.run("memory", trimmer.run())
             await asyncio.sleep(0)
             watch.start()
-            host, port = node.address
+            host, port = node.parts.address
             print(
                 f"ready: node {config.node_id} on {host}:{port}",
                 *([f"http: {url}"] if url else ()),
@@ -139,7 +142,7 @@ async def _run(config: BrokerConfig, turns: TurnTimes, open_console: OpenConsole
                 flush=True,
             )
             await supervisor.stopped()
-            node.is_serving = False
+            node.parts.is_serving = False
             log.info("node %d stops", config.node_id)
     except NodeEnds:
         log.info("node %d stops before it served", config.node_id)

@@ -28,7 +28,7 @@ async def retention_loop(broker: Broker) -> None:
                 # partition.
                 while (
                     broker.replicas.get(tip.topic_id, tip.partition) is partition
-                    and partition.apply_retention(
+                    and partition.archive.apply_retention(
                         broker.clock.now_ms(), may_let_go=broker.replicas.may_let_go()
                     )
                     >= MOST_AT_ONCE

@@ -4,8 +4,8 @@ While this node leads and there are other replicas, `leading` decides what is co
 followers commits what it appends: its high watermark is the log's end. A follower has the high watermark that
 its leader sent. It is kept as a value of its own, as every reader needs it. Owned by the event loop.
 
-There are two keys of the purgatory: the partition, for what consumers may see; `growth`, for what replicas
-may.
+`archive` has what follows from the bucket: held appends, retention. There are two keys of the purgatory: the
+partition, for what consumers may see; `growth`, for what replicas may.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from service.base.purgatory import Purgatory
 from service.base.types import NO_LEADER_EPOCH, Buffer, TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
-from service.hot.retention import limits_of
 from service.hot.state import AppendInfo
+from service.partition.archive import PartitionArchive
 from service.partition.refused_sequences import RefusedSequences
 from service.partition.unified_log import LogRead, UnifiedLog
 from service.records.batch import read_header
 from service.records.validation import AppendOrigin, ValidatedBatch, rules_of
-from service.remote.catalog import CatalogEntry
 from service.replication.acks import Waiter
 from service.replication.leader import MOVED, PROPOSES, FollowerProgress, LeaderState, ReplicaSession
 from service.replication.replica_fetch import ReplicaFetch
@@ -66,6 +65,7 @@ class Partition:
         self.tip = tip
         self._purgatory = purgatory
         self.unified = UnifiedLog(local, reader)
+        self.archive = PartitionArchive(self)
         self.leading: LeaderState | None = None
         """state of the followers; None while this node does not lead, or has the only replica"""
         self.growth = object()
@@ -80,22 +80,19 @@ class Partition:
         """used with `isr_size` while `leading` is None"""
         self.on_proposal: Callable[[TopicIdPartition], None] | None = None
         """called when `leading` has a new proposal"""
-        self.lows: object | None = None
-        """key of the purgatory for rises of `low_watermark`, once a request has waited for one"""
+        self.lows = object()
+        """key of the purgatory for rises of `low_watermark`"""
         self.marks: dict[Partition, None] | None = None
         """set of partitions whose high watermark has moved"""
         self._refused_sequences = RefusedSequences(local)
         self._uncommitted: list[tuple[int, int]] = []
         """uncommitted appends: base offset and bytes; the last may cover several"""
         self._clock = local.state.world.clock
-        self._is_shared = high_watermark is not None
+        self.is_shared = high_watermark is not None
         """other replicas exist, so what is known to be committed may be read from any of them"""
         self.high_watermark = local.log_end_offset
         if high_watermark is not None:
             self.high_watermark = self._within(high_watermark)
-        self.published_offset = 0
-        """End of what HEAD in the bucket names: local bytes below it may be deleted."""
-        self._held: str | None = None
         self._mark_listener: Callable[[int], None] | None = None
         self._max_inflated_bytes = max_inflated_bytes
         self.rules = rules_of(local.config, max_inflated_bytes, str(tip))
@@ -116,7 +113,7 @@ class Partition:
         except StorageError as e:
             _log.warning("noting leader epoch %d of %s failed, retrying later: %s", leader_epoch, self.tip, e)
         self._leader_epoch = leader_epoch
-        self._changed()
+        self.changed()
 
     def lead(self, leader_epoch: int, leading: LeaderState | None) -> None:
         """Lead in this epoch; `leading` if there are other replicas.
@@ -128,7 +125,7 @@ class Partition:
             self._purgatory.happened(self.growth)
             self._refused_sequences.forget()
         before, self.leading = self.leading, leading
-        self._is_shared = leading is not None
+        self.is_shared = leading is not None
         self.is_leader = True
         self.leader_epoch = leader_epoch
         if leading is None:
@@ -139,10 +136,10 @@ class Partition:
             if leading.high_watermark < leading.end_offset:
                 self._uncommitted.append((leading.high_watermark, _SOME_BYTES))
             self.happened(leading.reevaluate(self._clock.monotonic_ms()))
-        self._notify_low_watermark()
+        self._purgatory.happened(self.lows)
         if before is not None and before is not leading:
             alone = leading is None
-            self._dismiss(before, ErrorCode.none if alone else ErrorCode.not_leader_or_follower)
+            _dismiss(before, ErrorCode.none if alone else ErrorCode.not_leader_or_follower)
 
     def follow(self, leader_epoch: int) -> None:
         """Follow from this epoch on, with or without a known leader; waiting requests are answered."""
@@ -157,18 +154,10 @@ class Partition:
         self._mark_listener = None  # the next leader may commit other records at the same offsets
         self._uncommitted.clear()
         if leading is not None:
-            self._dismiss(leading, error)
+            _dismiss(leading, error)
         self._purgatory.happened(self)
         self._purgatory.happened(self.growth)
-        self._notify_low_watermark()
-
-    def _notify_low_watermark(self) -> None:
-        if self.lows is not None:
-            self._purgatory.happened(self.lows)
-
-    def _dismiss(self, leading: LeaderState, error: ErrorCode) -> None:
-        for waiter in leading.deposed():
-            _answer(waiter, error)
+        self._purgatory.happened(self.lows)
 
     def happened(self, what: int) -> None:
         """Apply the flags that a method of `leading` returned; each caller of one passes them here."""
@@ -188,18 +177,12 @@ class Partition:
         again."""
         if self.leading is not None:
             self.happened(self.leading.reevaluate(self._clock.monotonic_ms()))
-            self._notify_low_watermark()
+            self._purgatory.happened(self.lows)
 
     @property
     def low_watermark(self) -> int:
         """Least start offset of the live replicas."""
         return self.start_offset if self.leading is None else self.leading.low_watermark()
-
-    def watch_lows(self) -> object:
-        """Return the key of the purgatory for rises of `low_watermark`."""
-        if self.lows is None:
-            self.lows = object()
-        return self.lows
 
     def _set_high_watermark(self, high_watermark: int) -> None:
         """Set the high watermark: consumers see records below it, and followers get it with their next
@@ -224,7 +207,7 @@ class Partition:
     def set_follower_high_watermark(self, high_watermark: int) -> None:
         """Set a follower's high watermark to its leader's, at most to the log's end."""
         if not self.is_leader:
-            self._is_shared = True
+            self.is_shared = True
             self._set_high_watermark(self._within(high_watermark))
 
     def _within(self, offset: int) -> int:
@@ -268,43 +251,8 @@ class Partition:
         if self.leading is not None:
             self.happened(self.leading.configure(config.min_insync_replicas, self._clock.monotonic_ms()))
         self.rules = rules_of(config, self._max_inflated_bytes, str(self.tip))
-        if config.gives_up_archive:
-            self._give_up_archive()
-        if not config.remote_storage_enable and self.unified.remote is None:
-            self._held = None  # nothing was copied, and HEAD is not compared any more
-        self._changed()
-
-    def _give_up_archive(self) -> None:
-        """Start the log at its local start, as tiering was switched off, and keep local bytes that the bucket
-        has (Kafka `TopicConfigHandler.maybeUpdateRemoteLogComponents`)."""
-        self.published_offset = 0
-        try:
-            self.log.deletion.move_log_start(self.log.local_log_start_offset)
-        except StorageError as e:
-            _log.warning("moving the start of %s out of its abandoned archive failed: %s", self.tip, e)
-
-    def hold_appends(self, reason: str) -> None:
-        """Reject appends until `head_judged` allows them: the bucket may have their offsets already."""
-        self._held = reason
-
-    def head_judged(self, problem: str | None) -> None:
-        """Apply the comparison of HEAD with our metadata: None if they agree, otherwise the difference.
-
-        If they differ, no local bytes are deleted because the bucket has them, and held appends stay held.
-        """
-        if problem is None:
-            self._held = None
-            return
-        self.published_offset = 0
-        if self._held is not None:
-            self._held = problem
-
-    def remote_committed(self, entry: CatalogEntry) -> None:
-        """Apply a committed `entry` that HEAD names; offload calls this after each commit and after a
-        restart."""
-        self.unified.remote_committed(entry)
-        self.published_offset = 0 if self.config.gives_up_archive else entry.end_offset
-        self._changed()
+        self.archive.configure(config)
+        self.changed()
 
     def delete_records(self, offset: int) -> int:
         """Move the log's start to `offset` (`HIGH_WATERMARK`: to that) unless it is higher; returns the
@@ -329,66 +277,11 @@ class Partition:
                 ErrorCode.offset_out_of_range,
                 f"{wanted} is not an offset up to {self.high_watermark}, the high watermark of {self.tip}",
             )
-        self._check_held("does not delete records")
+        self.archive.check_held("does not delete records")
         if wanted > self.start_offset:
             self.log.deletion.move_log_start(wanted)
-            self._changed()
+            self.changed()
         return self.start_offset
-
-    def apply_retention(self, now_ms: int, *, may_let_go: bool = True) -> int:
-        """Delete local segments that retention permits; returns how many. A segment goes only once the bucket
-        has it, unless the bucket does not take it and it is beyond the retention of both tiers. Without
-        `may_let_go` the bucket counts as empty.
-
-        A follower deletes only segments below the log's start, which its leader sets, or in the bucket.
-        """
-        remote = self.unified.remote
-        is_archive_empty = remote is None or not remote.segments
-        if not self.is_leader and self.replica_count > 1 and (is_archive_empty or not may_let_go):
-            return self.log.deletion.delete_below_start()
-        gone = self.log.deletion.apply_retention(
-            now_ms,
-            self._is_safe_below if may_let_go else 0,
-            self.high_watermark,
-            is_tiered=not is_archive_empty and not self.config.gives_up_archive,
-            is_archive_empty=is_archive_empty,
-        )
-        if gone:
-            self._changed()
-        return gone
-
-    @property
-    def _is_safe_below(self) -> int:
-        """Offset below which local bytes may be deleted, as the bucket has them. The leader ensures that HEAD
-        names them; for a follower the committed entry suffices."""
-        if self.is_leader or not self._is_shared or self.config.gives_up_archive:
-            return self.published_offset
-        remote = self.unified.remote
-        return 0 if remote is None or remote.is_given_up else remote.end_offset
-
-    @property
-    def is_copied(self) -> bool:
-        """Sealed segments are copied to the bucket, and deleted here once they are there."""
-        return limits_of(self.config).remote
-
-    def let_go_early(self) -> int:
-        """Delete the oldest local segment if the bucket has it: committed, and named by HEAD. Returns its
-        bytes, 0 if there is none. Ignores local retention; files are deleted at once."""
-        segments = self.log.state.segments
-        if len(segments) < 2 or not self.is_copied:
-            return 0
-        end_offset, size = segments.bases[1], segments.all[0].size
-        if end_offset > min(self._is_safe_below, self.high_watermark):
-            return 0
-        if not self.log.deletion.delete_segments(end_offset - 1, "the disk fills up", at_once=True):
-            return 0
-        self._changed()
-        return size
-
-    def seal_early(self, least_bytes: int) -> bool:
-        """Seal the active segment if it has so many bytes, so that it may be copied; whether it was."""
-        size = self.log.state.segments.active.size
-        return self.is_copied and size >= least_bytes and self.log.appender.roll()
 
     @property
     def end_offset(self) -> int:
@@ -405,7 +298,7 @@ class Partition:
         self.log.check()
         epoch = self._leader_epoch
         if current_leader_epoch in (NO_LEADER_EPOCH, epoch):
-            if not self.is_leader and (needs_leader or not self._is_shared):
+            if not self.is_leader and (needs_leader or not self.is_shared):
                 self.check_leads()
             return
         behind = current_leader_epoch < epoch
@@ -446,28 +339,27 @@ class Partition:
         Raises, with nothing written, `RequestError` KAFKA_STORAGE_ERROR while appends are held, and the
         errors of the log's own checks (sequence numbers).
         """
-        if self._held is not None:
-            self._check_held("does not take records")
+        if self.archive.held is not None:
+            self.archive.check_held("does not take records")
         info = self.unified.append(batch, self._leader_epoch, now_ms)
-        if not info.duplicate:
-            if self.leading is not None:
-                self._appended(self.leading, info.first_offset, len(batch.data))
-                return info
+        if info.duplicate:
+            return info
+        leading, size = self.leading, len(batch.data)
+        if leading is None:
             self.high_watermark = self.unified.end_offset
-            self._purgatory.happened(self, len(batch.data))
+            self._purgatory.happened(self, size)
             if self._mark_listener is not None:
                 self._mark_listener(self.high_watermark)
-        return info
-
-    def _appended(self, leading: LeaderState, base_offset: int, size: int) -> None:
+            return info
         uncommitted = self._uncommitted
         if len(uncommitted) < _MOST_UNCOMMITTED:
-            uncommitted.append((base_offset, size))
+            uncommitted.append((info.first_offset, size))
         else:
             uncommitted[-1] = uncommitted[-1][0], uncommitted[-1][1] + size
         what = leading.appended(self._clock.monotonic_ms())
         self._purgatory.happened(self.growth, size)
         self.happened(what)
+        return info
 
     def append_records(self, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
         """Append a batch that this node built itself, as a coordinator does; returns its base offset.
@@ -505,10 +397,6 @@ class Partition:
         `UnifiedLog.read`."""
         return self.unified.read(offset, max_bytes, self.unified.end_offset, min_one=True)
 
-    def _check_held(self, what: str) -> None:
-        if self._held is not None:
-            raise RequestError(ErrorCode.kafka_storage_error, f"{self.tip} {what}: {self._held}")
-
     def read(self, offset: int, max_bytes: int, *, min_one: bool, cold_bytes: int = sys.maxsize) -> LogRead:
         """Read records that a consumer may see, from `offset` on; see `UnifiedLog.read`."""
         return self.unified.read(
@@ -541,7 +429,7 @@ class Partition:
         if is_first and leading.counts(asked, session, is_named=is_named):
             verdict, what = leading.fetched(asked, session, self._clock.monotonic_ms())
             self.happened(what)
-            self._notify_low_watermark()
+            self._purgatory.happened(self.lows)
         else:
             verdict = leading.judge(asked)
         is_granted = verdict.error is ErrorCode.none and verdict.diverging is None
@@ -550,11 +438,6 @@ class Partition:
         if verdict.error is not ErrorCode.none:
             raise RequestError(verdict.error, verdict.why)
         return verdict.diverging
-
-    def forgotten_by(self, broker_id: int, session: ReplicaSession) -> None:
-        """Note that a replica's session has ended, or no longer names this partition."""
-        if self.leading is not None:
-            self.leading.detach(broker_id, session)
 
     def is_left_to(self, broker_id: int, session: ReplicaSession) -> bool:
         """Return whether `session` takes over the replica; see `fetch_sessions.WatchedPartition`."""
@@ -580,11 +463,17 @@ class Partition:
             ErrorCode.kafka_storage_error if self.is_offline else ErrorCode.not_leader_or_follower
         )
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
         """Notify fetches that responses may differ, without more bytes."""
         self._purgatory.happened(self, 0)
         if self.leading is not None:
             self._purgatory.happened(self.growth, 0)
+
+
+def _dismiss(leading: LeaderState, error: ErrorCode) -> None:
+    """Answer the requests that wait for a leader that was deposed."""
+    for waiter in leading.deposed():
+        _answer(waiter, error)
 
 
 def _answer(waiter: Waiter, error: ErrorCode) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -24,7 +23,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import Clock
-from service.base.errors import CorruptionError, RequestError, StorageError
+from service.base.errors import RequestError, StorageError
 from service.base.printable import printable
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.slices import Slice
@@ -33,20 +32,17 @@ from service.config.settings import BrokerConfig
 from service.controller_client.broker_lifecycle import FullDirectories
 from service.hot.manager import LogManager
 from service.hot.state import LogOffline
-from service.hot.watermarks import DiskState, DiskWatermarks, Step, assess, describe, min_sealed_bytes
+from service.hot.watermarks import DiskState, DiskWatermarks, Step, assess, describe
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
 from service.replicas.partition_registry import Replicas
+from service.replicas.space_reclaimer import SpaceReclaimer
 from service.wire.produce import ProducePartitionResult, TopicKey
 
 _log = logging.getLogger(__name__)
 
 NEVER_BYTES: Final = sys.maxsize
 _LEAST_PAUSE_S: Final = 0.05
-_DUE_MS: Final = 1_000
-"""Least interval between scans of all partitions, however often the disk is checked."""
-_SETTLING_MS: Final = 3_000
-"""Time after which deleted files are gone, so that the next check sees their space."""
 _LOOKED_AT: Final = 100
 """Partitions of a request whose directory is determined; with more, all directories count."""
 _REFUSED_MS: Final = 10_000
@@ -61,19 +57,14 @@ _DISK_REFUSES: Final = "refused by its disk, which has no room, whatever its fil
 class _Directory:
     """One log directory. ``standing``: None before the first check, and while it is offline."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, reclaimer: SpaceReclaimer) -> None:
         self.path = path
+        self.reclaimer = reclaimer
         self.standing: DiskState | None = None
         self.step = Step.FREE
         self.wake = asyncio.Event()
         self.alarm_at = NEVER_BYTES
         self.most_at = NEVER_BYTES
-        self.tiered: list[Partition] = []
-        """its partitions that are copied to the bucket, while it fills up"""
-        self.is_due_ms = 0
-        """when those are to be determined again, and room to be made"""
-        self.settles_ms = 0
-        self.next_partition = 0
         self.refused_ms = 0
         """until when the disk's own ENOSPC counts"""
         self.full_since_ms: int | None = None
@@ -111,7 +102,6 @@ class DiskWatch:
         self._logs = logs
         self._serving = serving
         self._metrics = logs.metrics
-        self._directories = {path: _Directory(path) for path in logs.directories}
         self._is_hurried = False
         self._hurry_changed: Callable[[], None] = lambda: None
         self._give_back: Callable[[Path], Awaitable[int]] | None = None
@@ -121,7 +111,11 @@ class DiskWatch:
         self._followed_bytes = 0
         """bytes that followers here have appended"""
         self._changes = RateLimitedLog(_log, now=self._now_s)
-        self._troubles = RateLimitedLog(_log, now=self._now_s)
+        troubles = RateLimitedLog(_log, now=self._now_s)
+        self._directories = {
+            path: _Directory(path, SpaceReclaimer(path, replicas, logs.metrics, clock, troubles))
+            for path in logs.directories
+        }
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ms() / 1000
@@ -322,13 +316,12 @@ class DiskWatch:
         if standing.step is not Step.FREE and self._give_back and await self._give_back(home.path):
             home.wake.set()  # check again before records are rejected
             return
-        is_due = self._clock.monotonic_ms() >= home.is_due_ms
+        reclaimer, is_due = home.reclaimer, False
         if standing.step is Step.FREE or not config.remote_storage_enabled:
-            home.tiered, home.is_due_ms = [], 0
-        elif is_due:
-            home.is_due_ms = self._clock.monotonic_ms() + _DUE_MS
-            home.tiered = await self._tiered(home)
-        if standing.step is not Step.FREE and not home.tiered:
+            reclaimer.reset()
+        else:
+            is_due = await reclaimer.scan()
+        if standing.step is not Step.FREE and not reclaimer.copied:
             standing = find(is_tiered=False)
         home.alarm_at = appended + standing.alarm_bytes
         home.most_at = appended + standing.most_bytes
@@ -338,9 +331,9 @@ class DiskWatch:
             moves = self._reporter is None or self._reporter.moves_leaders
             standing = standing._replace(led=await self._count_led(home), moves_leaders=moves)
         self._set_standing(home, standing)
-        if home.tiered and is_due and standing.step >= Step.SHRINK:
-            await self._seal(home.tiered, standing.step)
-            await self._free(home, home.tiered, standing.to_free)
+        if reclaimer.copied and is_due and standing.step >= Step.SHRINK:
+            await reclaimer.seal(standing.step)
+            await reclaimer.free(standing.to_free)
 
     def _set_standing(self, home: _Directory, standing: DiskState) -> None:
         before, step, known = home.step, standing.step, home.standing
@@ -383,61 +376,6 @@ class DiskWatch:
                 await piece.next_turn()
             count += partition.is_leader and partition.leading is not None and self._home(partition) is home
         return count
-
-    # Making room
-
-    async def _tiered(self, home: _Directory) -> list[Partition]:
-        """Return the partitions in a directory that are copied to the bucket."""
-        piece, found = Slice(), []
-        for partition in self._replicas:
-            if piece.is_over():
-                await piece.next_turn()
-            if partition.is_copied and self._home(partition) is home:
-                found.append(partition)
-        return found
-
-    async def _seal(self, tiered: Sequence[Partition], step: Step) -> None:
-        piece = Slice()
-        for partition in tiered:
-            if piece.is_over():
-                await piece.next_turn()
-            least_bytes = min_sealed_bytes(step, partition.config.segment_bytes)
-            if self._try(partition, partial(Partition.seal_early, least_bytes=least_bytes)):
-                self._metrics.disk_sealed_segments += 1
-                if piece.is_over():
-                    await piece.next_turn()
-
-    async def _free(self, home: _Directory, tiered: Sequence[Partition], to_free: int) -> None:
-        """Delete one local segment of each partition, as long as there are any that the bucket has, until
-        there is room; not again before the files are gone and the disk reports their space."""
-        now_ms = self._clock.monotonic_ms()
-        if now_ms < home.settles_ms or not self._replicas.may_let_go():
-            return
-        piece, freed = Slice(), 0
-        at = home.next_partition % len(tiered)
-        waiting = deque([*tiered[at:], *tiered[:at]])
-        while waiting and freed < to_free:
-            if piece.is_over():
-                await piece.next_turn()
-            partition = waiting.popleft()
-            if size := self._try(partition, Partition.let_go_early):
-                freed += size
-                self._metrics.disk_freed_segments += 1
-                self._metrics.disk_freed_bytes += size
-                waiting.append(partition)
-            home.next_partition += 1
-        if freed:
-            home.settles_ms = now_ms + _SETTLING_MS
-
-    def _try(self, partition: Partition, work: Callable[[Partition], int]) -> int:
-        """Call `work` on a partition that is still here; returns 0 if the disk fails."""
-        if self._replicas.get(partition.tip.topic_id, partition.tip.partition) is not partition:
-            return 0
-        try:
-            return work(partition)
-        except (StorageError, CorruptionError) as e:
-            self._troubles.warning("freeing disk space of %s failed: %s", partition.tip, e)
-            return 0
 
 
 def _logged_state(standing: DiskState) -> tuple[Step, bool, bool, bool]:

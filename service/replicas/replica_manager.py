@@ -266,7 +266,7 @@ class ReplicaManager:
             self._out_of_sync.discard(tip)
             self._caught_up_in.pop(tip, None)
             # Its leader added it to the ISR, so its log matches: it may take records if it is elected.
-            partition.head_judged(None)
+            partition.archive.head_judged(None)
         # A failed log must not fetch: its leader would count it as caught up.
         if replica.leader < 0 or self._is_closed or partition.log.failure is not None:
             self._unfollow(tip)

@@ -93,7 +93,7 @@ class PartitionHead:
         if self.stopped is not None:
             log.warning("%s: HEAD and metadata agree again", self._partition.tip)
             self.stopped = None
-        self._partition.head_judged(None)
+        self._partition.archive.head_judged(None)
         if verdict is HeadVerdict.EQUAL and entry is not None:
             self._report_published(entry)
         elif entry is not None and entry == self.published:
@@ -128,7 +128,7 @@ class PartitionHead:
         try:
             return await context.pool.run(next_version.load, context.chains, self._partition.tip, entry)
         except CorruptionError as e:
-            self._partition.head_judged(str(e))
+            self._partition.archive.head_judged(str(e))
             raise
 
     def _stop(self, verdict: HeadVerdict, entry: CatalogEntry | None, seen: SeenHead) -> None:
@@ -137,11 +137,11 @@ class PartitionHead:
         if why != self.stopped:
             log.error("%s", why)
         self.stopped = why
-        self._partition.head_judged(why)
+        self._partition.archive.head_judged(why)
 
     def _report_published(self, entry: CatalogEntry) -> None:
         if self._known is not None and entry.version < self._known.version:
             return
         self.published = entry
-        self._partition.remote_committed(entry)
+        self._partition.archive.remote_committed(entry)
         self._context.probe(CommitStep.PUBLISHED, self._partition.tip)

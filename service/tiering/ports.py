@@ -86,8 +86,25 @@ class TieredLog(Protocol):
     def sealed(self) -> SealedSegmentSource: ...
 
 
+class ArchiveState(Protocol):
+    """State of a partition's archive on the node that leads it."""
+
+    def head_judged(self, problem: str | None) -> None:
+        """Report the comparison of HEAD with our metadata: None where they agree and appends are safe.
+
+        Otherwise `problem` says how they differ: local bytes that were deletable because the bucket has them
+        are not any more, and a partition that did not take appends yet still takes none.
+        """
+
+    def remote_committed(self, entry: CatalogEntry) -> None:
+        """Adopt a committed and published entry: its manifest is now the remote part of the log."""
+
+
 class TieredPartition(Protocol):
     """One partition that this node leads."""
+
+    @property
+    def archive(self) -> ArchiveState: ...
 
     @property
     def tip(self) -> TopicIdPartition: ...
@@ -101,15 +118,6 @@ class TieredPartition(Protocol):
     def last_stable_offset(self) -> int: ...
     @property
     def config(self) -> LogConfig: ...
-    def head_judged(self, problem: str | None) -> None:
-        """Report the comparison of HEAD with our metadata: None where they agree and appends are safe.
-
-        Otherwise `problem` says how they differ: local bytes that were deletable because the bucket has them
-        are not any more, and a partition that did not take appends yet still takes none.
-        """
-
-    def remote_committed(self, entry: CatalogEntry) -> None:
-        """Adopt a committed and published entry: its manifest is now the remote part of the log."""
 
 
 class PrefixOwner(Protocol):

@@ -129,8 +129,8 @@ def _is_known(world: ClusterWorld, machine: Machine, calm: bool, offset: int, wh
         return
     assert machine.run is not None
     assert machine.run.node is not None
-    assert machine.run.node.metadata is not None
-    known = machine.run.node.metadata.image.offset
+    assert machine.run.node.parts.metadata is not None
+    known = machine.run.node.parts.metadata.image.offset
     if known < offset:
         raise Violation(
             f"A3: {machine.run.name} says that {what}, at {offset}, and knows what is up to {known}"

@@ -213,8 +213,8 @@ def _differs(world: ClusterWorld) -> str:
         run = machine.run
         assert run is not None
         assert run.node is not None
-        assert run.node.metadata is not None
-        own = run.node.metadata.image
+        assert run.node.parts.metadata is not None
+        own = run.node.parts.metadata.image
         if own.offset < world.oracle.end - 2:
             return f"{run.name} is at {own.offset}, committed is {world.oracle.end}"
         if own.offset == image.offset and _said(own) != _said(image):

@@ -79,7 +79,7 @@ class _Seen:
     def life(self) -> Lifecycle | None:
         """Lifecycle of its broker; None before the registration has begun."""
         if self._life is None:
-            membership: Membership | None = getattr(self.node.plane, "_membership", None)
+            membership: Membership | None = getattr(self.node.parts.plane, "_membership", None)
             self._life = None if membership is None else membership._machine
         return self._life
 
@@ -146,7 +146,7 @@ class Oracle:
 
     def _meet(self, run: Run) -> _Seen | None:
         """Begin to follow a process that has opened its metadata."""
-        publisher = None if run.node is None else run.node.metadata
+        publisher = None if run.node is None else run.node.parts.metadata
         publication = None if publisher is None else publisher._publication
         if run.node is None or publisher is None or publication is None:
             return None

@@ -16,9 +16,13 @@ _LOSSES: Final = (Loss.ALL, Loss.LATEST, Loss.ANY, Loss.HOLES, Loss.NONE)
 def somebody(world: ClusterWorld, random: Random) -> Machine:
     """Return a random machine, often that of the active controller."""
     leaders = [
-        one for one in world.alive
-        if one.run and one.run.node and one.run.node.metadata and one.run.node.metadata.quorum.is_leader
-    ]  # fmt: skip
+        one
+        for one in world.alive
+        if one.run
+        and one.run.node
+        and one.run.node.parts.metadata
+        and one.run.node.parts.metadata.quorum.is_leader
+    ]
     return random.choice(leaders) if leaders and random.random() < 0.4 else random.choice(world.machines)
 
 

@@ -158,9 +158,9 @@ class Replicas:
         if process is None:
             return
         run = self._machines[_number(process.name) - 1].run
-        if run is None or run.node is None or run.node.metadata is None:
+        if run is None or run.node is None or run.node.parts.metadata is None:
             return
-        known = run.node.metadata.image.brokers.get(asked.replica_id)
+        known = run.node.parts.metadata.image.brokers.get(asked.replica_id)
         if known is not None and asked.broker_epoch < known.epoch:
             self._strangers.append(
                 f"P11: {run.name} counts {asked.replica_id} by a fetch of broker epoch {asked.broker_epoch}, "

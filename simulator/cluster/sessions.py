@@ -68,7 +68,7 @@ class Sessions:
             return ""
         if run is None or run.ended or run.node is None:
             return ""
-        membership: Membership | None = getattr(run.node.plane, "_membership", None)
+        membership: Membership | None = getattr(run.node.parts.plane, "_membership", None)
         life = None if membership is None else membership._machine
         if life is None or life.epoch != epoch or life.state in _LEAVES:
             return ""

@@ -8,7 +8,7 @@ from typing import Any, Final
 from service.base.errors import ConfigError
 from service.metadata.controller import catalog_control, cluster_control
 from service.node.cold_tier import ColdTier
-from service.partition.partition import Partition
+from service.partition.archive import PartitionArchive
 from service.replicas.tier_state_builder import TierStateBuilder
 from service.serving.handlers import delete_records
 from service.tiering import copier, fence, partition_copier
@@ -67,9 +67,9 @@ def epoch_of_the_copier() -> None:
 def followers_let_go_before_the_commit() -> None:
     """Delete a follower's local segments although the bucket may not have them."""
     _swap(
-        Partition,
-        "_is_safe_below",
-        lambda _: property(lambda self: self.published_offset if self.is_leader else _ALL),
+        PartitionArchive,
+        "_safe_below",
+        lambda _: property(lambda self: self.published_offset if self._partition.is_leader else _ALL),
     )
 
 

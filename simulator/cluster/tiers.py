@@ -196,7 +196,7 @@ class Tiers:
         """Name a partition of `leaders` that is not archived completely, or whose HEAD lags (T7, T11); else
         return ""."""
         for key, partition in leaders:
-            if not partition.is_copied:
+            if not partition.archive.is_copied:
                 continue
             entry = self.entries.get(key)
             end = 0 if entry is None else entry.end_offset

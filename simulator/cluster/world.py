@@ -213,9 +213,9 @@ class ClusterWorld:
     def image(self) -> MetadataImage:
         """Return the newest image of any process."""
         images = [
-            one.run.node.metadata.image
+            one.run.node.parts.metadata.image
             for one in self.machines
-            if one.run and not one.run.ended and one.run.node and one.run.node.metadata
+            if one.run and not one.run.ended and one.run.node and one.run.node.parts.metadata
         ]
         return max(images, key=lambda image: image.offset, default=MetadataImage())
 

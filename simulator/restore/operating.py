@@ -270,9 +270,9 @@ async def grow(world: SeveralWorld, joining: Sequence[str] = ("n2", "n3")) -> No
 
 def _voters(machine: Machine) -> set[int]:
     run = machine.run
-    if run is None or run.node is None or run.node.metadata is None:
+    if run is None or run.node is None or run.node.parts.metadata is None:
         return set()
-    return {int(one.node_id) for one in run.node.metadata.quorum.machine.voters}
+    return {int(one.node_id) for one in run.node.parts.metadata.quorum.machine.voters}
 
 
 def _not_on(world: SeveralWorld, ids: Sequence[int]) -> str | None:

@@ -67,7 +67,7 @@ class NodeThread:
         try:
             async with AsyncExitStack() as stack:
                 await node.start(stack)
-                self.host, self.port = node.address
+                self.host, self.port = node.parts.address
                 self._ready.set()
                 await self._supervisor.stopped()
         except Exception as e:

@@ -26,8 +26,8 @@ from tests.node.test_fetch import list_offset
 from tests.node.test_work_budget import GatedThreads
 from tests.support.fault_disk import FaultDisk
 from tests.support.processes import copy_as_crashed, wait_until
-from tests.unit.replicas.test_held_appends import fill as fill_log
-from tests.unit.replicas.test_held_appends import local, partition
+from tests.unit.partition.test_archive import local, partition
+from tests.unit.replicas.test_archive_fit import fill as fill_log
 
 __all__ = ["local"]
 
@@ -146,7 +146,7 @@ def test_records_that_are_compacted_alone_are_not_deleted(
 def test_while_appends_are_held_nothing_is_deleted(local: LocalLog) -> None:
     fill_log(local, 3, 0)
     held = partition(local)
-    held.hold_appends("HEAD is not compared yet")
+    held.archive.hold_appends("HEAD is not compared yet")
     with pytest.raises(RequestError, match="HEAD is not compared yet") as found:
         held.delete_records(1)
     assert found.value.code is ErrorCode.kafka_storage_error

@@ -48,7 +48,7 @@ class Ladder:
 
     @property
     def broker(self) -> Any:
-        return self.node.node._broker
+        return self.node.node.parts.broker
 
     def create(self, name: str, **configs: Any) -> Any:
         created = self.talk.create(name, **configs)
@@ -98,7 +98,7 @@ class Ladder:
         return self.broker.replicas.get(topic_id, 0)
 
     def disks(self) -> Check:
-        (found,) = [one for one in self.node.node.health() if one.what == "disks"]
+        (found,) = [one for one in self.node.node.parts.health() if one.what == "disks"]
         return found
 
 
@@ -189,9 +189,10 @@ def test_local_copies_shrink_to_what_is_committed_and_no_further(climb: Callable
     assert ladder.produce(events)[1] == 0, "producers notice nothing"
     back(ladder)
     # Room comes with what goes: by far not enough, so all goes that may.
-    wait_until("local copies to go", lambda: partition.published_offset > 5)
+    wait_until("local copies to go", lambda: partition.archive.published_offset > 5)
     wait_until(
-        "local copies to go", lambda: partition.log.local_log_start_offset == partition.published_offset
+        "local copies to go",
+        lambda: partition.log.local_log_start_offset == partition.archive.published_offset,
     )
     assert partition.log.log_start_offset == 0
     wait_until("files to go at once", lambda: len(list(ladder.node.data.glob("events-0/*.log"))) <= 2)
@@ -208,7 +209,7 @@ def test_no_more_goes_than_is_needed(climb: Callable[..., Ladder]) -> None:
     events = ladder.create("events", **TIERED)
     partition = ladder.partition(events)
     ladder.fill(events, 6)
-    wait_until("copies", lambda: partition.published_offset >= 6)
+    wait_until("copies", lambda: partition.archive.published_offset >= 6)
     # 15 percent and one of margin: 100 kB are missing.
     total = 1 << 38
     ladder.disk.leave_bytes(total * 16 // 100 - 100_000)
@@ -231,7 +232,7 @@ def test_a_topic_that_is_not_copied_any_more_loses_nothing(climb: Callable[..., 
     for topic_id in topics.values():
         ladder.fill(topic_id, 3)
     frozen = ladder.partition(topics["frozen"])
-    wait_until("copies", lambda: frozen.published_offset >= 3)
+    wait_until("copies", lambda: frozen.archive.published_offset >= 3)
     assert alter(ladder.talk, 2, "frozen", remote_log_copy_disable="true").error_code == 0
     ladder.leave(1, Step.REFUSE)
     copying = ladder.partition(topics["copying"])

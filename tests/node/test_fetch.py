@@ -116,10 +116,10 @@ def test_what_the_page_cache_has_given_up_is_read_by_threads(
             pytest.skip("this file system keeps its pages, or cannot tell")
     answer = talk.fetch(topic_id, 0, partition_max_bytes=4 << 20, max_bytes=4 << 20)
     assert values(answer.records) == produced
-    serving = node.node.serving
+    serving = node.node.parts.serving
     assert serving is not None
     # Which pages the system gave up is its own: those that tell where the offset is, or those behind.
-    assert serving.seek_wait.snapshot().observed + node.node.network.device_reads > 0
+    assert serving.seek_wait.snapshot().observed + node.node.parts.network.device_reads > 0
     client.close()
 
 
@@ -536,8 +536,8 @@ def test_cold_bytes_that_a_fetch_did_not_take_are_nobodys_at_once(
             )  # fmt: skip
             found = [values(one.records) for one in answer.responses[0].partitions]
             assert sum(map(len, found)) == 1
-            wait_until("downloads to end", lambda: node.node.memory()["cold_downloads"] == 0)
-            wait_until("memory to be free", lambda: node.node.memory()["cold_answers"] == 0)
+            wait_until("downloads to end", lambda: node.node.parts.memory()["cold_downloads"] == 0)
+            wait_until("memory to be free", lambda: node.node.parts.memory()["cold_answers"] == 0)
         finally:
             gc.enable()
 

@@ -32,8 +32,8 @@ class Led:
 
     def __init__(self, running: NodeThread, partitions: int) -> None:
         self.running = running
-        assert running.node._broker is not None
-        self.broker = running.node._broker
+        assert running.node.parts.broker is not None
+        self.broker = running.node.parts.broker
         self.talk = Talk(running.client())
         assert self.talk.create("t", partitions).error_code == NONE
         self.topic_id = self.talk.topic_id("t")

@@ -39,7 +39,7 @@ def list_offsets(partitions: int) -> bytes:
 
 
 def open_at(node: NodeThread) -> int:
-    return sum(server.connection_count for server in node.node.listening)
+    return sum(server.connection_count for server in node.node.parts.listening)
 
 
 @pytest.fixture
@@ -191,8 +191,8 @@ def test_what_a_long_fetch_was_decoded_to_is_freed_in_slices(
         if stays:
             assert int.from_bytes(_read(one, 4)) > count
         else:
-            assert node.node._broker is not None
-            metrics = node.node._broker.metrics
+            assert node.node.parts.broker is not None
+            metrics = node.node.parts.broker.metrics
             wait_until("the fetch to wait", lambda: metrics.waiting)
     wait_until("the end of the fetch", lambda: freed)
     # What was asked for, and where there is an answer, what was found.

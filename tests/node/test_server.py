@@ -319,8 +319,7 @@ def test_a_slow_reader_of_memory_is_fed_piece_by_piece() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 12)
         writer.write(frame(b"x"))
         await asyncio.sleep(0.05)
-        assert server._shared is not None
-        for peer in server._shared.peers:
+        for peer in server._connections:
             backlog = max(backlog, peer._transport.get_write_buffer_size())
         assert backlog <= sender.PIECE_BYTES
         assert await receive(reader) == big
@@ -747,9 +746,8 @@ def test_who_does_not_take_its_answer_is_disconnected_and_lets_go_of_it() -> Non
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", server.port))
-        assert server._shared is not None
         await until(lambda: server.connection_count == 1)
-        for peer in server._shared.peers:
+        for peer in server._connections:
             own = peer._transport.get_extra_info("socket")
             own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         await asyncio.get_running_loop().sock_sendall(sock, frame(b"x"))

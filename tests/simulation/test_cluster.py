@@ -133,8 +133,8 @@ def _fail_over_beside_brokers_that_refuse(*, from_start: bool) -> None:
                 for one in world.alive
                 if one.run
                 and one.run.node
-                and one.run.node.metadata
-                and one.run.node.metadata.quorum.is_leader
+                and one.run.node.parts.metadata
+                and one.run.node.parts.metadata.quorum.is_leader
             )
             world.kill(leader)
             await asyncio.sleep(4)

@@ -126,8 +126,8 @@ class Cluster:
         """Whether the node votes under the directory id that it has now."""
         assert machine.run is not None
         assert machine.run.node is not None
-        assert machine.run.node.metadata is not None
-        core = machine.run.node.metadata.quorum.machine.core
+        assert machine.run.node.parts.metadata is not None
+        core = machine.run.node.parts.metadata.quorum.machine.core
         assert core.voters.ids == (1, 2, 3), "it knows the quorum"
         assert isinstance(core.key, ReplicaKey)
         return core.is_voter

@@ -152,7 +152,7 @@ async def _replicas_follow(
         left_s = max(deadline - broker.loop.time(), 0.0)
         future: asyncio.Future[None] = broker.loop.create_future()
         wait = DelayedFetch(broker.loop, broker.timers.purgatory, 1, partial(_set, future))
-        broker.timers.watch(wait, [one.partition.watch_lows() for one in waiting.values()], left_s)
+        broker.timers.watch(wait, [one.partition.lows for one in waiting.values()], left_s)
         try:
             for key, one in list(waiting.items()):
                 if piece.is_over():

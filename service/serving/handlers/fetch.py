@@ -571,8 +571,8 @@ def _down_converted(answer: FetchPartitionResult) -> FetchPartitionResult:
 def _forget_replica(broker: Broker, replica_id: int, session: ReplicaSession, one: SessionPartition) -> None:
     """Note that a replica's session no longer has the partition."""
     partition = broker.replicas.get_by(one.topic, one.asked.partition)
-    if partition is not None:
-        partition.forgotten_by(replica_id, session)
+    if partition is not None and partition.leading is not None:
+        partition.leading.detach(replica_id, session)
 
 
 def _is_follower(broker: Broker, replica_id: int) -> bool:

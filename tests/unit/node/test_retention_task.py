@@ -17,26 +17,36 @@ from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.node import retention_task
+from service.partition.archive import PartitionArchive
 from service.partition.partition import Partition
 from service.replicas.partition_registry import Replicas
 from tests.support.world import make_world
 
 
+class WatchedArchive(PartitionArchive):
+    """Counts its retention passes, and does what is to happen then."""
+
+    def __init__(self, partition: Watched) -> None:
+        super().__init__(partition)
+        self._watched = partition
+
+    def apply_retention(self, now_ms: int, *, may_let_go: bool = True) -> int:
+        self._watched.looks += 1
+        if self._watched.then is not None:
+            asyncio.get_running_loop().call_soon(self._watched.then)
+        return super().apply_retention(now_ms, may_let_go=may_let_go)
+
+
 class Watched(Partition):
-    """Says when it is looked at, and what is to happen then."""
+    """Partition with such an archive."""
 
     def __init__(self, directory: Path, number: int) -> None:
         tip = TopicIdPartition(UUID(int=number), f"t{number}", 0)
         log = LocalLog.open(directory / tip.topic, tip, LogConfig(), world=make_world())
         super().__init__(tip, log, None, 0, 1, 1 << 20, Purgatory(0))
+        self.archive = WatchedArchive(self)
         self.looks = 0
         self.then: Any = None
-
-    def apply_retention(self, now_ms: int, *, may_let_go: bool = True) -> int:
-        self.looks += 1
-        if self.then is not None:
-            asyncio.get_running_loop().call_soon(self.then)
-        return super().apply_retention(now_ms, may_let_go=may_let_go)
 
 
 def test_a_partition_that_went_in_the_middle_of_a_round_is_not_looked_at(

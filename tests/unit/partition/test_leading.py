@@ -10,7 +10,6 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.purgatory import ENOUGH
-from service.remote.catalog import CatalogEntry
 from service.replication.leader import Leadership
 from tests.unit.hot.logs import START_MS, batch
 from tests.unit.partition.leading import EPOCH, Event, Led
@@ -196,21 +195,6 @@ def test_a_follower_takes_the_mark_that_its_leader_tells(tmp_path: Path) -> None
     led.partition.lead(EPOCH + 2, led.made(led.shape._replace(leader_epoch=EPOCH + 2)))
     led.partition.set_follower_high_watermark(3)
     assert led.partition.high_watermark == 0, "a leader is told nothing"
-
-
-def test_a_follower_lets_go_of_what_the_committed_entry_covers(tmp_path: Path) -> None:
-    led = Led(tmp_path, records=5, high_watermark=5)
-    led.log.appender.roll()
-    led.append(5)
-    led.fetch(2, 10)
-    led.fetch(3, 10)
-    led.partition.configure(replace(led.partition.config, remote_storage_enable=True))
-    led.partition.unified.remote_committed(CatalogEntry(4, "m4", 2, 0, 5, 5, 500))
-    assert led.partition.let_go_early() == 0, "a leader looks to HEAD"
-    led.partition.follow(EPOCH + 1)
-    assert led.partition.let_go_early() > 0
-    assert led.log.local_log_start_offset == 5
-    assert led.partition.start_offset == 0
 
 
 def test_duplicates_grow_nothing(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def run(folder: Path, scenario: Callable[[OneOfThree, Reader], Awaitable[None]])
     async def whole() -> None:
         async with asyncio.timeout(30), one_of_three(folder) as node:
             reader = Reader()
-            node.applier.archives._reader = cast("RemoteReader", reader)
+            node.applier.opener.archives._reader = cast("RemoteReader", reader)
             await node.tell(topic(), partition(0, ME, replicas=BOTH), committed(1, 50))
             await scenario(node, reader)
 
@@ -51,7 +51,7 @@ def test_who_leads_no_more_waits_no_more(tmp_path: Path) -> None:
 
     async def scenario(node: OneOfThree, reader: Reader) -> None:
         assert node.broker.replicas.get(TOPIC, 0) is None
-        restoring = asyncio.create_task(node.applier.archives.run_once())
+        restoring = asyncio.create_task(node.applier.opener.archives.run_once())
         while not reader.asked:
             await asyncio.sleep(0)
         await node.tell(changed(0, leader=OTHER))
@@ -61,7 +61,7 @@ def test_who_leads_no_more_waits_no_more(tmp_path: Path) -> None:
         await restoring
         assert replica.log.log_end_offset == 0
         await node.tell(committed(2, 60))
-        await node.applier.archives.run_once()
+        await node.applier.opener.archives.run_once()
         assert not reader.asked
         assert node.broker.replicas.get(TOPIC, 0) is replica
 

@@ -446,7 +446,7 @@ def test_a_partition_that_waits_for_its_disk_does_not_come_when_it_is_reassigned
         assert await fetched(node, 1) == STORAGE
         monkeypatch.setattr(node.logs, "create", create)
         await node.tell(moved(1, OTHER))
-        retry = asyncio.create_task(node.applier.run())
+        retry = asyncio.create_task(node.applier.opener.run())
         for _ in range(50):
             await asyncio.sleep(0.001)
         retry.cancel()
@@ -580,7 +580,7 @@ def test_a_group_whose_partition_was_offline_for_a_while_is_coordinated_again(tm
                 ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=OFFSETS, name=name, value=value)
             )
         assert node.broker.replicas.get(offsets, 0) is None
-        await node.applier._try_again(tuple(node.applier._pending))
+        await node.applier.opener.retry()
         replica = node.broker.replicas.get(offsets, 0)
         assert replica is not None
         assert await committed(node) is NONE

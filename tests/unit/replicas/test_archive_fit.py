@@ -1,4 +1,4 @@
-"""A partition is read and not written before its HEAD was compared; a log fits the archive taken over."""
+"""A local log is kept or begun anew beside an archive that a recovery took over."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from uuid import UUID
 
 import pytest
 from crc32c import crc32c
-from kio.schema.errors import ErrorCode
 
-from service.base.errors import CorruptionError, RequestError
-from service.base.purgatory import Purgatory
+from service.base.errors import CorruptionError
 from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
-from service.partition.partition import Partition
 from service.remote.catalog import CatalogEntry
 from service.remote.format.block_table import LogBlock
 from service.remote.reading.reader import ArchiveEnd
@@ -31,54 +28,9 @@ def local(tmp_path: Path) -> LocalLog:
     return LocalLog.open(tmp_path / "events-0", TIP, TIERED, world=make_world())
 
 
-def partition(local: LocalLog) -> Partition:
-    return Partition(TIP, local, None, 0, 1, 1 << 20, Purgatory(0))
-
-
 def fill(local: LocalLog, batches: int, epoch: int) -> None:
     for _ in range(batches):
         local.append(batch(10), epoch, START_MS)
-
-
-def test_held_appends_are_refused_and_reads_are_served(local: LocalLog) -> None:
-    fill(local, 1, 0)
-    held = partition(local)
-    held.hold_appends("its HEAD was not looked at yet")
-    with pytest.raises(RequestError, match="not looked at yet") as refused:
-        held.append(batch(1), START_MS)
-    assert refused.value.code is ErrorCode.kafka_storage_error
-    assert held.read(0, 1 << 20, min_one=True).size > 0
-    held.head_judged("the bucket is ahead")
-    with pytest.raises(RequestError, match="the bucket is ahead"):
-        held.append(batch(1), START_MS)
-    assert local.log_end_offset == 10
-    held.head_judged(None)
-    held.append(batch(1), START_MS)
-    assert local.log_end_offset == 11
-
-
-def test_appends_are_held_no_longer_than_there_is_an_archive_to_compare(local: LocalLog) -> None:
-    """Where tiering is switched off before anything was copied, nobody looks at HEAD any more."""
-    held, archived = partition(local), partition(local)
-    for one in (held, archived):
-        one.hold_appends("its HEAD was not looked at yet")
-    archived.unified.remote_committed(CatalogEntry(1, "m", 0, 0, 10, 1, 100))
-    for one in (held, archived):
-        one.configure(LogConfig(remote_storage_enable=False))
-    held.append(batch(1), START_MS)
-    with pytest.raises(RequestError, match="not looked at yet"):
-        archived.append(batch(1), START_MS)
-
-
-def test_a_problem_found_later_stops_local_deletions_and_not_appends(local: LocalLog) -> None:
-    one = partition(local)
-    one.head_judged(None)
-    one.append(batch(10), START_MS)
-    one.remote_committed(CatalogEntry(1, "m", 0, 0, 10, 1, 100))
-    assert one.published_offset == 10
-    one.head_judged("HEAD is another's")
-    assert one.published_offset == 0
-    one.append(batch(1), START_MS)
 
 
 ENTRY = CatalogEntry(4, "m4", 2, 0, 50, 5, 500)

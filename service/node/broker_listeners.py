@@ -1,0 +1,72 @@
+"""Listeners of a broker: bound early, so that their ports are known, and opened when the node can serve."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from service.base.errors import InvariantError
+from service.base.turns import TurnTimes
+from service.base.world import World
+from service.config.settings import BrokerConfig
+from service.metadata.controller.requests import Endpoint
+from service.network.admission import Admission
+from service.network.metrics import NetworkMetrics
+from service.network.request import Answer, RequestContext
+from service.network.server import Server
+from service.node.node_options import limits_of
+from service.serving.dispatch import Dispatcher
+
+
+class BrokerListeners:
+    """Servers of a broker, and their advertised addresses."""
+
+    def __init__(self) -> None:
+        self.servers: list[Server] = []
+        """those that are bound"""
+        self.places: dict[str, tuple[str, int]] = {}
+        """advertised host and port by listener"""
+
+    async def bind(
+        self,
+        stack: AsyncExitStack,
+        config: BrokerConfig,
+        world: World,
+        metrics: NetworkMetrics,
+        turns: TurnTimes,
+    ) -> tuple[Endpoint, ...]:
+        """Bind the addresses; return the advertised ones."""
+        limits, admission = limits_of(config), Admission(config.max_connections)
+        advertised = {one.name: one for one in config.advertised_listeners}
+        for listener in config.listeners:
+            server = Server(
+                listener.host,
+                listener.port,
+                _not_yet,
+                limits=limits,
+                listener=listener.name,
+                admission=admission,
+                metrics=metrics,
+                turns=turns,
+                threads=world.threads,
+            )
+            await server.bind()
+            stack.push_async_callback(server.close)
+            self.servers.append(server)
+            shown = advertised[listener.name]
+            self.places[listener.name] = (shown.host, shown.port or server.port)
+        return tuple(Endpoint(name, host, port) for name, (host, port) in self.places.items())
+
+    def serve_with(self, dispatcher: Dispatcher) -> None:
+        """Set the handler of requests."""
+        for server in self.servers:
+            server.set_handler(dispatcher, dispatcher.describe)
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        """Accept connections."""
+        for server in self.servers:
+            await server.start()
+            stack.push_async_callback(server.close)
+
+
+def _not_yet(context: RequestContext, frame: memoryview) -> Answer:
+    raise InvariantError("a request came before the broker exists")

@@ -1,0 +1,154 @@
+"""Parts of one node as far as they exist, and its figures: what metrics, health and the loop's watch read.
+
+`node` adds each part when it has made it; before its start a node has none of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from service.base.health import Check
+from service.base.turns import TurnTimes
+from service.hot.manager import LogManager
+from service.metadata.publisher import Publisher
+from service.network.metrics import NetworkMetrics
+from service.network.server import Server
+from service.node import health
+from service.node.broker_listeners import BrokerListeners
+from service.node.supervisor import Supervisor
+from service.partition.fetch_sessions import FetchSessions
+from service.partition.metrics import ServingMetrics
+from service.partition.partition import Partition
+from service.replication.metrics import ReplicationMetrics
+from service.serving.control_plane import ControlPlane
+from service.serving.group_coordinators import GroupCoordinators
+from service.serving.request_host import Broker
+
+if TYPE_CHECKING:
+    from service.node.cold_tier import ColdTier
+    from service.replicas.replica_manager import ReplicaManager
+
+
+class NodeParts:
+    """Parts of one node (`ObservedNode` of the console)."""
+
+    def __init__(self, supervisor: Supervisor, turns: TurnTimes, *, is_broker: bool) -> None:
+        self.turns = turns
+        self.network = NetworkMetrics()
+        self.logs: LogManager | None = None
+        self.plane: ControlPlane | None = None
+        self.metadata: Publisher | None = None
+        self.listeners = BrokerListeners()
+        self.cold: ColdTier | None = None
+        self.replication: ReplicaManager | None = None
+        self.broker: Broker | None = None
+        self.is_serving = False
+        self._supervisor = supervisor
+        self._is_broker = is_broker
+
+    # -- listeners
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the first listener."""
+        first = self.listening[0]
+        return first.host, first.port
+
+    @property
+    def listening(self) -> Sequence[Server]:
+        """The broker's listeners, then the controller's."""
+        of_controller = () if self.plane is None else self.plane.servers
+        return (*self.listeners.servers, *of_controller)
+
+    def connections(self) -> Mapping[str, int]:
+        """Return the number of open connections by listener."""
+        return {server.listener: server.connection_count for server in self.listening}
+
+    def name_of(self, task: asyncio.Task[Any]) -> str:
+        """Return the purpose of `task`: the request that it answers, or its name."""
+        descriptions = (server.client_of(task) for server in self.listening)
+        client = next((one for one in descriptions if one is not None), None)
+        if client is not None:
+            return client
+        name = task.get_name()
+        if name.startswith("Task-"):
+            # A task that a handler has made. Its request is not known, but few are under way.
+            at_work = islice((one for server in self.listening for one in server.being_answered()), 3)
+            name = ", perhaps for ".join((name, *at_work))
+        return name
+
+    # -- partitions and groups
+
+    def partitions(self) -> Sequence[Partition]:
+        """Return the open partitions."""
+        return () if self.broker is None else tuple(self.broker.replicas)
+
+    def closed_count(self) -> int:
+        """Return the number of partitions that could not be opened, or were taken offline."""
+        return 0 if self.broker is None else self.broker.replicas.closed_count
+
+    @property
+    def serving(self) -> ServingMetrics | None:
+        """Counters of produce and fetch."""
+        return None if self.broker is None else self.broker.metrics
+
+    @property
+    def fetch_sessions(self) -> FetchSessions | None:
+        """Cache of fetch sessions."""
+        return None if self.broker is None else self.broker.fetch_sessions
+
+    @property
+    def groups(self) -> GroupCoordinators | None:
+        """Groups that this node coordinates."""
+        return None if self.broker is None else self.broker.groups
+
+    def is_loading(self) -> bool:
+        """Return whether a coordinator reads its log."""
+        return self.broker is not None and self.broker.groups.runtime.is_loading
+
+    # -- replication
+
+    def replica_counts(self) -> Mapping[str, int]:
+        """Return the numbers of partitions with several replicas: led and followed here, and those with a
+        problem."""
+        if self.replication is None:
+            return dict.fromkeys(("led", "followed", "under_replicated", "under_min_isr", "resting"), 0)
+        return self.replication.counts()._asdict()
+
+    def replicated(self) -> ReplicationMetrics:
+        """Return the counters of this node's replicas."""
+        return ReplicationMetrics() if self.replication is None else self.replication.metrics
+
+    def throttled_bytes(self) -> Mapping[str, int]:
+        """Return the bytes for throttled replicas: sent as `leader`, and fetched as `follower`."""
+        if self.replication is None:
+            return {"leader": 0, "follower": 0}
+        leader, follower = self.replication.leader_throttle, self.replication.follower_throttle
+        return {"leader": leader.quota.recorded, "follower": follower.quota.recorded}
+
+    # -- the process
+
+    def memory(self) -> Mapping[str, int]:
+        """Return the bytes of memory by owner."""
+        held = {"requests": sum(server.request_memory_bytes for server in self.listening)}
+        if self.cold is not None:
+            downloads = self.cold.reader.stats().downloads
+            held["cold_cache"] = downloads.cached_bytes
+            held["cold_downloads"] = downloads.in_flight_bytes
+            held["cold_metadata"] = downloads.metadata_bytes
+            held["cold_answers"] = downloads.sending_bytes
+        return held
+
+    def health(self) -> Sequence[Check]:
+        """Return the state of logs, metadata and store, and whether requests are served."""
+        return health.checks(
+            self._supervisor.failure,
+            self.broker,
+            self.logs,
+            self.cold,
+            self.is_serving,
+            is_broker=self._is_broker,
+        )

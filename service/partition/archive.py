@@ -1,0 +1,160 @@
+"""Archived part of a partition: whether the log takes appends beside it, and which local segments may go.
+
+The bucket has two documents of the archive: the manifest that the committed catalog entry names
+(`UnifiedLog.remote`), and HEAD, by which others find the manifest. The leader writes HEAD, so it deletes
+local bytes only below the end that HEAD names; for a follower the committed entry suffices. Until HEAD has
+been compared with the metadata, the bucket may have offsets that the log would assign again: appends are
+held. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError, StorageError
+from service.base.types import TopicIdPartition
+from service.config.settings import LogConfig
+from service.hot.retention import limits_of
+from service.partition.unified_log import UnifiedLog
+from service.remote.catalog import CatalogEntry
+
+_log = logging.getLogger("service.partition.partition")
+
+
+class ArchiveOwner(Protocol):
+    """The partition, as its archive uses it."""
+
+    tip: TopicIdPartition
+    unified: UnifiedLog
+    is_leader: bool
+    replica_count: int
+    high_watermark: int
+
+    @property
+    def is_shared(self) -> bool:
+        """True if there are other replicas."""
+
+    def changed(self) -> None:
+        """Notify fetches that responses may differ."""
+
+
+class PartitionArchive:
+    """Archived part of one partition."""
+
+    def __init__(self, partition: ArchiveOwner) -> None:
+        self._partition = partition
+        self._log = partition.unified.local
+        self.published_offset = 0
+        """end of what HEAD names: a leader's local bytes below it may be deleted"""
+        self.held: str | None = None
+        """reason why appends are rejected"""
+
+    # -- HEAD
+
+    def hold_appends(self, reason: str) -> None:
+        """Reject appends until `head_judged` allows them: the bucket may have their offsets already."""
+        self.held = reason
+
+    def check_held(self, what: str) -> None:
+        """Raise `RequestError` KAFKA_STORAGE_ERROR, saying that the partition `what`, while appends are
+        held."""
+        if self.held is not None:
+            raise RequestError(ErrorCode.kafka_storage_error, f"{self._partition.tip} {what}: {self.held}")
+
+    def head_judged(self, problem: str | None) -> None:
+        """Apply the comparison of HEAD with our metadata: None if they agree, otherwise the difference.
+
+        If they differ, no local bytes are deleted because the bucket has them, and held appends stay held.
+        """
+        if problem is None:
+            self.held = None
+            return
+        self.published_offset = 0
+        if self.held is not None:
+            self.held = problem
+
+    def remote_committed(self, entry: CatalogEntry) -> None:
+        """Apply a committed `entry` that HEAD names; offload calls this after each commit and after a
+        restart."""
+        partition = self._partition
+        partition.unified.remote_committed(entry)
+        self.published_offset = 0 if self._log.config.gives_up_archive else entry.end_offset
+        partition.changed()
+
+    def configure(self, config: LogConfig) -> None:
+        """Apply new topic settings: tiering may have been switched off."""
+        if config.gives_up_archive:
+            self._give_up()
+        if not config.remote_storage_enable and self._partition.unified.remote is None:
+            self.held = None  # nothing was copied, and HEAD is not compared any more
+
+    def _give_up(self) -> None:
+        """Start the log at its local start, as tiering was switched off, and keep local bytes that the bucket
+        has (Kafka `TopicConfigHandler.maybeUpdateRemoteLogComponents`)."""
+        self.published_offset = 0
+        try:
+            self._log.deletion.move_log_start(self._log.local_log_start_offset)
+        except StorageError as e:
+            tip = self._partition.tip
+            _log.warning("moving the start of %s out of its abandoned archive failed: %s", tip, e)
+
+    # -- local segments
+
+    @property
+    def is_copied(self) -> bool:
+        """Sealed segments are copied to the bucket, and deleted here once they are there."""
+        return limits_of(self._log.config).remote
+
+    def apply_retention(self, now_ms: int, *, may_let_go: bool = True) -> int:
+        """Delete local segments that retention permits; returns how many. A segment goes only once the bucket
+        has it, unless the bucket does not take it and it is beyond the retention of both tiers. Without
+        `may_let_go` the bucket counts as empty.
+
+        A follower deletes only segments below the log's start, which its leader sets, or in the bucket.
+        """
+        partition = self._partition
+        remote = partition.unified.remote
+        is_empty = remote is None or not remote.segments
+        if not partition.is_leader and partition.replica_count > 1 and (is_empty or not may_let_go):
+            return self._log.deletion.delete_below_start()
+        gone = self._log.deletion.apply_retention(
+            now_ms,
+            self._safe_below if may_let_go else 0,
+            partition.high_watermark,
+            is_tiered=not is_empty and not self._log.config.gives_up_archive,
+            is_archive_empty=is_empty,
+        )
+        if gone:
+            partition.changed()
+        return gone
+
+    def let_go_early(self) -> int:
+        """Delete the oldest local segment if the bucket has it: committed, and named by HEAD. Returns its
+        bytes, 0 if there is none. Ignores local retention; files are deleted at once."""
+        segments = self._log.state.segments
+        if len(segments) < 2 or not self.is_copied:
+            return 0
+        end_offset, size = segments.bases[1], segments.all[0].size
+        if end_offset > min(self._safe_below, self._partition.high_watermark):
+            return 0
+        if not self._log.deletion.delete_segments(end_offset - 1, "the disk fills up", at_once=True):
+            return 0
+        self._partition.changed()
+        return size
+
+    def seal_early(self, least_bytes: int) -> bool:
+        """Seal the active segment if it has so many bytes, so that it may be copied; whether it was."""
+        size = self._log.state.segments.active.size
+        return self.is_copied and size >= least_bytes and self._log.appender.roll()
+
+    @property
+    def _safe_below(self) -> int:
+        """Offset below which local bytes may be deleted, as the bucket has them."""
+        partition = self._partition
+        if partition.is_leader or not partition.is_shared or self._log.config.gives_up_archive:
+            return self.published_offset
+        remote = partition.unified.remote
+        return 0 if remote is None or remote.is_given_up else remote.end_offset
