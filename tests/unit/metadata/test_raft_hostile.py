@@ -41,7 +41,7 @@ from service.metadata.raft.requests import (
 from service.metadata.raft.roles import Leader
 from service.metadata.raft.state import MAX_EPOCH, QuorumState
 from service.wire.apis import APIS
-from tests.unit.metadata.test_raft_machine import Node
+from tests.unit.metadata.raft_nodes import Node
 
 FRAMES = int(os.environ.get("FIRN_TEST_FRAMES", "6000"))
 SEED = int(os.environ.get("FIRN_TEST_SEED") or time.time_ns() % 2**32)

@@ -33,7 +33,7 @@ from service.metadata.raft.requests import (
     VoteResponse,
 )
 from service.metadata.raft.voters import VoterNode
-from tests.unit.metadata.test_raft_message_fields import plain
+from tests.unit.metadata.raft_fields import plain
 
 PLACE = Endpoint("CONTROLLER", "host", 9093)
 KEY = ReplicaKey(2, UUID(int=77))

@@ -40,7 +40,7 @@ from service.metadata.raft.requests import (
 from service.metadata.raft.roles import Leader, Role
 from service.metadata.raft.voters import VoterNode, VoterSet
 from simulator.machines.model import Batch
-from tests.unit.metadata.test_raft_machine import Node, endpoint, key
+from tests.unit.metadata.raft_nodes import Node, endpoint, key
 
 TIMED_OUT = ErrorCode.request_timed_out
 

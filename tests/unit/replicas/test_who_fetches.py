@@ -27,7 +27,7 @@ from tests.support.peers import Peer, peer, sound
 from tests.support.waiting import until
 from tests.support.world import make_world
 from tests.unit.partition.following import NoFiles
-from tests.unit.replication.test_fetcher import Bucket
+from tests.unit.replication.fetching import Bucket
 
 ME, LEADER, EPOCH = 1, 2, 5
 

@@ -1,0 +1,24 @@
+"""x"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from service.client.async_channel import Channels
+from service.wire.api import ApiKey
+from tests.support.controllers import Fleet
+
+
+def run(scenario: Any) -> None:
+    asyncio.run(scenario)
+
+
+async def call(fleet: Fleet, key: ApiKey, message: Any, version: int | None = None, node_id: int = 0) -> Any:
+    """As whoever knocks at the controllers' listener of the leader, or of that node."""
+    channels = Channels()
+    try:
+        chosen = node_id or fleet.id_of(await fleet.led())
+        return await channels.call(fleet.endpoints[chosen], key, version, message, timeout_ms=10_000)
+    finally:
+        await channels.close()
