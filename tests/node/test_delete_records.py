@@ -22,7 +22,7 @@ from service.remote.reading.object_reader import open_head, open_named
 from service.remote.stores.obstore_store import open_store
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
-from tests.node.test_fetch import list_offset
+from tests.node.reads import list_offset
 from tests.node.test_work_budget import GatedThreads
 from tests.support.fault_disk import FaultDisk
 from tests.support.processes import copy_as_crashed, wait_until

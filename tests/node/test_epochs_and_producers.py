@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from service.records.builder import BatchBuilder
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
-from tests.node.test_fetch import DAY, list_offset
+from tests.node.reads import DAY, list_offset
 from tests.node.test_topics_and_configs import metadata
 from tests.support.processes import wait_until
 

@@ -16,8 +16,8 @@ from service.remote.format.keys import HeadKey
 from service.remote.reading.object_reader import open_head, open_named
 from service.remote.stores.obstore_store import open_store
 from tests.node.conftest import NodeThread, Talk
+from tests.node.reads import list_offset
 from tests.node.test_delete_records import NOW_MS, delete, fill, start_offset
-from tests.node.test_fetch import list_offset
 from tests.node.test_topics_and_configs import alter
 from tests.support.processes import copy_as_crashed, wait_until
 

@@ -44,7 +44,7 @@ async def talk(
 
 
 def answering(data: bytes | None, first: Behave = sound) -> Behave:
-    """Sound, but for what is answered to our request."""
+    """Answer ApiVersions as `first` does, and every other request with `data`."""
     return lambda header, request: first(header, request) if header.api_key == ApiKey.API_VERSIONS else data
 
 
@@ -57,7 +57,7 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def names(stand_for: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """Names of hosts, and the addresses that they have, in this order."""
+    """Resolve each host name of `stand_for` to its addresses, in this order."""
     loop = asyncio.get_running_loop()
     original = loop.getaddrinfo
 

@@ -1,4 +1,4 @@
-"""x"""
+"""Calls to the controllers of a fleet, for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def run(scenario: Any) -> None:
 
 
 async def call(fleet: Fleet, key: ApiKey, message: Any, version: int | None = None, node_id: int = 0) -> Any:
-    """As whoever knocks at the controllers' listener of the leader, or of that node."""
+    """Send a request to the listener of the active controller, or of controller `node_id`."""
     channels = Channels()
     try:
         chosen = node_id or fleet.id_of(await fleet.led())

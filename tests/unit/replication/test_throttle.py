@@ -15,8 +15,8 @@ from service.replication.follower_events import (
     PartitionFetchResponse,
 )
 from service.replication.throttle import UNLIMITED, Quota, ReplicationThrottle
+from tests.unit.replication.followers import BACKOFF_MS, NONE, tip
 from tests.unit.replication.leaders import NOW_MS, Log
-from tests.unit.replication.test_follower import BACKOFF_MS, NONE, tip
 
 BOUND = 1_000
 ME = 3
