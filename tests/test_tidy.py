@@ -120,10 +120,18 @@ def test_pure_modules_ask_no_file_system() -> None:
 # -- size
 
 MOST_LINES = 600
-MOST_LINES_OF_A_FUNCTION = 75
+MOST_LINES_OF_A_FUNCTION = {
+    "service": 75,
+    "pyspark_firn": 75,
+    "simulator": 75,
+    "demo": 75,
+    "bench": 75,
+    "infra": 75,
+    "tests": 60,
+}
 
 
-@pytest.mark.parametrize("folder", ["service", "pyspark_firn", "simulator", "demo", "bench", "infra"])
+@pytest.mark.parametrize("folder", MOST_LINES_OF_A_FUNCTION)
 def test_modules_and_functions_are_small(folder: str) -> None:
     found = set()
     for path in (ROOT / folder).rglob("*.py"):
@@ -136,7 +144,7 @@ def test_modules_and_functions_are_small(folder: str) -> None:
         for node in ast.walk(trees().get(name) or ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                if lines > MOST_LINES_OF_A_FUNCTION:
+                if lines > MOST_LINES_OF_A_FUNCTION[folder]:
                     found.add(f"{path.relative_to(ROOT)}:{node.name}")
     assert not found
 

@@ -84,7 +84,7 @@ def test_what_the_listener_tells_of_itself(tmp_path: Path) -> None:
 
 
 def test_every_version_of_fetch_is_answered(tmp_path: Path) -> None:
-    """By id from version 13 on, by name before."""
+    """From version 13 on the topic is named by its id, before that by its name."""
 
     async def scenario() -> None:
         fleet = await Fleet(tmp_path).start()
@@ -92,50 +92,8 @@ def test_every_version_of_fetch_is_answered(tmp_path: Path) -> None:
         place = fleet.endpoints[fleet.id_of(active)]
         api = APIS[ApiKey.FETCH]
         for version in range(api.min_version, api.max_version + 1):
-            module = import_module(f"kio.schema.fetch.v{version}.request")
-            partition = make(
-                module,
-                "FetchPartition",
-                partition=0,
-                current_leader_epoch=active.publisher.epoch,
-                fetch_offset=0,
-                last_fetched_epoch=0,
-                log_start_offset=-1,
-                partition_max_bytes=0,
-                replica_directory_id=None,
-                high_watermark=0,
-            )
-            topic = make(
-                module,
-                "FetchTopic",
-                topic="__cluster_metadata",
-                topic_id=UUID(int=1),
-                partitions=(partition,),
-            )
-            values: dict[str, Any] = {"cluster_id": CLUSTER_ID, "replica_id": -1, "isolation_level": 0}
-            if version >= 15:
-                values["replica_state"] = make(module, "ReplicaState", replica_id=-1, replica_epoch=-1)
-            message = make(
-                module,
-                "FetchRequest",
-                max_wait=timedelta(milliseconds=10),
-                min_bytes=0,
-                max_bytes=1 << 20,
-                topics=(topic,),
-                forgotten_topics_data=(),
-                **values,
-            )
-            out = bytearray(struct.pack(">hhihx" if version >= 12 else ">hhih", 1, version, version, 0))
-            compile_steps(type(message), type(message)).write(out, message)
-            reader, writer = await asyncio.open_connection(place.host, place.port)
-            writer.write(struct.pack(">i", len(out)) + out)
-            size, correlation_id = struct.unpack(">ii", await reader.readexactly(8))
-            assert correlation_id == version
-            data = await reader.readexactly(size - 4)
-            writer.close()
-            kind = import_module(f"kio.schema.fetch.v{version}.response").FetchResponse
-            answer = compile_steps(kind, kind).read(Cursor(data, 1 if version >= 12 else 0))
-            if version < 13:  # it cannot name the log by its id, as everybody must
+            answer = await fetched(place, version, active.publisher.epoch)
+            if version < 13:  # its topic has no id, which is required
                 assert not answer.responses, version
                 assert version < 7 or answer.error_code == ErrorCode.invalid_request, version
             else:
@@ -146,6 +104,53 @@ def test_every_version_of_fetch_is_answered(tmp_path: Path) -> None:
         assert not fleet.failures
 
     run(scenario())
+
+
+async def fetched(place: Any, version: int, leader_epoch: int) -> Any:
+    """Fetch the metadata log in this version, and return the response of this version."""
+    message = fetch_request(version, leader_epoch)
+    out = bytearray(struct.pack(">hhihx" if version >= 12 else ">hhih", 1, version, version, 0))
+    compile_steps(type(message), type(message)).write(out, message)
+    reader, writer = await asyncio.open_connection(place.host, place.port)
+    writer.write(struct.pack(">i", len(out)) + out)
+    size, correlation_id = struct.unpack(">ii", await reader.readexactly(8))
+    assert correlation_id == version
+    data = await reader.readexactly(size - 4)
+    writer.close()
+    kind = import_module(f"kio.schema.fetch.v{version}.response").FetchResponse
+    return compile_steps(kind, kind).read(Cursor(data, 1 if version >= 12 else 0))
+
+
+def fetch_request(version: int, leader_epoch: int) -> Any:
+    module = import_module(f"kio.schema.fetch.v{version}.request")
+    partition = make(
+        module,
+        "FetchPartition",
+        partition=0,
+        current_leader_epoch=leader_epoch,
+        fetch_offset=0,
+        last_fetched_epoch=0,
+        log_start_offset=-1,
+        partition_max_bytes=0,
+        replica_directory_id=None,
+        high_watermark=0,
+    )
+    topic = make(
+        module, "FetchTopic", topic="__cluster_metadata", topic_id=UUID(int=1), partitions=(partition,)
+    )
+    values: dict[str, Any] = {"cluster_id": CLUSTER_ID, "replica_id": -1, "isolation_level": 0}
+    if version >= 15:
+        values["replica_state"] = make(module, "ReplicaState", replica_id=-1, replica_epoch=-1)
+    return make(
+        module,
+        "FetchRequest",
+        max_wait=timedelta(milliseconds=10),
+        min_bytes=0,
+        max_bytes=1 << 20,
+        topics=(topic,),
+        forgotten_topics_data=(),
+        **values,
+    )
 
 
 async def answers(place: Any, frame: bytes) -> bytes:

@@ -79,63 +79,77 @@ def test_a_static_quorum_becomes_dynamic_by_update_features(tmp_path: Path) -> N
     run(scenario())
 
 
-def test_voters_come_and_go_while_topics_are_created(tmp_path: Path) -> None:
-    """One controller becomes three, and the first one leaves: by requests to the listener of who leads."""
+class TopicWriter:
+    """Creates topics through a broker, one after the other, until `is_over`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.answered: list[str] = []
+        self.is_over = False
+
+    async def create(self, writer: int) -> None:
+        while not self.is_over:
+            name = f"w{writer}-{len(self.answered)}"
+            answer = await self.broker.forward(ApiKey.CREATE_TOPICS, 7, new_topics(name))
+            if answer.topics[0].error_code == ErrorCode.none:
+                self.answered.append(name)
+
+    async def some_more(self) -> None:
+        before = len(self.answered)
+        await until(lambda: len(self.answered) >= before + 5)
+
+
+async def change(fleet: Fleet, key: ApiKey, message: Any) -> None:
+    """Send it to the active controller until it is accepted."""
+    errors = []
+    for _ in range(200):
+        answer = await call(fleet, key, message)
+        if answer.error_code == ErrorCode.none:
+            return
+        errors.append((answer.error_code, answer.error_message))
+        await asyncio.sleep(0.05)
+    raise AssertionError(errors[-3:])
+
+
+def add_voter(fleet: Fleet, node_id: int) -> Any:
+    module = request_module(ApiKey.ADD_RAFT_VOTER)
+    place = fleet.endpoints[node_id]
+    return module.AddRaftVoterRequest(
+        cluster_id=CLUSTER_ID,
+        timeout=timedelta(seconds=5),
+        voter_id=node_id,
+        voter_directory_id=UUID(int=1000 + node_id),
+        listeners=(module.Listener(name=place.name, host=place.host, port=place.port),),
+    )
+
+
+def remove_voter(node_id: int) -> Any:
+    return request_module(ApiKey.REMOVE_RAFT_VOTER).RemoveRaftVoterRequest(
+        cluster_id=CLUSTER_ID, voter_id=node_id, voter_directory_id=UUID(int=1000 + node_id)
+    )
+
+
+def test_voters_are_added_and_removed_while_topics_are_created(tmp_path: Path) -> None:
+    """One controller becomes three, and the first one is removed, by requests to the active controller."""
 
     async def scenario() -> None:
         fleet = await Fleet(tmp_path, is_dynamic=True).start()
         broker = await Broker(fleet, 7).start()
-        answered: list[str] = []
-        is_over = False
-
-        async def create(writer: int) -> None:
-            while not is_over:
-                name = f"w{writer}-{len(answered)}"
-                answer = await broker.forward(ApiKey.CREATE_TOPICS, 7, new_topics(name))
-                if answer.topics[0].error_code == ErrorCode.none:
-                    answered.append(name)
-
-        async def change(key: ApiKey, message: Any) -> None:
-            errors = []
-            for _ in range(200):
-                answer = await call(fleet, key, message)
-                if answer.error_code == ErrorCode.none:
-                    return
-                errors.append((answer.error_code, answer.error_message))
-                await asyncio.sleep(0.05)
-            raise AssertionError(errors[-3:])
-
+        writer = TopicWriter(broker)
         async with asyncio.TaskGroup() as group:
-            for writer in range(3):
-                group.create_task(create(writer))
-            adding = request_module(ApiKey.ADD_RAFT_VOTER)
+            for number in range(3):
+                group.create_task(writer.create(number))
             for node_id in (2, 3):
-                place = fleet.endpoints[node_id]
-                listener = adding.Listener(name=place.name, host=place.host, port=place.port)
-                message = adding.AddRaftVoterRequest(
-                    cluster_id=CLUSTER_ID,
-                    timeout=timedelta(seconds=5),
-                    voter_id=node_id,
-                    voter_directory_id=UUID(int=1000 + node_id),
-                    listeners=(listener,),
-                )
-                await change(ApiKey.ADD_RAFT_VOTER, message)
-            before = len(answered)
-            await until(lambda: len(answered) >= before + 5)
-            message = request_module(ApiKey.REMOVE_RAFT_VOTER).RemoveRaftVoterRequest(
-                cluster_id=CLUSTER_ID, voter_id=1, voter_directory_id=UUID(int=1001)
-            )
-            await change(ApiKey.REMOVE_RAFT_VOTER, message)
+                await change(fleet, ApiKey.ADD_RAFT_VOTER, add_voter(fleet, node_id))
+            await writer.some_more()
+            await change(fleet, ApiKey.REMOVE_RAFT_VOTER, remove_voter(1))
             await until(lambda: (active := fleet.active()) is not None and fleet.id_of(active) != 1)
-            before = len(answered)
-            await until(lambda: len(answered) >= before + 5)
-            is_over = True
+            await writer.some_more()
+            writer.is_over = True
+
         active = await fleet.led()
         assert active.publisher.quorum.machine.voters.ids == (2, 3)
-        offset = active.publisher.image.offset
-        await until(lambda: all(one.publisher.image.offset >= offset for one in fleet.running.values()))
-        for one in fleet.running.values():
-            assert not [name for name in answered if name not in one.publisher.image.topics_by_name]
+        await assert_all_have(fleet, writer.answered)
         module = request_module(ApiKey.API_VERSIONS)
         asked = module.ApiVersionsRequest(client_software_name="x", client_software_version="1")
         told = await call(fleet, ApiKey.API_VERSIONS, asked)
@@ -146,3 +160,10 @@ def test_voters_come_and_go_while_topics_are_created(tmp_path: Path) -> None:
         assert fleet.assert_same_logs() > 0
 
     run(scenario())
+
+
+async def assert_all_have(fleet: Fleet, names: list[str]) -> None:
+    offset = (await fleet.led()).publisher.image.offset
+    await until(lambda: all(one.publisher.image.offset >= offset for one in fleet.running.values()))
+    for one in fleet.running.values():
+        assert not [name for name in names if name not in one.publisher.image.topics_by_name]
