@@ -112,12 +112,12 @@ def test_an_entry_that_is_as_new_or_newer_stays() -> None:
         assert not adoption.partitions
 
 
-def test_of_two_manifests_under_one_version_the_bucket_s_wins() -> None:
+def test_the_bucket_wins_over_the_catalog_with_another_manifest_of_the_same_version() -> None:
     image, _ = adopted(known(entry(4, key="clone")), topic(p0=AdoptedPartition(entry(4), 3)))
     assert image.remote.get((ID, 0)) == entry(4)
 
 
-def test_what_was_deleted_here_stays_deleted_and_a_name_is_not_taken_twice() -> None:
+def test_adoption_keeps_deletions_and_refuses_a_second_topic_of_a_name() -> None:
     buried = TombstoneRecord(topic_id=ID, name="events", partitions=2, deleted_ms=0)
     image = MetadataDelta(MetadataImage()).replay_all([buried]).build(3, 1, 0)
     after, adoption = adopted(image, topic(p0=AdoptedPartition(entry(4), 3)))
@@ -134,7 +134,7 @@ def used(next_producer_id: int, leader_epoch: int) -> MetadataImage:
     return MetadataDelta(known(None, leader_epoch)).replay_all([record]).build(90, 1, 0)
 
 
-def test_what_the_lost_node_s_last_snapshot_had_given_out_is_not_given_out_again() -> None:
+def test_producer_ids_and_epochs_of_the_lost_snapshot_are_not_reused() -> None:
     """Ids and epochs of before may be in no segment: of a topic without records, or after a takeover."""
     lost = used(7_000_000_000, 4_000)
     image, _ = adopted(MetadataImage(), topic(p0=AdoptedPartition(entry(4), 9)), lost=lost)
@@ -239,7 +239,7 @@ def test_a_topic_that_the_copy_knows_to_be_deleted_goes_and_one_made_again_takes
     assert set(image.tombstones) == {ID}, "what is to be deleted in the bucket is deleted"
 
 
-def test_a_name_that_was_given_anew_and_whose_first_topic_is_forgotten_is_the_second_s() -> None:
+def test_a_recreated_topic_replaces_its_predecessor_if_the_snapshot_copy_is_newer() -> None:
     again = UUID(int=8)
     lost = image_of(TopicRecord(name="events", topic_id=again))
     image, _ = adopted(known(entry(4)), topic(topic_id=again), lost=lost)
@@ -262,7 +262,7 @@ def test_local_logs_are_to_be_compared_until_that_is_noted() -> None:
     assert not image.recovered, "there is nothing to be compared with"
 
 
-def test_who_names_a_topic_s_retention_says_that_its_settings_are_known() -> None:
+def test_altering_a_retention_key_marks_a_recovered_topics_settings_as_known() -> None:
     image, adoption = adopted(MetadataImage(), KEPT._replace(settings_unknown=True))
     assert adoption.settings_unknown == ["events"]
     assert image.recovered[ID] == RecoveredTopic((0,), True)
@@ -343,7 +343,7 @@ def test_a_restored_disk_keeps_all_of_what_the_bucket_went_on_with_though_there_
     assert not image.recovered, "the bucket has no news of it"
 
 
-def test_who_may_lead_by_the_metadata_may_lead_after_a_recovery() -> None:
+def test_a_recovery_keeps_the_eligible_leaders_of_the_metadata() -> None:
     """A disk from a backup ends uncleanly: the ISR is empty then, and the last leader alone is known."""
     state = PartitionRecord(
         partition_id=0, topic_id=ID, replicas=(1, 2), isr=(), leader=-1, leader_epoch=5,

@@ -90,7 +90,7 @@ def test_one_that_was_written_and_not_named_any_more_is_the_newest(bucket: Bucke
     assert bucket.newest() == unnamed
 
 
-def test_two_lives_that_nobody_counted_are_told_apart_by_what_is_named(bucket: Bucket) -> None:
+def test_of_two_copies_without_a_life_number_the_named_one_is_newest(bucket: Bucket) -> None:
     """Lives were not counted before: the second one's copy was stored later, and is named."""
     bucket.put(life=0, epoch=9, end_offset=626)
     second = bucket.put(life=0, epoch=1, end_offset=21)
@@ -105,7 +105,7 @@ def test_an_old_name_does_not_outrank_a_newer_copy(bucket: Bucket) -> None:
     assert bucket.newest() == newer
 
 
-def test_what_is_damaged_is_told_and_the_one_before_it_read(bucket: Bucket) -> None:
+def test_a_damaged_copy_is_reported_and_the_previous_one_is_read(bucket: Bucket) -> None:
     before, last = bucket.put(0, 3, 40), bucket.put(0, 3, 50)
     bucket.name(last)
     bucket.damage(last.key)
@@ -153,9 +153,7 @@ def test_a_copy_of_later_software_is_refused_and_not_passed_over(bucket: Bucket)
     st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 50)), min_size=1, max_size=6),
     st.sets(st.integers(0, 5)),
 )
-def test_of_any_copies_the_greatest_whole_one_is_read(
-    copies: list[tuple[int, int, int]], damaged: set[int]
-) -> None:
+def test_the_newest_intact_copy_is_read(copies: list[tuple[int, int, int]], damaged: set[int]) -> None:
     bucket = Bucket()
     refs = [bucket.put(*one) for one in copies]
     for number in damaged:

@@ -51,7 +51,7 @@ class HeldExecutor(ThreadPoolExecutor):
             future.set_result(fn(*args))
 
 
-def test_of_concurrent_creates_of_one_name_exactly_one_wins(tmp_path: Path) -> None:
+def test_exactly_one_of_concurrent_creates_of_a_topic_succeeds(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as controller:
             await join(controller)
@@ -124,7 +124,7 @@ def test_a_fenced_leader_cannot_commit_a_manifest(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_of_two_commits_of_one_version_one_wins_and_repeating_it_is_no_change(tmp_path: Path) -> None:
+def test_one_of_two_catalog_commits_of_a_version_succeeds_and_is_idempotent(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as controller:
             await join(controller)

@@ -125,7 +125,7 @@ class TestFormatting:
         assert meta is not None
         assert meta.directory_id not in {one.directory_id for one in CONTROLLERS}
 
-    def test_what_is_formatted_is_passed_over_only_on_demand(self, tmp_path: Path) -> None:
+    def test_formatted_directories_are_skipped_only_with_ignore_formatted(self, tmp_path: Path) -> None:
         formatted(tmp_path)
         before = read_meta(WORLD.disk, tmp_path / "m")
         with pytest.raises(ConfigError, match=r"/a is already formatted. Use --ignore-formatted"):
@@ -196,7 +196,7 @@ class TestFormatting:
             number += 1
         assert number > 40
 
-    def test_what_a_dynamic_formatting_left_is_no_part_of_a_static_one(self, tmp_path: Path) -> None:
+    def test_static_formatting_removes_the_snapshot_of_dynamic_voters(self, tmp_path: Path) -> None:
         formatted(tmp_path, CONTROLLERS)
         for name in "am":
             (tmp_path / name / "meta.properties").unlink()
@@ -251,7 +251,7 @@ class TestLevels:
 
 
 class TestInitialControllers:
-    def test_they_are_as_they_are_written(self) -> None:
+    def test_initial_controllers_are_parsed_and_printed_alike(self) -> None:
         text = "1@a.example:9093:JEXY6aqzQY-32P5TStzaFg,3@[::1]:9095:MvDxzVmcRsaTz33bUuRU6A"
         read = parse_initial_controllers(f" {text},")
         assert ",".join(map(str, read)) == text
@@ -286,7 +286,7 @@ class TestInitialControllers:
             ),
         ],
     )
-    def test_what_is_none_is_refused(self, text: str, message: str) -> None:
+    def test_malformed_initial_controllers_are_refused(self, text: str, message: str) -> None:
         with pytest.raises(ConfigError) as raised:
             parse_initial_controllers(text)
         assert str(raised.value).startswith(message)
@@ -352,7 +352,7 @@ class TestWhoMayDoWithout:
             ),
         ],
     )
-    def test_only_who_can_have_promised_nothing_begins_with_nothing(
+    def test_only_a_node_that_cannot_have_voted_formats_itself(
         self, tmp_path: Path, properties: dict[str, str], expected: SelfFormatting
     ) -> None:
         cluster = ClusterConfig.from_properties({**properties, "log.dirs": str(tmp_path / "data")})

@@ -81,7 +81,7 @@ def test_a_brokers_epoch_is_still_the_offset_of_its_registration(tmp_path: Path)
     asyncio.run(scenario())
 
 
-def test_what_follows_a_first_batch_is_written_without_being_decided_again(
+def test_later_batches_of_a_decision_are_written_without_deciding_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.metadata.controller.decision_queue.MAX_RECORDS_PER_OPERATION", 2)
@@ -103,7 +103,7 @@ def test_what_follows_a_first_batch_is_written_without_being_decided_again(
     asyncio.run(scenario())
 
 
-def test_what_is_overtaken_until_its_time_is_up_is_not_decided(tmp_path: Path) -> None:
+def test_a_request_that_is_overtaken_until_its_timeout_is_not_decided(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = ManualClock()
         controller = make_controller(tmp_path, world=make_world(clock))
@@ -139,7 +139,7 @@ def test_a_leader_that_leads_no_more_is_not_asked_again(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_begun_is_written_to_its_end_though_who_asked_gives_up(
+def test_a_decision_is_written_completely_though_its_caller_gives_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker in this process waits for its heartbeat no longer, while it is unfenced by several batches: it

@@ -98,7 +98,7 @@ def test_a_batch_behind_a_control_batch_waits_until_it_is_committed_itself() -> 
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_published_is_what_the_log_says_however_much_is_committed_at_once(seed: int) -> None:
+def test_the_published_image_equals_the_log_for_any_commit_size(seed: int) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)
 

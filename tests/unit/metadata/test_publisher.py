@@ -104,7 +104,7 @@ def test_a_proposal_that_was_truncated_is_not_published_when_its_offset_is_commi
     assert list(asyncio.run(scenario()).topics_by_name) == ["instead"]
 
 
-def test_at_start_the_log_behind_the_snapshot_waits_for_the_high_watermark(tmp_path: Path) -> None:
+def test_records_after_the_snapshot_wait_for_the_high_watermark_at_start(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as controller:
             await join(controller)
@@ -247,7 +247,7 @@ class ForgetfulDisk(SystemDisk):
                 path.write_bytes(device)
 
 
-def test_what_a_failed_fsync_left_in_memory_is_written_again_before_anything_rests_on_it(
+def test_records_lost_by_a_failed_fsync_are_rewritten_before_use(
     tmp_path: Path,
 ) -> None:
     disk = ForgetfulDisk()

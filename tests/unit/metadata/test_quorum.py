@@ -221,7 +221,7 @@ def test_one_leads_the_others_follow_and_a_kill_costs_nothing(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
-def test_what_a_leader_wrote_alone_is_truncated_and_was_never_published(tmp_path: Path) -> None:
+def test_records_of_an_isolated_leader_are_truncated_and_never_published(tmp_path: Path) -> None:
     async def scenario() -> None:
         cluster = Cluster(tmp_path)
         for node_id in (1, 2, 3):
@@ -356,7 +356,7 @@ def place(node_id: int) -> Endpoint:
 
 
 @pytest.mark.parametrize("leftover", [False, True])
-def test_a_voter_that_began_anew_forgets_the_snapshots_before(tmp_path: Path, leftover: bool) -> None:
+def test_a_voter_that_restarts_at_a_snapshot_deletes_older_snapshots(tmp_path: Path, leftover: bool) -> None:
     """`leftover`: a crash came before the files were gone."""
     format_voters(tmp_path, 1, 2, 3)
     bootstrap = tmp_path / "3" / "__cluster_metadata-0" / SnapshotId(0, 0).file_name
@@ -490,7 +490,7 @@ def test_a_controller_joins_by_itself_and_replaces_its_own_wiped_disk(tmp_path: 
     asyncio.run(scenario())
 
 
-def test_logs_are_cut_and_begun_anew_while_they_are_read(tmp_path: Path) -> None:
+def test_logs_are_truncated_and_restarted_while_they_are_read(tmp_path: Path) -> None:
     """Leaders that write alone are cut off in turn, and snapshots overtake whoever was away."""
 
     async def scenario() -> None:

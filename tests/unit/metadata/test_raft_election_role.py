@@ -51,7 +51,7 @@ def electing(epoch: int = 4, **options: Any) -> tuple[RaftCore, ElectionRoles]:
         (VoteRequest(5, key(2), 4, 0, cluster_id="cluster"), NONE, True),
     ],
 )
-def test_a_vote_is_given_to_who_asks_for_it_in_good_faith(
+def test_a_vote_is_granted_to_a_valid_request_only(
     question: VoteRequest, error: ErrorCode, granted: bool
 ) -> None:
     made, election = electing()
@@ -59,7 +59,7 @@ def test_a_vote_is_given_to_who_asks_for_it_in_good_faith(
     assert (last_answer(made).error, last_answer(made).granted) == (error, granted)
 
 
-def test_a_vote_that_is_refused_leaves_the_epoch_alone_unless_it_was_for_another_replica() -> None:
+def test_a_refused_vote_keeps_the_epoch_unless_it_named_another_voter() -> None:
     made, election = electing()
     election.vote(7, VoteRequest(9, key(2), 9, 0))
     assert made.epoch == 4
@@ -91,14 +91,16 @@ def test_one_vote_in_an_epoch_and_none_beside_a_leader() -> None:
     ("last_epoch", "last_offset", "granted"),
     [(1, 5, True), (1, 6, True), (1, 4, False), (2, 0, True), (0, 99, False)],
 )
-def test_a_vote_is_given_to_a_log_that_goes_as_far(last_epoch: int, last_offset: int, granted: bool) -> None:
+def test_a_vote_is_granted_to_a_log_that_is_at_least_as_long(
+    last_epoch: int, last_offset: int, granted: bool
+) -> None:
     for pre_vote in (False, True):
         made, election = electing(end=5)
         election.vote(1, VoteRequest(4, key(2), last_epoch, last_offset, pre_vote))
         assert last_answer(made).granted is granted
 
 
-def test_who_hears_its_leader_gives_no_pre_vote_until_its_time_is_up() -> None:
+def test_a_follower_that_hears_its_leader_grants_no_pre_vote() -> None:
     made, election = electing()
     made.become_follower(4, 2, place(2))
     assert isinstance(made.state, Follower)
@@ -131,7 +133,7 @@ def test_who_hears_its_leader_gives_no_pre_vote_until_its_time_is_up() -> None:
         (2, 2**31 - 2, BAD),
     ],
 )
-def test_who_says_that_it_leads_is_believed_where_that_can_be(
+def test_a_claim_of_leadership_is_accepted_if_it_is_possible(
     leader_id: int, epoch: int, error: ErrorCode
 ) -> None:
     """This node, 1, follows 2 in epoch 4; 9 is no voter."""
@@ -187,7 +189,7 @@ def test_a_leader_is_reached_where_it_says_or_else_where_the_voters_are() -> Non
         ((), 11),
     ],
 )
-def test_when_a_leader_goes_the_best_stands_at_once_and_the_others_later(
+def test_successors_of_a_resigned_leader_start_elections_in_order(
     successors: tuple[int, ...], wait_ms: int
 ) -> None:
     made, election = electing()
@@ -215,7 +217,7 @@ def test_when_a_leader_goes_the_best_stands_at_once_and_the_others_later(
         (VoteResponse(ErrorCode.snapshot_not_found, 4), False, -1),
     ],
 )
-def test_what_an_answer_says_of_who_leads(answer: VoteResponse, is_settled: bool, leads: int) -> None:
+def test_a_vote_response_names_the_leader(answer: VoteResponse, is_settled: bool, leads: int) -> None:
     made, election = electing()
     assert election.is_settled(answer) is is_settled
     assert made.leader_id == leads
@@ -234,7 +236,7 @@ def following_at(deadline_ms: int, *, has_fetched: bool) -> tuple[RaftCore, Elec
     return made, election, state
 
 
-def test_a_leader_that_is_elsewhere_is_looked_for_there_while_it_is_not_heard() -> None:
+def test_a_new_endpoint_of_an_unheard_leader_is_used() -> None:
     news = VoteResponse(NONE, 4, 2, place(8))
     for deadline_ms, has_fetched, believed in (
         (5, True, True),
@@ -263,7 +265,7 @@ def test_a_leader_that_is_elsewhere_is_looked_for_there_while_it_is_not_heard() 
     assert asking.leader_endpoint == place(8)
 
 
-def test_it_is_not_told_where_it_is_itself() -> None:
+def test_a_leader_ignores_an_endpoint_for_itself() -> None:
     made, election = electing()
     made.resume(Leader(0, (1,), NOW_MS + 9000))
     made.leader_id, made.leader_endpoint = 1, place(1)
@@ -271,7 +273,7 @@ def test_it_is_not_told_where_it_is_itself() -> None:
     assert made.leader_endpoint == place(1)
 
 
-def test_votes_count_for_the_question_that_was_asked() -> None:
+def test_votes_count_only_for_the_request_they_answer() -> None:
     made, election = electing()
     made.become_prospective()
     state: Any = made.state
@@ -324,7 +326,7 @@ def test_a_lost_election_ends_early_and_a_won_one_at_once() -> None:
     assert made.state.granted == (1, 3)
 
 
-def test_who_resigned_tells_the_others_until_its_time_is_up() -> None:
+def test_a_resigned_leader_repeats_end_quorum_epoch_until_its_deadline() -> None:
     made, election = electing()
     made.resume(Resigned(NOW_MS + 10, (key(3), key(2)), {2, 3}))
     state: Any = made.state

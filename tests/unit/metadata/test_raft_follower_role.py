@@ -75,7 +75,7 @@ def test_a_fetch_claims_what_is_on_disk() -> None:
     )
 
 
-def test_who_hears_nothing_stands_or_looks_for_the_leader() -> None:
+def test_a_voter_without_leader_starts_an_election_and_an_observer_searches() -> None:
     made, following, state = follower()
     made.now_ms = state.deadline_ms
     following.poll(state)
@@ -140,7 +140,7 @@ def test_after_a_refusal_the_leader_is_left_alone_for_a_moment() -> None:
         (EpochEnd(2, 3), None),
     ],
 )
-def test_where_logs_part_ours_is_cut(parts: EpochEnd, end: int | None) -> None:
+def test_a_diverging_log_is_truncated(parts: EpochEnd, end: int | None) -> None:
     made, following, state = follower(5)
     fetched(made, following, RaftFetchResponse(NONE, 4, 2, place(2), 0, 0, diverging=parts))
     assert made.effects == ([] if end is None else [TruncateTo(end)])
@@ -228,7 +228,7 @@ def test_the_largest_snapshot_that_is_believed_has_16_gib() -> None:
     assert len(made.effects) == 1
 
 
-def test_a_snapshot_that_is_gone_is_asked_for_no_more() -> None:
+def test_a_deleted_snapshot_is_not_requested_again() -> None:
     for answer in (GOOD._replace(error=ErrorCode.snapshot_not_found), GOOD._replace(snapshot=None)):
         made, following, state = pieces()
         piece(following, answer)
@@ -239,7 +239,7 @@ def test_a_snapshot_that_is_gone_is_asked_for_no_more() -> None:
         assert (made.effects, state.fetching) == ([], SnapshotFetch(WANTED, 10))
 
 
-def test_a_snapshot_that_is_whole_and_good_begins_the_log_anew() -> None:
+def test_a_complete_valid_snapshot_restarts_the_log() -> None:
     for fetching, event, restarts, left in (
         (SnapshotFetch(WANTED, 100, True), SnapshotReady(WANTED, True), True, None),
         (SnapshotFetch(WANTED, 100, True), SnapshotReady(WANTED, False), False, None),
@@ -284,7 +284,7 @@ def test_three_refusals_within_300_ms_are_a_death() -> None:
     assert (observer.state, state.deadline_ms) == (state, NOW_MS)
 
 
-def test_what_a_voter_says_of_itself_under_version_0_is_said_once_to_each_leader() -> None:
+def test_a_static_voter_sends_update_voter_once_to_each_leader() -> None:
     made, following, state = follower()
     following.poll(state)
     assert isinstance(sent_by(made)[0].request, RaftFetchRequest)
@@ -303,7 +303,7 @@ def test_what_a_voter_says_of_itself_under_version_0_is_said_once_to_each_leader
     assert not state.has_updated
 
 
-def test_who_moved_or_joins_by_itself_says_so_under_version_1() -> None:
+def test_a_voter_with_a_new_endpoint_or_directory_changes_its_record() -> None:
     moved, following, state = follower(1, version=1)
     moved.now_ms = state.update_due_ms = NOW_MS + 1000
     following.poll(state)

@@ -248,7 +248,7 @@ def error_of(answer: Any) -> ErrorCode:
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_hostile_requests_change_nothing_and_end_nobody(make: Any) -> None:
+def test_hostile_requests_change_no_state_and_stop_no_node(make: Any) -> None:
     random = Random(f"{SEED} {make.__name__}")
     forge, node = Forge(random), make()
     first, size, told = state_of(node), len(vars(node.machine.core)), set()
@@ -327,7 +327,7 @@ def test_our_own_fetch_of_a_snapshot_is_not_heard() -> None:
         (59, "cluster", "other", ErrorCode.unknown_topic_or_partition),
     ],
 )
-def test_what_another_partition_is_answered(
+def test_requests_for_other_partitions_get_kafkas_error_codes(
     api_key: int, cluster: str | None, topic: str, error: ErrorCode
 ) -> None:
     """Kafka 4.3 looks at the cluster first, and names the partition where the answer has a place for it."""

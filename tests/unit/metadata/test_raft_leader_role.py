@@ -58,7 +58,7 @@ def append(made: RaftCore, count: int = 1) -> None:
         ({"epoch": 5}, ErrorCode.unknown_leader_epoch),
     ],
 )
-def test_a_fetch_that_can_be_is_answered_by_who_leads(changes: dict[str, Any], error: ErrorCode) -> None:
+def test_a_leader_answers_valid_fetches_and_refuses_others(changes: dict[str, Any], error: ErrorCode) -> None:
     made, leading, state = leader()
     leading.fetch(7, RaftFetchRequest(key(2), 4, 3, 1)._replace(**changes))
     assert last_answer(made).error is error
@@ -83,7 +83,7 @@ def test_an_answer_has_8_mib_at_most(wanted: int, given: int) -> None:
     assert last_answer(made).records == ReadLog(3, given)
 
 
-def test_who_has_all_waits_for_more_or_for_a_mark() -> None:
+def test_a_caught_up_fetch_waits_for_records_or_a_high_watermark() -> None:
     made, leading, state = leader()
     leading.fetch(7, RaftFetchRequest(key(2), 4, 5, 1, max_wait_ms=500))
     assert not made.effects
@@ -157,7 +157,7 @@ def test_a_majority_that_is_heard_keeps_the_leader() -> None:
     assert gone.quorum_deadline_ms == NOW_MS + 3000
 
 
-def test_what_a_majority_has_on_disk_is_committed_with_the_first_of_the_epoch() -> None:
+def test_a_majority_on_disk_commits_from_the_epochs_first_record_on() -> None:
     made, leading, state = leader()
     append(made, 3)
     made.flushed, state.visible_end = 6, 8
@@ -172,7 +172,7 @@ def test_what_a_majority_has_on_disk_is_committed_with_the_first_of_the_epoch() 
     assert state.committed == 8, "and no further than the log"
 
 
-def test_strangers_are_remembered_up_to_a_thousand_and_the_silent_one_goes_first() -> None:
+def test_a_leader_remembers_a_thousand_observers_and_drops_the_oldest() -> None:
     made, leading, state = leader()
     state.replicas[key(2)] = ReplicaState(last_fetch_ms=1)
     for node_id in range(100, 1102):
@@ -200,7 +200,7 @@ def test_observers_that_are_silent_for_five_minutes_are_forgotten() -> None:
     assert set(state.replicas) == {key(2), key(122)}
 
 
-def test_a_snapshot_is_given_to_who_names_one_that_is_there() -> None:
+def test_an_existing_snapshot_is_served_to_whoever_requests_it() -> None:
     made, leading, state = leader()
     log: Any = made.log
     log.snapshots = (SnapshotId(0, 0), SnapshotId(3, 1))
@@ -260,7 +260,7 @@ def test_a_quorum_is_described_with_observers_that_were_heard_within_five_minute
     assert last_answer(made) == DescribeQuorumResponse(ErrorCode.not_leader_or_follower, 4, 1)
 
 
-def test_a_voter_that_is_silent_for_half_its_time_is_told_who_leads() -> None:
+def test_a_leader_sends_begin_quorum_epoch_to_silent_voters() -> None:
     made, leading, state = leader()
     leading.poll(state)
     begin = BeginQuorumEpochRequest(4, 1, (place(1),), key(2), "cluster")
@@ -280,7 +280,7 @@ def test_a_voter_that_is_silent_for_half_its_time_is_told_who_leads() -> None:
     assert [one.peer.node_id for one in sent_by(made)[2:]] == [2]
 
 
-def test_a_leader_that_nobody_hears_resigns_in_favour_of_the_longest_log() -> None:
+def test_a_leader_without_a_majority_resigns_to_the_longest_log() -> None:
     made, leading, state = leader()
     state.replicas = {key(2): ReplicaState(end_offset=3), key(3): ReplicaState(end_offset=4)}
     made.now_ms = state.quorum_deadline_ms - 1

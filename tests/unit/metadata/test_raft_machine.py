@@ -182,7 +182,7 @@ def test_a_shorter_log_gets_no_vote() -> None:
     assert node.ask(vote(4, last_epoch=1, last_offset=10, candidate=key(3))).granted is True
 
 
-def test_who_follows_a_leader_that_answers_gives_no_pre_vote() -> None:
+def test_a_follower_of_a_live_leader_grants_no_pre_vote() -> None:
     node = Node(state=QuorumState(3, leader_id=2))
     assert node.ask(vote(3, pre_vote=True, last_epoch=3)).granted is True
     (send,) = node.sends(node.started, RaftFetchRequest)
@@ -202,7 +202,7 @@ def test_refused_three_times_is_dead_and_slow_is_not() -> None:
     assert node.machine.role is Role.PROSPECTIVE
 
 
-def test_an_observer_whose_leader_refuses_three_times_asks_others_who_leads_next() -> None:
+def test_an_observer_refused_three_times_asks_other_voters() -> None:
     """Long before its fetch timeout: a broker's heartbeat goes to the next controller, which waits for it."""
     node = Node(9, state=QuorumState(3, leader_id=2))
     effects = node.started
@@ -277,7 +277,7 @@ def test_a_fetch_waits_but_not_where_its_high_watermark_is_behind() -> None:
     assert reply.answer.error is NONE
 
 
-def test_who_waits_is_told_when_the_leader_stops() -> None:
+def test_waiting_fetches_are_answered_when_the_leader_stops() -> None:
     node = Node()
     node.lead()
     assert node.ask(RaftFetchRequest(key(2), 1, 1, 1, cluster_id="cluster")) is None
@@ -318,7 +318,7 @@ def test_voters_do_not_change_under_version_0() -> None:
     assert Node().ask(added._replace(cluster_id=None)).error is ErrorCode.not_leader_or_follower
 
 
-def test_what_is_appended_is_gathered_for_a_while_before_it_is_flushed_and_shown() -> None:
+def test_append_linger_delays_the_flush_and_waiting_fetches() -> None:
     node = Node()
     node.machine.core.timing = replace(node.machine.core.timing, append_linger_ms=25)
     effects = node.lead()
@@ -373,7 +373,7 @@ def test_the_table_of_moves_knows_every_role() -> None:
     assert Role.LEADER not in set.union(*(set(LEGAL_MOVES[r]) for r in Role if r is not Role.CANDIDATE))
 
 
-def test_where_a_follower_stands_towards_a_log_that_begins_with_a_snapshot() -> None:
+def test_a_follower_position_is_compared_with_a_log_after_a_snapshot() -> None:
     log = ModelLog(VoterSet())
     log.append(Batch(0, 1, tuple(range(10))))
     log.append(Batch(10, 3, tuple(range(10))))
@@ -424,7 +424,7 @@ def test_a_leader_known_by_its_id_alone_is_followed_once_its_address_is_told() -
     assert machine.leader_endpoint == endpoint(1)
 
 
-def test_who_was_just_not_answered_asks_again_at_once_and_who_was_refused_waits() -> None:
+def test_an_expired_pre_vote_restarts_at_once_and_a_lost_one_waits() -> None:
     """Kafka 4.3 ``QuorumState.transitionToUnattached``: the time of a pre-vote goes on unless it was lost."""
 
     def standing() -> tuple[Node, list[Send]]:
@@ -450,7 +450,7 @@ def test_who_was_just_not_answered_asks_again_at_once_and_who_was_refused_waits(
     assert after.deadline_ms >= node.now_ms + 1000
 
 
-def test_a_vote_given_while_prospective_begins_the_question_anew() -> None:
+def test_granting_a_vote_restarts_an_own_pre_vote() -> None:
     """Kafka 4.3 ``QuorumState.prospectiveAddVotedState``: pre-votes from before do not count with it."""
     node = Node(1, end=3, voters=5, state=QuorumState(4))
     send = next(one for one in node.sends(node.pass_ms(2500), VoteRequest) if one.peer.node_id == 3)
@@ -463,7 +463,7 @@ def test_a_vote_given_while_prospective_begins_the_question_anew() -> None:
     assert (node.machine.role, state.granted) == (Role.PROSPECTIVE, {1})
 
 
-def test_who_refused_a_pre_vote_is_asked_again_and_may_have_lost_its_leader_since() -> None:
+def test_a_refused_pre_vote_is_requested_again() -> None:
     """Its log may be the shorter one: then it cannot win, and we need not wait for our time to be up."""
     node = Node(1, end=3)
     sent = {one.peer.node_id: one for one in node.sends(node.pass_ms(2500), VoteRequest)}
@@ -476,7 +476,7 @@ def test_who_refused_a_pre_vote_is_asked_again_and_may_have_lost_its_leader_sinc
     assert node.machine.role is Role.CANDIDATE
 
 
-def test_who_has_not_heard_of_its_leader_in_time_speaks_for_it_no_more() -> None:
+def test_an_observer_that_lost_its_leader_grants_a_pre_vote() -> None:
     """An observer here, which is a voter to the one who asks, does not stand by itself."""
     node = Node(4, state=QuorumState(3, leader_id=2))
     (send,) = node.sends(node.started, RaftFetchRequest)
@@ -486,11 +486,11 @@ def test_who_has_not_heard_of_its_leader_in_time_speaks_for_it_no_more() -> None
     assert node.ask(vote(3, pre_vote=True, last_epoch=3, voter=key(4))).granted is True
 
 
-def test_a_node_says_which_kraft_versions_it_speaks() -> None:
+def test_api_versions_names_the_supported_kraft_versions() -> None:
     assert Node().ask(ApiVersionsRequest()) == ApiVersionsResponse(NONE, 0, 1)
 
 
-def test_a_start_knows_whom_it_voted_for_and_whom_it_followed() -> None:
+def test_a_restart_remembers_the_vote_and_the_leader() -> None:
     voted = Node(state=QuorumState(3, voted_id=0))
     assert voted.ask(vote(3, last_epoch=2)).granted is False
     assert voted.ask(vote(4)).granted is True
@@ -503,7 +503,7 @@ def test_a_start_knows_whom_it_voted_for_and_whom_it_followed() -> None:
     assert older.ask(vote(1, candidate=key(3), last_offset=9, last_epoch=0, pre_vote=True)).granted is False
 
 
-def test_what_could_not_be_appended_is_fetched_again_after_a_moment() -> None:
+def test_records_that_were_not_appended_are_fetched_again_after_a_pause() -> None:
     node = Node(state=QuorumState(3, leader_id=2))
     (send,) = node.sends(node.started, RaftFetchRequest)
     effects = node.answer(send, RaftFetchResponse(NONE, 3, 2, endpoint(2), 5, 0, records=b"abc"))
@@ -514,7 +514,7 @@ def test_what_could_not_be_appended_is_fetched_again_after_a_moment() -> None:
     assert node.sends(node.pass_ms(1), RaftFetchRequest)
 
 
-def test_who_goes_away_is_answered_no_more() -> None:
+def test_a_cancelled_request_is_not_answered() -> None:
     node = Node()
     node.lead()
     epoch = node.machine.epoch

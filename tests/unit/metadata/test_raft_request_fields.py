@@ -224,12 +224,14 @@ from tests.unit.metadata.raft_fields import KEY, PLACE, VOTER, plain
         (ApiVersionsRequest(), 18, 4, {"client_software_name": "firn", "client_software_version": "1"}),
     ],
 )
-def test_a_question_says(asked: RaftRequest, api_key: int, version: int, said: dict[str, Any]) -> None:
+def test_a_request_has_the_fields_of_its_message(
+    asked: RaftRequest, api_key: int, version: int, said: dict[str, Any]
+) -> None:
     found = messages.to_request(asked)
     assert found[:2] == (api_key, version)
     assert plain(found[2]) == said
 
 
-def test_what_only_admins_ask_is_not_asked_of_peers() -> None:
+def test_a_node_never_sends_describe_quorum_to_a_peer() -> None:
     with pytest.raises(ValueError, match="DescribeQuorumRequest is never sent to another node"):
         messages.to_request(DescribeQuorumRequest())

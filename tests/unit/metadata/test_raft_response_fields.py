@@ -432,7 +432,7 @@ from tests.unit.metadata.raft_fields import KEY, PLACE, VOTER, plain
         ),
     ],
 )
-def test_an_answer_says(
+def test_a_response_has_the_fields_of_its_message(
     api_key: int, version: int, answer: RaftResponse, name: str, said: dict[str, Any]
 ) -> None:
     """Times of the machine's clock, which began at 10,000 ms of the wall's."""

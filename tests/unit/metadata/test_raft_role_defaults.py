@@ -6,7 +6,7 @@ from service.metadata.raft.requests import NONE, FetchSnapshotResponse, RaftFetc
 from service.metadata.raft.roles import Follower, Leader, RaftTiming, ReplicaState
 
 
-def test_of_whoever_knows_nothing_nothing_is_said() -> None:
+def test_states_and_messages_default_to_unknown() -> None:
     nothing = RaftFetchResponse(NONE, 4)
     assert (nothing.high_watermark, nothing.log_start, nothing.leader_id) == (-1, -1, -1)
     piece_of_nothing = FetchSnapshotResponse(NONE, 4)
@@ -23,7 +23,7 @@ def test_of_whoever_knows_nothing_nothing_is_said() -> None:
     assert (new.committed, new.visible_end, new.visible_at_ms, new.change) == (-1, 0, None, None)
 
 
-def test_controllers_wait_as_apache_kafkas_do() -> None:
+def test_timeouts_of_controllers_are_apache_kafkas() -> None:
     """``controller.quorum.*``, and what `KafkaRaftClient` has as constants: a MiB a fetch, half a second."""
     timing = RaftTiming()
     assert (timing.election_timeout_ms, timing.fetch_timeout_ms, timing.election_backoff_max_ms) == (

@@ -289,7 +289,7 @@ def test_a_tombstone_stands_over_restarts_and_snapshots_until_it_is_forgotten(tm
         ([10, 10, 10, 10], 60, (-1, 0), 2),
     ],
 )
-def test_what_the_retention_lets_go_never_is_the_only_copy(
+def test_metadata_retention_never_deletes_the_only_copy(
     sizes: list[int], log_bytes: int, limits: tuple[int, int], gone: int
 ) -> None:
     """Snapshots of times 30, 40, 50, 60; it is 100."""

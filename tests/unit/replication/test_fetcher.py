@@ -62,7 +62,7 @@ async def test_threads_write_what_is_behind(tmp_path: Path) -> None:
 
 
 @at_once
-async def test_what_a_change_of_the_log_has_ended_is_asked_for_again(tmp_path: Path) -> None:
+async def test_an_append_that_a_segment_roll_ended_is_fetched_again(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     io, may_go = LogIo(WORLD.threads, 1), threading.Event()
     pair.write(20)
@@ -154,7 +154,7 @@ async def test_a_large_answer_is_appended_in_runs(tmp_path: Path) -> None:
 
 
 @at_once
-async def test_where_every_record_is_flushed_each_run_is_before_the_next_one_comes(tmp_path: Path) -> None:
+async def test_flush_messages_1_flushes_each_run_before_the_next(tmp_path: Path) -> None:
     pair = Pair(tmp_path, flush_messages=1)
     pair.write(2_000)
     await pair.become_equal(pair.fetcher())
@@ -165,7 +165,7 @@ async def test_where_every_record_is_flushed_each_run_is_before_the_next_one_com
 
 
 @at_once
-async def test_what_another_leader_wrote_here_is_cut_off(tmp_path: Path) -> None:
+async def test_records_of_another_leader_are_truncated(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     for log in (pair.log, pair.replica.log):
         for _ in range(5):
@@ -210,7 +210,7 @@ async def test_bytes_that_are_wrong_are_fetched_again_and_the_others_go_on(tmp_p
 
 
 @at_once
-async def test_a_leader_that_begins_later_has_it_begin_anew(tmp_path: Path) -> None:
+async def test_a_replica_below_the_leaders_start_restarts_there(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.replica.log.append(batch(3), EPOCH - 1, START_MS)
     pair.log.truncation.restart_at(50)
@@ -237,7 +237,7 @@ async def test_a_log_that_goes_on_too_far_is_cut_to_its_leaders_end(tmp_path: Pa
 
 
 @at_once
-async def test_what_moved_to_the_archive_is_built_from_there(tmp_path: Path) -> None:
+async def test_a_replica_below_the_local_start_is_built_from_the_archive(tmp_path: Path) -> None:
     pair = Pair(tmp_path, segment_bytes=400, remote_storage_enable=True)
     pair.write(20)
     assert pair.log.deletion.advance_local_start(30)
@@ -348,7 +348,7 @@ class Unflushed:
 
 
 @at_once
-async def test_what_could_not_be_flushed_is_not_said_to_be_here_until_it_is(tmp_path: Path) -> None:
+async def test_unflushed_records_are_not_reported_to_the_leader(tmp_path: Path) -> None:
     pair = Pair(tmp_path, 2, flush_messages=1)
     other = tip_of(1)
     for tip in pair.replicas:
@@ -451,7 +451,7 @@ async def test_a_bug_ends_the_loop(tmp_path: Path) -> None:
 
 
 @at_once
-async def test_what_is_throttled_comes_at_its_rate_and_nobody_asks_in_vain(tmp_path: Path) -> None:
+async def test_throttled_partitions_are_fetched_at_the_quotas_rate(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.leader.leaders[pair.tip].image(Leadership(EPOCH, 2, (1, FOLLOWER), (1,)), START_MS)
     pair.write(200)
@@ -470,7 +470,7 @@ async def test_what_is_throttled_comes_at_its_rate_and_nobody_asks_in_vain(tmp_p
 
 
 @at_once
-async def test_who_waits_for_the_quota_is_woken_by_a_throttle_that_goes(tmp_path: Path) -> None:
+async def test_removing_a_throttle_wakes_a_waiting_fetcher(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.write(20)
     throttle = ReplicationThrottle(FOLLOWER, Quota(11, 1))

@@ -116,7 +116,7 @@ def test_many_partitions_have_their_turns_without_a_session(monkeypatch: pytest.
         (ErrorCode.fetch_session_topic_id_error, 77),
     ],
 )
-def test_a_session_that_is_refused_is_begun_anew(error: ErrorCode, session_id: int) -> None:
+def test_a_refused_fetch_session_is_reopened(error: ErrorCode, session_id: int) -> None:
     fetcher = Fetcher()
     fetcher.is_told()
     assert fetcher.answer(fetcher.fetch(), error=error) == ()
@@ -125,7 +125,7 @@ def test_a_session_that_is_refused_is_begun_anew(error: ErrorCode, session_id: i
     assert (fetch.session_id, fetch.session_epoch, len(fetch.partitions)) == (session_id, 0, 1)
 
 
-def test_a_session_that_was_evicted_is_begun_anew_at_once_but_not_over_and_over() -> None:
+def test_an_evicted_fetch_session_is_reopened_at_once_only_once() -> None:
     fetcher, gone = Fetcher(), ErrorCode.fetch_session_id_not_found
     fetcher.is_told()
     fetcher.answer(fetcher.fetch(), error=gone)
@@ -190,7 +190,7 @@ def test_a_session_of_another_number_is_nonsense() -> None:
         ErrorCode.unknown_server_error,
     ],
 )
-def test_what_may_pass_is_asked_for_later(error: ErrorCode) -> None:
+def test_a_transient_error_delays_the_partition(error: ErrorCode) -> None:
     fetcher = Fetcher()
     assert fetcher.is_told(error) == ()
     assert fetcher.machine.state_of(tip()) is FetchState.DELAYED
@@ -220,7 +220,7 @@ def test_a_newer_leader_is_awaited() -> None:
     assert fetcher.machine.state_of(tip()) is FetchState.READY
 
 
-def test_moves_that_nobody_makes_are_refused() -> None:
+def test_illegal_state_moves_are_refused() -> None:
     fetcher = Fetcher()
     fetcher.is_told(ErrorCode.fenced_leader_epoch)
     with pytest.raises(InvariantError):

@@ -22,7 +22,7 @@ from tests.unit.replication.leaders import NOW_MS, Log
 # -- records
 
 
-def test_what_was_appended_has_the_leaders_mark_and_start_follow() -> None:
+def test_after_an_append_the_high_watermark_and_start_offset_advance() -> None:
     fetcher = Fetcher()
     (append,) = fetcher.is_told(size=100, high_watermark=99, start_offset=7)
     assert append == Append(append.number, tip(), 5, 0, 7)
@@ -39,7 +39,7 @@ def test_the_mark_does_not_fall_and_the_start_does_not_pass_it() -> None:
     assert fetcher.is_told(high_watermark=-1, start_offset=-1) == ()
 
 
-def test_who_has_all_that_is_committed_has_caught_up_and_is_said_to_once() -> None:
+def test_caught_up_is_reported_once_for_all_committed_records() -> None:
     fetcher = Fetcher()
     caught_up = CaughtUp(tip(), 5)
     for end, committed, has_caught_up in ((14, 30, False), (20, 30, False), (31, 31, True), (35, 34, False)):
@@ -54,7 +54,7 @@ def test_who_has_all_that_is_committed_has_caught_up_and_is_said_to_once() -> No
     assert caught_up in fetcher.done(append), "it had fallen behind"
 
 
-def test_who_lacks_nothing_has_caught_up_with_an_answer_that_brings_nothing() -> None:
+def test_an_empty_response_reports_a_complete_log_as_caught_up() -> None:
     for committed, expected in ((-1, ()), (11, ()), (10, (CaughtUp(tip(), 5),))):
         fetcher = Fetcher()
         fetcher.logs[0].high_watermark = 10
@@ -62,7 +62,7 @@ def test_who_lacks_nothing_has_caught_up_with_an_answer_that_brings_nothing() ->
         assert fetcher.is_told(high_watermark=committed) == ()
 
 
-def test_who_is_in_sync_has_not_to_catch_up() -> None:
+def test_an_in_sync_replica_is_not_reported_as_caught_up() -> None:
     fetcher = Fetcher(0)
     fetcher.machine.assign(tip(), Log(10), 5, fetcher.now_ms, is_clean=True, is_in_sync=True)
     assert not any(isinstance(one, CaughtUp) for one in fetcher.is_told(high_watermark=10))
@@ -80,14 +80,14 @@ def test_a_partition_with_corrupt_bytes_rests_and_the_others_go_on() -> None:
     assert fetcher.fetch().partitions == [(tip(), FetchPartitionData(5, 10, 3, 0))]
 
 
-def test_records_of_which_none_fits_are_not_asked_for_at_once() -> None:
+def test_a_partition_without_appendable_records_is_delayed() -> None:
     fetcher = Fetcher()
     (append,) = fetcher.is_told(size=100)
     fetcher.done(append)
     assert fetcher.machine.state_of(tip()) is FetchState.DELAYED
 
 
-def test_a_log_that_fails_is_left_alone_until_it_is_assigned_anew() -> None:
+def test_a_failed_log_is_held_until_it_is_assigned_again() -> None:
     fetcher = Fetcher()
     (append,) = fetcher.is_told(size=100)
     fetcher.done(append, Done.OFFLINE)
@@ -112,7 +112,7 @@ def test_an_answer_that_does_not_fit_what_the_log_is_now_says_nothing() -> None:
         assert fetcher.answer(fetch, PartitionFetchResponse(tip(), size=100)) == (), change
 
 
-def test_the_leader_tells_the_mark_again_of_which_the_answer_was_dropped() -> None:
+def test_the_leader_resends_a_high_watermark_after_a_dropped_response() -> None:
     """To a session that has been told it once it does not, so that knows nothing of the partition first."""
     for change in ("end", "leader"):
         fetcher = Fetcher(2)
@@ -132,7 +132,7 @@ def test_the_leader_tells_the_mark_again_of_which_the_answer_was_dropped() -> No
         assert fetcher.fetch().partitions == [], change
 
 
-def test_of_what_went_with_a_dropped_answer_nothing_is_left() -> None:
+def test_removing_a_partition_clears_its_dropped_response() -> None:
     fetcher = Fetcher(2)
     fetch = fetcher.fetch()
     fetcher.logs[0].log_end_offset = 12
@@ -163,7 +163,7 @@ def test_the_same_epoch_again_changes_nothing() -> None:
     assert fetcher.machine.is_wanted(append.number)
 
 
-def test_work_of_a_partition_that_went_holds_up_nobody() -> None:
+def test_work_of_a_removed_partition_delays_no_other() -> None:
     fetcher = Fetcher(2)
     (append,) = fetcher.is_told(size=100)
     fetcher.machine.remove(tip())
@@ -176,7 +176,7 @@ def test_work_of_a_partition_that_went_holds_up_nobody() -> None:
 # -- the archive
 
 
-def test_what_moved_to_the_archive_is_built_while_the_others_are_fetched() -> None:
+def test_other_partitions_are_fetched_while_one_is_built_from_the_archive() -> None:
     fetcher = Fetcher(2)
     (build,) = fetcher.is_told(ErrorCode.offset_moved_to_tiered_storage, start_offset=3)
     assert build == BuildLocalStart(build.number, tip(), 5, 3)
@@ -188,7 +188,7 @@ def test_what_moved_to_the_archive_is_built_while_the_others_are_fetched() -> No
     assert fetcher.fetch().partitions == [(tip(), FetchPartitionData(5, 50, 3, 0))]
 
 
-def test_what_is_not_on_the_device_is_not_told_and_the_others_are_fetched_meanwhile() -> None:
+def test_other_partitions_are_fetched_while_one_is_unflushed() -> None:
     fetcher = Fetcher(2)
     (append,) = fetcher.is_told(size=100, high_watermark=12)
     fetcher.logs[0].log_end_offset = 14
@@ -203,7 +203,7 @@ def test_what_is_not_on_the_device_is_not_told_and_the_others_are_fetched_meanwh
     assert fetcher.fetch().partitions == [(tip(), FetchPartitionData(5, 14, 3, 0))]
 
 
-def test_what_an_earlier_leader_sent_is_on_the_device_before_the_next_one_is_told() -> None:
+def test_records_of_the_old_leader_are_flushed_before_the_first_fetch() -> None:
     fetcher = Fetcher()
     (flush,) = fetcher.machine.assign(
         tip(), fetcher.logs[0], 6, fetcher.now_ms, is_clean=True, flushes_first=True
@@ -224,7 +224,7 @@ def test_a_log_that_fails_while_it_is_flushed_is_held() -> None:
     assert fetcher.machine.state_of(tip()) is FetchState.HELD
 
 
-def test_what_cannot_be_built_now_is_asked_for_later() -> None:
+def test_a_partition_that_cannot_be_built_yet_is_delayed() -> None:
     fetcher = Fetcher()
     (build,) = fetcher.is_told(ErrorCode.offset_moved_to_tiered_storage)
     fetcher.done(build, Done.NOT_NOW)

@@ -32,7 +32,7 @@ from tests.unit.replication.followers import BACKOFF_MS, Fetcher, tip
         ((0, 2), 0),
     ],
 )
-def test_it_is_cut_at_the_lesser_end_of_the_greatest_common_epoch(
+def test_truncation_goes_to_the_smaller_end_of_the_common_epoch(
     diverging: tuple[int, int], offset: int
 ) -> None:
     fetcher = Fetcher()
@@ -40,7 +40,7 @@ def test_it_is_cut_at_the_lesser_end_of_the_greatest_common_epoch(
     assert effect == Truncate(effect.number, tip(), offset, False)
 
 
-def test_it_is_cut_again_until_they_agree() -> None:
+def test_truncation_repeats_until_the_logs_agree() -> None:
     fetcher = Fetcher()
     (first,) = fetcher.is_told(diverging=(2, 7))
     log = fetcher.logs[0]
@@ -79,7 +79,7 @@ def test_an_end_that_is_none_is_not_cut_to(diverging: tuple[int, int]) -> None:
     assert fetcher.machine.state_of(tip()) is FetchState.DELAYED
 
 
-def test_what_is_committed_is_cut_off_by_an_unclean_election_alone() -> None:
+def test_only_an_unclean_election_truncates_committed_records() -> None:
     for is_clean in (True, False):
         fetcher = Fetcher(is_clean=is_clean)
         fetcher.logs[0].high_watermark = 9
@@ -103,7 +103,7 @@ def test_past_the_leaders_end_it_is_cut_to_it() -> None:
     assert effect == Truncate(effect.number, tip(), 7, False)
 
 
-def test_before_the_leaders_start_it_begins_there_anew() -> None:
+def test_a_log_before_the_leaders_start_restarts_there() -> None:
     fetcher = Fetcher(2)
     (ask,) = fetcher.is_told(ErrorCode.offset_out_of_range)
     assert isinstance(ask, AskOffsets)
@@ -118,7 +118,7 @@ def test_before_the_leaders_start_it_begins_there_anew() -> None:
     assert (tip(), FetchPartitionData(5, 15, -1, 15)) in fetcher.fetch().partitions
 
 
-def test_what_is_within_range_after_all_is_asked_for_later() -> None:
+def test_an_offset_that_is_in_range_after_all_is_retried_later() -> None:
     fetcher = Fetcher()
     (ask,) = fetcher.is_told(ErrorCode.offset_out_of_range)
     assert isinstance(ask, AskOffsets)
