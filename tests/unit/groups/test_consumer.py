@@ -104,7 +104,7 @@ def test_a_member_that_gave_up_in_time_is_not_fenced_later() -> None:
     assert one.beat() is None
 
 
-def test_a_session_is_as_long_as_it_is_set_and_every_heartbeat_begins_it_anew() -> None:
+def test_every_heartbeat_restarts_the_session_timeout() -> None:
     c = consumers()
     epoch = c.enter("a", "apples").member_epoch
     for _ in range(3):
@@ -173,7 +173,7 @@ def test_the_targets_of_a_large_group_are_long_work() -> None:
     assert len(numbers(c.says("a", first.member_epoch).assignment)) == LARGE
 
 
-def test_targets_made_for_an_instance_that_came_back_under_another_id_are_made_anew() -> None:
+def test_targets_are_recomputed_if_a_static_member_rejoined_under_another_id() -> None:
     c = consumers(apples=LARGE)
     c.enter("a", "apples", instance="i")
     c.leader.long_work = []
@@ -190,7 +190,7 @@ def test_targets_made_for_an_instance_that_came_back_under_another_id_are_made_a
     assert not targets[0] & targets[1]
 
 
-def test_targets_made_for_a_member_whose_join_was_never_written_are_made_anew() -> None:
+def test_targets_are_recomputed_if_a_members_join_was_not_written() -> None:
     c = consumers(apples=LARGE)
     c.enter("a", "apples")
     c.leader.long_work, c.leader.lagging = [], True
@@ -245,7 +245,7 @@ def test_topics_that_grow_and_go_are_seen_with_the_next_heartbeat() -> None:
     assert (new, 0) in a.has
 
 
-def test_what_a_member_is_not_subscribed_to_any_more_it_gives_up_at_once() -> None:
+def test_unsubscribed_partitions_are_revoked_at_once() -> None:
     c = consumers(ConsumerConfig(), apples=2, pears=2)
     first = c.enter("a", "apples", "pears")
     assert len(partitions_of(first.assignment)) == 4
@@ -276,7 +276,7 @@ def test_a_described_group_is_the_committed_one() -> None:
     assert c.world.modern.describe("other").error_code == E.group_id_not_found
 
 
-def test_what_is_being_given_up_is_still_described_as_its_owners() -> None:
+def test_partitions_being_revoked_are_described_with_their_owner() -> None:
     c = consumers()
     c.enter("a", "apples")
     c.enter("b", "apples")
@@ -352,7 +352,7 @@ def test_after_a_reload_everybody_goes_on_as_before() -> None:
     assert c.look().is_empty, "sessions begin with the load"
 
 
-def test_who_has_not_given_up_before_a_reload_has_its_time_after_it() -> None:
+def test_a_reload_restarts_the_revocation_timeout() -> None:
     c = consumers()
     c.enter("a", "apples", timeout_ms=20_000)
     c.enter("b", "apples")
@@ -406,7 +406,7 @@ def test_a_log_with_the_metadata_of_older_brokers_is_rid_of_it() -> None:
     assert not c.world.group().has_partition_metadata
 
 
-def test_heartbeats_say_who_asks() -> None:
+def test_a_heartbeat_records_client_id_and_host() -> None:
     c = consumers()
     request = beat_request("a", 0, names=("apples",), has=(), timeout_ms=1000)
     who = RequestOrigin("till", "/10.0.0.1", 1)

@@ -38,7 +38,7 @@ from tests.unit.groups.consumers import NOW, E, consumers
         ({"epoch": 1, "has": list(zip(repeat(UUID(int=1)), range(MOST_OWNED), strict=False))}, 1),
     ],
 )
-def test_what_makes_no_sense_is_an_invalid_request(about: dict[str, Any], version: int) -> None:
+def test_a_malformed_heartbeat_is_an_invalid_request(about: dict[str, Any], version: int) -> None:
     c = consumers()
     given = {"member_id": "a", "epoch": 0, "names": ("apples",), "has": (), "timeout_ms": 1000, **about}
     answer = c.answer(c.beat(version=version, **given))

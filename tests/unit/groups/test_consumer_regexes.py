@@ -92,7 +92,7 @@ def test_names_and_a_regular_expression_add_up() -> None:
     assert len(a.has) == 1
 
 
-def test_topics_that_nobody_told_of_are_found_when_it_is_time() -> None:
+def test_a_regex_is_resolved_again_after_its_refresh_interval() -> None:
     need_re2()
     c = consumers(apples=1)
     a = Consumer(c, "a", regex=".*s")

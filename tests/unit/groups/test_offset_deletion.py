@@ -14,7 +14,7 @@ from service.groups.shard import DELETED_AT_ONCE
 from tests.unit.groups.committers import ORDERS, Committers, E, subscribed
 
 
-def test_offsets_are_deleted_where_nobody_reads() -> None:
+def test_offsets_of_unsubscribed_topics_can_be_deleted() -> None:
     c = Committers()
     assert c.error(c.delete(("orders", 0))) == E.group_id_not_found
     ids, generation = c.stable("a", protocols=subscribed("orders"))
@@ -49,7 +49,7 @@ def test_a_generation_that_was_never_assigned_tells_what_its_members_read() -> N
     }
 
 
-def test_nobody_knows_what_members_of_other_protocols_read() -> None:
+def test_offsets_of_a_group_with_another_protocol_type_cannot_be_deleted() -> None:
     c = Committers()
     c.stable("a", protocol_type="connect")
     assert c.error(c.delete(("orders", 0))) == E.non_empty_group
@@ -110,7 +110,7 @@ def test_a_topics_offsets_that_cannot_be_removed_are_tried_after_a_pause() -> No
     assert c.shard.offsets.count() == 0
 
 
-def test_what_goes_with_a_topic() -> None:
+def test_deleting_a_topic_deletes_its_offsets_in_all_groups() -> None:
     c = Committers()
     c.commit({("orders", 0): 5, ("orders", 1): 5, ("bills", 0): 6})
     c.commit({("orders", 2): 5}, group_id="h")
@@ -169,7 +169,7 @@ def test_offsets_of_a_deleted_topic_are_not_told_while_no_topic_has_its_name() -
     assert c.offset("orders", 0) == -1
 
 
-def test_offsets_whose_topic_went_while_nobody_had_the_partition_are_deleted_at_the_next_load() -> None:
+def test_offsets_of_a_topic_deleted_without_a_coordinator_go_at_the_next_load() -> None:
     c = Committers()
     c.commit({("orders", 0): 5, ("bills", 0): 6})
     c.transaction(7, {("orders", 1): 8})

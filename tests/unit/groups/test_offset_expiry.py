@@ -8,7 +8,7 @@ from service.groups.shard import EXPIRY
 from tests.unit.groups.committers import DAY_MS, Committers, E, subscribed
 
 
-def test_offsets_of_nobody_end_after_the_commit() -> None:
+def test_offsets_of_a_simple_group_expire_after_the_commit() -> None:
     c = Committers(offsets_retention_minutes=60, offsets_retention_check_interval_ms=60_000)
     c.commit({("orders", 0): 5})
     c.leader.advance(30 * 60_000)

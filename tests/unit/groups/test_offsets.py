@@ -25,7 +25,7 @@ from tests.unit.groups.committers import BILLS, EVERY_GROUP, ORDERS, Committers,
 # OffsetCommit.
 
 
-def test_offsets_of_nobody_make_a_simple_group() -> None:
+def test_a_commit_without_a_member_creates_a_simple_group() -> None:
     c = Committers()
     answer = c.answer(c.commit({("orders", 0): 5, ("orders", 2): 6, ("bills", 0): 7}))
     assert [t.topic_id for t in answer.topics] == [ORDERS, BILLS]
@@ -70,7 +70,7 @@ def test_commits_while_a_round_is_under_way() -> None:
     assert c.error(c.commit(place, ids[1], generation + 1)) == E.rebalance_in_progress
 
 
-def test_an_instance_that_was_replaced_commits_no_more() -> None:
+def test_a_replaced_static_member_cannot_commit() -> None:
     c = Committers()
     waits = c.join(instance="one")
     c.leader.advance(0)
@@ -148,7 +148,7 @@ def test_a_commit_that_is_not_written_was_never_made() -> None:
 # OffsetFetch.
 
 
-def test_offsets_that_nobody_committed() -> None:
+def test_a_fetch_of_uncommitted_offsets_returns_minus_one() -> None:
     c = Committers()
     assert c.fetch(("orders", 0), ("none", 7)) == [FetchedPartition(0), FetchedPartition(7)]
     assert at_once(c.shard.fetch_all_offsets(OffsetFetchGroup("g", None))).topics == ()

@@ -274,7 +274,7 @@ def test_a_checkpoint_beyond_the_end_of_a_log_says_nothing(tmp_path: Path) -> No
     assert len(records_in(log)) == 7
 
 
-def test_what_was_cleaned_and_is_damaged_does_not_replace_anything(tmp_path: Path) -> None:
+def test_a_damaged_swap_file_replaces_no_segment(tmp_path: Path) -> None:
     disk = FaultDisk()
     log = filled(tmp_path, disk)
     disk.fail("rename", errno.EIO, path="00000000000000000000.log", only=lambda path: path.suffix == ".log")

@@ -46,7 +46,7 @@ def told(
     return list(proved_segments(chain, load, lambda where, what: errors.append((where, what)))), errors
 
 
-def test_what_no_codec_would_let_through_is_found_all_the_same(world: World) -> None:
+def test_a_chain_that_decodes_but_contradicts_itself_is_reported(world: World) -> None:
     chain = chain_of(world)
     manifest = chain.manifest
     load = lambda ref: open_page(world.bucket, ref, manifest)  # noqa: E731

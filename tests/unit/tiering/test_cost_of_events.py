@@ -49,9 +49,7 @@ def assessed(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     return counts
 
 
-def test_a_sealed_segment_is_offloaded_at_once_and_nobody_else_is_looked_at(
-    tmp_path: Path, assessed: Counter[int]
-) -> None:
+def test_sealing_a_segment_assesses_only_its_own_partition(tmp_path: Path, assessed: Counter[int]) -> None:
     world = live(World(tmp_path, partitions=20, settings=QUIET))
 
     async def scenario() -> None:
@@ -92,7 +90,7 @@ def test_heads_are_looked_at_again_where_there_are_any_and_not_all_at_once(tmp_p
     assert most < 15
 
 
-def test_a_partition_that_comes_is_taken_on_and_one_that_goes_is_let_go(tmp_path: Path) -> None:
+def test_the_manager_follows_partitions_that_are_added_and_removed(tmp_path: Path) -> None:
     world = live(World(tmp_path, partitions=2, settings=QUIET))
 
     async def scenario() -> None:

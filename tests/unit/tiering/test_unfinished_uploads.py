@@ -102,7 +102,7 @@ def test_an_upload_that_runs_is_left_alone_however_old_it_is(world: World, bucke
     world.check_at_rest()
 
 
-def test_a_store_that_refuses_the_look_is_swept_all_the_same(world: World, bucket: Bucket) -> None:
+def test_a_sweep_goes_on_if_the_store_refuses_to_list_uploads(world: World, bucket: Bucket) -> None:
     world.run()
     orphan = key_of(world.topic_ids["events"], 0, 0)
     world.bucket.put(orphan, b"?")
