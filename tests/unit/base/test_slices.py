@@ -82,7 +82,7 @@ def test_reading_in_steps_is_cut_as_well() -> None:
     assert turns >= 8
 
 
-def test_much_that_nobody_reads_any_more_is_freed_in_many_turns() -> None:
+def test_large_structures_are_freed_over_many_turns() -> None:
     turn, freed = 0, list[int]()
 
     class Thing:

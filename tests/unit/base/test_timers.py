@@ -73,7 +73,7 @@ class Session(Operation):
         self.is_over = expired
 
 
-def test_who_was_heard_only_after_a_standstill_has_time_to_be() -> None:
+def test_deadlines_are_extended_after_a_standstill_of_the_loop() -> None:
     loop = Clock()
 
     def turn(passed_s: float) -> None:

@@ -45,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("status", [200, 503])
-def test_what_a_broker_says_of_its_store_is_told_by_its_id(server: ThreadingHTTPServer, status: int) -> None:
+def test_store_problems_are_reported_by_broker_id(server: ThreadingHTTPServer, status: int) -> None:
     Handler.answer = status, json.dumps({"ready": False, "checks": CHECKS}).encode()
     listener = f"0.0.0.0:{server.server_address[1]}"
     assert ask_health({12: ("127.0.0.1", listener), 13: ("127.0.0.1", "127.0.0.1:1")}) == [

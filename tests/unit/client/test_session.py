@@ -179,7 +179,7 @@ def test_responses_are_those_of_the_requests_in_their_order(steps: list[bool], d
 
 
 @pytest.mark.parametrize("frame", [b"", b"\0\0\0", b"\0\0\0\x02", b"\0\0\0\x02\0\0\0\0\0"])
-def test_what_does_not_parse_is_an_error_and_its_request_stays_in_flight(frame: bytes) -> None:
+def test_a_malformed_response_keeps_its_request_in_flight(frame: bytes) -> None:
     session = ready()
     session.request(KEY, 0, allocate(1))
     with pytest.raises(MalformedMessage):

@@ -362,7 +362,7 @@ def test_a_good_endpoint_is_taken(url: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
-def test_what_hadoop_calls_s3_is_s3(scheme: str) -> None:
+def test_s3a_and_s3n_urls_are_s3_urls(scheme: str) -> None:
     url = f"{scheme}://bucket/prefix"
     node = BrokerConfig.from_properties({"firn.remote.url": url, "firn.remote.s3.region": "eu-west-1"})
     assert (node.remote_url, node.remote_s3_region) == (url, "eu-west-1")
@@ -407,7 +407,7 @@ def test_loops_that_fetch_are_halved_or_doubled_at_most_while_the_node_runs(coun
     )
 
 
-def test_where_new_replicas_of_tiered_topics_begin_may_change_while_the_node_runs() -> None:
+def test_follower_fetch_last_tiered_offset_is_dynamic() -> None:
     key = "follower.fetch.last.tiered.offset.enable"
     changed = BrokerConfig.from_properties({}).with_dynamic({}, {key: "true"})
     assert changed.replication.follower_fetch_last_tiered_offset_enable

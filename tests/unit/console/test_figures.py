@@ -27,7 +27,7 @@ def figures(text: str) -> Figures:
     return Figures(0, text, {"ready": True, "checks": {}}, [])
 
 
-def test_what_is_no_number_that_counts_is_left_out() -> None:
+def test_samples_without_a_finite_number_are_skipped() -> None:
     found = parse(TEXT)
     assert found["firn_x_total"] == {(("client", 'a"b'), ("call", "get")): 3}
     assert not {"firn_odd", "firn_big", "firn_none"} & found.keys()
@@ -39,7 +39,7 @@ def test_a_bucket_without_a_bound_is_none() -> None:
     assert between.quantile("firn_turn", 0.99) == float("inf")
 
 
-def test_what_goes_with_partitions_can_be_left_out() -> None:
+def test_samples_of_partitions_can_be_left_out() -> None:
     found = parse(without_partitions(TEXT))
     assert "firn_partition_end_offset" not in found
     assert found["firn_partitions"] == {(("state", "online"),): 7}

@@ -67,7 +67,7 @@ def test_a_prefix_with_signs_of_patterns_is_taken_literally() -> None:
     assert found["Objects"]["Resource"] == ["arn:aws:s3:::bucket/a${*}b${?}/*"]
 
 
-def test_what_is_made_is_what_is_advised() -> None:
+def test_the_bucket_policy_that_firn_creates_passes_its_own_check() -> None:
     assert lifecycle_advice(lifecycle()) is None
     assert encryption_advice({"ServerSideEncryptionConfiguration": encryption(None)}) is None
     assert encryption_advice({"ServerSideEncryptionConfiguration": encryption(KEY)}) is None

@@ -101,7 +101,7 @@ def test_a_bucket_that_is_written_all_the_time_has_no_errors(tmp_path: Path, pac
 
 @pytest.mark.parametrize("pace", [3, 5, 11])
 @pytest.mark.parametrize("what", ["segment", "page"])
-def test_what_stays_wrong_is_said_however_often_head_moves(tmp_path: Path, pace: int, what: str) -> None:
+def test_lasting_damage_is_reported_though_head_moves(tmp_path: Path, pace: int, what: str) -> None:
     store, node = written(tmp_path, pace, kept=10_000, segments=14)
     [replica] = node.replicas
     manifest = node.manifest(replica)

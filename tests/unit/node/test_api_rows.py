@@ -66,7 +66,7 @@ def test_a_listener_has_a_handler_for_each_row_that_names_it(where: str) -> None
     assert not [key for key, row in table.items() if row.handle is without and not (row.late or row.forwards)]
 
 
-def test_what_brokers_serve_without_a_handler_is_their_controllers() -> None:
+def test_apis_without_a_broker_handler_are_forwarded() -> None:
     for api in served_on(ListenerType.BROKER):
         assert api.key in BROKER_APIS or (api.is_forwardable and api.key in CONTROLLER_APIS), api.name
     assert not [api.name for api in APIS.values() if api.is_forwardable and api.key not in CONTROLLER_APIS]

@@ -68,7 +68,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_it_copies_what_it_leads_and_stops_with_the_change_that_deposes_it(tmp_path: Path) -> None:
+def test_a_broker_offloads_only_partitions_that_it_leads(tmp_path: Path) -> None:
     quorum = Quorum({"events": TOPIC}, 2)
     bucket = Store(SystemThreads())
     logs = Member(tmp_path, 9, quorum, bucket, partitions=2)  # for its replicas alone

@@ -10,7 +10,7 @@ from service.records.validation import ValidationRules, validate_produced
 
 
 @pytest.mark.parametrize("codec", CompressionType)
-def test_what_goes_in_comes_out(codec: CompressionType) -> None:
+def test_built_batches_decode_to_their_records(codec: CompressionType) -> None:
     builder = BatchBuilder(100, codec, leader_epoch=4)
     assert builder.add(50, b"k", b"v", [("a", b"1"), ("a", None), (b"\xff", b"")]) == 100
     assert builder.add(40, None, b"") == 101

@@ -96,7 +96,7 @@ def test_each_answer_is_told_by_what_to_do_about_it(text: str, kind: type[FirnEr
     assert PLACE in str(found)
 
 
-def test_what_is_not_found_may_be_the_object_the_bucket_or_an_upload() -> None:
+def test_a_404_names_an_object_a_bucket_or_an_upload() -> None:
     def found(code: str) -> FirnError:
         body = error(code) if code else ""
         return store_error("k", PLACE, answered("404 Not Found", body), not_found=True)
@@ -186,9 +186,7 @@ def test_a_refusal_of_an_object_says_nothing_of_the_store(
         (REFUSED, StoreUnreachable),
     ],
 )
-def test_what_is_said_of_the_account_the_bucket_or_the_endpoint_is_told_as_that(
-    text: str, kind: type[StorageError]
-) -> None:
+def test_errors_of_account_bucket_and_endpoint_are_told_apart(text: str, kind: type[StorageError]) -> None:
     found = store_error("k", PLACE, text)
     assert type(found) is kind
     assert is_failure(found)

@@ -73,7 +73,7 @@ def archive(store: BusyStore) -> Archive:
     return archive
 
 
-def test_what_is_published_is_what_head_names(store: BusyStore, archive: Archive) -> None:
+def test_the_published_chain_is_the_one_that_head_names(store: BusyStore, archive: Archive) -> None:
     chain = open_published(store, KEY)
     assert chain is not None
     assert (chain.manifest, chain.key) == (archive.manifest, archive.manifest_key)

@@ -46,7 +46,7 @@ def run(folder: Path, scenario: Callable[[OneOfThree, Reader], Awaitable[None]])
     asyncio.run(whole())
 
 
-def test_who_leads_no_more_waits_no_more(tmp_path: Path) -> None:
+def test_a_deposed_leader_stops_waiting_for_the_archive(tmp_path: Path) -> None:
     """It follows by then: what its archive says is no reason to change its log, nor to take it offline."""
 
     async def scenario(node: OneOfThree, reader: Reader) -> None:

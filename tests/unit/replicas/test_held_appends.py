@@ -110,7 +110,7 @@ def test_a_log_of_the_archive_s_past_is_kept_with_what_the_bucket_does_not_have(
     assert (local.local_log_start_offset, local.log_end_offset) == (0, 70)
 
 
-def test_a_log_whose_start_lies_within_the_last_block_is_compared_all_the_same(
+def test_a_log_that_starts_in_the_archives_last_block_is_compared(
     local: LocalLog, archived: ArchiveEnd
 ) -> None:
     fill(local, 2, 0)
@@ -121,7 +121,7 @@ def test_a_log_whose_start_lies_within_the_last_block_is_compared_all_the_same(
 
 
 @pytest.mark.parametrize(("batches", "epoch"), [(0, 0), (3, 0), (7, 1)], ids=["new", "older", "another past"])
-def test_any_other_log_begins_anew_where_the_archive_ends(
+def test_a_log_that_differs_from_the_archive_restarts_at_its_end(
     local: LocalLog, archived: ArchiveEnd, batches: int, epoch: int
 ) -> None:
     fill(local, batches, epoch)
@@ -131,7 +131,7 @@ def test_any_other_log_begins_anew_where_the_archive_ends(
     assert local.epochs.end_offset_for(0, 50) == (0, 20)
 
 
-def test_a_clone_s_log_begins_anew_though_offsets_and_epochs_are_the_archive_s(
+def test_a_cloned_log_with_other_records_restarts_at_the_archive_end(
     local: LocalLog, archived: ArchiveEnd
 ) -> None:
     """Both starts of a cloned disk raise the epochs alike: the bytes of the records alone differ."""

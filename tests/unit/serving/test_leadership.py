@@ -93,7 +93,7 @@ ASKED = (produced, fetched, listed, epoch_end, deleted, producers_error)
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_what_is_not_led_here_is_refused_with_why(tmp_path: Path, asked: Any) -> None:
+def test_requests_for_other_partitions_are_refused_with_a_reason(tmp_path: Path, asked: Any) -> None:
     async def scenario(node: OneOfThree) -> None:
         errors = [await asked(node, number) for number in (MINE, OFFLINE, THEIRS, NOWHERE)]
         assert errors == [NONE, STORAGE, NOT_LEADER, UNKNOWN]
@@ -121,7 +121,7 @@ def test_another_nodes_producers_are_not_described(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", [produced, fetched, listed, epoch_end, deleted])
-def test_a_replica_that_nobody_leads_refuses_until_it_leads_again(tmp_path: Path, asked: Any) -> None:
+def test_a_leaderless_replica_refuses_until_it_is_elected(tmp_path: Path, asked: Any) -> None:
     """As while this broker is fenced."""
 
     async def scenario(node: OneOfThree) -> None:
@@ -141,7 +141,7 @@ def test_a_replica_that_nobody_leads_refuses_until_it_leads_again(tmp_path: Path
 
 
 @pytest.mark.parametrize("asked", [fetched, listed, epoch_end])
-def test_the_epoch_is_compared_before_it_is_asked_who_leads(tmp_path: Path, asked: Any) -> None:
+def test_the_leader_epoch_is_checked_before_the_leadership(tmp_path: Path, asked: Any) -> None:
     name = "current_leader_epoch" if asked is fetched else "epoch"
 
     async def scenario(node: OneOfThree) -> None:
@@ -174,7 +174,7 @@ def test_acks_and_replicas_are_looked_at_in_kafkas_order(tmp_path: Path, acks: i
     run(tmp_path, scenario, topic(), partition(MINE, ME))
 
 
-def test_internal_topics_are_nobodys_to_change_wherever_they_are(tmp_path: Path) -> None:
+def test_clients_cannot_write_to_internal_topics(tmp_path: Path) -> None:
     offsets = UUID(int=200)
 
     async def scenario(node: OneOfThree) -> None:
@@ -187,7 +187,7 @@ def test_internal_topics_are_nobodys_to_change_wherever_they_are(tmp_path: Path)
     run(tmp_path, scenario, topic(OFFSETS, offsets), *places)
 
 
-def test_who_is_refused_is_told_who_leads(tmp_path: Path) -> None:
+def test_a_not_leader_response_names_the_leader_and_its_endpoint(tmp_path: Path) -> None:
     """KIP-951: the new leader and its epoch, and where it is, if the client's listener has it."""
 
     def leader_of(one: Any) -> tuple[int, int]:

@@ -66,7 +66,7 @@ def test_a_partition_that_is_given_to_this_node_comes(tmp_path: Path) -> None:
     run(tmp_path, scenario, topic(), partition(0, ME), partition(1, OTHER))
 
 
-def test_a_partition_that_is_given_to_a_node_without_one_of_its_directories_comes_all_the_same(
+def test_a_new_partition_is_created_though_a_directory_is_offline(
     tmp_path: Path,
 ) -> None:
     """Only what was this node's before may lie in the one that cannot be used (Kafka
@@ -162,7 +162,7 @@ def test_a_partition_that_waits_for_its_disk_does_not_come_when_it_is_reassigned
     run(tmp_path, scenario, topic(), partition(0, ME), partition(1, OTHER))
 
 
-def test_what_was_not_seen_to_be_reassigned_is_set_aside_and_kept(tmp_path: Path) -> None:
+def test_an_unexplained_local_partition_is_renamed_and_kept(tmp_path: Path) -> None:
     """The image at a start does not give it to us, and nobody saw why."""
 
     async def before(node: OneOfThree) -> None:

@@ -19,7 +19,7 @@ URL = {"url": "s3://bucket/prefix"}
 ONE = {**URL, "subscribe": "flights"}
 
 
-def test_what_is_not_said_is_as_in_sparks_kafka_source() -> None:
+def test_option_defaults_are_those_of_sparks_kafka_source() -> None:
     options = parse_options(ONE)
     assert options.choice == Subscribe(("flights",))
     assert (options.starting, options.ending) == (LogicalOffset.EARLIEST, LogicalOffset.LATEST)

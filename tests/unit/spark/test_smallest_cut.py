@@ -46,7 +46,7 @@ def test_large_splits_are_made_equal_by_pieces_of_a_mebibyte_and_no_less() -> No
 
 
 @pytest.mark.parametrize(("size", "wanted"), [(1024 * KIB, False), (1024 * KIB + 1, True)])
-def test_of_a_segment_of_a_mebibyte_no_blocks_are_looked_at(size: int, wanted: bool) -> None:
+def test_small_segments_are_read_without_their_block_table(size: int, wanted: bool) -> None:
     entry: Any = SimpleNamespace(
         log_length=size, base_offset=0, last_offset=9, min_timestamp=0, max_timestamp=9
     )
