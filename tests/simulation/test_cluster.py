@@ -47,9 +47,12 @@ LATER = {"epoch_of_the_copier": ("T9", "T10")}
     ],
 )
 def test_histories_of_several_nodes_are_clean(first: int) -> None:
+    seeds = []
     for outcome in play_many(range(first, first + PER_TEST), os.cpu_count() or 1):
         again = f"make sim WORLD=cluster SEED={outcome.seed} HISTORIES=1"
         assert outcome.problem is None, f"{outcome.problem}\nagain: {again}"
+        seeds.append(outcome.seed)
+    assert sorted(seeds) == list(range(first, first + PER_TEST))
 
 
 def _trace(seed: int, hash_seed: str) -> str:

@@ -72,7 +72,9 @@ def test_every_record_of_kafkas_is_read(data: Path, clean: bool) -> None:
 
 def test_our_recovery_makes_kafkas_indexes(data: Path) -> None:
     before = files(data / PARTITION, ".index", ".timeindex", ".log")
-    for path in (data / PARTITION).glob("*index"):
+    indexes = [*(data / PARTITION).glob("*index")]
+    assert indexes
+    for path in indexes:
         path.unlink()
     opened(data / PARTITION, clean=False).close()
     assert files(data / PARTITION, ".index", ".timeindex", ".log") == before

@@ -69,11 +69,14 @@ def harm(archive: Archive, store: ObjectStore, key: str, how: str) -> bool:
 def harmed(archive: Archive, kind: str) -> Iterator[tuple[str, str, MemoryStore]]:
     """Key, harm and store, for each object of the kind; of many each gets one harm."""
     keys = archive.kinds[kind]
+    count_harmed = 0
     for number, key in enumerate(keys):
         for how in HARMS if len(keys) <= 10 else HARMS[number % 3 :: 4]:
             store = archive.store()
             if harm(archive, store, key, how):
+                count_harmed += 1
                 yield key, how, store
+    assert count_harmed > 0, kind
 
 
 def where(report: FsckReport) -> list[str]:

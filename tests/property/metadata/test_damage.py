@@ -79,7 +79,9 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bits_of(path: Path) -> range:
-    return range(8 * path.stat().st_size)
+    size = path.stat().st_size
+    assert size > 0, path
+    return range(8 * size)
 
 
 def flip(path: Path, bit: int) -> None:

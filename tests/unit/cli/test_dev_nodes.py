@@ -133,6 +133,7 @@ class TestLayout:
 
     def test_a_command_line_shows_whose_it_is(self, tmp_path: Path) -> None:
         commands = [node.child("info").command for node in laid_out(tmp_path).nodes]
+        assert len(commands) == 3
         for number, command in enumerate(commands, 1):
             assert [word for word in command if word.startswith("node.id=")] == [f"node.id={number}"]
             assert "--until-eof" in command
@@ -141,6 +142,7 @@ class TestLayout:
         plan = laid_out(tmp_path, 3, 2)
         format_nodes(plan, WORLD)
         voters = {one.node_id: one for one in parse_initial_controllers(plan.initial_controllers)}
+        assert len(plan.nodes) == 3
         for node in plan.nodes:
             cluster = ClusterConfig.from_properties(node.settings)
             found = load_ensemble(WORLD.disk, cluster.directories)

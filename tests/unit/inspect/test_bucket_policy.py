@@ -40,7 +40,9 @@ def test_a_whole_bucket_has_no_condition() -> None:
 
 
 def test_nothing_is_allowed_on_everything() -> None:
-    for statement in least_policy("bucket", "prefix", kms_key=KEY)["Statement"]:
+    statements = least_policy("bucket", "prefix", kms_key=KEY)["Statement"]
+    assert statements
+    for statement in statements:
         assert "*" not in statement["Action"]
         assert all(not action.endswith("*") for action in statement["Action"])
         assert "*" not in statement["Resource"]

@@ -193,7 +193,9 @@ def test_leaders_go_round_and_replicas_are_distinct() -> None:
 
 def test_replicas_lie_in_different_racks_while_there_are_any() -> None:
     racks = ("a", "a", "b", "b", "c", "c")
-    for replicas in place_replicas(brokers(*racks), range(12), 3, TOPIC_ID):
+    placed = list(place_replicas(brokers(*racks), range(12), 3, TOPIC_ID))
+    assert len(placed) == 12
+    for replicas in placed:
         assert {racks[broker] for broker in replicas} == {"a", "b", "c"}
 
 

@@ -130,7 +130,9 @@ def test_every_array_of_every_record_is_among_them() -> None:
 def test_a_tagged_field_that_does_not_fill_its_size_is_corrupt() -> None:
     record = full(next(t for t in RECORD_TYPES.values() if t.__name__ == "PartitionChangeRecord"))
     data = encode_frame(newest(record))
-    for _, at in arrays_of(record):
+    arrays = list(arrays_of(record))
+    assert len(arrays) == 7
+    for _, at in arrays:
         with pytest.raises(CorruptionError, match=r"does not fill|ends too|are left|elements in"):
             decode_frame(data[: at - 1] + bytes([data[at - 1] + 1]) + data[at:] + b"\x00")
 

@@ -98,7 +98,7 @@ def test_the_limit_ends_soon_after_the_throttling(peak: int, cuts: int) -> None:
     assert now - begun <= 20
 
 
-@given(st.lists(st.tuples(st.booleans(), UNIFORM, st.floats(0, 3)), max_size=200))
+@given(st.lists(st.tuples(st.booleans(), UNIFORM, st.floats(0, 3)), min_size=1, max_size=200))
 def test_whatever_the_answers_a_request_waits_for_at_most_a_pause_and_a_place(
     events: list[tuple[bool, float, float]],
 ) -> None:
