@@ -265,7 +265,7 @@ def test_every_module_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if ">>>" in MODULES[name].read_text("utf-8")])
-def test_what_docstrings_show_is_true(name: str) -> None:
+def test_examples_in_docstrings_are_true(name: str) -> None:
     outcome = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert outcome.failed == 0
 
@@ -413,7 +413,7 @@ def shares_of_turns(tree: ast.AST) -> list[str]:
     return found
 
 
-def test_what_can_be_many_stands_in_a_queue_of_the_loops_turns() -> None:
+def test_callbacks_of_many_use_a_queue_of_the_loops_turns() -> None:
     assert ROOMS >= WITHOUT_A_LOOP_OF_PEERS
     assert {*OUTSIDE_THE_QUEUES} <= {*MODULES}
     found = {}

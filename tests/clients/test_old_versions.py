@@ -245,7 +245,7 @@ def test_every_version_of_fetch_brings_the_records(
     assert b"from v9" in records
 
 
-def test_what_is_advertised_is_what_is_served(broker: Broker) -> None:
+def test_api_versions_lists_the_versions_that_are_served(broker: Broker) -> None:
     with RawConnection(broker.bootstrap) as connection:
         response = connection.call(_request("ApiVersions", 3, "", uuid.UUID(int=0)))
     offered = {int(key.api_key): (int(key.min_version), int(key.max_version)) for key in response.api_keys}

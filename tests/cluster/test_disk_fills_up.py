@@ -218,7 +218,7 @@ def test_segments_that_no_append_would_seal_are_sealed_so_that_a_full_disk_comes
     node.stop()
 
 
-def test_what_somebody_else_has_filled_to_the_last_byte_comes_free_of_what_the_bucket_has(
+def test_a_disk_filled_by_another_program_is_freed_of_archived_segments(
     start_node: NodeFactory, disk: Path, disk_store: Store
 ) -> None:
     """Not even a checkpoint can be written; what may go without one makes the room for it."""

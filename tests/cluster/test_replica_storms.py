@@ -113,7 +113,7 @@ def test_how_long_partitions_stall(cluster: Cluster) -> None:
 
 
 @pytest.mark.soak
-def test_rolling_restarts_stall_nobody_for_long(cluster: Cluster) -> None:
+def test_rolling_restarts_stall_no_client_for_long(cluster: Cluster) -> None:
     places = [one for one in create(cluster) if one[0] == SAFE]
     with Writers(cluster, places, 0.01) as writers:
         time.sleep(2)

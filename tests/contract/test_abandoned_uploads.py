@@ -149,13 +149,13 @@ def test_there_may_be_more_than_one_page_of_them(bucket: Bucket) -> None:
     assert bucket.unfinished() == []
 
 
-def test_one_run_looks_at_so_many_pages_and_no_more(punctual: Bucket) -> None:
+def test_a_run_lists_a_bounded_number_of_pages(punctual: Bucket) -> None:
     for base in range(0, 50, 10):
         punctual.begin(f"some/prefix/{segment(base)}", parts=0)
     assert len(punctual.uploads.older_than(0, page_size=2, max_pages=2)) == 4
 
 
-def test_what_the_store_says_is_told_as_refusal_or_outage(bucket: Bucket) -> None:
+def test_store_errors_are_told_as_refusal_or_outage(bucket: Bucket) -> None:
     with pytest.raises(StoreRefused, match="NoSuchBucket"):
         bucket.below("s3://no-such-bucket-here/p").older_than(0)
     nobody = "http://127.0.0.1:9"

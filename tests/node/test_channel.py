@@ -153,7 +153,7 @@ async def ask_for_bytes(channel: Channel, position: int, count: int) -> Any:
     return answer.topics[0].partitions[0].unaligned_records
 
 
-def test_what_an_answer_brings_outlives_those_behind_it() -> None:
+def test_bytes_of_a_response_outlive_later_responses() -> None:
     """Bytes in an answer are views of the buffer, which is not written to while somebody has them."""
 
     async def scenario() -> None:
@@ -171,7 +171,7 @@ def test_what_an_answer_brings_outlives_those_behind_it() -> None:
     run(scenario())
 
 
-def test_answers_that_are_let_go_share_a_buffer() -> None:
+def test_released_responses_share_a_buffer() -> None:
     """Pages for each anew cost a follower as much as writing what is in them. An idle one keeps none."""
 
     async def scenario() -> None:
@@ -209,7 +209,7 @@ def test_an_answer_with_many_elements_is_read_in_slices() -> None:
 # -- the pool
 
 
-def test_channels_are_one_per_address_and_close_when_nobody_uses_them() -> None:
+def test_an_address_has_one_channel_which_closes_when_idle() -> None:
     async def scenario() -> None:
         async with peer() as one, peer() as two:
             channels = Channels(BRISK._replace(idle_ms=100))

@@ -22,7 +22,7 @@ from tests.support.peers import Address, peer, sound
 from tests.support.waiting import until
 
 
-def test_nobody_listening_is_told_from_everything_else() -> None:
+def test_a_refused_connection_is_told_from_other_failures() -> None:
     async def scenario() -> None:
         channel = Channel(Address("127.0.0.1", free_port()), BRISK)
         for _ in range(3):
@@ -65,7 +65,7 @@ def test_a_connection_that_the_peer_ends_is_told_and_one_that_this_side_ends_is_
     run(scenario())
 
 
-def test_a_name_of_which_every_address_refusesis_refused() -> None:
+def test_a_name_whose_addresses_all_refuse_is_refused() -> None:
     """asyncio tells of several addresses in one error without a number."""
     both = OSError(
         "Multiple exceptions: [Errno 111] Connect call failed ('::1', 1), [Errno 111] Connect call failed"
@@ -131,7 +131,7 @@ def test_a_peer_that_comes_back_is_found_again() -> None:
     run(scenario())
 
 
-def test_what_is_in_flight_when_the_connection_ends_fails_and_is_not_sent_again() -> None:
+def test_calls_in_flight_fail_with_the_connection_and_are_not_resent() -> None:
     async def scenario() -> None:
         async with talk(answering(None)) as (other, channel):
             calls = [asyncio.create_task(channel.call(KEY, 0, ask(number))) for number in range(5)]

@@ -112,7 +112,7 @@ def test_a_byte_at_a_time_is_an_answer_if_it_is_there_in_time() -> None:
 
 
 @pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", frame(bytes(6)), None])
-def test_who_does_not_negotiate_is_no_peer(greeting: bytes | None) -> None:
+def test_a_peer_that_does_not_answer_api_versions_is_refused(greeting: bytes | None) -> None:
     """Silence, another protocol, half an answer, and a connection that is closed at once."""
 
     async def scenario() -> None:

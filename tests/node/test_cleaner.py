@@ -78,7 +78,7 @@ def is_clean(log: LocalLog) -> bool:
     return log.state.cleaned_offset == log.active_base_offset
 
 
-def test_what_is_dirty_is_cleaned_and_the_checkpoint_says_so(tmp_path: Path) -> None:
+def test_dirty_logs_are_compacted_and_checkpointed(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path, FaultDisk()) as logs:
             both = [await make(logs, number) for number in range(2)]

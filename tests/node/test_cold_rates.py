@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
 from tests.node.conftest import NodeThread, Talk
-from tests.node.reads import list_offset, values
+from tests.node.requests import list_offset, values
 from tests.node.test_topics_and_configs import alter
 from tests.support.processes import wait_until
 

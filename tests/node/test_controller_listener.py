@@ -32,7 +32,7 @@ from tests.support.fuzzing import pair
 from tests.support.waiting import until
 
 
-def test_what_the_listener_tells_of_itself(tmp_path: Path) -> None:
+def test_the_listener_describes_itself_cluster_and_quorum(tmp_path: Path) -> None:
     async def scenario() -> None:
         fleet = await Fleet(tmp_path).start()
         active = await fleet.led()

@@ -29,7 +29,7 @@ def test_one_leads_and_all_are_registered(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_a_voter_that_is_silent_is_reached_anew_once_its_time_is_up(tmp_path: Path) -> None:
+def test_a_silent_voter_is_reconnected_after_the_request_timeout(tmp_path: Path) -> None:
     """The connection may lead nowhere any more: where packets were lost for a while, or another machine has
     the address now."""
 

@@ -14,7 +14,7 @@ from service.base.clock import SystemClock
 from service.client.blocking_client import BlockingClient
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
-from tests.node.reads import DAY, list_offset, values
+from tests.node.requests import DAY, list_offset, values
 from tests.node.test_topics_and_configs import metadata
 from tests.support.batches import batch
 from tests.support.fault_disk import FaultDisk

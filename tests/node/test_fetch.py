@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from service.base.disk import SystemDisk
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
-from tests.node.reads import DAY, values
+from tests.node.requests import DAY, values
 from tests.support.wire import RawConnection, decode_response, encode_request, schema
 
 
@@ -35,7 +35,7 @@ def test_a_fetch_with_nothing_to_say_waits_and_is_woken(talk: Talk, start: Calla
     other.client.close()
 
 
-def test_a_fetch_that_waits_holds_up_nobody_behind_it(talk: Talk) -> None:
+def test_a_waiting_fetch_gives_way_to_later_requests(talk: Talk) -> None:
     """Requests of one connection are answered in order: what waits for news alone gives way to the next."""
     talk.create("t")
     fetch, versions = schema(1, 12), schema(18, 3)
@@ -79,7 +79,7 @@ def test_min_bytes_gathers_several_appends(talk: Talk) -> None:
     assert len(found) >= 4
 
 
-def test_what_the_page_cache_has_given_up_is_read_by_threads(
+def test_pages_evicted_from_the_page_cache_are_read_by_threads(
     start: Callable[..., NodeThread], tmp_path: Path
 ) -> None:
     node, source = start(), random.Random(7)
@@ -149,7 +149,7 @@ def test_a_restart_fences_the_old_epoch(start: Callable[..., NodeThread]) -> Non
         assert (diverging.epoch, diverging.end_offset) == (0, 1)
 
 
-def test_what_lies_in_the_next_segment_is_not_waited_for(talk: Talk) -> None:
+def test_min_bytes_across_segments_is_not_waited_for(talk: Talk) -> None:
     """More than the least that is wanted is there, but no segment holds it alone."""
     topic_id = talk.create("t", internal_segment_bytes="20000").topic_id
     for n in range(20):

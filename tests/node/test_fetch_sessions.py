@@ -16,7 +16,7 @@ from service.base.slices import Slice
 from service.serving.fetch_read import Pass
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
-from tests.node.reads import DAY, values
+from tests.node.requests import DAY, values
 
 
 class Session:
@@ -110,7 +110,7 @@ def test_a_session_gathers_the_least_bytes_over_its_partitions(talk: Talk) -> No
     assert sum(len(values(one.records)) for one in told.values()) >= 4
 
 
-def test_a_session_that_takes_no_bytes_gets_the_first_batch_all_the_same(talk: Talk) -> None:
+def test_a_fetch_session_gets_the_first_batch_whatever_its_byte_limit(talk: Talk) -> None:
     """KIP-74: who wants less than there is in one batch goes on, whatever `fetch.max.bytes` says."""
     topic_id = talk.create("t", 2).topic_id
     for n in range(2):

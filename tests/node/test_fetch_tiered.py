@@ -11,7 +11,7 @@ import pytest
 
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
-from tests.node.reads import DAY, list_offset, values
+from tests.node.requests import DAY, list_offset, values
 from tests.support.processes import wait_until
 
 
@@ -65,9 +65,7 @@ def test_a_fetch_may_begin_within_a_cold_batch(tiered: Tiered) -> None:
     assert values(answer.records) == tiered.written[10:20]
 
 
-def test_cold_bytes_that_a_fetch_did_not_take_are_nobodys_at_once(
-    start: Callable[..., NodeThread], tmp_path: Path
-) -> None:
+def test_unused_cold_bytes_are_released_at_once(start: Callable[..., NodeThread], tmp_path: Path) -> None:
     """Responses may hold so much and no more: what is kept for one that has gone is missing for others."""
     (tmp_path / "bucket").mkdir()
     node = start(firn_remote_url=f"file://{tmp_path}/bucket")

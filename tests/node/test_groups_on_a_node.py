@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
+from tests.node.requests import commit
 from tests.support.processes import PYTHON, REPOSITORY, wait_until
 
 
@@ -47,34 +48,6 @@ def is_loaded(talk: Talk) -> bool:
         include_authorized_operations=False,
     ).groups
     return {one.error_code for one in described} == {ErrorCode.group_id_not_found}
-
-
-def commit(talk: Talk, topics: dict[Any, range], group: str = "g") -> dict[Any, dict[int, ErrorCode]]:
-    """Offset 7 for partitions of topics by id; what is answered."""
-    module = request_module(ApiKey.OFFSET_COMMIT)
-    answer = talk(
-        ApiKey.OFFSET_COMMIT,
-        "OffsetCommitRequest",
-        group_id=group,
-        member_id="",
-        topics=tuple(
-            module.OffsetCommitRequestTopic(
-                topic_id=topic,
-                partitions=tuple(
-                    module.OffsetCommitRequestPartition(
-                        partition_index=n, committed_offset=7, committed_metadata=""
-                    )
-                    for n in partitions
-                ),
-            )
-            for topic, partitions in topics.items()
-        ),
-    )
-    assert len({one.topic_id for one in answer.topics}) == len(answer.topics)
-    return {
-        topic.topic_id: {one.partition_index: one.error_code for one in topic.partitions}
-        for topic in answer.topics
-    }
 
 
 def fetch(
@@ -230,7 +203,7 @@ def test_a_member_s_metadata_is_bounded_by_what_the_topic_takes(talk: Talk) -> N
     assert answer(600_000, 600_002) is ErrorCode.invalid_request
 
 
-def test_who_waits_for_a_generation_does_not_hold_up_the_end(node: NodeThread, talk: Talk) -> None:
+def test_waiting_joins_do_not_delay_a_shutdown(node: NodeThread, talk: Talk) -> None:
     module = request_module(ApiKey.JOIN_GROUP)
     answers: list[Any] = []
 

@@ -194,7 +194,7 @@ def test_an_address_that_cannot_be_had_is_named_in_one_line() -> None:
     run(scenario())
 
 
-def test_who_holds_the_loop_is_told_with_what_he_asked() -> None:
+def test_a_request_that_holds_the_loop_is_named() -> None:
     def slow(context: RequestContext, request: memoryview) -> Response:
         context.api_key = 0
         if request == b"slow":

@@ -135,7 +135,7 @@ def test_no_more_descriptors_are_taken_than_the_limit_allows() -> None:
     run(scenario())
 
 
-def test_who_leaves_while_waiting_is_not_waited_for() -> None:
+def test_a_peer_that_disconnects_in_the_queue_is_skipped() -> None:
     async def scenario() -> None:
         async with serving(admission=Admission(1)) as (server, _):
             # All come before any is let in: some are accepted at once and wait on this side.

@@ -91,7 +91,7 @@ def test_a_handler_is_told_once_when_its_answer_is_not_needed_any_more(leaves: b
     run(scenario())
 
 
-def test_an_answer_that_comes_when_its_peer_is_gone_is_let_go_of() -> None:
+def test_a_response_for_a_disconnected_peer_is_released() -> None:
     async def scenario() -> None:
         asked, go_on = asyncio.Event(), asyncio.Event()
         done: list[str] = []
@@ -150,7 +150,7 @@ def test_a_write_goes_on_when_its_peer_is_gone() -> None:
     run(scenario())
 
 
-def test_a_peer_that_leaves_in_the_middle_of_a_file_disturbs_nobody() -> None:
+def test_a_peer_that_disconnects_during_sendfile_leaks_nothing() -> None:
     async def scenario() -> None:
         async with serving() as (server, _):
             before = len(os.listdir("/proc/self/fd"))
@@ -238,7 +238,7 @@ def test_requests_behind_a_long_poll_are_not_late() -> None:
     run(scenario())
 
 
-def test_who_does_not_take_its_answer_is_disconnected_and_lets_go_of_it() -> None:
+def test_a_peer_that_does_not_read_its_response_is_disconnected() -> None:
     async def scenario() -> None:
         big = bytes(32 << 20)
         done: list[int] = []

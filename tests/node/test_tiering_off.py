@@ -16,7 +16,7 @@ from service.remote.format.keys import HeadKey
 from service.remote.reading.object_reader import open_head, open_named
 from service.remote.stores.obstore_store import open_store
 from tests.node.conftest import NodeThread, Talk
-from tests.node.reads import list_offset
+from tests.node.requests import list_offset
 from tests.node.test_delete_records import NOW_MS, delete, fill, start_offset
 from tests.node.test_topics_and_configs import alter
 from tests.support.processes import copy_as_crashed, wait_until
@@ -116,7 +116,7 @@ def test_the_log_begins_with_what_is_here_and_the_archive_goes(launch: Start, bu
         assert talk.produce_in_the_end(topic_id, [b"more"], NOW_MS).base_offset == ALL + 1
 
 
-def test_switched_on_again_all_that_is_here_is_copied_anew(launch: Start, bucket: Path) -> None:
+def test_tiering_that_is_switched_on_again_copies_all_local_segments(launch: Start, bucket: Path) -> None:
     node = launch()
     with node.client() as client:
         talk = Talk(client)

@@ -162,7 +162,7 @@ def delete(talk: Talk, *names: str) -> list[int]:
     return [one.error_code for one in answer.responses]
 
 
-def test_a_topic_made_anew_has_nothing_of_the_old_one(talk: Talk) -> None:
+def test_a_recreated_topic_has_nothing_of_its_predecessor(talk: Talk) -> None:
     talk.create("t")
     old = talk.topic_id("t")
     talk.produce(old, [b"old"], 1_700_000_000_000)

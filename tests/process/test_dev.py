@@ -80,7 +80,7 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_with_its_s3_and_its_data(tmp_path: Path, number: signal.Signals) -> None:
+def test_firn_dev_ends_with_its_s3_and_its_data(tmp_path: Path, number: signal.Signals) -> None:
     with dev(tmp_path) as (process, said):
         (s3,) = children(process.pid)
         assert said["bucket"] == "s3://firn/dev"

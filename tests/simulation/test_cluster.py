@@ -245,7 +245,7 @@ class _Hosts:
         await Process("n2.1").run(lambda: self.loop.create_task(asyncio.start_server(serve, "n2", 9)))
 
 
-def test_what_is_sent_over_a_cut_link_waits_in_order_or_the_connection_is_reset() -> None:
+def test_bytes_on_a_cut_link_wait_in_order_or_the_connection_is_reset() -> None:
     ways = set()
     for seed in range(20):
         hosts = _Hosts(seed)

@@ -167,7 +167,7 @@ def ledger(kafka: KafkaNode, tmp_path: Path) -> Callable[..., Ledger]:
 
 
 @pytest.mark.parametrize("with_snapshots", [True, False], ids=["snapshots", "no snapshots"])
-def test_what_is_undecided_in_the_archive_comes_once_its_end_is_archived_too(
+def test_undecided_transactions_are_read_once_their_end_is_archived(
     spark: Any, ledger: Callable[..., Ledger], with_snapshots: bool
 ) -> None:
     made = ledger(f"ledger-{with_snapshots}", with_snapshots=with_snapshots)

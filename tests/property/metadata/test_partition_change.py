@@ -161,7 +161,7 @@ def test_a_change_that_was_made_is_not_made_again(
 
 @settings(max_examples=300, deadline=None)
 @given(cases(), st.frozensets(st.sampled_from(BROKERS)))
-def test_who_has_room_leads_before_who_has_none(
+def test_replicas_with_disk_space_are_preferred_as_leaders(
     case: tuple[PartitionImage, ElectionRules, frozenset[int], Election, tuple[int, ...], frozenset[int]],
     full: frozenset[int],
 ) -> None:

@@ -305,7 +305,7 @@ def test_both_have_the_same_bytes_in_the_end(first: int, tmp_path: Path) -> None
         play(seed, tmp_path / str(seed))
 
 
-def test_at_random(tmp_path: Path) -> None:
+def test_replicas_equal_their_leader_after_random_events(tmp_path: Path) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     play(seed, tmp_path)

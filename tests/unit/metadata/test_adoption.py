@@ -85,7 +85,7 @@ def known(own: CatalogEntry | None, leader_epoch: int = 5) -> MetadataImage:
     return MetadataDelta(MetadataImage()).replay_all(records).build(10, 1, 0)  # type: ignore[arg-type]
 
 
-def test_a_topic_that_only_the_archive_knows_comes_back_under_its_id() -> None:
+def test_a_topic_known_only_to_the_archive_is_restored_under_its_id() -> None:
     image, adoption = adopted(MetadataImage(), topic(p0=AdoptedPartition(entry(4), 9)))
     assert image.topics_by_name["events"].id == ID
     assert image.config(ResourceType.TOPIC, "events") == {"remote.storage.enable": "true"}
@@ -159,7 +159,7 @@ def test_a_topic_that_the_bucket_does_not_name_skips_epochs_too() -> None:
     assert image.next_producer_id == 5000 + PRODUCER_ID_MARGIN
 
 
-def test_one_takeover_after_another_gives_nothing_out_twice() -> None:
+def test_repeated_takeovers_reuse_no_id() -> None:
     """Between them ids were given out and epochs begun that no segment tells of; the snapshot does."""
     first, _ = adopted(MetadataImage(), topic(p0=AdoptedPartition(entry(4), 9)))
     second, _ = adopted(MetadataImage(), topic(p0=AdoptedPartition(entry(4), 9)), lost=first)
@@ -187,7 +187,7 @@ def image_of(*records: object, base: MetadataImage | None = None) -> MetadataIma
 KEPT = topic(p0=AdoptedPartition(entry(4), 9))
 
 
-def test_nothing_counts_before_all_of_it_is_written() -> None:
+def test_an_adoption_has_no_effect_before_it_is_complete() -> None:
     found = BucketContent([KEPT], None, False, 1, 0)
     frames = adopt(MetadataImage(), found, node_id=1, life_id=LIFE).frames
     for written in range(len(frames)):
@@ -196,7 +196,7 @@ def test_nothing_counts_before_all_of_it_is_written() -> None:
         assert image.life == 0
 
 
-def test_each_recovery_begins_a_life_above_all_that_anything_tells_of() -> None:
+def test_a_recovery_starts_a_life_above_all_known_ones() -> None:
     first, _ = adopted(MetadataImage(), KEPT)
     assert first.life == 1
     second, _ = adopted(MetadataImage(), KEPT, lost=first)
@@ -205,7 +205,7 @@ def test_each_recovery_begins_a_life_above_all_that_anything_tells_of() -> None:
     assert third.life == 8
 
 
-def test_settings_of_brokers_and_of_all_brokers_come_from_the_copy() -> None:
+def test_broker_settings_are_restored_from_the_copy() -> None:
     every, one = (ResourceType.BROKER, ""), (ResourceType.BROKER, "1")
     lost = image_of(setting(*every, "log.retention.ms", "-1"), setting(*one, "log.retention.bytes", "7"))
     own = image_of(setting(*every, "log.retention.hours", "1"), setting(*every, "min.insync.replicas", "1"))
@@ -323,7 +323,7 @@ def test_a_restored_disk_without_any_copy_keeps_all_of_what_the_bucket_went_on_w
     assert not image.recovered, "the bucket has no news of it"
 
 
-def test_nothing_of_any_topic_expires_where_settings_may_have_been_altered_since() -> None:
+def test_no_topic_expires_if_its_settings_may_be_outdated() -> None:
     other = UUID(int=8)
     own = image_of(TopicRecord(name="local", topic_id=other), base=known(entry(4)))
     for is_copy_newer in (True, False):
@@ -366,7 +366,7 @@ def test_a_topic_made_again_after_the_newest_copy_takes_its_name_on_a_restored_d
         assert (adoption.removed, adoption.refused) == (["events"], [])
 
 
-def test_so_does_one_that_topics_json_alone_tells_of() -> None:
+def test_a_topic_known_only_to_topics_json_is_restored() -> None:
     again = topic(topic_id=UUID(int=8))
     for doubt, expected in ((None, ID), ("topics.json was made of later metadata", again.topic_id)):
         own = known(entry(4))

@@ -126,7 +126,7 @@ def test_a_new_controller_restarts_sessions_except_that_of_its_own_broker() -> N
     assert ticks(sessions, 4_000) == [(1_000, Probe(2, 8))], "it may have died with the controller before"
 
 
-def test_a_new_controller_gives_brokers_a_second_to_be_heard_and_then_probes_until_they_are() -> None:
+def test_a_new_controller_probes_silent_brokers_after_a_second() -> None:
     sessions = BrokerSessions(SessionTimes())
     sessions.handle(BrokerAtClaim(1, 7, is_fenced=False), 0)
     sessions.handle(BrokerAtClaim(2, 8, is_fenced=False), 0)
@@ -184,7 +184,7 @@ def test_a_broker_that_refuses_is_awaited_until_its_session_would_have_ended() -
 
 
 @pytest.mark.parametrize("event", [BrokerRegistered(1, 9), SessionClosed(1, 7)])
-def test_a_broker_whose_process_is_known_to_be_over_is_not_awaited(
+def test_a_broker_whose_process_has_ended_is_not_awaited(
     event: BrokerRegistered | SessionClosed,
 ) -> None:
     sessions = suspected()
@@ -226,7 +226,7 @@ def test_a_probe_that_is_not_refused_ends_the_suspicion(outcome: ProbeOutcome) -
     assert ticks(sessions, 18_000) == []
 
 
-def test_one_that_was_still_reached_as_it_died_is_looked_for_again() -> None:
+def test_a_dying_broker_that_was_still_reached_is_probed_again() -> None:
     sessions = suspected()
     assert sessions.handle(ProbeFinished(1, 7, ProbeOutcome.OPEN), 10_001) == []
     assert ticks(sessions, 10_060) == [(10_050, Probe(1, 7))]
@@ -273,7 +273,7 @@ def test_a_connection_that_breaks_again_within_two_seconds_is_suspected_two_seco
     refused_often(sessions, 10_001 + suspected_ms, silent_ms=65 + suspected_ms - again_ms)
 
 
-def test_refusals_that_lie_far_apart_do_not_add_up() -> None:
+def test_refused_probes_far_apart_do_not_add_up() -> None:
     sessions = suspected()
     for now_ms in (10_001, 10_900, 12_500):
         assert sessions.handle(ProbeFinished(1, 7, ProbeOutcome.REFUSED), now_ms) == []

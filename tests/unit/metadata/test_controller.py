@@ -212,7 +212,7 @@ def test_a_change_beyond_the_limits_writes_nothing(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_log_that_cannot_be_flushed_ends_the_controller(tmp_path: Path) -> None:
+def test_a_failed_flush_of_the_log_stops_the_controller(tmp_path: Path) -> None:
     class BrokenDisk(HeldExecutor):
         def release(self) -> None:
             held, self.held = self.held or [], None
@@ -257,7 +257,7 @@ def test_a_stopped_controller_says_so(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_broker_with_more_partitions_than_a_batch_holds_comes_and_goes(tmp_path: Path) -> None:
+def test_fencing_a_broker_with_many_partitions_takes_several_batches(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as controller:
             epoch = await join(controller)

@@ -105,7 +105,7 @@ def judge() -> None:
     print(f"{seen} frames")
 
 
-def test_no_length_that_a_record_claims_ends_the_process() -> None:
+def test_no_claimed_length_of_a_record_crashes_the_process() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, __file__]
     child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)

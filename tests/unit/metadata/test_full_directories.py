@@ -129,7 +129,7 @@ def test_a_broker_that_goes_is_followed_by_one_with_room() -> None:
     assert not world.full.is_full(2, directory(2))
 
 
-def test_a_controller_asks_what_the_heartbeats_said(tmp_path: Path) -> None:
+def test_a_controller_considers_disk_space_reported_by_heartbeats(tmp_path: Path) -> None:
     """The elections and the ISRs of a running controller, which hears of directories by heartbeats alone."""
 
     async def act() -> None:

@@ -161,7 +161,7 @@ def test_a_claim_schedules_the_probe_of_brokers_that_died_before(tmp_path: Path)
     asyncio.run(scenario())
 
 
-def test_a_request_whose_time_is_up_before_its_turn_is_not_decided(tmp_path: Path) -> None:
+def test_a_request_that_times_out_in_the_queue_is_not_decided(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = ManualClock()
         async with running(tmp_path, world=make_world(clock)) as controller:

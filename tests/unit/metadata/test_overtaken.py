@@ -56,7 +56,7 @@ class Overtaking:
         return (yield from steps)
 
 
-def test_a_topic_is_created_behind_what_the_quorum_wrote_meanwhile(tmp_path: Path) -> None:
+def test_a_topic_is_created_after_records_the_quorum_wrote_meanwhile(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as controller:
             await join(controller)
@@ -125,7 +125,7 @@ def test_a_request_that_is_overtaken_until_its_timeout_is_not_decided(tmp_path: 
     asyncio.run(scenario())
 
 
-def test_a_leader_that_leads_no_more_is_not_asked_again(tmp_path: Path) -> None:
+def test_a_deposed_leader_decides_nothing_again(tmp_path: Path) -> None:
     async def scenario() -> None:
         controller = make_controller(tmp_path)
         await controller.start()
@@ -170,7 +170,7 @@ def test_a_decision_is_written_completely_though_its_caller_gives_up(
     asyncio.run(scenario())
 
 
-def test_a_broker_that_is_heard_while_its_fencing_is_overtaken_is_looked_after_as_before(
+def test_a_heartbeat_during_an_overtaken_fencing_keeps_the_session(
     tmp_path: Path,
 ) -> None:
     """It is decided anew, and stays."""

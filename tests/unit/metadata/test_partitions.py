@@ -145,7 +145,7 @@ THREE = (broker(1), broker(2), broker(3))
         ({"isr": (BrokerState(1),)}, ErrorCode.none),
     ],
 )
-def test_isrs_that_a_leader_asks_for(changes: dict[str, Any], error: ErrorCode) -> None:
+def test_alter_partition_applies_or_refuses_proposed_isrs(changes: dict[str, Any], error: ErrorCode) -> None:
     replicas = (1, 2, 4)
     image = image_of(
         *THREE,
@@ -179,7 +179,7 @@ def test_a_second_change_in_one_request_sees_the_first() -> None:
     assert (state_of(after).isr, state_of(after).partition_epoch) == ((1,), 9)
 
 
-def test_elections_that_are_asked_for() -> None:
+def test_elect_leaders_elects_or_refuses_requested_partitions() -> None:
     image = image_of(
         *THREE,
         broker(4, fenced=True),

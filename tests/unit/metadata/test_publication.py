@@ -57,7 +57,7 @@ def publication(log: Any, heard: Heard, image: MetadataImage) -> Publication:
     return Publication(log, image, [heard], on_published=lambda size: None, on_broken=refuse, on_bug=refuse)
 
 
-def test_a_snapshot_is_published_in_slices_and_the_log_behind_it_after_that() -> None:
+def test_a_snapshot_is_published_in_slices_before_the_log_after_it() -> None:
     async def scenario() -> None:
         before = topics(0, MANY // 2, MetadataImage(), 9)
         after = topics(MANY // 4, MANY, MetadataImage(), 99)

@@ -54,7 +54,7 @@ def control(log: Log, level: int = 1) -> None:
     )
 
 
-def test_a_batch_behind_a_control_batch_waits_until_it_is_committed_itself() -> None:
+def test_a_batch_after_a_control_batch_waits_for_its_own_commit() -> None:
     async def scenario() -> None:
         seen: list[tuple[int, int]] = []
         broken: list[Any] = []

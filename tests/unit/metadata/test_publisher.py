@@ -125,7 +125,7 @@ def test_records_after_the_snapshot_wait_for_the_high_watermark_at_start(tmp_pat
     asyncio.run(scenario())
 
 
-def test_a_long_log_is_applied_in_slices_and_the_loop_goes_on_meanwhile(tmp_path: Path) -> None:
+def test_a_long_log_is_replayed_in_slices(tmp_path: Path) -> None:
     turns: list[int] = []
 
     async def scenario() -> None:
@@ -189,7 +189,7 @@ class FailingDisk(SystemDisk):
 
 
 @pytest.mark.parametrize(("call", "errno"), [("pwrite", ENOSPC), ("pwrite", EIO), ("fsync", EIO)])
-def test_a_metadata_log_that_fails_ends_the_node_and_leaves_no_clean_mark(
+def test_a_failed_metadata_log_stops_the_node_without_a_clean_shutdown(
     tmp_path: Path, call: str, errno: int
 ) -> None:
     async def scenario() -> None:

@@ -194,7 +194,7 @@ async def same_logs(cluster: Cluster) -> bytes:
     return log_of(cluster, 1)
 
 
-def test_one_leads_the_others_follow_and_a_kill_costs_nothing(tmp_path: Path) -> None:
+def test_a_quorum_elects_a_leader_and_survives_a_kill(tmp_path: Path) -> None:
     async def scenario() -> None:
         cluster = Cluster(tmp_path)
         for node_id in (1, 2, 3):
@@ -246,7 +246,7 @@ def test_records_of_an_isolated_leader_are_truncated_and_never_published(tmp_pat
     asyncio.run(scenario())
 
 
-def test_an_empty_voter_gets_a_snapshot_and_the_log_behind_it(tmp_path: Path) -> None:
+def test_an_empty_voter_gets_a_snapshot_and_the_log_after_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         cluster = Cluster(tmp_path)
         for node_id in (1, 2):
@@ -270,9 +270,7 @@ def test_an_empty_voter_gets_a_snapshot_and_the_log_behind_it(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
-def test_a_bug_in_what_proves_a_snapshot_ends_the_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bug_in_the_snapshot_check_stops_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would wait for the proof, and ask for nothing more, for as long as its leader lives."""
     fatal: list[tuple[str, BaseException]] = []
 

@@ -46,7 +46,7 @@ INTERNAL = "INTERNAL"
 # -- who is who
 
 
-def test_a_voter_may_stand_as_long_as_there_is_an_epoch() -> None:
+def test_a_voter_may_be_a_candidate_up_to_the_last_epoch() -> None:
     one = core()
     assert (one.is_voter, one.may_start_election, one.is_sole_voter) == (True, True, False)
     one.epoch = 2**31 - 3
@@ -169,7 +169,7 @@ def test_a_deadline_that_is_not_reached_requests_a_tick() -> None:
     assert one.deadline_ms == NOW_MS + 1
 
 
-def test_a_peer_is_asked_one_thing_at_a_time() -> None:
+def test_a_peer_gets_one_request_at_a_time() -> None:
     one, peer = core(), Peer(2, place(2))
     fetch = RaftFetchRequest(key(1), 4, 0, 0)
     assert not one.ask(None, fetch)
@@ -266,7 +266,7 @@ def test_under_kraft_version_1_the_directory_is_kept_and_no_voters() -> None:
     assert one.effects[0] == Persist(QuorumState(3, -1, 2, (), UUID(int=2), 1))
 
 
-def test_one_vote_in_an_epoch() -> None:
+def test_a_voter_has_one_vote_in_an_epoch() -> None:
     one = core()
     one.become_unattached(3)
     one.vote_for(key(2))

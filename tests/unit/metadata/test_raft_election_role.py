@@ -69,7 +69,7 @@ def test_a_refused_vote_keeps_the_epoch_unless_it_named_another_voter() -> None:
     assert last_answer(made) == Refusal(ErrorCode.inconsistent_cluster_id)
 
 
-def test_one_vote_in_an_epoch_and_none_beside_a_leader() -> None:
+def test_a_voter_grants_one_vote_in_an_epoch_and_none_beside_a_leader() -> None:
     made, election = electing()
     election.vote(1, VoteRequest(4, key(2), 1, 0))
     assert last_answer(made) == VoteResponse(NONE, 4, -1, None, True)
@@ -148,7 +148,7 @@ def test_a_claim_of_leadership_is_accepted_if_it_is_possible(
         assert (made.epoch, made.leader_id) == ((4, 2) if error is not NONE else (epoch, leader_id))
 
 
-def test_a_voter_beside_a_leader_ends_this_node() -> None:
+def test_a_second_leader_in_an_epoch_stops_the_node() -> None:
     made, election = electing()
     made.become_follower(4, 2, place(2))
     with pytest.raises(InvariantError):
@@ -296,7 +296,7 @@ def test_votes_count_only_for_the_request_they_answer() -> None:
     assert (standing.granted, standing.rejected) == ({1, 2}, set())
 
 
-def test_a_lost_election_ends_early_and_a_won_one_at_once() -> None:
+def test_an_election_ends_when_its_outcome_is_certain() -> None:
     made, election = electing()
     made.become_prospective()
     made.become_candidate()

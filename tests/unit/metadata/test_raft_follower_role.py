@@ -147,7 +147,7 @@ def test_a_diverging_log_is_truncated(parts: EpochEnd, end: int | None) -> None:
     assert state.has_fetched
 
 
-def test_nothing_is_cut_below_the_start_of_the_log() -> None:
+def test_the_log_is_not_truncated_below_its_start() -> None:
     made, following, _ = follower(5)
     log: Any = made.log
     log.start_offset = 2
@@ -188,7 +188,7 @@ def piece(
 GOOD = FetchSnapshotResponse(NONE, 4, 2, place(2), WANTED, 100, 10, b"x" * 20)
 
 
-def test_a_snapshot_comes_in_pieces() -> None:
+def test_a_snapshot_is_fetched_in_pieces() -> None:
     made, following, state = pieces()
     piece(following, GOOD)
     assert made.effects == [StoreSnapshot(WANTED, 10, b"x" * 20, False)]

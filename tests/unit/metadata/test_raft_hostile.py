@@ -311,7 +311,7 @@ def test_strangers_without_number_are_not_all_remembered() -> None:
     assert ReplicaKey(9 + 3 * MAX_REPLICAS) in state.replicas
 
 
-def test_our_own_fetch_of_a_snapshot_is_not_heard() -> None:
+def test_a_leader_ignores_its_own_snapshot_fetch() -> None:
     node = leader()
     state: Any = node.machine.core.state
     node.ask(FetchSnapshotRequest(ReplicaKey(1, UUID(int=1)), node.machine.epoch, SnapshotId(3, 1), 0))

@@ -128,7 +128,7 @@ def test_when_a_follower_was_caught_up() -> None:
     assert one == ReplicaState(6, NOW_MS + 30, NOW_MS + 30, 6)
 
 
-def test_a_majority_that_is_heard_keeps_the_leader() -> None:
+def test_a_leader_stays_while_it_hears_a_majority() -> None:
     made, leading, state = leader()
     made.now_ms += 1000
     leading.fetch(1, RaftFetchRequest(key(9), 4, 4, 1))
@@ -230,7 +230,7 @@ def test_an_existing_snapshot_is_served_to_whoever_requests_it() -> None:
     assert set(state.replicas) == {key(2), key(0)}
 
 
-def test_a_quorum_is_described_with_observers_that_were_heard_within_five_minutes() -> None:
+def test_describe_quorum_lists_observers_of_the_last_five_minutes() -> None:
     made, leading, state = leader()
     state.committed = 4
     state.replicas = {

@@ -62,7 +62,7 @@ from simulator.machines.model import Batch, ModelLog
 from tests.unit.metadata.raft_nodes import Node, endpoint, key
 
 
-def test_a_sole_voter_leads_at_once_and_its_vote_is_on_disk_before() -> None:
+def test_a_sole_voter_persists_its_vote_and_leads_at_once() -> None:
     node = Node(voters=1)
     assert node.started[:3] == [
         Persist(QuorumState(1, leader_id=1, voters=(1,))),
@@ -82,7 +82,7 @@ def test_every_start_of_a_sole_voter_begins_an_epoch_later_than_any_before(
     assert Node(voters=1, state=state, end=end).machine.epoch == epoch
 
 
-def test_nothing_is_committed_before_it_is_flushed_and_one_flush_gathers() -> None:
+def test_records_are_committed_after_their_flush_and_flushes_are_merged() -> None:
     node = Node(voters=1)
     assert FlushLog(1) in node.started
     assert node.machine.high_watermark == 0
@@ -111,13 +111,13 @@ def test_records_of_earlier_epochs_are_committed_with_the_first_of_this_one() ->
         (QuorumState(3, leader_id=9, voted_id=1), Role.UNATTACHED),
     ],
 )
-def test_how_a_node_starts_of_several(state: QuorumState | None, role: Role) -> None:
+def test_a_voter_starts_in_the_role_of_its_persisted_state(state: QuorumState | None, role: Role) -> None:
     node = Node(state=state)
     assert node.machine.role is role
     assert node.machine.epoch == (3 if state else 0)
 
 
-def test_pre_vote_vote_and_leadership_each_on_disk_before_the_next_is_told() -> None:
+def test_votes_and_leadership_are_persisted_before_they_are_announced() -> None:
     node = Node()
     effects = node.lead()
     persisted = effects.index(Persist(QuorumState(1, leader_id=1, voters=(1, 2, 3))))
@@ -158,7 +158,7 @@ def vote(epoch: int, **changes: Any) -> VoteRequest:
         (vote(4, last_epoch=4, pre_vote=True), NONE),
     ],
 )
-def test_the_checks_of_a_vote(asked: VoteRequest, error: ErrorCode) -> None:
+def test_invalid_vote_requests_are_refused(asked: VoteRequest, error: ErrorCode) -> None:
     node = Node(state=QuorumState(3))
     answer = node.ask(asked)
     assert answer.error is error
@@ -167,7 +167,7 @@ def test_the_checks_of_a_vote(asked: VoteRequest, error: ErrorCode) -> None:
     assert node.machine.epoch == (4 if later else 3)
 
 
-def test_a_vote_is_given_once_and_is_on_disk_before_it_is_told() -> None:
+def test_a_vote_is_granted_once_and_persisted_before_the_response() -> None:
     node = Node(state=QuorumState(3))
     effects = node.tell(InboundRequest(1, vote(4)))
     kinds = [type(effect) for effect in effects if isinstance(effect, Persist | OutboundResponse)]
@@ -192,7 +192,7 @@ def test_a_follower_of_a_live_leader_grants_no_pre_vote() -> None:
     assert node.ask(vote(3, pre_vote=True, last_epoch=3)).granted is True
 
 
-def test_refused_three_times_is_dead_and_slow_is_not() -> None:
+def test_a_leader_that_refuses_three_times_counts_as_dead() -> None:
     node = Node(state=QuorumState(3, leader_id=2))
     effects = node.started
     for _ in range(3):
@@ -215,7 +215,7 @@ def test_an_observer_refused_three_times_asks_other_voters() -> None:
     assert node.machine.role is Role.FOLLOWER
 
 
-def test_a_leader_that_a_majority_does_not_hear_resigns_and_tells_the_best_first() -> None:
+def test_a_leader_without_a_majority_resigns_and_names_the_best_successor() -> None:
     node = Node()
     node.lead()
     node.tell(Flushed(1))
@@ -230,7 +230,7 @@ def test_a_leader_that_a_majority_does_not_hear_resigns_and_tells_the_best_first
     assert [one.node_id for one in ends[0].request.successors] == [3, 2]
 
 
-def test_the_median_of_flushed_ends_is_committed_without_waiting_for_our_own() -> None:
+def test_a_majority_without_the_leader_can_commit() -> None:
     node = Node()
     node.lead()
     end = node.log.end_offset
@@ -253,7 +253,7 @@ def test_the_median_of_flushed_ends_is_committed_without_waiting_for_our_own() -
         ({}, NONE),
     ],
 )
-def test_the_checks_of_a_fetch(changes: dict[str, Any], error: ErrorCode) -> None:
+def test_invalid_fetches_are_refused(changes: dict[str, Any], error: ErrorCode) -> None:
     node = Node()
     node.lead()
     asked = RaftFetchRequest(key(2), 1, 0, 0, max_wait_ms=0, cluster_id="cluster")._replace(**changes)
@@ -408,7 +408,7 @@ def test_an_observer_that_looks_for_its_leader_claims_what_is_on_its_disk() -> N
     assert {one.request.offset for one in sent} == {4}
 
 
-def test_a_leader_known_by_its_id_alone_is_followed_once_its_address_is_told() -> None:
+def test_a_leader_is_followed_once_its_endpoint_is_known() -> None:
     """Seed 349 of the machines world: an empty observer that starts with a leader in its state."""
     log = ModelLog(VoterSet())
     machine = RaftMachine(

@@ -73,7 +73,7 @@ def named(values: dict[str, Any]) -> Any:
         ([], False),
     ],
 )
-def test_one_partition_is_spoken_of_and_it_is_the_metadatas(topics: list[Any], is_ours: bool) -> None:
+def test_requests_name_the_metadata_partition_only(topics: list[Any], is_ours: bool) -> None:
     assert (only_partition([named(one) for one in topics]) is not None) is is_ours
     assert only_partition(None) is None
 
@@ -95,7 +95,7 @@ def test_one_partition_is_spoken_of_and_it_is_the_metadatas(topics: list[Any], i
         ("..", 9093, False),
     ],
 )
-def test_an_address_is_one_that_can_be_looked_up(host: str, port: int, is_one: bool) -> None:
+def test_an_invalid_endpoint_is_refused(host: str, port: int, is_one: bool) -> None:
     if is_one:
         assert endpoint_of("X", host, port) == Endpoint("X", host, port)
     else:

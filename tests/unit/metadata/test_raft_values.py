@@ -53,7 +53,7 @@ FETCH = RaftFetchRequest(key(1), 4, 17, 3)
 VOTE = VoteRequest(4, key(1), 3, 17)
 
 
-def test_one_call_at_a_time_goes_to_an_address() -> None:
+def test_an_address_gets_one_call_at_a_time() -> None:
     calls = RequestManager(2_000, 20)
     assert calls.free_at_ms(PLACE, FETCH) == 0
     assert calls.send(PEER, FETCH, 1_000) == Send(PEER, 1, FETCH)
@@ -116,7 +116,7 @@ def test_election_requests_wait_only_for_each_other(
 VOTERS = VoterSet([VoterNode(key(1, 7), (PLACE,), 0, 1), VoterNode(key(2), (OTHER, PLACE), 1, 1)])
 
 
-def test_a_snapshot_tells_voters_under_kraft_version_1_alone() -> None:
+def test_a_snapshot_has_voters_under_kraft_version_1_only() -> None:
     assert control_messages(VoterRecords(VOTERS, 0)) == ()
     assert control_messages(VoterRecords(None, 1)) == ()
     version, voters = control_messages(VoterRecords(VOTERS, 1))
@@ -256,7 +256,7 @@ def test_a_follower_offset_and_epoch_are_validated_against_the_log(
     assert validate_offset_and_epoch(log, offset, epoch) == expected
 
 
-def test_a_log_that_begins_at_nothing_goes_on_in_any() -> None:
+def test_an_empty_log_continues_any_log() -> None:
     log = Log(start=0)
     assert validate_offset_and_epoch(log, 0, 0) == ValidOffsetAndEpoch(ValidationKind.VALID)
     assert validate_offset_and_epoch(log, 1, 0).fit is ValidationKind.DIVERGING

@@ -353,7 +353,7 @@ def test_a_fenced_broker_may_be_moved_to() -> None:
     assert error is ErrorCode.ineligible_replica
 
 
-def test_one_that_is_refused_holds_up_no_other() -> None:
+def test_a_refused_reassignment_does_not_block_others() -> None:
     image = image_with(partition(0, (1,), (1,), 1), partition(1, (1,), (1,), 1))
     after, results = alter(image, (0, (9,)), (1, (2,)), (0, None))
     assert [one.error for one in results] == [

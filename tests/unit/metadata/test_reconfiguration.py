@@ -317,7 +317,7 @@ def test_several_reasons_against_update_voter_are_checked_in_order() -> None:
     assert update(node, good) is ErrorCode.voter_not_found
 
 
-def test_a_voter_that_tells_something_new_is_written_and_has_been_heard() -> None:
+def test_update_voter_writes_changes_and_counts_as_heard() -> None:
     node = leading(1, 2)
     node.now_ms += 2_900
     end = node.log.end_offset
@@ -332,7 +332,7 @@ def test_a_voter_that_tells_something_new_is_written_and_has_been_heard() -> Non
     assert node.machine.role is not Role.LEADER
 
 
-def test_nothing_is_finalized_before_all_voters_have_told_where_they_are() -> None:
+def test_kraft_version_is_not_raised_before_all_voters_sent_update_voter() -> None:
     node = Node()
     assert node.ask(UpgradeKRaftVersion(1)).error is ErrorCode.not_leader_or_follower
     node.lead()

@@ -92,7 +92,7 @@ def test_a_batch_that_a_crash_tore_is_cut_off_and_the_rest_is_there(tmp_path: Pa
     asyncio.run(scenario())
 
 
-def test_a_hole_is_damage_where_somebody_was_told_of_what_is_behind_it(tmp_path: Path) -> None:
+def test_a_hole_before_committed_records_is_corruption(tmp_path: Path) -> None:
     batches = [
         encode_batch(
             [newest(TopicRecord(name=f"t{n}", topic_id=UUID(int=n + 1)))],
@@ -244,7 +244,7 @@ def test_time_alone_brings_a_snapshot(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_tombstone_stands_over_restarts_and_snapshots_until_it_is_forgotten(tmp_path: Path) -> None:
+def test_a_tombstone_survives_restarts_and_snapshots_until_it_is_removed(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, rules=AnyConfig()) as controller:
             await join(controller)

@@ -48,7 +48,7 @@ async def test_replicas_become_equal_byte_for_byte(tmp_path: Path) -> None:
 
 
 @at_once
-async def test_threads_write_what_is_behind(tmp_path: Path) -> None:
+async def test_lagging_partitions_are_appended_on_threads(tmp_path: Path) -> None:
     pair = Pair(tmp_path, 6, segment_bytes=40_000)
     for tip in pair.replicas:
         pair.write(400, tip)
@@ -109,7 +109,7 @@ class Patient(LeaderNode):
 
 
 @at_once
-async def test_a_partition_that_comes_does_not_wait_for_those_with_nothing_to_say(tmp_path: Path) -> None:
+async def test_a_new_partition_interrupts_a_waiting_fetch(tmp_path: Path) -> None:
     pair = Pair(tmp_path, 4)
     first, *others = pair.replicas
     leader = Patient(pair.leader.logs)
@@ -221,7 +221,7 @@ async def test_a_replica_below_the_leaders_start_restarts_there(tmp_path: Path) 
 
 
 @at_once
-async def test_a_log_that_goes_on_too_far_is_cut_to_its_leaders_end(tmp_path: Path) -> None:
+async def test_a_log_beyond_the_leaders_end_is_truncated(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.write(2)
     for _ in range(8):
@@ -248,7 +248,7 @@ async def test_a_replica_below_the_local_start_is_built_from_the_archive(tmp_pat
 
 
 @at_once
-async def test_a_leader_that_is_not_there_is_asked_again(tmp_path: Path) -> None:
+async def test_an_unreachable_leader_is_retried(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.write(3)
     pair.leader.fails = [ConnectionRefusedError("nobody"), TimeoutError("late"), ConnectionResetError("lost")]
@@ -258,7 +258,7 @@ async def test_a_leader_that_is_not_there_is_asked_again(tmp_path: Path) -> None
 
 
 @at_once
-async def test_a_leader_that_is_too_old_is_told_of(tmp_path: Path) -> None:
+async def test_a_leader_of_an_unsupported_version_is_reported(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.leader.newest = 14
     running = asyncio.create_task(pair.fetcher().run())
@@ -369,7 +369,7 @@ async def test_unflushed_records_are_not_reported_to_the_leader(tmp_path: Path) 
 
 
 @at_once
-async def test_a_new_leader_is_not_told_of_what_could_not_be_flushed_for_the_one_before(
+async def test_a_new_leader_gets_no_offset_that_is_not_flushed(
     tmp_path: Path,
 ) -> None:
     pair = Pair(tmp_path, flush_messages=1)
@@ -441,7 +441,7 @@ async def test_an_answer_may_tell_of_what_is_gone_meanwhile(tmp_path: Path) -> N
 
 
 @at_once
-async def test_a_bug_ends_the_loop(tmp_path: Path) -> None:
+async def test_a_bug_ends_the_fetcher(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.write(1)
     pair.replica.fails = InvariantError("a bug")

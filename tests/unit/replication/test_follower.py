@@ -31,7 +31,7 @@ def test_a_session_is_opened_and_then_only_changes_are_said() -> None:
     assert (third.session_epoch, third.partitions, third.forgotten) == (2, [], [])
 
 
-def test_nothing_is_asked_while_a_fetch_is_in_flight_or_a_log_is_changed() -> None:
+def test_one_fetch_is_in_flight_and_none_during_a_log_change() -> None:
     fetcher = Fetcher()
     fetch = fetcher.fetch()
     assert fetcher.machine.next_fetch(fetcher.now_ms) is None
@@ -42,7 +42,7 @@ def test_nothing_is_asked_while_a_fetch_is_in_flight_or_a_log_is_changed() -> No
     assert fetcher.fetch().partitions == [(tip(), FetchPartitionData(5, 11, 3, 0))]
 
 
-def test_a_fetcher_without_partitions_asks_nothing() -> None:
+def test_a_fetcher_without_partitions_sends_nothing() -> None:
     fetcher = Fetcher(0)
     assert fetcher.machine.next_fetch(fetcher.now_ms) is None
     assert fetcher.machine.next_deadline_ms() is None
@@ -57,7 +57,7 @@ def test_partitions_that_go_are_forgotten_and_new_ones_named() -> None:
     assert (fetch.partitions, fetch.forgotten) == ([(tip(2), FetchPartitionData(1, 3, 1, 0))], [tip(1)])
 
 
-def test_one_that_came_and_went_unsaid_is_not_forgotten() -> None:
+def test_a_partition_removed_before_it_was_named_is_not_forgotten() -> None:
     fetcher = Fetcher()
     fetcher.is_told()
     fetcher.machine.assign(tip(2), Log(3), 1, fetcher.now_ms, is_clean=True)
@@ -66,7 +66,7 @@ def test_one_that_came_and_went_unsaid_is_not_forgotten() -> None:
     assert (fetch.partitions, fetch.forgotten) == ([], [])
 
 
-def test_a_start_that_moved_is_said() -> None:
+def test_a_changed_log_start_offset_is_sent() -> None:
     fetcher = Fetcher()
     fetcher.is_told()
     fetcher.logs[0].log_start_offset = 4
@@ -74,7 +74,7 @@ def test_a_start_that_moved_is_said() -> None:
     assert fetcher.fetch().partitions == [(tip(), FetchPartitionData(5, 10, 3, 4))]
 
 
-def test_those_that_got_records_are_the_last_of_a_full_fetch() -> None:
+def test_partitions_that_got_records_move_to_the_end_of_a_full_fetch() -> None:
     fetcher = Fetcher(3)
     fetcher.session_id = 0
     (append,) = fetcher.is_told(size=10)
@@ -199,7 +199,7 @@ def test_a_transient_error_delays_the_partition(error: ErrorCode) -> None:
     assert fetcher.machine.state_of(tip()) is FetchState.READY
 
 
-def test_a_leader_that_has_not_heard_of_its_election_is_asked_again_soon() -> None:
+def test_a_leader_that_does_not_know_its_election_is_retried_soon() -> None:
     fetcher = Fetcher()
     waited = []
     for _ in range(8):

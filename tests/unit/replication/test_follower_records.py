@@ -145,7 +145,7 @@ def test_removing_a_partition_clears_its_dropped_response() -> None:
     assert [one for one, _ in fetcher.fetch().partitions] == [tip()]
 
 
-def test_a_new_leader_epoch_begins_at_the_logs_end_and_ends_what_was_under_way() -> None:
+def test_a_new_leader_epoch_starts_at_the_log_end_and_cancels_work() -> None:
     fetcher = Fetcher()
     (append,) = fetcher.is_told(size=100)
     fetcher.logs[0].log_end_offset = 12

@@ -41,7 +41,7 @@ def test_a_sole_replica_commits_as_it_appends() -> None:
     assert cluster.leader.min_isr == 1
 
 
-def test_nothing_is_committed_while_fewer_than_min_isr_are_in_sync() -> None:
+def test_the_high_watermark_stays_below_min_isr() -> None:
     cluster = Cluster((1,))
     cluster.append(10)
     cluster.now_ms += LAG_MS + 1
@@ -116,7 +116,7 @@ def test_fetches_of_an_earlier_leader_epoch_do_not_count() -> None:
     assert cluster.leader.high_watermark == 10
 
 
-def test_one_answer_may_say_several_things() -> None:
+def test_a_fetch_may_move_the_watermark_and_propose_an_isr() -> None:
     assert (MOVED | PROPOSES | AGAIN).bit_count() == 3
     cluster = Cluster((1, 2))
     cluster.append(10)
@@ -219,7 +219,7 @@ def test_progress_is_not_taken_from_a_log_that_has_parted_nor_from_a_look() -> N
     assert follower.end_offset == -1
 
 
-def test_a_process_newer_than_the_image_knows_is_heard() -> None:
+def test_a_fetch_of_a_newer_broker_epoch_counts() -> None:
     cluster = Cluster((1, 2))
     cluster.append(10)
     verdict, happened = cluster.fetch(3, 10, broker_epoch=200)
@@ -364,7 +364,7 @@ def test_a_refused_replica_is_proposed_again_once_its_session_fetches() -> None:
     assert cluster.leader.tick(cluster.now_ms) == PROPOSES
 
 
-def test_one_proposal_at_a_time_and_meanwhile_both_sets_count() -> None:
+def test_one_isr_proposal_is_pending_and_both_isrs_count() -> None:
     cluster = Cluster((1, 2), (1, 2, 3, 4))
     cluster.append(10)
     cluster.fetch(2, 10)
@@ -459,7 +459,7 @@ def test_a_refusal_restores_nothing_while_an_earlier_copy_may_be_on_its_way() ->
     assert leader.counted == {1, 2}
 
 
-def test_answers_to_what_is_proposed_no_more_say_nothing() -> None:
+def test_answers_to_withdrawn_proposals_are_ignored() -> None:
     cluster, number = pending()
     cluster.image(1, 2)
     again = cluster.leader.proposal
@@ -505,7 +505,7 @@ def test_waiters_complete_in_offset_order() -> None:
     assert cluster.leader.wait("a duplicate", 10) is ErrorCode.none
 
 
-def test_min_isr_that_rose_after_the_append_is_told() -> None:
+def test_a_raised_min_isr_is_reported_after_the_append() -> None:
     cluster = Cluster((1, 2))
     cluster.append(10)
     waiter = cluster.leader.wait("one", 10)
@@ -530,7 +530,7 @@ def test_a_waiter_that_gave_up_is_not_completed_and_a_completed_one_cannot_give_
     assert not cluster.leader.give_up(late)
 
 
-def test_a_leader_that_is_deposed_has_all_of_them_told() -> None:
+def test_a_deposed_leader_fails_all_waiters() -> None:
     cluster = Cluster()
     cluster.append(10)
     assert cluster.leader.deposed() == []

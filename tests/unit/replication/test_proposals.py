@@ -53,7 +53,7 @@ class Broker:
         return request
 
 
-def test_all_that_is_proposed_goes_in_one_request() -> None:
+def test_all_proposals_go_in_one_request() -> None:
     broker = Broker(3)
     request = broker.request()
     assert [one for one, _ in request.proposals] == [tip(0), tip(1), tip(2)]
@@ -72,7 +72,7 @@ def test_proposals_made_during_a_request_go_with_the_next() -> None:
     assert [one for one, _ in broker.request().proposals] == [tip(1)]
 
 
-def test_each_leader_is_told_what_became_of_its_own() -> None:
+def test_each_leader_gets_the_result_of_its_proposal() -> None:
     broker = Broker(3)
     request = broker.request()
     outcomes = {tip(0): ErrorCode.ineligible_replica, tip(1): ErrorCode.invalid_update_version}
@@ -154,7 +154,7 @@ def test_a_request_has_a_thousand_proposals_at_most() -> None:
     assert [one for one, _ in broker.request().proposals] == [tip(1_000)]
 
 
-def test_a_node_asks_again_after_50_ms_or_where_something_may_have_been_done_after_200() -> None:
+def test_a_request_is_retried_after_50_ms_or_200_if_ambiguous() -> None:
     broker = Broker(1)
     broker.machine = IsrProposals(broker.leader_of, ProposalSettings())
     broker.machine.propose(tip(0))

@@ -109,7 +109,7 @@ class Fetcher:
         return [int(one.topic[1:]) for one, _ in fetch.partitions]
 
 
-def test_one_that_is_behind_is_left_out_until_the_quota_allows() -> None:
+def test_a_lagging_partition_is_left_out_until_the_quota_allows() -> None:
     fetcher = Fetcher()
     fetcher.comes(3_000)
     fetch = fetcher.fetch()
@@ -145,7 +145,7 @@ def test_in_sync_replicas_are_counted_but_not_throttled() -> None:
     assert fetcher.fetch().forgotten == [tip()], "it has fallen behind"
 
 
-def test_one_in_sync_does_not_wait_for_a_new_leader_either() -> None:
+def test_an_in_sync_replica_is_not_throttled_under_a_new_leader() -> None:
     fetcher = Fetcher(count=2, throttled=2)
     fetcher.comes(9_000)
     log = fetcher.logs[1]
@@ -164,7 +164,7 @@ def test_unthrottled_partitions_are_neither_delayed_nor_counted() -> None:
     assert fetcher.named(fetcher.fetch()) == [1]
 
 
-def test_all_that_are_throttled_wait_for_what_one_has_fetched() -> None:
+def test_throttled_partitions_share_one_quota() -> None:
     fetcher = Fetcher(count=4, throttled=3)
     fetcher.comes(9_000)
     fetch = fetcher.fetch()
@@ -181,7 +181,7 @@ def test_a_partition_that_was_never_fetched_is_throttled_too() -> None:
     assert fetcher.machine.next_deadline_ms() == NOW_MS + 9_000
 
 
-def test_a_throttle_that_goes_or_comes_is_heeded_by_the_next_fetch() -> None:
+def test_a_changed_throttle_applies_to_the_next_fetch() -> None:
     fetcher = Fetcher()
     fetcher.comes(9_000)
     fetcher.answer(fetcher.fetch())

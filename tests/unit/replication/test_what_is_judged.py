@@ -46,7 +46,7 @@ def test_a_topic_that_is_not_known_or_not_this_one() -> None:
     assert judge_topic(ID, ID, ID) is ErrorCode.none
 
 
-def test_epochs_come_before_leadership() -> None:
+def test_the_leader_epoch_is_checked_before_the_leader() -> None:
     assert judge_epoch(-1, 5) is ErrorCode.none
     assert judge_elsewhere(4, 5) is ErrorCode.fenced_leader_epoch
     assert judge_elsewhere(6, 5) is ErrorCode.unknown_leader_epoch
