@@ -1,4 +1,4 @@
-"""Two members that have one `group.instance.id`: who goes on, and what the other is told.
+"""Two members with one `group.instance.id`: which of them is fenced or refused, and with which error.
 
 In a classic group the newer one takes the place over, and the older is fenced. In a KIP-848 group the place
 is free when its owner has left or its session is over: until then the newer one is refused.

@@ -1,4 +1,4 @@
-"""What was produced is what is read, by checksum per partition, whichever tier answers and client asks."""
+"""Records are read back as produced, by checksum per partition, from either tier and by each client."""
 
 from __future__ import annotations
 

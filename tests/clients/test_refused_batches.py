@@ -1,4 +1,4 @@
-"""What a producer may not send, and what it is told of it: batches and records, acks, transactions, order."""
+"""Batches, records, acks and transactions that a broker refuses, and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics and health over HTTP from a real node, and what hostile HTTP clients cost: nobody anything."""
+"""Metrics and health over HTTP from a real node, and hostile HTTP clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions of several replicas on real nodes: what is acknowledged by all stays, whoever dies."""
+"""Partitions of several replicas on real nodes: committed records survive the death of any node."""
 
 from __future__ import annotations
 

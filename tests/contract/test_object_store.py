@@ -1,4 +1,4 @@
-"""What every object store must do, whatever stands behind it."""
+"""The contract of every object store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs are compacted while their manager runs: whose turn it is, what fails, what goes meanwhile."""
+"""Compaction by a running manager: the order of logs, failures, deletions meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies and cold reads within so many bytes per second, changed while the node runs."""
+"""Copies and cold reads within their bytes per second, which may change while the node runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteRecords against a whole node: what goes, what stays, and what a crash may bring back."""
+"""DeleteRecords against a whole node: which records it deletes, and what a crash may restore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each step of the ladder, from a whole node on a disk of which the test says how much is left."""
+"""Each step of the disk watermarks, on a whole node with a disk of settable free space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log knows of epochs and producers while nothing is written, and after its disk was lost."""
+"""Leader epochs and producers of an idle log, and after the loss of its disk."""
 
 from __future__ import annotations
 

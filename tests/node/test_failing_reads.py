@@ -1,4 +1,4 @@
-"""A disk that does not give what it holds: that partition is refused, the others and the connection go on."""
+"""A disk whose reads fail: that partition is refused; other partitions and the connection continue."""
 
 from __future__ import annotations
 

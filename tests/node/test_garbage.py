@@ -1,4 +1,4 @@
-"""Garbage is looked for in short looks: little that has grown is collected, much is set aside."""
+"""Garbage collection in short steps: a heap that grew little is collected, a larger one frozen."""
 
 from __future__ import annotations
 

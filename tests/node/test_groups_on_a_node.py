@@ -1,4 +1,4 @@
-"""Requests of groups to a whole node: what is large, what waits when it stops, what the device must have."""
+"""Requests of groups to a whole node: large ones, waiting ones at a shutdown, durability of commits."""
 
 from __future__ import annotations
 

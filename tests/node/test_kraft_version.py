@@ -1,4 +1,4 @@
-"""A quorum of configured voters becomes one whose voters come and go: by UpdateFeatures, through a broker."""
+"""A static quorum becomes a dynamic one: by UpdateFeatures, through a broker."""
 
 from __future__ import annotations
 

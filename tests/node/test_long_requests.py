@@ -1,4 +1,4 @@
-"""Long requests: one at a time in memory, as bytes until then, and none begun for a peer that has left."""
+"""Long requests: one at a time in memory, as bytes until then, and none for a peer that has gone."""
 
 from __future__ import annotations
 

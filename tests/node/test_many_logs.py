@@ -1,4 +1,4 @@
-"""What is done to many logs costs what changes, and lets others come between."""
+"""Work on many logs costs as much as changes, and is done in slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions that move from broker to broker, as admins ask for it: by Envelope, over real sockets."""
+"""Reassignments of partitions that admins request: by Envelope, over real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One bad replica, one bad directory: they are offline and named, their bytes stay, the others go on."""
+"""One bad replica or directory: it is offline and reported, its bytes stay, the others continue."""
 
 from __future__ import annotations
 

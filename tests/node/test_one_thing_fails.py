@@ -1,4 +1,4 @@
-"""One thing is wrong, on the disk or in the settings: what is lost by it, and what is not."""
+"""One failure, on the disk or in the settings: what is lost by it, and what is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads whose first try hangs, a store that fails, and the threads that they take."""
+"""Hedged reads: reads that hang, a store that fails, and the threads that they use."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_second_try_that_fails_leaves_it_to_the_first(world: TwoClients) -> No
     assert world.wait_for(future).data
 
 
-def test_when_both_fail_the_reader_is_told_what_the_first_said() -> None:
+def test_if_both_tries_fail_the_first_error_is_raised() -> None:
     world = TwoClients(attempts=1)
     world.archive.add_segment(20)
     errors = {"first": "one", "second": "two"}

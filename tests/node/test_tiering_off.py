@@ -1,4 +1,4 @@
-"""Tiering switched off for a topic, as Kafka has it: the log begins with what is here, the archive goes."""
+"""Tiering switched off for a topic, as in Kafka: the log starts at its local start, the archive goes."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_a_setting_that_cannot_be_changes_nothing(talk: Talk) -> None:
     assert described(talk, "t") == before
 
 
-def test_this_broker_describes_itself_and_no_other(talk: Talk) -> None:
+def test_a_broker_describes_only_its_own_settings(talk: Talk) -> None:
     assert described(talk, "1", "node.id", kind=4) == {"node.id": "1"}
     module = request_module(ApiKey.DESCRIBE_CONFIGS)
     for kind, name in ((4, "2"), (8, "2"), (16, "1"), (2, "nobody")):

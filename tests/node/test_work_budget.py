@@ -1,4 +1,4 @@
-"""One request is so much work and no more, and what is much of it holds nobody up."""
+"""The work of one request is bounded, and long requests do not delay others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine does at its first start, on a model of a machine; and every step of it failing."""
+"""The first start of a machine, on a model of one; and every step of it failing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`firn console` as a process: who may look, what answers say to a browser, floods and path tricks."""
+"""`firn console` as a process: access, headers for browsers, floods and path tricks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the controller answered is there after kill -9, wherever it strikes."""
+"""Answered changes of the controller survive kill -9 at any moment."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_one_machine_after_another_the_leader_of_the_controllers_at_last(tmp_pat
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("action", [REPLACE, RESTART])
-def test_whatever_fails_the_next_run_goes_on_from_there(tmp_path: Path, action: str, after: bool) -> None:
+def test_a_roll_resumes_after_any_failure(tmp_path: Path, action: str, after: bool) -> None:
     tmp_path.joinpath("whole").mkdir()
     whole = ModelHands(tmp_path / "whole")
     roll(whole, Options(action=action))

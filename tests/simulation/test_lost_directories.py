@@ -1,4 +1,4 @@
-"""Which directory is lost, of which node: what the start says, and how the node comes back.
+"""Lost directories of each kind of node: the error at start, and how the node returns.
 
 Each case is a row of docs/operations.md, "A directory is lost", played with whole nodes under virtual time.
 """

@@ -1,4 +1,4 @@
-"""What a person sees of a long job, and how its signals are taken. No Spark is started."""
+"""Progress lines of a long job, and its signals. No Spark is started."""
 
 from __future__ import annotations
 

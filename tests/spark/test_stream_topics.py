@@ -1,4 +1,4 @@
-"""Streams whose topics are deleted and made again: refused, or told and begun anew."""
+"""Streams whose topics are deleted and created again: refused, or restarted with a warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions that are undecided where the archive ends: nobody is shown what a consumer would not be shown.
+"""Transactions undecided at the archive's end: no reader sees records that a consumer would not.
 
 Apache Kafka's broker writes them, our offloader takes its sealed segments along while it runs.
 """

@@ -1,4 +1,4 @@
-"""A log in memory whose mark moves when it is told to, and a shard that is a dictionary."""
+"""A log in memory with a settable high watermark, and a shard that is a dictionary."""
 
 from __future__ import annotations
 

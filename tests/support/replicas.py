@@ -1,4 +1,4 @@
-"""What a cluster's replicas are: as its brokers tell, and as they lie on disk."""
+"""Replicas of a cluster: as its brokers report them, and as they are on disk."""
 
 from __future__ import annotations
 

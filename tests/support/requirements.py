@@ -1,4 +1,4 @@
-"""What a test needs beyond Python. Missing, the test is skipped; in CI (CI=true) that is a failure."""
+"""Requirements of tests beyond Python. Missing, the test is skipped; in CI (CI=true) that is a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timing wheel and the purgatory beside models that look at everything, every time."""
+"""The timing wheel and the purgatory compared with models that visit every entry."""
 
 from __future__ import annotations
 

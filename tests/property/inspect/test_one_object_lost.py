@@ -199,7 +199,7 @@ def test_nothing_that_is_live_is_swept_where_two_documents_are_lost(
 
 
 @pytest.mark.parametrize("kind", [kind for kind in NAMED if kind != "segment"])
-def test_whatever_is_lost_everything_else_is_checked_in_full(archive: Archive, kind: str) -> None:
+def test_fsck_checks_everything_but_a_lost_object(archive: Archive, kind: str) -> None:
     segments = archive.kinds["segment"]
     for number, (key, how, store) in enumerate(harmed(archive, kind)):
         for victim in segments[number % 3 :: 3]:

@@ -1,4 +1,4 @@
-"""What was damaged is noticed and named, or harms nothing: every bit of the metadata's files."""
+"""Every flipped bit of the metadata's files is reported by name, or harmless."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which topics a recovery brings back, out of any copy, topics.json and archives."""
+"""The topics that a recovery restores, from any copy, topics.json and archives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is written is read back; whatever is damaged is noticed."""
+"""Every written document is read back, and every damaged one is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a peer calls things, our lines stay ours."""
+"""Names that peers choose cannot forge lines of the log."""
 
 from __future__ import annotations
 

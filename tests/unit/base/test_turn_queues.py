@@ -1,4 +1,4 @@
-"""What is many at once has one budget of a turn, and is done in the order in which it came."""
+"""Callbacks of many share the budget of a turn, and run in order of arrival."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`firn cluster repair-internal` against a cluster that copies as it is told: bounded, waited for, once."""
+"""`firn cluster repair-internal` against a model of a cluster: bounded, awaited, once."""
 
 from __future__ import annotations
 

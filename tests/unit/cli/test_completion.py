@@ -1,4 +1,4 @@
-"""What the Tab key offers, out of the commands' own parsers; and the shells that ask for it."""
+"""Completion by Tab, from the commands' own parsers, in each shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo makes of its data and of the screen; the demo as a whole is `make demo`."""
+"""Numbers and screens of the demo; the demo as a whole is `make demo`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several nodes of `firn dev`: what they are told, and what is said of them as they come and go."""
+"""Several nodes of `firn dev`: their settings, and messages as they start and end."""
 
 from __future__ import annotations
 

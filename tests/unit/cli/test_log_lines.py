@@ -1,4 +1,4 @@
-"""One line of the log per message, and a traceback that nobody can write into."""
+"""One line of the log per message, and tracebacks that peers cannot forge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `firn top` makes of OpenMetrics text."""
+"""Parsing of OpenMetrics text by `firn top`, and its table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a cluster stands: counted while partitions go by, judged as Kafka's tools do, bounded however many."""
+"""Health of a cluster: counted over partitions, judged as Kafka's tools do, bounded in size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked to know how a cluster stands: partitions page by page, settings of few topics, each once."""
+"""Requests for the health of a cluster: partitions page by page, settings of few topics, each once."""
 
 from __future__ import annotations
 

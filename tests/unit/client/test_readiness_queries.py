@@ -1,4 +1,4 @@
-"""What brokers say at `/readyz` is told by name; who says nothing that can be read is passed over."""
+"""Answers of brokers at `/readyz`: problems are reported by broker, unreadable answers are skipped."""
 
 from __future__ import annotations
 

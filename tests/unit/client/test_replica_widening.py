@@ -1,4 +1,4 @@
-"""Which replicas topics get that have too few: nobody's leadership moves, racks and load are spread."""
+"""More replicas for topics that have too few: leaders stay, racks and load are spread."""
 
 from __future__ import annotations
 

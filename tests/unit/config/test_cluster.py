@@ -1,4 +1,4 @@
-"""What a node of several may be configured with, and what is refused, in which words."""
+"""Settings of a node in a cluster, and the messages of refused ones."""
 
 from __future__ import annotations
 

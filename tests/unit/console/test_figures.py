@@ -1,4 +1,4 @@
-"""A node's figures out of its text, whatever stands in it."""
+"""Figures of a node, parsed from any metrics text."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NUMBERS = st.floats() | st.integers(-(10**30), 10**30)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["0.1", "+Inf", "", "x", "nan", "-1"]), NUMBERS)))
-def test_whatever_a_node_tells_points_and_alerts_come_of_it(buckets: list[tuple[str, float]]) -> None:
+def test_any_metrics_text_yields_points_and_alerts(buckets: list[tuple[str, float]]) -> None:
     text = "\n".join(f'firn_loop_turn_seconds_bucket{{le="{bound}"}} {count}' for bound, count in buckets)
     look = NodeSample(1, "http://n", "1", Between(figures(""), figures(text)), None)
     point = History().add(1000, [look])

@@ -1,4 +1,4 @@
-"""Who keeps a shared prefix, by the image: `ClusterPrefixOwner`."""
+"""The keeper of a shared prefix, by the image: `ClusterPrefixOwner`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of a cluster's answers about groups: nodes that do not answer, members that say nonsense."""
+"""Answers of a cluster about groups: nodes that do not answer, members with malformed data."""
 
 from __future__ import annotations
 

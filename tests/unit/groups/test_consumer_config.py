@@ -1,4 +1,4 @@
-"""What may be set for KIP-848 groups, and for one of them."""
+"""Settings of KIP-848 groups, and of a single group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which log is cleaned, up to where, and which of its segments become one."""
+"""Choice of the log to compact, of its range, and of the segments that are merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cleaning keeps of transactions: data of aborted ones go, and markers once nothing is before them."""
+"""Transactions in compaction: aborted data is removed, and markers once no data precedes them."""
 
 from __future__ import annotations
 

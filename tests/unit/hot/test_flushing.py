@@ -1,4 +1,4 @@
-"""What a flush costs, and what it makes durable."""
+"""Flushes: their cost, and what they make durable."""
 
 from __future__ import annotations
 

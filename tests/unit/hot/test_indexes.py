@@ -1,4 +1,4 @@
-"""Indexes are hints: lost or wrong ones cost one look through the log, and never reach the bucket."""
+"""Indexes are hints: missing or wrong ones cost one scan of the log, and never reach the bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a killed process left all that it had acknowledged: told from memory that outlives it."""
+"""Detection of acknowledged records that a killed process lost, from memory that survives it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A look for an offset reads nothing from the device that was not brought before."""
+"""An offset lookup reads nothing from the device that was not prefetched."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def check(tmp_path: Path, outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize(("code", "times"), [(errno.EIO, 1), (errno.ENOSPC, None), (errno.EMFILE, None)])
-def test_whatever_call_fails_the_log_holds_what_it_acknowledged(
+def test_a_log_keeps_acknowledged_records_whatever_call_fails(
     tmp_path: Path, code: int, times: int | None
 ) -> None:
     disk = FaultDisk()

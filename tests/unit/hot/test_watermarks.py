@@ -144,7 +144,7 @@ def test_the_disk_is_asked_again_half_way_to_the_next_step_and_after_a_mebibyte_
         assert (standing.total, standing.usable) == (TOTAL, usable)
 
 
-def test_how_long_producers_wait_between_the_last_two_steps() -> None:
+def test_producer_delays_grow_between_the_last_two_steps() -> None:
     waits = {left: stand(left).throttle_ms for left in (8, 7.999, 5.5, 5, 3, 2.999, 0)}
     assert waits == {8: 0, 7.999: 1, 5.5: 500, 5: 600, 3: 1000, 2.999: 1000, 0: 1000}
     together = MARKS._replace(percents=(80, 85, 97, 98))
@@ -154,7 +154,7 @@ def test_how_long_producers_wait_between_the_last_two_steps() -> None:
     assert stand(1.9, marks=alike).throttle_ms == 700
 
 
-def test_how_much_has_to_be_left_so_that_nothing_is_done() -> None:
+def test_the_free_bytes_that_need_no_step_are_computed() -> None:
     assert min_free_bytes(TOTAL, MARKS) == 210 * GIB
     assert min_free_bytes(TOTAL, MARKS._replace(percents=(95, 85, 92, 97), margin_percent=3)) == 180 * GIB
     assert min_free_bytes(TOTAL, MARKS._replace(counted_bytes=100 * GIB)) == 21 * GIB

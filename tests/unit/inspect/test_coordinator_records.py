@@ -1,4 +1,4 @@
-"""What `firn dump --records` says of `__consumer_offsets`: every kind of record, unknown and damaged."""
+"""`firn dump --records` of `__consumer_offsets`: every kind of record, unknown and damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`firn fsck` of a bucket that is written meanwhile, by a store slower than the grace, accuses nobody."""
+"""`firn fsck` of a bucket that is written meanwhile, by a store slower than the grace."""
 
 from __future__ import annotations
 

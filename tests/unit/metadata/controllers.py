@@ -1,4 +1,4 @@
-"""Controllers on real files, for the tests of this room and for whoever needs one."""
+"""Controllers on real files, for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the metadata takes over from an archive, and what it leaves alone."""
+"""Adoption of an archive by the metadata: what is taken over, and what is left alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which copy of the metadata in a bucket is the newest: by life, epoch and writing, whatever is damaged."""
+"""The newest copy of the metadata in a bucket: by life, epoch and writing, with damaged copies."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_copy_that_was_written_but_not_named_is_the_newest(bucket: Bucket) -> 
     assert bucket.newest() == unnamed
 
 
-def test_of_two_copies_without_a_life_number_the_named_one_is_newest(bucket: Bucket) -> None:
+def test_the_named_one_of_two_copies_without_a_life_is_newest(bucket: Bucket) -> None:
     """Lives were not counted before: the second one's copy was stored later, and is named."""
     bucket.put(life=0, epoch=9, end_offset=626)
     second = bucket.put(life=0, epoch=1, end_offset=21)

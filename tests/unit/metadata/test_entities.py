@@ -1,4 +1,4 @@
-"""Lengths that metadata records claim and do not have: told, and never the end of the process.
+"""Lengths that metadata records claim and do not have are reported, and crash nothing.
 
 kio's reader would end the process with SIGABRT, so the hostile frames are decoded in a child of the test.
 """

@@ -238,7 +238,7 @@ class TestLevels:
             ({"kraft.version": 1}, False, "Cannot set kraft.version to 1 unless controller.quorum.voters is"),
         ],
     )
-    def test_impossible_requests_are_refused(
+    def test_impossible_feature_levels_are_refused(
         self, asked: dict[str, int], is_dynamic: bool, message: str
     ) -> None:
         with pytest.raises(ConfigError) as raised:

@@ -207,7 +207,7 @@ def beat(broker_id: int, epoch: int, offset: int, *, wants_shut_down: bool = Fal
     return BrokerHeartbeat(broker_id, epoch, offset, wants_shut_down=wants_shut_down)
 
 
-def test_that_no_directory_is_cordoned_is_noted_once(tmp_path: Path) -> None:
+def test_an_empty_list_of_cordoned_directories_is_recorded_once(tmp_path: Path) -> None:
     """As Kafka's controller does, in the batch of the unfencing or in one of its own."""
 
     async def scenario() -> None:

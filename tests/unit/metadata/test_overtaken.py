@@ -1,4 +1,4 @@
-"""Batches that the quorum writes itself while the controller makes one: what was decided is decided anew."""
+"""Batches that the quorum writes during a decision of the controller: the decision is made again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is published when the quorum's own batches stand between those of the controller."""
+"""Publication of images when batches of the quorum are between those of the controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is published, and when: committed batches in their order, and nothing else."""
+"""The publisher publishes committed batches in their order, and nothing else."""
 
 from __future__ import annotations
 

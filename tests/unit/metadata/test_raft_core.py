@@ -1,4 +1,4 @@
-"""What all roles of the Raft machine share: eligibility, endpoints of peers, timeouts, persisted state."""
+"""The core that all Raft roles share: eligibility, endpoints of peers, timeouts, persisted state."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_a_caught_up_fetch_waits_for_records_or_a_high_watermark() -> None:
     assert not state.parked
 
 
-def test_when_a_follower_was_caught_up() -> None:
+def test_the_last_caught_up_time_is_that_of_the_earlier_fetch() -> None:
     made, leading, state = leader()
     leading.fetch(1, RaftFetchRequest(key(2), 4, 4, 1, max_wait_ms=0))
     (one,) = state.replicas.values()

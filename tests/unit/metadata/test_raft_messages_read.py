@@ -1,4 +1,4 @@
-"""How the quorum's messages are read: what is left out, what cannot be, and what is not ours."""
+"""Parsing of the quorum's messages: absent fields, impossible values, other partitions."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def features(*rows: tuple[str, int, int]) -> Any:
     return named({"error_code": NONE, "supported_features": found})
 
 
-def test_which_kraft_versions_a_node_speaks() -> None:
+def test_a_response_names_the_supported_kraft_versions() -> None:
     both = features(("metadata.version", 1, 29), ("kraft.version", 0, 1))
     assert messages.of_response(18, 4, both) == ApiVersionsResponse(NONE, 0, 1)
     assert messages.of_response(18, 4, features(("kraft.version", 1, 3))) == ApiVersionsResponse(NONE, 1, 3)

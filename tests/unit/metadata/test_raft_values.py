@@ -306,7 +306,7 @@ def test_a_set_of_voters() -> None:
         ([(1, 7), (2, 8)], [(3, 7), (4, 8)], 4),
     ],
 )
-def test_how_many_voters_two_sets_differ_in(
+def test_the_difference_of_two_voter_sets_is_counted(
     one: list[tuple[int, int]], other: list[tuple[int, int]], count: int
 ) -> None:
     assert VoterSet(voter(*row) for row in one).differences(VoterSet(voter(*row) for row in other)) == count

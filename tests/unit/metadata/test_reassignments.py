@@ -1,4 +1,4 @@
-"""Reassignments: begun, called off, ended by ISRs that grow, and told."""
+"""Reassignments: begun, cancelled, ended by a growing ISR, and listed."""
 
 from __future__ import annotations
 

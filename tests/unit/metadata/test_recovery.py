@@ -1,4 +1,4 @@
-"""What is there again after a restart, a crash or damage; snapshots and what they let go."""
+"""Recovery of the metadata after a restart, a crash or damage; snapshots and their retention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which mutants a source has, and what their code is."""
+"""Mutants of a source, and their code."""
 
 from __future__ import annotations
 

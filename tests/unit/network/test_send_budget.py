@@ -1,4 +1,4 @@
-"""So much of files goes out in one turn of the loop, whoever it is sent to."""
+"""A turn of the loop sends a bounded number of bytes of files, over all peers."""
 
 from __future__ import annotations
 

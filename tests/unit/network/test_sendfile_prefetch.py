@@ -1,4 +1,4 @@
-"""What the page cache lacks is read by a thread before it is sent, and nobody else waits meanwhile."""
+"""Pages that are not resident are read by a thread before they are sent, and other peers do not wait."""
 
 from __future__ import annotations
 

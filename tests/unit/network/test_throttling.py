@@ -1,4 +1,4 @@
-"""Connections whose next request has to wait (KIP-219): the answer is sent at once, and nobody else waits."""
+"""Throttled connections (KIP-219): the response is sent at once, and no other connection waits."""
 
 from __future__ import annotations
 

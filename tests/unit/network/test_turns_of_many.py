@@ -1,4 +1,4 @@
-"""What many peers want at once is shared out over the turns of the loop: none is longer than for a few.
+"""Work of many peers is spread over the turns of the loop: none is longer than for a few.
 
 The loop's time goes on only where the test says that something took time, so turns are measured exactly.
 """

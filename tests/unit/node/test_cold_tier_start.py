@@ -1,4 +1,4 @@
-"""What a node asks of its store before it writes: whose prefix it is, and whether it honours conditions."""
+"""Checks of the store before a node writes: the owner of the prefix, and conditional writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a burst of requests leaves free goes back to the system, once, when the burst is over."""
+"""Memory that a burst of requests leaves free is returned to the system, once, after the burst."""
 
 from __future__ import annotations
 

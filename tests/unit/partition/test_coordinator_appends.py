@@ -1,4 +1,4 @@
-"""What a coordinator needs of its partition: appends in one epoch, the mark told, all of the log read."""
+"""The log of a coordinator: appends in one epoch, high watermarks, reads of the whole log."""
 
 from __future__ import annotations
 

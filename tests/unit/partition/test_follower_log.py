@@ -1,4 +1,4 @@
-"""A log that follows: what is appended unchanged, and how it is cut so that no start takes it for damaged."""
+"""A log that follows: unchanged appends, and truncation that no later start takes for damage."""
 
 from __future__ import annotations
 

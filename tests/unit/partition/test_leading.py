@@ -1,4 +1,4 @@
-"""A partition with followers: what is committed, who is told of it, and what becomes of who waits."""
+"""A partition with followers: commits, listeners, and waiters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several requests of a producer, some of which come while too few replicas are in sync."""
+"""Pipelined requests of a producer, some of which arrive while too few replicas are in sync."""
 
 from __future__ import annotations
 

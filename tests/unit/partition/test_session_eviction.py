@@ -1,4 +1,4 @@
-"""When a fetch session has to go for another one (KIP-227: after two minutes)."""
+"""Eviction of a fetch session for another one (KIP-227: after two minutes)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an archive job was started with, and which later runs fit."""
+"""The document of an archive job, and which later runs are compatible with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `firn pipeline archive` asks of the source."""
+"""Options that `firn pipeline archive` passes to the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which lines of Spark's pages a person sees."""
+"""Lines of Spark's errors that a user sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a replay is, how fast it goes, what is left of it."""
+"""State of a replay: position, rate, remaining records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a schema registry, and what its answers may do."""
+"""Requests to a schema registry, and its valid and invalid answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which records of a compacted log stay, and what their batches look like then."""
+"""Records that compaction keeps, and the batches that it makes of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker accepts from a producer; Kafka's own answers are compared in tests/golden/records."""
+"""Validation of produced batches; Kafka's own answers are compared in tests/golden/records."""
 
 import struct
 import tracemalloc

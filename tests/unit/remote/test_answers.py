@@ -1,4 +1,4 @@
-"""Words of obstore's errors, as it writes them, and what they become."""
+"""Texts of obstore's errors, and the errors that Firn makes of them."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_neither_the_token_nor_what_was_signed_is_shown() -> None:
 
 
 @given(st.text(max_size=400), st.booleans(), st.booleans())
-def test_whatever_a_store_says_becomes_one_short_line(text: str, is_refusal: bool, not_found: bool) -> None:
+def test_store_errors_become_one_short_line(text: str, is_refusal: bool, not_found: bool) -> None:
     for said in (text, answered("400 Bad Request", f"<Code>{text}</Code><Message>{text}</Message>")):
         found = str(store_error("k", PLACE, said, is_refusal=is_refusal, not_found=not_found))
         assert len(found.splitlines()) <= 1

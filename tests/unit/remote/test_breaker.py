@@ -1,4 +1,4 @@
-"""The circuit breaker, by a clock that moves when told to."""
+"""The circuit breaker, on a manual clock."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_errors_about_an_object_do_not_open_the_breaker() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5_000), st.sampled_from("wfa"), st.floats(0, 1)), max_size=200))
-def test_whatever_happens_a_call_may_go_again_within_the_longest_pause(
+def test_a_call_is_allowed_again_within_the_longest_pause(
     steps: list[tuple[int, str, float]],
 ) -> None:
     settings = BreakerSettings()

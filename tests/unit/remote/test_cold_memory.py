@@ -1,4 +1,4 @@
-"""What cold reads keep in memory, and what they download twice."""
+"""Memory of cold reads, and repeated downloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of a store are counted by kind, and what it last said tells whether it is to be reached."""
+"""Calls of a store are counted by kind, and the last one tells whether it is reachable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials that end, and those who give newer ones."""
+"""Credentials that expire, and their providers."""
 
 from __future__ import annotations
 
@@ -109,7 +109,9 @@ def test_refused_ones_are_replaced_once_however_many_ask(
     assert held()["access_key_id"] == "key-2"
 
 
-def test_why_refused_ones_cannot_be_replaced_is_said(held: RenewedCredentials, source: Source) -> None:
+def test_the_reason_why_credentials_are_not_renewed_is_reported(
+    held: RenewedCredentials, source: Source
+) -> None:
     used = held()
     source.failure = StoreRefused("the role is not yours")
     with pytest.raises(StoreRefused, match="not yours"):

@@ -1,4 +1,4 @@
-"""Version 2 of the format: what it says beyond version 1, and what of a later writer it passes over."""
+"""Version 2 of the format: its new fields, and fields of later writers that it skips."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_a_store_away_for_a_minute_fails_nothing(
     assert len(bench.below.calls) <= 9
 
 
-def test_when_the_time_is_over_the_error_says_how_long_and_the_last_cause_in_one_line(bench: Bench) -> None:
+def test_a_timeout_error_names_its_duration_and_last_cause(bench: Bench) -> None:
     bench.below.fault = lambda: StoreUnavailable(f"k: no answer ({len(bench.below.calls)})")
     with pytest.raises(StoreUnavailable) as e:
         bench.store.get("k", max_size=10)

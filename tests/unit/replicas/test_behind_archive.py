@@ -1,4 +1,4 @@
-"""A replica whose log ends before its archive does waits for what is known there, while it leads."""
+"""A leader whose log ends before its archive waits for the archive's state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partition is read and not written before its HEAD was compared; a log fits the archive taken over."""
+"""A partition is read and not written before its HEAD was compared; a log is fitted to its archive."""
 
 from __future__ import annotations
 

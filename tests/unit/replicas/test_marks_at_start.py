@@ -1,4 +1,4 @@
-"""How far a log is known to be committed as it is opened, whose archive went on while its node was away."""
+"""The high watermark at start of a log whose archive was continued while its node was away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which loop fetches what from a leader: what is in sync apart from what is behind."""
+"""Fetchers of a leader's partitions: those in sync, and those that lag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partition's leader: what is committed, who is in sync, and who may say so."""
+"""A partition's leader: commits, the ISR, and proposals to change it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One AlterPartition request of a broker at a time, and what becomes of what it proposes."""
+"""One AlterPartition request of a broker at a time, and the results of its proposals."""
 
 from __future__ import annotations
 

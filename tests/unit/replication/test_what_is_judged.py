@@ -1,4 +1,4 @@
-"""Fetches of replicas in Kafka's order of checks; batches of leaders by their headers; who waits for acks."""
+"""Fetches of replicas in Kafka's order of checks; batches of leaders by their headers; waiters for acks."""
 
 from __future__ import annotations
 

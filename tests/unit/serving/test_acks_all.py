@@ -1,4 +1,4 @@
-"""acks=all with followers: the answer comes when the records are committed, or with why they may not be."""
+"""acks=all with followers: the response comes when the records are committed or have failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long requests are decoded within so much memory; the others wait as bytes, and nobody waits for ever."""
+"""Long requests are decoded within a memory budget; others wait as bytes, each for a bounded time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dispatcher says of requests, and what handlers know of the controller: its ports alone."""
+"""The dispatcher's description of requests; handlers know the controller by its ports alone."""
 
 from __future__ import annotations
 

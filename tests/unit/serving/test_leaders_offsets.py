@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch of a leader with followers: who is told of what is not committed."""
+"""ListOffsets and OffsetForLeaderEpoch of a leader with followers: visibility of uncommitted offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetches of other replicas: what they get, what is taken note of, and what they are refused."""
+"""Fetches of replicas: their responses, their effect on the ISR, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients of one broker of three are told of the cluster, by the listener that they came in by."""
+"""Metadata and DescribeCluster of one broker of three, by the client's listener."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_replica_in_a_directory_that_its_broker_has_not_online_is_offline(tmp_
     )
 
 
-def test_this_nodes_own_replicas_are_offline_when_it_says_so(tmp_path: Path) -> None:
+def test_a_node_reports_its_own_offline_replicas(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         first = node.broker.replicas.get_by("t", 0)
         assert first is not None

@@ -1,4 +1,4 @@
-"""What a task gets of the bucket: order, budget, and what it says of objects that are not as planned."""
+"""Downloads of a task: order, budget, and objects that are not as planned."""
 
 from __future__ import annotations
 

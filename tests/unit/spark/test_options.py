@@ -147,7 +147,7 @@ def test_a_schema_that_is_not_a_part_of_the_columns_is_refused(
         check_columns(fields, include_headers=False)
 
 
-def test_how_the_store_is_reached_is_said_in_names_and_a_time() -> None:
+def test_store_options_are_names_and_a_timeout() -> None:
     options = parse_options(ONE)
     assert options.access.is_default
     assert options.store_timeout_s == 180

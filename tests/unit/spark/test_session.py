@@ -1,4 +1,4 @@
-"""What the session helper sets for the JVM and the workers, and what it leaves alone."""
+"""Settings of the session helper for the JVM and the workers."""
 
 from __future__ import annotations
 

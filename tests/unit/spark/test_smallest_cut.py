@@ -1,4 +1,4 @@
-"""How small a piece of a segment the planner cuts off, for the sake of splits of equal bytes."""
+"""The smallest piece of a segment that the planner cuts off for equal splits."""
 
 from __future__ import annotations
 

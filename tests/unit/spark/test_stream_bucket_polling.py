@@ -1,4 +1,4 @@
-"""How often a stream looks at the bucket, and what it waits for. Time stands still unless it is moved."""
+"""Polling of the bucket by a stream, on a manual clock."""
 
 from __future__ import annotations
 

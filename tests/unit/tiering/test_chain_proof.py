@@ -1,4 +1,4 @@
-"""A chain is proved in one way and told in one wording, by `firn fsck` and by audits."""
+"""The proof of a chain, the same for `firn fsck` and for audits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One segment into one object: what is proved, what is laid out, what it costs."""
+"""One segment becomes one object: verification, layout, cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offload is driven by events: what happens to one partition costs no other one anything."""
+"""Offload is driven by events: an event of one partition costs no other partition anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cluster.json` and `topics.json` change under a running node: its own come back, others' are left."""
+"""`cluster.json` and `topics.json` change under a running node: its own are restored, others' are left."""
 
 from __future__ import annotations
 

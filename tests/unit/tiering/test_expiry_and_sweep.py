@@ -1,4 +1,4 @@
-"""Objects go when the log no longer needs them, after a grace, and nothing else ever goes."""
+"""Objects are deleted after a grace once the log does not need them, and no others are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The office of the keeper of a prefix: handed on by who fails, kept by nobody of another prefix."""
+"""The keeper of a prefix: succession after a failure, and other prefixes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which blocks get a least timestamp at offload, and that nothing a batch holds keeps a segment from it."""
+"""Least timestamps of blocks at offload; no batch keeps a segment from being offloaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The newest snapshot of the metadata in the bucket: written, named, replaced, and never by an older one."""
+"""The newest metadata snapshot in the bucket: written, named, and replaced by newer ones only."""
 
 from __future__ import annotations
 

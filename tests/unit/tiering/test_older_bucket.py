@@ -1,4 +1,4 @@
-"""A node of today goes on with the bucket that one of version 1 left."""
+"""A node continues a bucket of format version 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may go wrong when one side's past comes back: an older image, a new disk, a clone, an older bucket."""
+"""An older state of one side returns: an older image, a new disk, a clone, an older bucket."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_unknown_topics_are_reported_and_stay_in_topics_json(
     assert "they are not touched" in caplog.text
 
 
-def test_of_two_clones_the_displaced_one_stops_for_good(
+def test_the_displaced_one_of_two_clones_stops_for_good(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = World(tmp_path / "first", MemoryStore(SystemThreads()))

@@ -1,4 +1,4 @@
-"""The pure parts: what may be copied, what has expired, which states follow which, how long to wait."""
+"""The pure parts: segments to copy, expired segments, states and their moves, pauses."""
 
 from __future__ import annotations
 

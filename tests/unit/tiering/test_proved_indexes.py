@@ -1,4 +1,4 @@
-"""Indexes are held against the log before they are archived, in the look at it that proves the batches."""
+"""Indexes are compared with the log before they are archived, in the scan that verifies the batches."""
 
 from __future__ import annotations
 

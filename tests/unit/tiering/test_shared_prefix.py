@@ -1,4 +1,4 @@
-"""Brokers that share a bucket: who keeps it, who may write, who is displaced, and what a clone may do."""
+"""Brokers that share a bucket: the keeper, the writers, displaced brokers, and clones."""
 
 from __future__ import annotations
 

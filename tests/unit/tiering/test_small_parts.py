@@ -1,4 +1,4 @@
-"""The small pure parts of tiering: a house of one, verdicts in words, a chain's old end, what is counted."""
+"""Small pure parts of tiering: a sole owner, texts of verdicts, an archive's old end, counters."""
 
 from __future__ import annotations
 

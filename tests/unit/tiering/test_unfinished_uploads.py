@@ -1,4 +1,4 @@
-"""Unfinished multipart uploads: the sweeper has the dead ones aborted, and nothing else suffers from it."""
+"""Unfinished multipart uploads: the sweeper aborts dead ones only."""
 
 from __future__ import annotations
 

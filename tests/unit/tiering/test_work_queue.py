@@ -1,4 +1,4 @@
-"""Who is looked at when: the queue by itself, held against a walk over all of its keys."""
+"""The work queue by itself, compared with a scan of all its keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The desk of the cluster: each thing is asked once for all who look, and what hangs hides nothing else."""
+"""Data of the cluster pages: each request is shared by all viewers, and a hanging one hides no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may look into a console."""
+"""Access to a console."""
 
 from __future__ import annotations
 

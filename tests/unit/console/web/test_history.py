@@ -1,4 +1,4 @@
-"""What looks at the nodes come to: points of the charts, and what needs somebody's eye."""
+"""Samples of the nodes: points of the charts, and alerts."""
 
 from __future__ import annotations
 
