@@ -119,7 +119,7 @@ def test_an_api_that_the_listener_does_not_serve_costs_the_connection(tmp_path: 
 
 
 def snapshot(header: RequestHeader, request: Any) -> bytes | None:
-    """As many bytes as are asked for, each of them what the position is."""
+    """Answer with as many bytes as requested, each of them the position."""
     if header.api_key != ApiKey.FETCH_SNAPSHOT:
         return sound(header, request)
     module = response_module(ApiKey.FETCH_SNAPSHOT)

@@ -37,7 +37,7 @@ def replace_all(
 
 
 def own(talk: Talk, name: str = "t", kind: int = TOPIC) -> dict[str, str]:
-    """What is set of the resource itself."""
+    """Return the settings of the resource itself."""
     module = request_module(ApiKey.DESCRIBE_CONFIGS)
     asked = module.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
     answer = talk(
@@ -132,7 +132,7 @@ def test_resources_with_settings_are_listed(talk: Talk) -> None:
 class TestLoggers:
     @pytest.fixture(autouse=True)
     def _levels(self) -> Iterator[None]:
-        """As they were, afterwards."""
+        """Restore the levels afterwards."""
         one, root = logging.getLogger(QUIET), logging.root
         before = one.level, root.level
         yield

@@ -154,7 +154,7 @@ def fetch_request(version: int, leader_epoch: int) -> Any:
 
 
 async def answers(place: Any, frame: bytes) -> bytes:
-    """What comes back for a frame; nothing where the connection ends."""
+    """Return the response to a frame; nothing if the connection ends."""
     reader, writer = await asyncio.open_connection(place.host, place.port)
     writer.write(struct.pack(">i", len(frame)) + frame)
     async with asyncio.timeout(10):

@@ -257,7 +257,7 @@ class TestBothTiers:
 
     @staticmethod
     def archive_start(bucket: Path, topic_id: Any) -> int:
-        """Where the published chain begins."""
+        """Return the start offset of the published chain."""
         store = open_store(f"file://{bucket}", world=system_world())
         return open_named(store, open_head(store, HeadKey(topic_id, 0))).start_offset
 

@@ -71,7 +71,7 @@ class Led:
             found.lead(self.epoch, leading)
 
     def produce(self, *numbers: int, timeout_ms: int = 20_000) -> concurrent.futures.Future[list[Any]]:
-        """Over a connection of its own; the answers per partition."""
+        """Produce over a connection of its own; return the errors per partition."""
         module = request_module(ApiKey.PRODUCE)
         data = []
         for number in numbers:

@@ -40,7 +40,7 @@ def talk(node: NodeThread) -> Iterator[Talk]:
 
 
 def is_loaded(talk: Talk) -> bool:
-    """Whether each partition of the offsets topic knows that there is no such group."""
+    """Return whether each partition of the offsets topic answers that there is no such group."""
     described = talk(
         ApiKey.DESCRIBE_GROUPS,
         "DescribeGroupsRequest",
@@ -53,7 +53,7 @@ def is_loaded(talk: Talk) -> bool:
 def fetch(
     talk: Talk, group: str = "g", *, stable: bool = False, asked: dict[Any, range] | None = None
 ) -> dict[Any, dict[int, int]]:
-    """Of `asked` topics, by id, or of all."""
+    """Fetch offsets of `asked` topics, by id, or of all."""
     module = request_module(ApiKey.OFFSET_FETCH)
     topics = None
     if asked is not None:

@@ -144,7 +144,7 @@ def test_only_logs_with_a_time_to_flush_are_looked_at(tmp_path: Path) -> None:
 
 
 class WallThatGoesBack(ManualClock):
-    """Somebody sets the wall clock, an hour back."""
+    """Clock whose wall time is set back by an hour."""
 
     is_set_back = False
 

@@ -51,7 +51,7 @@ def test_a_node_renders_every_documented_metric(start: Callable[..., NodeThread]
             "internal_segment_bytes": "2000",
             "file_delete_delay_ms": "0",
         }
-        topic_id = talk.create("t", remote_storage_enable="true", **configs).topic_id
+        topic_id = talk.create("t", 1, remote_storage_enable="true", **configs).topic_id
         fill(talk, topic_id)
         wait_until("segments to be offloaded", lambda: list_offset(talk, -4).offset > 0, 80)
         assert talk.fetch(topic_id, 0, max_wait=5000).records, "from the bucket"

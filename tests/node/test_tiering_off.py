@@ -83,7 +83,7 @@ def objects(bucket: Path) -> list[Path]:
 
 
 def values(talk: Talk, topic_id: Any, offset: int) -> int:
-    """How many bytes of records a fetch gives."""
+    """Return the number of record bytes that a fetch returns."""
     found = talk.fetch(topic_id, offset, max_wait=5000)
     assert found.error_code == OK
     return len(found.records)

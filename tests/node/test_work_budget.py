@@ -49,7 +49,7 @@ class Gate(Executor):
 
 
 class GatedThreads:
-    """This machine's threads, those of one pool behind a gate."""
+    """This machine's threads, with one pool behind a gate."""
 
     def __init__(self, gated: str) -> None:
         self._inner, self._gated = SystemThreads(), gated

@@ -76,7 +76,7 @@ def recopied(
     producers: Mapping[int, tuple[int, int]] | None = None,
     buffer_bytes: int = 512,
 ) -> bytes:
-    """What a recopy makes of a whole log."""
+    """Return the recopied bytes of a whole log."""
     copy = Recopy(keys, fates or CleanedTransactions(), rules, LastBatches(producers or {}), buffer_bytes)
     out = bytearray()
     for part in copy.copy(memoryview(log), scan_batches(log)):

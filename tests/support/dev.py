@@ -15,7 +15,7 @@ from tests.support.stores import CREDENTIALS, Store
 
 
 class DevNodes(NamedTuple):
-    """As they say themselves."""
+    """Nodes of `firn dev`, as its lines name them."""
 
     bootstrap: str
     data: tuple[Path, ...]

@@ -15,7 +15,7 @@ from typing import Any
 
 
 class Fault(Enum):
-    """What the proxy does with a request."""
+    """Action of the proxy on a request."""
 
     PASS = "pass"
     REFUSE = "refuse"  # closes the connection, having forwarded nothing

@@ -89,7 +89,7 @@ def topic(name: str = "t", topic_id: UUID = TOPIC) -> TopicRecord:
 
 
 def partition(number: int, leader: int, *, topic_id: UUID = TOPIC, **more: Any) -> PartitionRecord:
-    """Of one replica, unless `more` says otherwise."""
+    """Return the record of a partition with one replica, unless `more` says otherwise."""
     replicas = more.pop("replicas", (leader,))
     fields: dict[str, Any] = {
         "isr": replicas,
@@ -145,7 +145,7 @@ class OneOfThree:
     def handle(
         self, key: ApiKey, message: Any, version: int, context: RequestContext | None = None, number: int = 0
     ) -> Answer | Later:
-        """What the node says to a canonical message at once."""
+        """Return the immediate answer to a canonical message."""
         context = context or RequestContext(1, "127.0.0.1", 50_000, OUTSIDE)
         frame = memoryview(bytearray(encode_request(key, version, number, "test", message)))[4:]
         return self._dispatcher(context, frame)
@@ -248,7 +248,7 @@ class _Unfollowed:
 
 
 class _NoController:
-    """Whatever is asked of it is a mistake of the test."""
+    """Controller of which every use is a mistake of the test."""
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"the controller is asked for {name}")

@@ -47,7 +47,7 @@ def need_kafka_apps() -> None:
 
 
 def has_javac() -> bool:
-    """Whether programs of tests/java/clients can be compiled and run."""
+    """Return whether programs of tests/java/clients can be compiled and run."""
     return has_kafka_tools() and shutil.which("javac") is not None
 
 

@@ -27,7 +27,7 @@ SERVED = {18: (0, 4), 67: (0, 0), 60: (0, 1), 999: (0, 3)}
 
 
 def versions_response(request: bytes, served: dict[int, tuple[int, int]] = SERVED, error: int = 0) -> bytes:
-    """What a broker answers to ApiVersions, without the size in front."""
+    """Return a broker's response to ApiVersions, without its size."""
     module = response_module(ApiKey.API_VERSIONS)
     keys = tuple(
         module.ApiVersion(api_key=key, min_version=low, max_version=high)

@@ -55,7 +55,7 @@ class Life:
         return [self._without_cordoned(one) for one in self.machine.step(event, self.now_ms)]
 
     def _without_cordoned(self, effect: Effect) -> Effect:
-        """Which directories are cordoned, none, is known and said from catching up on."""
+        """Remove the empty list of cordoned directories, which is sent from catching up on."""
         if not isinstance(effect, Heartbeat):
             return effect
         assert effect.cordoned_directories == (None if self.machine.state is State.STARTING else ())

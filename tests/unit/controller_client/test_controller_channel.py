@@ -48,7 +48,7 @@ Answer = Any | Exception | Callable[[], Awaitable[Any]]
 
 
 class Nodes:
-    """What other nodes answer, by host, in order; the last one again and again."""
+    """Answers of other nodes, by host, in order; the last one is repeated."""
 
     def __init__(self, **answers: list[Answer]) -> None:
         self.answers = answers

@@ -96,7 +96,7 @@ class Controller:
 
 
 async def forward(controller: Controller, message: Any, key: int = CREATE, version: int | None = None) -> Any:
-    """What the client is answered: (response frame, canonical)."""
+    """Return the client's response: (response frame, canonical)."""
     frame = framed(message, key, version)
     header = parse_request_header(frame)
     context = RequestContext(1, "10.1.2.3", 999, "PLAINTEXT")

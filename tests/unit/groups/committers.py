@@ -70,7 +70,7 @@ class Committers(Members):
         return self.leader.ask(lambda shard, _, now: shard.commit_offsets(request, version, now))
 
     def fetch(self, *places: tuple[str, int], group_id: str = "g", stable: bool = False) -> Any:
-        """Of each place its `FetchedPartition`."""
+        """Return the `FetchedPartition` of each place."""
         asked = tuple(OffsetFetchTopic(topic, None, (partition,)) for topic, partition in places)
         request = OffsetFetchGroup(group_id, asked)
         if stable:

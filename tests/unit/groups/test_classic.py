@@ -21,7 +21,7 @@ def members(**settings: Any) -> Members:
 
 
 def last_group(m: Members) -> records.GroupValue:
-    """What the last record says."""
+    """Return the group of the last record."""
     key, value = m.leader.log[-1].record
     assert isinstance(records.decode_key(key), records.GroupKey)
     assert value is not None

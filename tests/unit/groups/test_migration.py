@@ -71,7 +71,7 @@ class Old:
         return self.c.error(self.c.heartbeat(self.member_id, self.generation, instance=self.instance))
 
     def live(self) -> None:
-        """What it does now and then, in a group of KIP-848."""
+        """Send the periodic requests of a member in a KIP-848 group."""
         if self.heartbeat() in (E.rebalance_in_progress, E.illegal_generation):
             assert self.join().error_code == E.none
             assert self.sync() in (E.none, E.rebalance_in_progress)

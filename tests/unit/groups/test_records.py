@@ -189,7 +189,7 @@ def test_bytes_are_records_or_corrupt(data: bytes) -> None:
 
 
 def kept(value: bytes) -> tuple[object, ...] | None:
-    """What a shard keeps of a value; None for a corrupt one."""
+    """Return what a shard keeps of a value; None for a corrupt one."""
     offsets = CommittedOffsets(Journal())
     group, rest = records.split_offset_key(records.offset_key("g", "t", 3))
     try:

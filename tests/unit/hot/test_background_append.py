@@ -25,7 +25,7 @@ WAIT_S = 30
 
 
 def a_log(directory: Path, disk: FaultDisk | None = None) -> LocalLog:
-    """With three records, of `EPOCH`."""
+    """Return a log with three records of `EPOCH`."""
     log = open_log(directory, world=make_world(disk=disk))
     log.append(batch(3), EPOCH, START_MS)
     return log

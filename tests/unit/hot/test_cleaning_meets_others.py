@@ -307,7 +307,7 @@ def test_a_rate_that_was_far_too_low_is_made_up_for_at_once() -> None:
 
 
 class Forgetful:
-    """Whoever owns the logs deletes one while it is noted that it was compacted."""
+    """Disk on which a log's owner deletes it while its compaction is checkpointed."""
 
     def __init__(self) -> None:
         self.cleaner: Cleaner | None = None
@@ -320,7 +320,7 @@ class Forgetful:
         """Nothing does."""
 
     def cleaned(self, _: LocalLog) -> None:
-        """It is never asked."""
+        """Do nothing: it is never called."""
 
     async def note_compacted(self, log: LocalLog) -> bool:
         assert self.cleaner is not None

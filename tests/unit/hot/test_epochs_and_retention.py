@@ -241,7 +241,7 @@ def test_without_remote_storage_retention_moves_the_start_of_the_log(tmp_path: P
 
 
 class TestBeyondTotalRetention:
-    """Of a tiered log whose bucket takes nothing."""
+    """Retention of a tiered log whose bucket accepts nothing."""
 
     @staticmethod
     def filled(directory: Path, clock: ManualClock, **options: Any) -> LocalLog:

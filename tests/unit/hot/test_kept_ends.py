@@ -55,7 +55,7 @@ class Machine:
         return logs, previous
 
     def kill(self) -> None:
-        """What a process has open is closed, and nothing else is done."""
+        """Close the open files of a process, and do nothing else."""
         for logs in self.running:
             for home in logs._dirs.in_use:
                 home._is_marked_clean = False

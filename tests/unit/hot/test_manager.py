@@ -64,7 +64,7 @@ def boot(boot_id: str, *dirs: Path) -> LogManager:
 
 
 def leave_with_a_hole(logs: LogManager, path: Path, topic: TopicIdPartition) -> None:
-    """As a process that is killed, or whose machine is: the second of three batches is not there."""
+    """Leave as after a kill or a power loss: the second of three batches is missing."""
     log = get_or_create(logs, topic, CONFIG)
     for _ in range(3):
         log.append(batch(2), 0, START_MS)

@@ -163,7 +163,7 @@ def test_no_file_goes_before_the_start_is_told(tmp_path: Path) -> None:
 
 
 class Outcome:
-    """What a workload was told: (offset, timestamp) of batches that were acknowledged, timestamps refused."""
+    """Answers to a workload: (offset, timestamp) of acknowledged batches, timestamps of refused ones."""
 
     def __init__(self) -> None:
         self.acknowledged: list[tuple[int, int]] = []

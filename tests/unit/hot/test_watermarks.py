@@ -29,7 +29,7 @@ MARKS = DiskWatermarks(
 def stand(
     left: float, before: Step = Step.FREE, marks: DiskWatermarks = MARKS, *, is_tiered: bool = True
 ) -> DiskState:
-    """With `left` percent left of a terabyte."""
+    """Return the step with `left` percent left of a terabyte."""
     return assess(before, TOTAL, round(TOTAL * left / 100), marks, is_tiered=is_tiered)
 
 

@@ -19,7 +19,7 @@ from tests.unit.tiering.world import GRACE_MS, World
 
 
 class SlowStore(MemoryStore):
-    """At each `pace`-th call of a reader its node seals a segment, expires one, and a grace goes by."""
+    """Store at whose every `pace`-th read its node seals and expires a segment, and a grace passes."""
 
     def __init__(self, pace: int, kept: int) -> None:
         super().__init__(SystemThreads())

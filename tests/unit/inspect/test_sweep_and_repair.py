@@ -396,7 +396,7 @@ def test_documents_of_later_versions_are_not_repaired(world: World) -> None:
 
 def test_a_bucket_that_is_written_while_fsck_walks_is_not_accused(tmp_path: Path) -> None:
     class Busy(MemoryStore):
-        """Its node commits, and what was replaced is gone, as soon as somebody lists a partition."""
+        """Store whose node commits, and deletes what was replaced, at each listing of a partition."""
 
         armed = False
 
@@ -425,7 +425,7 @@ def test_a_bucket_that_is_written_while_fsck_walks_is_not_accused(tmp_path: Path
 @pytest.mark.parametrize("is_copied", [True, False])
 def test_a_topic_that_is_deleted_while_fsck_walks_is_not_accused(tmp_path: Path, is_copied: bool) -> None:
     class Deleting(MemoryStore):
-        """Its node deletes a topic, and half of its objects, as soon as somebody lists that."""
+        """Store whose node deletes a topic, and half of its objects, at its listing."""
 
         armed = False
 

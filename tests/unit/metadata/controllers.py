@@ -122,7 +122,7 @@ def make_controller(
 
 
 def refuse_failure(what: str, error: BaseException) -> None:
-    """Of a test that expects none."""
+    """Fail a test that expects no failure."""
     raise AssertionError(f"{what} failed") from error
 
 

@@ -91,7 +91,7 @@ def hostile_frames() -> Iterator[Hostile]:
 
 
 def judge() -> None:
-    """What becomes of each frame, as lines: run in a child, with little memory."""
+    """Print the result of each frame: run in a child, with little memory."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     seen = 0
     for name, field, data in hostile_frames():

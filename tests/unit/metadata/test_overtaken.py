@@ -32,7 +32,7 @@ from tests.unit.metadata.controllers import (
 
 
 def write_control(controller: LoneController) -> None:
-    """As a change of the voters does."""
+    """Write control records, as a change of the voters does."""
     quorum = controller.publisher.quorum
     quorum._effects.append(AppendControl(quorum.epoch, (LeaderChange(1, (1,), (1,)),)))
     quorum._drain()

@@ -339,7 +339,7 @@ def test_a_formatted_voter_takes_others_in_and_lets_them_go(tmp_path: Path) -> N
 
 
 def format_voters(directory: Path, *node_ids: int) -> VoterSet:
-    """As `firn format --initial-controllers` leaves them; returns the voters."""
+    """Format as `firn format --initial-controllers` does; return the voters."""
     voters = VoterSet(VoterNode(ReplicaKey(i, UUID(int=i)), (place(i),)) for i in node_ids)
     for node_id in node_ids:
         path = directory / str(node_id) / "__cluster_metadata-0"

@@ -347,7 +347,7 @@ def test_append_linger_delays_the_flush_and_waiting_fetches() -> None:
 
 
 def fetches(node: Node, node_id: int, offset: int, high_watermark: int = 1) -> list[Any]:
-    """What a fetch is answered at once; nothing where it waits."""
+    """Return the immediate answers to a fetch; none if it waits."""
     asked = RaftFetchRequest(key(node_id), 1, offset, 1, high_watermark, cluster_id="cluster")
     node.requests += 1
     effects = node.tell(InboundRequest(node.requests, asked))

@@ -32,7 +32,7 @@ LOG = "00000000000000000000.log"
 
 
 def content(image: MetadataImage) -> tuple[object, ...]:
-    """What an image says, without where it stands in the log and who is registered."""
+    """Return the content of an image, without its position and registrations."""
     topics = {
         name: (topic.id, tuple(p.replicas for p in topic.partitions.values()))
         for name, topic in image.topics_by_name.items()

@@ -32,7 +32,7 @@ MANY = 2000
 
 
 def work_of(steps: Steps[Any]) -> tuple[list[int], Any]:
-    """What each step tells, and what comes of them."""
+    """Return the cost of each step, and the result."""
     told = []
     try:
         while True:

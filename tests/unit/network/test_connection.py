@@ -30,7 +30,7 @@ class CountingPool(BufferPool):
 
 
 class Shell:
-    """What the server does, without a socket: puts bytes where the machine wants them."""
+    """The server's part without a socket: puts bytes where the machine wants them."""
 
     def __init__(
         self, pool: BufferPool | None = None, answer_at_once: bool = True, limit: int = LIMIT
@@ -209,7 +209,7 @@ def test_an_illegal_move_raises() -> None:
 
 
 class Holder:
-    """Who holds memory, without a connection."""
+    """Holder of memory, without a connection."""
 
     def __init__(self, arrived_bytes: int = 0) -> None:
         self.arrived_bytes = arrived_bytes
@@ -305,7 +305,7 @@ def test_a_peer_gets_twice_what_it_sent_when_memory_is_not_plentiful() -> None:
 
 
 def late_of(pool: BufferPool, now_s: float) -> list[MemoryOwner]:
-    """Those of whom a look at all says that they have used up 30 s."""
+    """Return the holders that have used up their 30 s."""
     return [owner for owner in list(pool.holders) if pool.is_late(owner, now_s, 30)]
 
 

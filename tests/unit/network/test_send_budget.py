@@ -61,7 +61,7 @@ async def _taken(reader: socket.socket, size: int) -> bytes:
 
 
 async def _the_row_is_served() -> None:
-    """Who waits comes last in the next turn."""
+    """Check that a waiting sender comes last in the next turn."""
     for _ in range(2):
         await asyncio.sleep(0)
 
@@ -238,7 +238,7 @@ def test_each_turn_has_its_own_send_budget(tmp_path: Path) -> None:
 
 
 class ClockedLoop(CountedLoop):
-    """Its time is what it is told."""
+    """Loop with a settable time."""
 
     now = 100.0
 

@@ -30,7 +30,7 @@ class Store(MemoryStore):
 
 
 class Node:
-    """What a cold tier sees of its node."""
+    """A cold tier's view of its node."""
 
     def __init__(self, quorum: Quorum, replicas: list[Any], config: BrokerConfig) -> None:
         self.quorum, self.image, self.config = quorum, quorum.image, config

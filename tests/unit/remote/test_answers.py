@@ -108,7 +108,7 @@ def test_a_404_names_an_object_a_bucket_or_an_upload() -> None:
 
 
 def privileges(body: str, method: str = "GET") -> str:
-    """As obstore tells a 403."""
+    """Return obstore's text of a 403."""
     return (
         f"The operation lacked the necessary privileges to complete for path k: Error performing {method} "
         f"http://h/b/k in 5.2ms - Server returned non-2xx status code: 403 Forbidden: {body}"
@@ -116,7 +116,7 @@ def privileges(body: str, method: str = "GET") -> str:
 
 
 def exists(code: str) -> str:
-    """As obstore tells Azure's 409."""
+    """Return obstore's text of Azure's 409."""
     return (
         "Object at location k already exists: Error performing GET http://h/c/k in 5.1ms - Server returned "
         f"non-2xx status code: 409 Conflict: {error(code)}"

@@ -17,7 +17,7 @@ BOTH = (ME, OTHER)
 
 
 class Reader:
-    """Of archives: each question waits until it is answered."""
+    """Reader of archives whose calls wait until they are answered."""
 
     def __init__(self) -> None:
         self.asked: list[Future[ArchiveEnd]] = []

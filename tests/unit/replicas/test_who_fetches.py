@@ -64,7 +64,7 @@ def image_of(isr: tuple[int, ...]) -> PartitionImage:
 
 
 class Following:
-    """What one broker fetches of a leader."""
+    """Fetchers of one broker from a leader."""
 
     def __init__(
         self,

@@ -89,7 +89,7 @@ class LeaderNode:
         return None if api_key == ApiKey.API_VERSIONS else self.list_offsets(message)
 
     def behave(self, header: RequestHeader, message: Any) -> bytes | None:
-        """As a server."""
+        """Answer as a server."""
         if header.api_key == ApiKey.FETCH:
             return self.fetch(message, header.correlation_id)
         if header.api_key == ApiKey.LIST_OFFSETS:

@@ -87,7 +87,7 @@ async def test_an_append_that_a_segment_roll_ended_is_fetched_again(tmp_path: Pa
 
 
 class Patient(LeaderNode):
-    """As a node of ours: a fetch with nothing to say waits until another request comes behind it."""
+    """Leader whose fetches without records wait until the next request, as a node's do."""
 
     def __init__(self, logs: Mapping[TopicIdPartition, LocalLog]) -> None:
         super().__init__(logs)

@@ -291,7 +291,7 @@ def test_any_number_of_waiters_is_told_once_and_in_order() -> None:
 
 
 class Key:
-    """What a request holds: gone once nobody holds it."""
+    """Object held by a request, to see when it is freed."""
 
 
 def test_waiters_that_gave_up_are_freed_when_they_are_64_and_the_majority() -> None:

@@ -70,7 +70,7 @@ def test_groups_are_coordinated_where_their_partition_leads(tmp_path: Path) -> N
 
 
 async def committed(node: OneOfThree) -> ErrorCode:
-    """What a group's offset of partition 0 is answered, once its coordinator has read its log."""
+    """Return a group's committed offset of partition 0, once its coordinator has loaded."""
     module = request_module(ApiKey.OFFSET_COMMIT)
     one = module.OffsetCommitRequestPartition(partition_index=0, committed_offset=7, committed_metadata="")
     while True:

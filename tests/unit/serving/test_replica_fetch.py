@@ -308,7 +308,7 @@ def test_one_answer_has_its_room_and_all_that_is_said_counts(tmp_path: Path) -> 
 
 
 class Session:
-    """Of one replica, with all partitions, as a fetcher has one."""
+    """Fetch session of one replica with all partitions, as a fetcher has one."""
 
     def __init__(self, followed: list[Followed], replica: int = OTHER) -> None:
         self.followed, self.replica = followed, replica

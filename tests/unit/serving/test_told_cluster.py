@@ -176,7 +176,7 @@ def test_a_node_reports_its_own_offline_replicas(tmp_path: Path) -> None:
 
 
 class Maker:
-    """Who makes topics; it ends as it is told to, if ever."""
+    """Creator of topics; it ends as configured, or never."""
 
     def __init__(self, error: FirnError | None) -> None:
         self._error = error

@@ -43,7 +43,7 @@ def candidate_of(
 
 
 def read_by(splits: list[Split], tables: dict[str, BlockTable]) -> Counter[tuple[str, int]]:
-    """How often each offset is read, when tasks choose blocks and rows as readers do."""
+    """Return how often each offset is read, if tasks choose blocks and rows as readers do."""
     seen: Counter[tuple[str, int]] = Counter()
     for split in splits:
         for piece in split.pieces:

@@ -14,7 +14,7 @@ KIB = 1024
 
 
 def planned(log_kib: list[int], max_kib: int) -> list[list[tuple[int, int, int]]]:
-    """Of each split its pieces: number of the segment, first and end KiB. Opening one counts 256 KiB."""
+    """Return the pieces of each split: segment, first and end KiB. Opening one counts 256 KiB."""
     candidates = []
     for n, size in enumerate(log_kib):
         entry: Any = SimpleNamespace(log_length=size * KIB, base_offset=10 * n, last_offset=10 * n + 9, key=n)

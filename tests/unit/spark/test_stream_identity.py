@@ -53,7 +53,7 @@ def read_all(stream: StreamPlan) -> StreamPosition:
 
 
 def noted(position: StreamPosition) -> StreamPosition:
-    """As it comes back from the checkpoint."""
+    """Return a position as it is read back from the checkpoint."""
     return decode_position(json.loads(json.dumps(encode_position(position))))
 
 

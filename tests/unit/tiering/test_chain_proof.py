@@ -172,6 +172,6 @@ def test_fsck_and_an_audit_say_the_same_of_it(world: World, how: str, count: int
 
 
 def _place(of: str, error: str) -> tuple[str, str]:
-    """Where and what; an error of a chain says itself where in it."""
+    """Return key and text; an error of a chain names its own place."""
     where, _, what = error.partition(": ")
     return (where, what) if where.startswith("data/") else (of, error)

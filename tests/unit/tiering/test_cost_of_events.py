@@ -31,13 +31,13 @@ def live(world: World) -> World:
 
 
 def is_at_rest(manager: TieringManager) -> bool:
-    """Nobody is worked on or to be assessed; taking the prefix over has all assessed once more."""
+    """Return whether no partition is worked on or waits, after the assessment of a takeover."""
     return manager._has_compared_all() and not manager._busy and not manager._queue._dirty
 
 
 @pytest.fixture
 def assessed(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
-    """How often each partition was assessed."""
+    """Count the assessments of each partition."""
     counts: Counter[int] = Counter()
     assess = PartitionArchiver.assess
 
@@ -147,7 +147,7 @@ def test_a_store_that_denies_is_asked_by_one_partition_at_a_time(
 
 
 async def tick(world: World) -> None:
-    """What the running manager does when its time has come, until nothing is under way."""
+    """Do the due work of the running manager, until nothing is under way."""
     manager = world.manager
     async with asyncio.TaskGroup() as tasks:
         manager._wake.set()

@@ -118,7 +118,7 @@ def asked(key: int) -> Any:
 
 
 def as_it_is(key: int, version: int, frame: bytes) -> Any:
-    """By the version's own schema, read to its end."""
+    """Decode by the version's own schema, to the end."""
     kind = getattr(_module(APIS[key], version, "response"), f"{APIS[key].name}Response")
     if hasattr(kind, "__flexible__") and kind.__module__.startswith("kio"):
         start = 9 if kind.__flexible__ else 8
