@@ -34,7 +34,7 @@ from tests.support.peers import Address, peer
 from tests.support.processes import child, first_line
 from tests.support.world import START_MS, make_world
 from tests.unit.partition.following import NoFiles, Standing
-from tests.unit.replication.test_fetcher import BROKER_EPOCH, EPOCH, FOLLOWER, Bucket, LeaderNode, tip_of
+from tests.unit.replication.fetching import BROKER_EPOCH, EPOCH, FOLLOWER, Bucket, LeaderNode, tip_of
 
 PARTITIONS: Final = 10
 _PIECE: Final = 1 << 20

@@ -377,12 +377,12 @@ def _refusals_are_failures(is_failure: Any) -> Any:
 
 
 def tiering_stopped_by_refusals() -> None:
-    """What the store refuses of one object is taken for a store that does not serve: nothing is copied."""
+    """Take the refusal of one object for a store that does not serve, so that nothing is copied."""
     _swap(task_scheduler, "is_failure", _refusals_are_failures)
 
 
 def cold_reads_stopped_by_refusals() -> None:
-    """Likewise, and nothing is read."""
+    """Take the refusal of one object for a store that does not serve, so that nothing is read."""
     _swap(store_state, "is_failure", _refusals_are_failures)
 
 

@@ -120,13 +120,23 @@ def test_pure_modules_ask_no_file_system() -> None:
 # -- size
 
 MOST_LINES = 600
-MOST_LINES_OF_A_FUNCTION = 75
+MOST_LINES_OF_A_FUNCTION = {
+    "service": 75,
+    "pyspark_firn": 75,
+    "simulator": 75,
+    "demo": 75,
+    "bench": 75,
+    "infra": 75,
+    "tests": 60,
+}
 
 
-@pytest.mark.parametrize("folder", ["service", "pyspark_firn", "simulator", "demo", "bench", "infra"])
+@pytest.mark.parametrize("folder", MOST_LINES_OF_A_FUNCTION)
 def test_modules_and_functions_are_small(folder: str) -> None:
     found = set()
-    for path in (ROOT / folder).rglob("*.py"):
+    paths = [*(ROOT / folder).rglob("*.py")]
+    assert paths
+    for path in paths:
         text = path.read_text("utf-8")
         if text.count("\n") > MOST_LINES:
             found.add(f"{path.relative_to(ROOT)}")
@@ -136,7 +146,7 @@ def test_modules_and_functions_are_small(folder: str) -> None:
         for node in ast.walk(trees().get(name) or ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                if lines > MOST_LINES_OF_A_FUNCTION:
+                if lines > MOST_LINES_OF_A_FUNCTION[folder]:
                     found.add(f"{path.relative_to(ROOT)}:{node.name}")
     assert not found
 
@@ -195,7 +205,7 @@ def unread(tree: ast.Module, read: set[str]) -> set[str]:
     return kept - read - reads(tree)
 
 
-def test_what_is_counted_is_shown() -> None:
+def test_each_counter_is_shown() -> None:
     rooms = [name for name in trees() if re.fullmatch(r"service\.\w+\.metrics", name)]
     assert len(rooms) >= 10
     shown = set().union(*(reads(tree) for name, tree in trees().items() if name.startswith(READERS)))
@@ -203,7 +213,7 @@ def test_what_is_counted_is_shown() -> None:
     assert found == SHOWN_OTHERWISE
 
 
-def test_what_is_added_to_is_read_somewhere() -> None:
+def test_each_sum_is_read_somewhere() -> None:
     added = {
         node.target.attr
         for tree in trees().values()
@@ -303,7 +313,7 @@ def test_every_module_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if ">>>" in MODULES[name].read_text("utf-8")])
-def test_what_docstrings_show_is_true(name: str) -> None:
+def test_examples_in_docstrings_are_true(name: str) -> None:
     outcome = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert outcome.failed == 0
 
@@ -451,7 +461,7 @@ def shares_of_turns(tree: ast.AST) -> list[str]:
     return found
 
 
-def test_what_can_be_many_stands_in_a_queue_of_the_loops_turns() -> None:
+def test_callbacks_of_many_use_a_queue_of_the_loops_turns() -> None:
     assert ROOMS >= WITHOUT_A_LOOP_OF_PEERS
     assert {*OUTSIDE_THE_QUEUES} <= {*MODULES}
     found = {}

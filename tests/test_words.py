@@ -20,10 +20,12 @@ OPENERS = re.compile(
     r"|Before|After|Between|Until|Up|As)\b"
 )
 """Pronouns, prepositions and question words: a docstring that begins so names no action and no thing."""
-LEFT = {
-    "controller_client": 28,
-    "controller_server": 12,
-}
+OPENERS_OF_TESTS = re.compile(
+    r"test_(it|they|you|this|that|these|those|its|their|nobody|somebody|whoever|whatever|what|who|whom|whose|which"
+    r"|whether|where|when|how|why|of)_"
+)
+"""Words that a test's name does not begin with: it says subject, verb, object."""
+LEFT: dict[str, int] = {}
 """Docstrings that still begin with one of `OPENERS`, by room of service/ or by folder beside it."""
 BESIDE = ("simulator", "bench", "infra")
 """Folders beside service/ that are checked, too."""
@@ -61,3 +63,18 @@ def test_a_public_class_name_stands_for_one_thing() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(name)
     assert {name for name, found in places.items() if len(found) > 1} == SHARED
+
+
+def test_tests_are_named_for_a_thing_and_what_it_does() -> None:
+    found, openers = [], []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        if OPENERS.match(ast.get_docstring(tree) or ""):
+            openers.append(f"{path.relative_to(ROOT)}")
+        found += [
+            f"{path.relative_to(ROOT)}:{node.name}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and OPENERS_OF_TESTS.match(node.name)
+        ]
+    assert not found
+    assert not openers, "modules whose docstring begins with a pronoun, a preposition or a question word"

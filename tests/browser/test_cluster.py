@@ -32,7 +32,7 @@ def rows(looking: Window, part: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("script", [True, False])
-def test_it_says_who_is_away_what_is_not_whole_and_what_moves(
+def test_the_cluster_page_lists_offline_nodes_unhealthy_and_moving_partitions(
     browser: Any, shown: tuple[str, Limping], script: bool
 ) -> None:
     url, found = shown
@@ -81,7 +81,9 @@ def test_keys_lead_to_it_and_it_to_nodes_and_partitions(browser: Any, shown: tup
         assert f"name={STRICT}&partition=1" in page.url
 
 
-def test_it_sees_by_itself_that_all_is_well_again(browser: Any, shown: tuple[str, Limping]) -> None:
+def test_the_cluster_page_updates_itself_when_the_cluster_recovers(
+    browser: Any, shown: tuple[str, Limping]
+) -> None:
     """Last: the cluster does not limp any more."""
     url, found = shown
     with window(browser, url) as looking:

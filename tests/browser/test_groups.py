@@ -85,7 +85,7 @@ def test_a_group_shows_members_and_lag(
         assert "flights" in rows.nth(0).inner_text()
 
 
-def test_what_waits_is_lag_and_its_past_becomes_a_line(browser: Any, grouped: tuple[str, str]) -> None:
+def test_lag_is_shown_and_plotted_over_time(browser: Any, grouped: tuple[str, str]) -> None:
     url, bootstrap = grouped
     with window(browser, url) as looking:
         page = looking.open(f"/group?id={LEFT.replace('<', '%3C').replace('>', '%3E').replace('&', '%26')}")

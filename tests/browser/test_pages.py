@@ -147,7 +147,7 @@ HIDE = """hidden => {
     document.dispatchEvent(new Event('visibilitychange')); }"""
 
 
-def test_pages_that_nobody_sees_hold_no_connection(browser: Any, shown: Shown) -> None:
+def test_hidden_pages_hold_no_connection(browser: Any, shown: Shown) -> None:
     """A browser opens six to one place, and a stream for each tab would take them all."""
     with window(browser, shown.url) as looking:
         tabs = [looking.open("/topics")]

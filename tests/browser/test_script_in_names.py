@@ -67,7 +67,7 @@ def test_keys_values_and_headers_are_text(browser: Any, shown: Shown, topic: str
 
 
 @pytest.mark.parametrize("words", CORPUS)
-def test_what_a_link_says_is_text(browser: Any, shown: Shown, words: str) -> None:
+def test_query_parameters_are_shown_as_text(browser: Any, shown: Shown, words: str) -> None:
     """Whatever an address brings: names of topics, filters, offsets."""
     said = quote(words)
     with window(browser, shown.url) as looking:

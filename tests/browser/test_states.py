@@ -1,4 +1,4 @@
-"""What pages say when there is nothing to show, and when broker or store are down."""
+"""Pages of a console without data, and while the broker or the store is down."""
 
 from __future__ import annotations
 

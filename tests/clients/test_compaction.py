@@ -173,7 +173,9 @@ def test_every_client_gets_over_gaps(broker: Broker, new_topic: NewTopic) -> Non
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_of_each_key_the_last_record_stays(broker: Broker, new_topic: NewTopic, codec: str) -> None:
+def test_compaction_keeps_the_last_record_of_each_key(
+    broker: Broker, new_topic: NewTopic, codec: str
+) -> None:
     topic = new_topic(1, **COMPACTED)
     options = {"compression.type": codec}
     last = update(broker.bootstrap, topic, range(20), **options)

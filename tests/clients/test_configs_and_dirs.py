@@ -83,7 +83,7 @@ def test_kafka_log_dirs_tells_what_lies_where(broker: Broker, new_topic: NewTopi
 
 
 @pytest.mark.java
-def test_what_has_settings_is_listed(broker: Broker, new_topic: NewTopic) -> None:
+def test_resources_with_settings_are_listed(broker: Broker, new_topic: NewTopic) -> None:
     topic = new_topic(1)
     at = ("--bootstrap-server", broker.bootstrap, "--describe", "--all")
     for kind, name, key in (
@@ -95,7 +95,7 @@ def test_what_has_settings_is_listed(broker: Broker, new_topic: NewTopic) -> Non
 
 
 @pytest.mark.java
-def test_kafka_transactions_tells_who_has_written(broker: Broker, new_topic: NewTopic) -> None:
+def test_kafka_transactions_describes_producers(broker: Broker, new_topic: NewTopic) -> None:
     topic = new_topic(1)
     idempotent: dict[str, Any] = {"enable.idempotence": True}
     CLIENTS[0].produce(broker.bootstrap, topic, make_rows(20, 1), **idempotent)

@@ -75,7 +75,7 @@ def test_aiokafka_deletes_records(broker: Broker, filled: str) -> None:
     assert bounds(broker, filled) == (23, ROWS)
 
 
-def test_what_cannot_be_deleted_is_refused(broker: Broker, filled: str) -> None:
+def test_deleting_records_beyond_the_end_is_refused(broker: Broker, filled: str) -> None:
     for offset in (ROWS + 1, 1 << 40):
         where = confluent_kafka.TopicPartition(filled, 0, offset)
         with pytest.raises(confluent_kafka.KafkaException) as refused:

@@ -1,4 +1,4 @@
-"""Two members that have one `group.instance.id`: who goes on, and what the other is told.
+"""Two members with one `group.instance.id`: which of them is fenced or refused, and with which error.
 
 In a classic group the newer one takes the place over, and the older is fenced. In a KIP-848 group the place
 is free when its owner has left or its session is over: until then the newer one is refused.
@@ -64,7 +64,7 @@ def test_the_newer_of_two_is_refused_in_a_modern_group(bootstrap: str, new_topic
 @pytest.mark.parametrize(
     ("protocol", "refusal"), [("classic", "FencedInstanceId"), ("consumer", "UnreleasedInstanceId")]
 )
-def test_java_tells_who_was_fenced_and_who_was_refused(
+def test_java_reports_fenced_and_refused_static_members(
     protocol: str, refusal: str, bootstrap: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     topic, group, options = new_topic(4), new_group(), {**STATIC, "group.protocol": protocol}

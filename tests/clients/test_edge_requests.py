@@ -85,7 +85,9 @@ def test_a_batch_of_several_zstd_frames_is_taken(bootstrap: str, new_topic: NewT
 
 
 @pytest.mark.parametrize("version", [4, 9, 10])
-def test_a_zstd_topic_is_sent_to_whoever_asks(bootstrap: str, new_topic: NewTopic, version: int) -> None:
+def test_a_zstd_topic_is_served_to_every_fetch_version(
+    bootstrap: str, new_topic: NewTopic, version: int
+) -> None:
     topic = new_topic(1, compression_type="zstd")
     with RawConnection(leader_of(bootstrap, topic)) as connection:
         assert int(produce(connection, topic, 0, batch([b"x" * 1000])).error_code) == NONE

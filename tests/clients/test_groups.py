@@ -66,7 +66,7 @@ def test_members_share_the_partitions_and_each_record_is_read(
 
 
 @pytest.mark.parametrize("kind", ["confluent", "aiokafka"])
-def test_one_who_vanishes_is_replaced(kind: str, bootstrap: str, new_topic: NewTopic) -> None:
+def test_a_member_that_vanishes_is_replaced(kind: str, bootstrap: str, new_topic: NewTopic) -> None:
     topic, group = new_topic(2), new_group()
     # What vanishes is a client whose process would be killed: this library's own thread stops with its poll.
     gone = Member("confluent", bootstrap, group, topic, **{"max.poll.interval.ms": 6000}).start()
@@ -113,7 +113,7 @@ def test_commits_and_members_outlive_a_killed_node(kind: str, start_node: NodeFa
     assert committed(node.bootstrap, group, "t", 2) == [100, 100]
 
 
-def test_a_static_member_comes_back_to_its_partitions_and_disturbs_nobody(
+def test_a_static_member_rejoins_with_its_partitions_and_without_a_rebalance(
     bootstrap: str, new_topic: NewTopic
 ) -> None:
     topic, group = new_topic(4), new_group()

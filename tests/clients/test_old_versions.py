@@ -64,6 +64,7 @@ OF_CONTROLLERS = {
     "RemoveRaftVoter": (81, 0, 0),
 }
 """Requests that brokers forward to the controllers of a cluster."""
+WAIT = timedelta(seconds=10)
 EVERY = [(name, version) for name, (_, low, high) in SERVED.items() for version in range(low, high + 1)]
 
 
@@ -104,15 +105,22 @@ def _of(module: Any, name: str, /, **values: Any) -> Any:
 
 
 def _request(api: str, version: int, topic: str, topic_id: uuid.UUID) -> Any:
+    asked = _request_about_records(api, version, topic, topic_id) or _request_about_topics(
+        api, version, topic
+    )
+    if asked is None:
+        raise AssertionError(api)
+    return asked
+
+
+def _request_about_records(api: str, version: int, topic: str, topic_id: uuid.UUID) -> Any:
     module = schema(SERVED[api][0], version)
-    new = f"{topic}-{api}-{version}"
-    wait = timedelta(seconds=10)
     match api:
         case "Produce":
             part = _of(module, "PartitionProduceData", index=0, records=batch([b"from v%d" % version]))
             data = _of(module, "TopicProduceData", name=topic, topic_id=topic_id, partition_data=(part,))
             return _of(
-                module, "ProduceRequest", acks=1, timeout=wait, topic_data=(data,), transactional_id=None
+                module, "ProduceRequest", acks=1, timeout=WAIT, topic_data=(data,), transactional_id=None
             )
         case "Fetch":
             part = _of(module, "FetchPartition", partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
@@ -126,7 +134,21 @@ def _request(api: str, version: int, topic: str, topic_id: uuid.UUID) -> Any:
                 module, "ListOffsetsPartition", partition_index=0, timestamp=-2, current_leader_epoch=-1
             )
             data = _of(module, "ListOffsetsTopic", name=topic, partitions=(part,))
-            return _of(module, "ListOffsetsRequest", topics=(data,), timeout=wait)
+            return _of(module, "ListOffsetsRequest", topics=(data,), timeout=WAIT)
+        case "InitProducerId":
+            return _of(module, "InitProducerIdRequest", transactional_id=None, transaction_timeout=WAIT)
+        case "OffsetForLeaderEpoch":
+            part = _of(
+                module, "OffsetForLeaderPartition", partition=0, leader_epoch=0, current_leader_epoch=-1
+            )
+            data = _of(module, "OffsetForLeaderTopic", topic=topic, partitions=(part,))
+            return _of(module, "OffsetForLeaderEpochRequest", replica_id=-1, topics=(data,))
+    return None
+
+
+def _request_about_topics(api: str, version: int, topic: str) -> Any:
+    module = schema(SERVED[api][0], version)
+    match api:
         case "Metadata":
             data = _of(module, "MetadataRequestTopic", name=topic, topic_id=uuid.UUID(int=0))
             return _of(module, "MetadataRequest", topics=(data,))
@@ -136,21 +158,19 @@ def _request(api: str, version: int, topic: str, topic_id: uuid.UUID) -> Any:
                 cluster_id=None, node_id=-1,
             )  # fmt: skip
         case "CreateTopics":
-            data = _of(module, "CreatableTopic", name=new, num_partitions=1, replication_factor=1)
-            return _of(module, "CreateTopicsRequest", topics=(data,), timeout=wait)
+            data = _of(
+                module,
+                "CreatableTopic",
+                name=f"{topic}-{api}-{version}",
+                num_partitions=1,
+                replication_factor=1,
+            )
+            return _of(module, "CreateTopicsRequest", topics=(data,), timeout=WAIT)
         case "DeleteTopics":
             if version >= 6:
                 data = _of(module, "DeleteTopicState", name="never-was", topic_id=uuid.UUID(int=0))
-                return _of(module, "DeleteTopicsRequest", topics=(data,), timeout=wait)
-            return _of(module, "DeleteTopicsRequest", topic_names=("never-was",), timeout=wait)
-        case "InitProducerId":
-            return _of(module, "InitProducerIdRequest", transactional_id=None, transaction_timeout=wait)
-        case "OffsetForLeaderEpoch":
-            part = _of(
-                module, "OffsetForLeaderPartition", partition=0, leader_epoch=0, current_leader_epoch=-1
-            )
-            data = _of(module, "OffsetForLeaderTopic", topic=topic, partitions=(part,))
-            return _of(module, "OffsetForLeaderEpochRequest", replica_id=-1, topics=(data,))
+                return _of(module, "DeleteTopicsRequest", topics=(data,), timeout=WAIT)
+            return _of(module, "DeleteTopicsRequest", topic_names=("never-was",), timeout=WAIT)
         case "DescribeConfigs":
             data = _of(
                 module,
@@ -175,7 +195,7 @@ def _request(api: str, version: int, topic: str, topic_id: uuid.UUID) -> Any:
                 response_partition_limit=100,
                 cursor=None,
             )
-    raise AssertionError(api)
+    return None
 
 
 def _error_codes(message: Any) -> list[int]:
@@ -225,7 +245,7 @@ def test_every_version_of_fetch_brings_the_records(
     assert b"from v9" in records
 
 
-def test_what_is_advertised_is_what_is_served(broker: Broker) -> None:
+def test_api_versions_lists_the_versions_that_are_served(broker: Broker) -> None:
     with RawConnection(broker.bootstrap) as connection:
         response = connection.call(_request("ApiVersions", 3, "", uuid.UUID(int=0)))
     offered = {int(key.api_key): (int(key.min_version), int(key.max_version)) for key in response.api_keys}

@@ -1,4 +1,4 @@
-"""A key is on the same partition whoever writes it: Java's murmur2, as each client says that it has it."""
+"""Every client sends a key to the same partition, by Java's murmur2."""
 
 from __future__ import annotations
 

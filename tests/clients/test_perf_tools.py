@@ -1,4 +1,4 @@
-"""Apache Kafka's own measuring tools at their defaults: every record arrives, and nobody is warned.
+"""Apache Kafka's own measuring tools at their defaults: every record arrives, without a warning.
 
 `make test-million` runs them with a million records.
 """

@@ -1,4 +1,4 @@
-"""What was produced is what is read, by checksum per partition, whichever tier answers and client asks."""
+"""Records are read back as produced, by checksum per partition, from either tier and by each client."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_cold_range_from_within_a_batch_is_read_as_it_was_produced(
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
-def test_what_is_left_on_the_broker_is_read_as_it_was_produced(
+def test_records_left_on_the_broker_are_read_as_produced(
     client: Client, broker: Broker, written: Written, borders: dict[int, int]
 ) -> None:
     for partition, border in borders.items():

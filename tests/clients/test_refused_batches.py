@@ -1,4 +1,4 @@
-"""What a producer may not send, and what it is told of it: batches and records, acks, transactions, order."""
+"""Batches, records, acks and transactions that a broker refuses, and their errors."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_each_record_has_to_keep_the_bounds_of_time(codec: int, bootstrap: str, 
 
 
 @CODECS
-def test_where_the_broker_stamps_no_timestamp_is_refused_but_the_type(
+def test_log_append_time_topics_refuse_no_timestamp_but_the_type(
     codec: int, bootstrap: str, new_topic: NewTopic
 ) -> None:
     topic = new_topic(message_timestamp_type="LogAppendTime", message_timestamp_after_max_ms="0")
@@ -160,7 +160,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("version", [3, 9])
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_batch_of_a_producer_is_refused(
+def test_batches_that_no_producer_sends_are_refused(
     name: str, version: int, bootstrap: str, new_topic: NewTopic
 ) -> None:
     topic = new_topic()
@@ -206,7 +206,7 @@ def test_transactional_records_without_a_transactional_id_fail_the_whole_request
     assert end_offset(bootstrap, topic, 0) == 0
 
 
-def test_a_transactional_id_that_nobody_knows_writes_nothing(bootstrap: str, new_topic: NewTopic) -> None:
+def test_an_unknown_transactional_id_writes_nothing(bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic()
     module = schema(0, 9)
     request = module.ProduceRequest(

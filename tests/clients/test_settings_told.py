@@ -43,7 +43,7 @@ def is_default(entry: tuple[str, ...]) -> bool:
 
 
 @pytest.mark.parametrize(("kind", "least"), [("topic", 24), ("broker", 60), ("group", 3)])
-def test_what_nobody_has_set_is_told_as_by_kafka(
+def test_default_settings_are_described_as_by_kafka(
     kind: str, least: int, broker: Broker, new_topic: NewTopic
 ) -> None:
     names = {"broker": node_id(broker), "group": "any"}
@@ -144,7 +144,7 @@ def test_a_group_s_settings_are_set_told_and_taken_back(broker: Broker, tmp_path
 
 
 @pytest.mark.parametrize("kind", ["users", "clients", "ips", "client-metrics"])
-def test_what_is_not_configured_here_is_said_not_to_be(kind: str, broker: Broker) -> None:
+def test_unsupported_entity_types_are_refused(kind: str, broker: Broker) -> None:
     if not broker.is_ours:
         pytest.skip("other brokers have quotas and metrics of clients")
     name = "127.0.0.1" if kind == "ips" else "one"

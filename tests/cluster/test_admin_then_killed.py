@@ -144,7 +144,7 @@ def starts_later(node: Node) -> None:
     ],
     ids=lambda one: one.__name__,
 )
-def test_what_was_acknowledged_holds_after_a_kill(
+def test_acknowledged_admin_changes_survive_a_kill(
     start_node: NodeFactory, act: Callable[[Node], None], holds: Callable[[Node], None]
 ) -> None:
     node = start_node()

@@ -62,7 +62,7 @@ def read(cluster: Cluster, topic: str, end: int) -> None:
     assert found == [list(range(one, end, PARTITIONS)) for one in range(PARTITIONS)]
 
 
-def test_whoever_is_back_serves_everything(cluster: Cluster) -> None:
+def test_nodes_that_return_after_a_total_kill_serve_all_records(cluster: Cluster) -> None:
     for topic, least in TOPICS.items():
         Admin(cluster.bootstrap).replicate(topic, PARTITIONS, 3, min_insync_replicas=least)
         wait_in_sync(cluster, topic)

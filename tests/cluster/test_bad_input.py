@@ -92,12 +92,14 @@ MANY = 0x7FFFFFFF
         "ListOffsets of 2^31 topics", "Produce of 2^31 topics", "Fetch of 2^31 topics",
     ],
 )  # fmt: skip
-def test_what_is_not_a_request_costs_the_peer_its_connection(data: bytes, sturdy: Node) -> None:
+def test_bytes_that_are_no_request_close_the_connection(data: bytes, sturdy: Node) -> None:
     with RawConnection(sturdy.bootstrap) as connection:
         _closes(connection, data)
 
 
-def test_the_log_says_who_sent_it_and_why_but_not_a_thousand_times(start_node: NodeFactory) -> None:
+def test_malformed_requests_are_logged_with_peer_and_reason_at_a_bounded_rate(
+    start_node: NodeFactory,
+) -> None:
     node = start_node()
     with RawConnection(node.bootstrap) as connection:
         peer = f"127.0.0.1:{connection.socket.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""What a node leaves in the bucket is enough by itself: its metadata, and records that anybody can read."""
+"""The bucket of a node suffices by itself: its metadata, and records readable without Firn."""
 
 from __future__ import annotations
 

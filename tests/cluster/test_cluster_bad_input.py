@@ -146,7 +146,7 @@ def closes(bootstrap: str, request: object) -> bool:
         return connection.is_closed_by_peer(30)
 
 
-def test_what_a_listener_does_not_serve_costs_the_connection(cluster: Cluster) -> None:
+def test_an_api_that_a_listener_does_not_serve_closes_the_connection(cluster: Cluster) -> None:
     heartbeat = schema(63, 1).BrokerHeartbeatRequest(
         broker_id=BROKER,
         broker_epoch=1,

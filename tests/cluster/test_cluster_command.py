@@ -1,4 +1,4 @@
-"""`firn cluster` against three real nodes: what is told of them, and internal topics that are widened."""
+"""`firn cluster` against three real nodes: its description of them, and more replicas for internal topics."""
 
 from __future__ import annotations
 

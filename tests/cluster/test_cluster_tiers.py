@@ -87,7 +87,7 @@ def settled(cluster: Cluster, admin: Admin) -> None:
     wait_until("every partition to settle", is_settled, 120)
 
 
-def test_brokers_share_a_bucket_and_the_death_of_who_keeps_house(cluster: Cluster, store: Store) -> None:
+def test_brokers_share_a_bucket_and_survive_the_keepers_death(cluster: Cluster, store: Store) -> None:
     admin = Admin(cluster.bootstrap)
     admin.create("events", PARTITIONS, **TIERED)
     write(cluster, 0, 3000)

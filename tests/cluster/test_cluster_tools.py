@@ -32,7 +32,7 @@ def ways(cluster: Cluster) -> list[tuple[str, str]]:
     ]
 
 
-def test_kafka_metadata_quorum_tells_who_leads_and_how_far_all_are(cluster: Cluster) -> None:
+def test_kafka_metadata_quorum_describes_leader_and_offsets(cluster: Cluster) -> None:
     for way in ways(cluster):
         lines = tool(QUORUM, *way, "describe", "--status").splitlines()
         status = dict(line.split(":", 1) for line in lines if ":" in line)

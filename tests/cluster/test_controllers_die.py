@@ -58,7 +58,7 @@ def kills(cluster: Cluster, count: int, per_second: float) -> list[float]:
     return waits
 
 
-def test_every_answered_change_outlives_who_answered_it(cluster: Cluster) -> None:
+def test_every_answered_change_survives_the_controllers_death(cluster: Cluster) -> None:
     kills(cluster, 4, 20)
 
 

@@ -70,7 +70,7 @@ class Writer:
         assert not lost, f"{len(lost)} of {len(self.acked)} acknowledged are lost: {sorted(lost)[:5]}…"
 
 
-def test_what_was_acknowledged_survives_kills_while_producing(start_node: NodeFactory) -> None:
+def test_acknowledged_records_survive_kills_while_producing(start_node: NodeFactory) -> None:
     source = random.Random(SEED)
     node = start_node()
     Admin(node.bootstrap).create("topic")
@@ -92,7 +92,7 @@ def test_what_was_acknowledged_survives_kills_while_producing(start_node: NodeFa
 
 
 @pytest.mark.thorough
-def test_what_was_acknowledged_survives_kills_at_segment_borders(start_node: NodeFactory) -> None:
+def test_acknowledged_records_survive_kills_at_segment_borders(start_node: NodeFactory) -> None:
     """Large batches, so that segments are rolled all the time."""
     source = random.Random(SEED)
     node = start_node()

@@ -114,38 +114,23 @@ def test_a_disk_climbs_the_ladder_while_the_bucket_is_away_and_comes_down_when_i
 ) -> None:
     port = free_port()
     with fault_proxy(moto_store.endpoint or "") as proxy:
-        node = start_node(
-            moto_store.through(proxy.endpoint),
-            **{
-                "log.dirs": str(disk / "data"),
-                "firn.http.listener": f":{port}",
-                "firn.disk.throttle.max.ms": "20",
-                **LADDER,
-            },
-        )
+        settings = {
+            "log.dirs": str(disk / "data"),
+            "firn.http.listener": f":{port}",
+            "firn.disk.throttle.max.ms": "20",
+            **LADDER,
+        }
+        node = start_node(moto_store.through(proxy.endpoint), **settings)
         http = Http(port)
         Admin(node.bootstrap).create("events", 1, **TIERED)
         wait_until("the disk to be looked at", lambda: disks(http)["state"] == "ok" and step(http) == 0)
         writer = Writer(node, "events")
         wait_until("the first record to be taken", writer.takes_one)
+
         proxy.mode = Fault.REFUSE
-        writer.fill(http=http)
-        assert max(writer.throttled_ms) == 20, "who is refused comes back later"
-        between = [one for one in writer.throttled_ms if 0 < one < 20]
-        assert between, "before that, producers were slowed down"
-        assert any("records are refused until there is room" in one for one in writer.messages)
-        wait_until("the step to be told", lambda: step(http) == 4)
-        assert disks(http)["state"] == "degraded"
-        assert "records are refused" in disks(http)["why"]
-        assert sample(http, "firn_log_dir_free_bytes") > MIB // 2, (
-            "what is kept for the metadata log is there"
-        )
-        # Nothing that the bucket does not have has gone, and all of it can be read.
-        assert offset(node.bootstrap, "events", 0, EARLIEST) == 0
-        assert sample(http, "firn_disk_freed_segments_total") == 0
-        assert offset(node.bootstrap, "events", 0, EARLIEST_LOCAL) == 0
-        writer.check()
-        # The metadata goes on, and clients come back until their records are taken.
+        fill_up_to_the_last_step(http, writer)
+        assert_nothing_is_freed(node, http, writer)
+        # The metadata log goes on, and a client retries until its record is accepted.
         Admin(node.bootstrap).create("another", 1)
         patient = confluent_kafka.Producer(
             {"bootstrap.servers": node.bootstrap, "message.timeout.ms": 300_000, "linger.ms": 0}
@@ -154,11 +139,9 @@ def test_a_disk_climbs_the_ladder_while_the_bucket_is_away_and_comes_down_when_i
         patient.produce("events", b"patient", on_delivery=lambda e, m: told.append((e, m.offset())))
         patient.poll(1)
         assert told == []
+
         proxy.mode = Fault.PASS
-        wait_until("records to be taken again", writer.takes_one, 120, every=0.5)
-        wait_until("the ladder to be left", lambda: step(http) <= 1, 120, every=0.5)
-        assert disks(http)["state"] == "ok"
-        assert sample(http, "firn_disk_freed_segments_total") > 0
+        await_room(http, writer)
         assert patient.flush(60) == 0
         ((error, at),) = told
         assert error is None
@@ -167,18 +150,49 @@ def test_a_disk_climbs_the_ladder_while_the_bucket_is_away_and_comes_down_when_i
         assert offset(node.bootstrap, "events", 0, EARLIEST) == 0
         writer.check()
         node.stop()
-        said = node.stderr_path.read_text()
-        for words in (
-            "local copies of what the bucket has go early",
-            "producers are slowed down",
-            "are refused",
-        ):
-            assert f"{words}" in said
-        assert said.count("log directory ") < 60, "told of steps, not of looks"
+        assert_steps_are_logged(node)
         node.start()
         writer.check()
         assert writer.takes_one()
         node.stop()
+
+
+def fill_up_to_the_last_step(http: Http, writer: Writer) -> None:
+    writer.fill(http=http)
+    assert max(writer.throttled_ms) == 20, "who is refused comes back later"
+    between = [one for one in writer.throttled_ms if 0 < one < 20]
+    assert between, "before that, producers were slowed down"
+    assert any("records are refused until there is room" in one for one in writer.messages)
+    wait_until("the step to be told", lambda: step(http) == 4)
+    assert disks(http)["state"] == "degraded"
+    assert "records are refused" in disks(http)["why"]
+    assert sample(http, "firn_log_dir_free_bytes") > MIB // 2, "what is kept for the metadata log is there"
+
+
+def assert_nothing_is_freed(node: Node, http: Http, writer: Writer) -> None:
+    """Everything that is not in the bucket is still in the log, and readable."""
+    assert offset(node.bootstrap, "events", 0, EARLIEST) == 0
+    assert sample(http, "firn_disk_freed_segments_total") == 0
+    assert offset(node.bootstrap, "events", 0, EARLIEST_LOCAL) == 0
+    writer.check()
+
+
+def await_room(http: Http, writer: Writer) -> None:
+    wait_until("records to be taken again", writer.takes_one, 120, every=0.5)
+    wait_until("the ladder to be left", lambda: step(http) <= 1, 120, every=0.5)
+    assert disks(http)["state"] == "ok"
+    assert sample(http, "firn_disk_freed_segments_total") > 0
+
+
+def assert_steps_are_logged(node: Node) -> None:
+    said = node.stderr_path.read_text()
+    for words in (
+        "local copies of what the bucket has go early",
+        "producers are slowed down",
+        "are refused",
+    ):
+        assert f"{words}" in said
+    assert said.count("log directory ") < 60, "told of steps, not of looks"
 
 
 @pytest.mark.timeout(240)
@@ -204,7 +218,7 @@ def test_segments_that_no_append_would_seal_are_sealed_so_that_a_full_disk_comes
     node.stop()
 
 
-def test_what_somebody_else_has_filled_to_the_last_byte_comes_free_of_what_the_bucket_has(
+def test_a_disk_filled_by_another_program_is_freed_of_archived_segments(
     start_node: NodeFactory, disk: Path, disk_store: Store
 ) -> None:
     """Not even a checkpoint can be written; what may go without one makes the room for it."""

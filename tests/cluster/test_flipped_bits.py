@@ -1,4 +1,4 @@
-"""One bit of one file flips while the node is down: it is named, or harms nobody, and cuts nothing away."""
+"""One bit of one file flips while the node is down: it is reported or harmless, and truncates nothing."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def positions(node: Node, group: str) -> tuple[list[int], list[int]]:
 
 @pytest.mark.soak
 @pytest.mark.timeout(SECONDS + 400)
-def test_nothing_is_skipped_whoever_dies(start_node: NodeFactory, tmp_path: Path) -> None:
+def test_consumers_skip_no_record_when_members_or_nodes_die(start_node: NodeFactory, tmp_path: Path) -> None:
     seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
     print("seed", seed)
     draw = random.Random(seed)

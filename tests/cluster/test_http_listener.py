@@ -1,4 +1,4 @@
-"""Metrics and health over HTTP from a real node, and what hostile HTTP clients cost: nobody anything."""
+"""Metrics and health over HTTP from a real node, and hostile HTTP clients."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def watched(tmp_path: Path) -> Iterator[tuple[Node, Http]]:
         node.close()
 
 
-def test_what_clients_do_is_counted(watched: tuple[Node, Http]) -> None:
+def test_requests_of_clients_are_counted(watched: tuple[Node, Http]) -> None:
     node, http = watched
     Admin(node.bootstrap).create("topic", 3)
     with RawConnection(node.bootstrap) as connection:
@@ -115,7 +115,7 @@ def test_what_clients_do_is_counted(watched: tuple[Node, Http]) -> None:
     assert one("process_resident_memory_bytes") > 1 << 20
 
 
-def test_what_is_told_is_in_the_table(watched: tuple[Node, Http]) -> None:
+def test_rendered_metrics_are_in_the_table(watched: tuple[Node, Http]) -> None:
     _, http = watched
     families = families_of(http.get("/metrics")[1])
     assert families
@@ -227,7 +227,7 @@ def _store(http: Http) -> Any:
     return http.json("/readyz")["checks"]["store"]
 
 
-def test_hostile_http_clients_cost_nobody_anything(watched: tuple[Node, Http]) -> None:
+def test_hostile_http_clients_do_not_disturb_others(watched: tuple[Node, Http]) -> None:
     node, http = watched
     Admin(node.bootstrap).create("topic", 1)
     Admin(node.bootstrap).create("many", 200)

@@ -152,7 +152,7 @@ def test_a_rolling_restart_while_the_keeper_gets_503_tiers(
 
 
 @pytest.mark.thorough
-def test_another_prefix_at_the_broker_of_lowest_id_and_a_foreign_cluster_json_end_nobody(
+def test_a_wrong_prefix_and_a_foreign_cluster_json_stop_no_broker(
     tmp_path: Path,
 ) -> None:
     store, other = folder_store(tmp_path / "bucket"), folder_store(tmp_path / "other")

@@ -122,7 +122,7 @@ def ask_for_many(controller: str) -> ErrorCode:
 
 
 @pytest.mark.timeout(300)
-def test_who_led_and_lost_what_it_had_written_leads_again(tmp_path: Path) -> None:
+def test_a_leader_whose_records_were_truncated_leads_again(tmp_path: Path) -> None:
     with Linked(tmp_path) as cluster:
         members = cluster.start().members
         old = members[cluster.leader()]

@@ -1,4 +1,4 @@
-"""What was opened is closed: files of deleted segments, connections of peers that went."""
+"""Nothing stays open: files of deleted segments, connections of peers that have gone."""
 
 from __future__ import annotations
 

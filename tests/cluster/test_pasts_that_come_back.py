@@ -140,7 +140,7 @@ def test_a_new_disk_under_the_old_cluster_id_deletes_nothing_and_takes_over_what
 
 
 @pytest.mark.thorough
-def test_of_two_nodes_with_one_disk_s_past_on_one_prefix_one_goes_on(
+def test_one_of_two_nodes_from_a_disk_copy_continues(
     archived: Node, disk_store: Store, start_node: NodeFactory, tmp_path: Path
 ) -> None:
     node = archived

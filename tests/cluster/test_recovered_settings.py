@@ -83,9 +83,7 @@ def reads_all_back(node: Node, ends: dict[str, int]) -> None:
 
 
 @pytest.mark.thorough
-def test_what_was_kept_by_its_settings_is_kept_after_a_recovery(
-    start_node: NodeFactory, disk_store: Store
-) -> None:
+def test_a_recovery_keeps_retention_settings(start_node: NodeFactory, disk_store: Store) -> None:
     node = start_node(disk_store, **SETTINGS)
     ends = archived(node, disk_store)
     lose_the_disk(node, disk_store)

@@ -1,4 +1,4 @@
-"""Storms over real nodes: what was acknowledged is read, and replicas are equal, whoever died however often.
+"""Storms over real nodes: acknowledged records are read, and replicas are equal, after any kills.
 
 `make soak-replicas SECONDS=600 SEED=n` for a long one, `KILLS=500` for so many kills, `NODES=5` for five
 nodes; without either how long partitions stall, too.
@@ -87,7 +87,7 @@ def test_a_long_storm_loses_nothing(cluster: Cluster) -> None:
 
 
 @pytest.mark.soak
-def test_how_long_partitions_stall(cluster: Cluster) -> None:
+def test_partitions_stall_for_a_bounded_time(cluster: Cluster) -> None:
     """`kill -9` of a broker, and of the active controller with its broker, in turn."""
     rounds = int(os.environ.get("ROUNDS", "5"))
     places = [one for one in create(cluster) if one[0] == SAFE]
@@ -113,7 +113,7 @@ def test_how_long_partitions_stall(cluster: Cluster) -> None:
 
 
 @pytest.mark.soak
-def test_rolling_restarts_stall_nobody_for_long(cluster: Cluster) -> None:
+def test_rolling_restarts_stall_no_client_for_long(cluster: Cluster) -> None:
     places = [one for one in create(cluster) if one[0] == SAFE]
     with Writers(cluster, places, 0.01) as writers:
         time.sleep(2)

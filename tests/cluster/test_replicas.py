@@ -1,4 +1,4 @@
-"""Partitions of several replicas on real nodes: what is acknowledged by all stays, whoever dies."""
+"""Partitions of several replicas on real nodes: committed records survive the death of any node."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def create(cluster: Cluster, topic: str, **config: str) -> None:
     wait_in_sync(cluster, topic)
 
 
-def test_what_all_have_stays_when_leaders_die(cluster: Cluster) -> None:
+def test_committed_records_survive_the_death_of_leaders(cluster: Cluster) -> None:
     create(cluster, "events")
     numbers = Numbers(cluster, "events")
     numbers.write(300)
@@ -106,7 +106,7 @@ def test_what_all_have_stays_when_leaders_die(cluster: Cluster) -> None:
     assert min(check_equal(cluster, "events", range(PARTITIONS)).values()) > 0
 
 
-def test_a_leader_whose_replica_alone_is_damaged_is_replaced_and_made_anew_from_the_others(
+def test_a_damaged_leader_is_replaced_and_rebuilt_from_followers(
     cluster: Cluster,
 ) -> None:
     create(cluster, "events")

@@ -16,7 +16,7 @@ from tests.support.world import WORLD
 from tests.unit.remote.archive import TIP, Archive
 
 
-def test_what_was_archived_is_read_back_through_every_store(backend: Backend) -> None:
+def test_archived_records_are_read_back_through_every_store(backend: Backend) -> None:
     archive = Archive(backend.store, block_bytes=64 << 10)
     entries = [archive.add_segment(60, value_bytes=1_500, epoch=epoch) for epoch in range(4)]
     reader = RemoteReader(backend.store, WORLD, threads=3, cache_bytes=4 << 20, chunk_bytes=256 << 10)

@@ -46,7 +46,7 @@ def test_an_object_that_is_gone_is_not_replaced(backend: Backend) -> None:
         backend.store.get("k", max_size=100)
 
 
-def test_of_many_who_race_to_replace_an_object_one_wins(backend: Backend) -> None:
+def test_one_of_concurrent_replacements_of_an_object_wins(backend: Backend) -> None:
     backend.store.put("race", b"nobody")
     tag = backend.store.get_tagged("race", max_size=100).tag
     won: list[int] = []
@@ -108,7 +108,7 @@ class Refusing(MemoryStore):
         raise self._error
 
 
-def test_a_refusal_tells_of_the_store_unless_it_is_of_who_asks() -> None:
+def test_a_refusal_describes_the_store_unless_it_concerns_the_caller() -> None:
     found = conditional.probe(Refusing(RequestUnknown("501 NotImplemented")), uuid4)
     assert found == "it refuses them: 501 NotImplemented"
     for passing in (

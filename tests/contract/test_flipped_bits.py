@@ -44,7 +44,7 @@ def parts() -> Iterator[bytes]:
         yield DATA[start : min(start + 1_000_000, SIZE)]
 
 
-def test_it_is_found_out_whether_a_store_compares_what_arrives(backend: Backend, name: str) -> None:
+def test_a_probe_finds_whether_a_store_verifies_uploads(backend: Backend, name: str) -> None:
     assert opened(backend).verifies_uploads() is (name == "versitygw")
     assert list(backend.store.list("")) == [], "what it was asked with is gone"
 
@@ -53,7 +53,7 @@ def test_a_folder_and_a_store_that_does_not_answer_are_compared_with(tmp_path: P
     assert opened(folder_backend(tmp_path)).verifies_uploads() is False
 
 
-def test_who_is_away_is_asked_again(backend: Backend, proxy: FaultProxy, name: str) -> None:
+def test_a_store_that_was_away_is_probed_again(backend: Backend, proxy: FaultProxy, name: str) -> None:
     proxy.mode = Fault.REFUSE
     assert opened(backend).verifies_uploads() is False
     proxy.mode = Fault.PASS
@@ -106,7 +106,7 @@ def test_without_a_comparison_some_stores_take_what_arrives(
         assert backend.store.get("k", max_size=100) != b"as it is"
 
 
-def test_what_cannot_be_read_back_is_not_taken_for_arrived(
+def test_an_upload_that_cannot_be_read_back_does_not_count(
     backend: Backend, proxy: FaultProxy, name: str
 ) -> None:
     if name != "moto":

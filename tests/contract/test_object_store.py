@@ -1,4 +1,4 @@
-"""What every object store must do, whatever stands behind it."""
+"""The contract of every object store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def keys(backend: Backend, prefix: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 500])
-def test_what_was_put_is_read_back_whole(backend: Backend, data: bytes) -> None:
+def test_a_put_object_is_read_back_whole(backend: Backend, data: bytes) -> None:
     backend.store.put("a/b.txt", data)
     assert backend.store.get("a/b.txt", max_size=1 << 20) == data
     info = backend.store.head("a/b.txt")
@@ -118,7 +118,7 @@ def test_put_if_absent_never_replaces(backend: Backend) -> None:
     assert backend.store.put_if_absent("k", b"third") is True
 
 
-def test_of_many_who_race_to_create_a_key_one_wins(backend: Backend) -> None:
+def test_one_of_concurrent_creations_of_a_key_wins(backend: Backend) -> None:
     won: list[int] = []
     barrier = threading.Barrier(6)
 

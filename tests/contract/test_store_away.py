@@ -107,7 +107,7 @@ def expired_unless(signer: str) -> Callable[[Seen], Fault]:
 
 
 @pytest.mark.parametrize("name", ["get", "head", "put"])
-def test_credentials_that_have_expired_are_read_anew(
+def test_expired_credentials_are_read_again(
     name: str, proxy: FaultProxy, moto_contract_endpoint: str, home: Path
 ) -> None:
     url = bucket_of(moto_contract_endpoint, "expiring")
@@ -224,7 +224,7 @@ def test_two_stores_of_one_process_have_credentials_of_their_own(
         opened(one, "two").get("k", max_size=10)
 
 
-def test_what_only_a_person_can_mend_is_named_in_one_line_at_once(
+def test_errors_that_need_an_operator_are_named_in_one_line_at_once(
     proxy: FaultProxy, moto_contract_endpoint: str, home: Path
 ) -> None:
     (home / "credentials").write_text("[default]\n" + KEYS.format(ACCESS, SECRET))

@@ -151,7 +151,7 @@ def test_there_may_be_more_than_one_page_of_them(bucket: Bucket) -> None:
     assert bucket.unfinished() == []
 
 
-def test_what_the_store_says_is_told_as_refusal_or_outage(bucket: Bucket) -> None:
+def test_store_errors_are_refusals_or_outages(bucket: Bucket) -> None:
     with pytest.raises(StoreRefused, match="NoSuchBucket"):
         keys(bucket.below("s3://no-such-bucket-here/p").older_than(0))
     nobody = "http://127.0.0.1:9"

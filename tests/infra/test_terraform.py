@@ -36,14 +36,14 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_it_is_valid(tree: Path, folder: str) -> None:
+def test_terraform_validates(tree: Path, folder: str) -> None:
     said = json.loads(terraform(tree / folder, STANDIN)("validate", "-json", fine=(0, 1)))
     assert said["valid"], said["diagnostics"]
     assert said["warning_count"] == 0, said["diagnostics"]
 
 
 @pytest.mark.parametrize("folder", TESTED)
-def test_what_is_planned_is_what_was_meant(tree: Path, folder: str) -> None:
+def test_terraform_plans_pass_their_tests(tree: Path, folder: str) -> None:
     said = terraform(tree / folder, STANDIN)("test", "-no-color")
     passed = re.search(r"Success! (\d+) passed, 0 failed", said)
     assert passed, said

@@ -1,4 +1,4 @@
-"""One Firn voter with two of Apache Kafka's: whoever leads, the three logs are one, byte for byte.
+"""One Firn voter with two of Apache Kafka's: under any leader, the three logs are equal, byte for byte.
 
 Kafka 4.3.1 is the judge of our Raft and of our controller: its voters follow ours and lead it, its broker
 lives under our controller, and its tool reads what all of them wrote.

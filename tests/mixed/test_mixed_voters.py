@@ -84,7 +84,7 @@ def snapshots(member: Member) -> set[str]:
     return {path.name for path in member.metadata_log.glob("*.checkpoint")} - {FORMATTED}
 
 
-def test_who_begins_with_nothing_fetches_the_snapshot_of_the_other_software(tmp_path: Path) -> None:
+def test_an_empty_controller_fetches_the_other_softwares_snapshot(tmp_path: Path) -> None:
     async def scenario() -> None:
         often = {"metadata.log.max.record.bytes.between.snapshots": "20000"}
         async with mixed(tmp_path, settings=often) as cluster:

@@ -141,7 +141,7 @@ class Talk:
     def produce_in_the_end(
         self, topic_id: Any, values: list[bytes], timestamp: int, partition: int = 0
     ) -> Any:
-        """As `produce`, tried again while the partition takes no records (KAFKA_STORAGE_ERROR)."""
+        """Produce, again while the partition refuses records (KAFKA_STORAGE_ERROR)."""
         answers: list[Any] = []
 
         def taken() -> bool:

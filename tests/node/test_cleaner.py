@@ -1,4 +1,4 @@
-"""Logs are compacted while their manager runs: whose turn it is, what fails, what goes meanwhile."""
+"""Compaction by a running manager: the order of logs, failures, deletions meanwhile."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def is_clean(log: LocalLog) -> bool:
     return log.state.cleaned_offset == log.active_base_offset
 
 
-def test_what_is_dirty_is_cleaned_and_the_checkpoint_says_so(tmp_path: Path) -> None:
+def test_dirty_logs_are_compacted_and_checkpointed(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path, FaultDisk()) as logs:
             both = [await make(logs, number) for number in range(2)]

@@ -1,4 +1,4 @@
-"""Copies and cold reads within so many bytes per second, changed while the node runs."""
+"""Copies and cold reads within their bytes per second, which may change while the node runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
 from tests.node.conftest import NodeThread, Talk
-from tests.node.test_fetch import list_offset, values
+from tests.node.requests import list_offset, values
 from tests.node.test_topics_and_configs import alter
 from tests.support.processes import wait_until
 

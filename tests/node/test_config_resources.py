@@ -37,7 +37,7 @@ def replace_all(
 
 
 def own(talk: Talk, name: str = "t", kind: int = TOPIC) -> dict[str, str]:
-    """What is set of the resource itself."""
+    """Return the settings of the resource itself."""
     module = request_module(ApiKey.DESCRIBE_CONFIGS)
     asked = module.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
     answer = talk(
@@ -51,7 +51,7 @@ def own(talk: Talk, name: str = "t", kind: int = TOPIC) -> dict[str, str]:
 
 
 class TestReplacement:
-    def test_what_is_not_named_is_deleted(self, talk: Talk) -> None:
+    def test_alter_configs_deletes_unnamed_settings(self, talk: Talk) -> None:
         talk.create("t", retention_ms="1000", max_message_bytes="5000")
         assert replace_all(talk, (TOPIC, "t", {"retention.bytes": "77", "retention.ms": "1000"})) == [
             (OK, None)
@@ -67,7 +67,7 @@ class TestReplacement:
             assert own(talk, name, BROKER) == {"log.segment.bytes": "2000000"}
             assert replace_all(talk, (BROKER, name, {})) == [(OK, None)]
 
-    def test_what_is_only_validated_changes_nothing(self, talk: Talk) -> None:
+    def test_a_validated_change_has_no_effect(self, talk: Talk) -> None:
         talk.create("t", retention_ms="1000")
         assert replace_all(talk, (TOPIC, "t", {}), validate_only=True) == [(OK, None)]
         assert own(talk) == {"retention.ms": "1000"}
@@ -85,7 +85,7 @@ class TestReplacement:
             (99, "t", {}, INVALID, "Unknown resource type 99"),
         ],
     )
-    def test_what_cannot_be_leaves_all_as_it_was(
+    def test_a_refused_alter_configs_changes_nothing(
         self, talk: Talk, kind: int, name: str, configs: dict[str, str | None], error: ErrorCode, words: str
     ) -> None:
         talk.create("t", retention_ms="1000")
@@ -94,7 +94,7 @@ class TestReplacement:
         assert words in (message or "")
         assert own(talk) == {"retention.ms": "1000"}
 
-    def test_of_a_resource_named_twice_nothing_is_done_and_others_are_changed(self, talk: Talk) -> None:
+    def test_a_resource_named_twice_is_refused_and_others_are_changed(self, talk: Talk) -> None:
         for topic in ("t", "u"):
             talk.create(topic, retention_ms="1000")
         twice = (INVALID, "Each resource must appear at most once.")
@@ -118,7 +118,7 @@ def resources(talk: Talk, *kinds: int, version: int = 1) -> tuple[ErrorCode, set
     return answer.error_code, {(one.resource_type, one.resource_name) for one in answer.config_resources}
 
 
-def test_what_has_settings_is_listed(talk: Talk) -> None:
+def test_resources_with_settings_are_listed(talk: Talk) -> None:
     for name in ("t", "u"):
         talk.create(name)
     topics, broker, logger = {(TOPIC, "t"), (TOPIC, "u")}, {(BROKER, "1")}, {(LOGGER, "1")}
@@ -132,7 +132,7 @@ def test_what_has_settings_is_listed(talk: Talk) -> None:
 class TestLoggers:
     @pytest.fixture(autouse=True)
     def _levels(self) -> Iterator[None]:
-        """As they were, afterwards."""
+        """Restore the levels afterwards."""
         one, root = logging.getLogger(QUIET), logging.root
         before = one.level, root.level
         yield
@@ -176,7 +176,7 @@ class TestLoggers:
             (((QUIET, SET, "ERROR"), ("no.such", SET, "INFO")), "1", ErrorCode.invalid_config, "no.such"),
         ],
     )
-    def test_what_cannot_be_changes_no_level(
+    def test_a_refused_change_changes_no_log_level(
         self, talk: Talk, changes: Any, name: str, error: ErrorCode, words: str
     ) -> None:
         before = self.levels(talk, QUIET)

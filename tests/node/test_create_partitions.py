@@ -56,7 +56,7 @@ def test_a_topic_grows_and_what_is_new_can_be_used_at_once(talk: Talk) -> None:
     assert talk.topic_id("t") == topic_id
 
 
-def test_what_is_only_validated_is_not_made(talk: Talk) -> None:
+def test_validated_partitions_are_not_created(talk: Talk) -> None:
     talk.create("t", partitions=2)
     assert grow(talk, ("t", 5, None), ("t2", 1, None), validate_only=True) == [
         ("t", OK, None),
@@ -90,7 +90,7 @@ def test_what_is_only_validated_is_not_made(talk: Talk) -> None:
         (3, ((1,),), OK, None),
     ],
 )
-def test_what_cannot_be_is_refused_as_by_kafka(
+def test_impossible_requests_are_refused_as_by_kafka(
     talk: Talk, count: int, assignments: Any, error: ErrorCode, words: str | None
 ) -> None:
     talk.create("t", partitions=2)

@@ -1,4 +1,4 @@
-"""DeleteRecords against a whole node: what goes, what stays, and what a crash may bring back."""
+"""DeleteRecords against a whole node: which records it deletes, and what a crash may restore."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from service.remote.reading.object_reader import open_head, open_named
 from service.remote.stores.obstore_store import open_store
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
-from tests.node.test_fetch import list_offset
+from tests.node.requests import list_offset
 from tests.node.test_work_budget import GatedThreads
 from tests.support.fault_disk import FaultDisk
 from tests.support.processes import copy_as_crashed, wait_until
@@ -116,7 +116,7 @@ def test_segments_that_are_wholly_below_go_after_their_delay(start: Start) -> No
         ("__consumer_offsets", 0, 0, ErrorCode.invalid_topic_exception),
     ],
 )
-def test_what_cannot_be_is_refused_as_by_kafka(
+def test_impossible_requests_are_refused_as_by_kafka(
     talk: Talk, topic: str, partition: int, offset: int, error: ErrorCode
 ) -> None:
     fill(talk)
@@ -154,9 +154,7 @@ def test_while_appends_are_held_nothing_is_deleted(local: LocalLog) -> None:
 
 
 @pytest.mark.parametrize("offset", [1, 37, "a border", HIGH_WATERMARK])
-def test_what_was_acknowledged_stays_deleted_after_a_crash(
-    start: Start, tmp_path: Path, offset: int | str
-) -> None:
+def test_acknowledged_deletions_survive_a_crash(start: Start, tmp_path: Path, offset: int | str) -> None:
     node = start()
     with node.client() as client:
         talk = Talk(client)
@@ -192,7 +190,7 @@ def test_without_a_checkpoint_nothing_is_acknowledged(start: Start) -> None:
         assert delete(talk, 40) == (OK, 50)
 
 
-def test_nobody_waits_longer_than_he_wants_to(start: Start) -> None:
+def test_delete_records_respects_its_timeout(start: Start) -> None:
     threads = GatedThreads("log-io")
     threads.open.set()
     with start(replace(system_world(), threads=threads)).client() as client:
@@ -259,7 +257,7 @@ class TestBothTiers:
 
     @staticmethod
     def archive_start(bucket: Path, topic_id: Any) -> int:
-        """Where the published chain begins."""
+        """Return the start offset of the published chain."""
         store = open_store(f"file://{bucket}", world=system_world())
         return open_named(store, open_head(store, HeadKey(topic_id, 0))).start_offset
 

@@ -1,4 +1,4 @@
-"""What lies in which log directory, and what partitions remember of producers, from a whole node."""
+"""DescribeLogDirs and DescribeProducers of a whole node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each step of the ladder, from a whole node on a disk of which the test says how much is left."""
+"""Each step of the disk watermarks, on a whole node with a disk of settable free space."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_a_topic_that_is_not_copied_any_more_loses_nothing(climb: Callable[..., 
         assert (log.log_start_offset, log.local_log_start_offset) == (0, 0), name
 
 
-def test_producers_wait_and_nobody_else_does(climb: Callable[..., Ladder]) -> None:
+def test_the_throttle_step_delays_producers_only(climb: Callable[..., Ladder]) -> None:
     ladder = climb()
     events = ladder.create("events", **TIERED)
     assert alter(ladder.talk, 4, "", firn_disk_throttle_max_ms="30000").error_code == 0
@@ -333,7 +333,7 @@ def test_without_tiered_partitions_only_the_reserve_counts(climb: Callable[..., 
     ladder.wait_for(Step.SHRINK)
 
 
-def test_it_can_be_switched_off_and_set_while_the_node_runs(climb: Callable[..., Ladder]) -> None:
+def test_disk_watermarks_are_dynamic_settings(climb: Callable[..., Ladder]) -> None:
     ladder = climb()
     events = ladder.create("events", **TIERED)
     ladder.leave(1, Step.REFUSE)

@@ -1,4 +1,4 @@
-"""What a log knows of epochs and producers while nothing is written, and after its disk was lost."""
+"""Leader epochs and producers of an idle log, and after the loss of its disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from service.records.builder import BatchBuilder
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
-from tests.node.test_fetch import DAY, list_offset
+from tests.node.requests import DAY, list_offset
 from tests.node.test_topics_and_configs import metadata
 from tests.support.processes import wait_until
 
@@ -104,7 +104,7 @@ def test_a_log_behind_its_archive_takes_epochs_and_producers_from_it(
         assert send(talk, created.topic_id, archived).base_offset == archived
 
 
-def test_epochs_of_which_the_archive_alone_has_records_outlive_a_damaged_file(
+def test_epochs_of_archived_records_survive_a_damaged_checkpoint(
     start: Callable[..., NodeThread], tmp_path: Path
 ) -> None:
     (tmp_path / "bucket").mkdir()

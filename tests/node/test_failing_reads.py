@@ -1,4 +1,4 @@
-"""A disk that does not give what it holds: that partition is refused, the others and the connection go on."""
+"""A disk whose reads fail: that partition is refused; other partitions and the connection continue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.base.clock import SystemClock
 from service.client.blocking_client import BlockingClient
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
-from tests.node.test_fetch import DAY, list_offset, values
+from tests.node.requests import DAY, list_offset, values
 from tests.node.test_topics_and_configs import metadata
 from tests.support.batches import batch
 from tests.support.fault_disk import FaultDisk

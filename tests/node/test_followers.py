@@ -71,7 +71,7 @@ class Led:
             found.lead(self.epoch, leading)
 
     def produce(self, *numbers: int, timeout_ms: int = 20_000) -> concurrent.futures.Future[list[Any]]:
-        """Over a connection of its own; the answers per partition."""
+        """Produce over a connection of its own; return the errors per partition."""
         module = request_module(ApiKey.PRODUCE)
         data = []
         for number in numbers:
@@ -181,7 +181,7 @@ def test_acks_all_is_answered_when_followers_that_wait_have_fetched_beyond(led: 
         assert one.marks[0] == 5, "the mark comes with the next answer"
 
 
-def test_who_waits_for_followers_that_do_not_come(led: Led) -> None:
+def test_produces_time_out_without_followers(led: Led) -> None:
     first, second = Follower(led, 2), Follower(led, 3)
     slow, patient = led.produce(0, timeout_ms=300), led.produce(1)
     assert slow.result(20) == [TIMED_OUT]
@@ -197,7 +197,7 @@ def test_who_waits_for_followers_that_do_not_come(led: Led) -> None:
     assert deposed.result(20) == [NOT_LEADER]
 
 
-def test_what_comes_late_of_a_session_that_a_follower_has_left_does_not_make_it_silent(led: Led) -> None:
+def test_late_requests_of_an_old_session_do_not_count_as_silence(led: Led) -> None:
     """It asks by a session of another connection for what is in sync no more. The old one may have been under
     way for long: what it repeats does not count, nor what it names below what is known, and what it names
     else does until it is silent."""

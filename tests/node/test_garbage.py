@@ -52,7 +52,7 @@ def test_python_does_not_look_at_all_that_lives_by_itself(full_looks: list[int])
     assert len(alive) == MUCH
 
 
-def test_what_has_grown_a_little_is_collected(full_looks: list[int]) -> None:
+def test_a_heap_that_grew_little_is_collected(full_looks: list[int]) -> None:
     garbage = GcPolicy(TurnTimes(), time.monotonic)
     garbage.begin()
     full_looks.clear()
@@ -68,7 +68,7 @@ def test_what_has_grown_a_little_is_collected(full_looks: list[int]) -> None:
     assert alive
 
 
-def test_what_has_grown_much_is_set_aside_until_there_may_be_as_much_garbage_as_life(
+def test_a_heap_that_grew_much_is_frozen_until_it_doubles(
     full_looks: list[int],
 ) -> None:
     garbage = GcPolicy(TurnTimes(), time.monotonic, many=4 * MUCH)  # three blocks of memory each
@@ -88,7 +88,7 @@ def test_what_has_grown_much_is_set_aside_until_there_may_be_as_much_garbage_as_
     assert gone() is None
 
 
-def test_what_is_read_into_memory_is_set_aside_unseen(full_looks: list[int]) -> None:
+def test_objects_made_while_loading_are_frozen_uncollected(full_looks: list[int]) -> None:
     loading = True
     garbage = GcPolicy(TurnTimes(), time.monotonic, many=MUCH, is_loading=lambda: loading)
     garbage.begin()

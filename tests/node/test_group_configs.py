@@ -117,7 +117,7 @@ def test_a_group_has_settings_of_its_own_over_the_nodes(talk: Talk) -> None:
         ),
     ],
 )
-def test_what_a_group_cannot_have_is_refused(
+def test_invalid_group_configs_are_refused(
     talk: Talk, change: dict[str, str | None], operation: int, message: str
 ) -> None:
     before = values(talk, "g")

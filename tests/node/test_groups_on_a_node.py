@@ -1,4 +1,4 @@
-"""Requests of groups to a whole node: what is large, what waits when it stops, what the device must have."""
+"""Requests of groups to a whole node: large ones, waiting ones at a shutdown, durability of commits."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
+from tests.node.requests import commit
 from tests.support.processes import PYTHON, REPOSITORY, wait_until
 
 
@@ -39,7 +40,7 @@ def talk(node: NodeThread) -> Iterator[Talk]:
 
 
 def is_loaded(talk: Talk) -> bool:
-    """Whether each partition of the offsets topic knows that there is no such group."""
+    """Return whether each partition of the offsets topic answers that there is no such group."""
     described = talk(
         ApiKey.DESCRIBE_GROUPS,
         "DescribeGroupsRequest",
@@ -49,38 +50,10 @@ def is_loaded(talk: Talk) -> bool:
     return {one.error_code for one in described} == {ErrorCode.group_id_not_found}
 
 
-def commit(talk: Talk, topics: dict[Any, range], group: str = "g") -> dict[Any, dict[int, ErrorCode]]:
-    """Offset 7 for partitions of topics by id; what is answered."""
-    module = request_module(ApiKey.OFFSET_COMMIT)
-    answer = talk(
-        ApiKey.OFFSET_COMMIT,
-        "OffsetCommitRequest",
-        group_id=group,
-        member_id="",
-        topics=tuple(
-            module.OffsetCommitRequestTopic(
-                topic_id=topic,
-                partitions=tuple(
-                    module.OffsetCommitRequestPartition(
-                        partition_index=n, committed_offset=7, committed_metadata=""
-                    )
-                    for n in partitions
-                ),
-            )
-            for topic, partitions in topics.items()
-        ),
-    )
-    assert len({one.topic_id for one in answer.topics}) == len(answer.topics)
-    return {
-        topic.topic_id: {one.partition_index: one.error_code for one in topic.partitions}
-        for topic in answer.topics
-    }
-
-
 def fetch(
     talk: Talk, group: str = "g", *, stable: bool = False, asked: dict[Any, range] | None = None
 ) -> dict[Any, dict[int, int]]:
-    """Of `asked` topics, by id, or of all."""
+    """Fetch offsets of `asked` topics, by id, or of all."""
     module = request_module(ApiKey.OFFSET_FETCH)
     topics = None
     if asked is not None:
@@ -230,7 +203,7 @@ def test_a_member_s_metadata_is_bounded_by_what_the_topic_takes(talk: Talk) -> N
     assert answer(600_000, 600_002) is ErrorCode.invalid_request
 
 
-def test_who_waits_for_a_generation_does_not_hold_up_the_end(node: NodeThread, talk: Talk) -> None:
+def test_waiting_joins_do_not_delay_a_shutdown(node: NodeThread, talk: Talk) -> None:
     module = request_module(ApiKey.JOIN_GROUP)
     answers: list[Any] = []
 

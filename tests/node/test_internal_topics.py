@@ -1,4 +1,4 @@
-"""`__consumer_offsets` and its like: made when they are needed, with their own settings, kept from harm."""
+"""`__consumer_offsets` and others: created when they are needed, with their own settings, write-protected."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_more_replicas_than_brokers_are_not_made_where_they_are_asked_for(tmp_pa
         node.stop()
 
 
-def test_its_settings_and_size_are_kept(talk: Talk) -> None:
+def test_the_offsets_topic_keeps_its_settings_and_size(talk: Talk) -> None:
     find(talk, "a")
     module = request_module(ApiKey.CREATE_PARTITIONS)
     grown = talk(

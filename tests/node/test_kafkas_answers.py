@@ -1,4 +1,4 @@
-"""Answers that Apache Kafka 4.3.1 was seen to give, from a whole node, byte by byte of the old versions."""
+"""Answers that Apache Kafka 4.3.1 gave, from a whole node, byte by byte of the old versions."""
 
 from __future__ import annotations
 

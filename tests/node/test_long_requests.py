@@ -1,4 +1,4 @@
-"""Long requests: one at a time in memory, as bytes until then, and none begun for a peer that has left."""
+"""Long requests: one at a time in memory, as bytes until then, and none for a peer that has gone."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def of_many(key: ApiKey) -> bytes:
     "key",
     [ApiKey.LIST_OFFSETS, ApiKey.OFFSET_COMMIT, ApiKey.LEAVE_GROUP, ApiKey.INCREMENTAL_ALTER_CONFIGS],
 )
-def test_what_was_not_begun_ends_with_its_peer_however_much_it_is(
+def test_requests_that_have_not_started_end_with_their_peer(
     start: Callable[..., NodeThread], decoded: list[tuple[int, int]], key: ApiKey
 ) -> None:
     node = start()
@@ -136,7 +136,7 @@ def test_what_was_not_begun_ends_with_its_peer_however_much_it_is(
         assert int.from_bytes(_read(one, 4)) > 0
 
 
-def test_what_a_peer_produces_is_written_though_it_leaves_without_an_answer(
+def test_acks_0_records_are_written_though_the_peer_disconnects(
     start: Callable[..., NodeThread], decoded: list[tuple[int, int]]
 ) -> None:
     """With acks=0 there is none to wait for."""
@@ -158,7 +158,7 @@ def test_what_a_peer_produces_is_written_though_it_leaves_without_an_answer(
 
 
 @pytest.mark.parametrize("stays", [True, False])
-def test_what_a_long_fetch_was_decoded_to_is_freed_in_slices(
+def test_a_decoded_long_fetch_is_freed_in_slices(
     start: Callable[..., NodeThread], monkeypatch: pytest.MonkeyPatch, stays: bool
 ) -> None:
     freed: list[int] = []

@@ -1,4 +1,4 @@
-"""What is done to many logs costs what changes, and lets others come between."""
+"""Work on many logs costs as much as changes, and is done in slices."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_only_logs_with_a_time_to_flush_are_looked_at(tmp_path: Path) -> None:
 
 
 class WallThatGoesBack(ManualClock):
-    """Somebody sets the wall clock, an hour back."""
+    """Clock whose wall time is set back by an hour."""
 
     is_set_back = False
 

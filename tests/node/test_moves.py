@@ -1,4 +1,4 @@
-"""Partitions that move from broker to broker, as admins ask for it: by Envelope, over real sockets."""
+"""Reassignments of partitions that admins request: by Envelope, over real sockets."""
 
 from __future__ import annotations
 
@@ -9,20 +9,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from service.client.node_channel import Channels
 from service.wire.api import ApiKey, request_module
 from tests.support.alter_partition import AlterIsr, alter_isr
+from tests.support.controller_calls import call
 from tests.support.controllers import Broker, Fleet, new_topics
-
-
-async def call(fleet: Fleet, key: ApiKey, message: Any, version: int | None = None, node_id: int = 0) -> Any:
-    """At the controllers' listener of the leader, or of that node."""
-    channels = Channels()
-    try:
-        chosen = node_id or fleet.id_of(await fleet.led())
-        return await channels.call(fleet.endpoints[chosen], key, version, message, timeout_ms=10_000)
-    finally:
-        await channels.close()
 
 
 def to_move(*partitions: tuple[str, int, tuple[int, ...] | None], allows: bool = True) -> Any:
@@ -80,63 +70,83 @@ def test_a_partition_moves_once_its_new_replica_is_in_sync(tmp_path: Path) -> No
         brokers = {7: await Broker(fleet, 7).start(), 8: await Broker(fleet, 8).start()}
         answer = await brokers[7].forward(ApiKey.CREATE_TOPICS, 7, new_topics("t", "u"))
         assert {one.error_code for one in answer.topics} == {ErrorCode.none}
-        topic, state = await led_by(brokers[7], "t")
+        _, state = await led_by(brokers[7], "t")
         (here,) = state.replicas
         there = 15 - here
-        for version in (0, 1):
-            message = to_move(("t", 0, (there,)), ("no-such", 0, (7,)), ("u", 0, None))
-            answer = await brokers[7].forward(ApiKey.ALTER_PARTITION_REASSIGNMENTS, version, message)
-            assert codes(answer) == [
-                ("t", [(0, ErrorCode.none)]),
-                ("no-such", [(0, ErrorCode.unknown_topic_or_partition)]),
-                ("u", [(0, ErrorCode.no_reassignment_in_progress)]),
-            ]
-        moving = ("t", 0, (there, here), (there,), (here,))
-        assert told(await brokers[8].forward(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, to_list())) == [moving]
-        named = to_list(("t", (0, 5)), ("u", (0,)), ("no-such", (0,)))
-        assert told(await call(fleet, ApiKey.LIST_PARTITION_REASSIGNMENTS, named)) == [moving]
-        active = await fleet.led()
-        follower = next(one for one in fleet.running if one != fleet.id_of(active))
-        refused = await call(
-            fleet, ApiKey.ALTER_PARTITION_REASSIGNMENTS, to_move(("t", 0, None)), node_id=follower
-        )
-        assert refused.error_code == ErrorCode.not_controller
-        assert refused.responses[0].partitions[0].error_code == ErrorCode.not_controller
 
-        await fleet.kill(fleet.id_of(active))  # a move is the log's: another controller goes on with it
+        moving = ("t", 0, (there, here), (there,), (here,))
+        await begin_move(brokers[7], there)
+        await list_moves(fleet, brokers[8], moving)
+        active = await fleet.led()
+        await refuse_at_a_follower(fleet)
+        await fleet.kill(fleet.id_of(active))  # the move is in the log: the next controller goes on with it
         await fleet.led()
         assert told(await brokers[8].forward(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, to_list())) == [moving]
-        topic, state = await led_by(brokers[here], "t")
-        leader = brokers[here].membership
-        assert leader is not None
-        proposal = AlterIsr(
-            topic.id,
-            0,
-            state.leader_epoch,
-            state.partition_epoch,
-            tuple((one, active.publisher.image.brokers[one].epoch) for one in (here, there)),
-        )
-        message = alter_isr(here, leader.epoch, [proposal])
-        answer = await call(fleet, ApiKey.ALTER_PARTITION, message)
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.new_leader_elected
-        assert told(await brokers[7].forward(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, to_list())) == []
-        await brokers[7].catalog.barrier()
-        _, state = await led_by(brokers[7], "t")
-        assert (state.replicas, state.isr, state.leader) == ((there,), (there,), there)
+        epochs = {one: active.publisher.image.brokers[one].epoch for one in (here, there)}
+        await finish_move(fleet, brokers, epochs, here, there)
+        await refuse_more_replicas_and_cancel(brokers)
 
-        message = to_move(("u", 0, (7, 8)), allows=False)
-        answer = await brokers[7].forward(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, message)
-        assert codes(answer) == [("u", [(0, ErrorCode.invalid_replication_factor)])]
-        assert not answer.allow_replication_factor_change
-        message = to_move(("u", 0, (7, 8)))
-        answer = await brokers[7].forward(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, message)
-        assert codes(answer) == [("u", [(0, ErrorCode.none)])]
-        answer = await brokers[8].forward(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, to_move(("u", 0, None)))
-        assert codes(answer) == [("u", [(0, ErrorCode.none)])]
-        assert told(await brokers[7].forward(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, to_list())) == []
         for broker in brokers.values():
             await broker.close()
         await fleet.stop()
         assert not fleet.failures
 
     asyncio.run(scenario())
+
+
+async def begin_move(broker: Broker, there: int) -> None:
+    for version in (0, 1):
+        message = to_move(("t", 0, (there,)), ("no-such", 0, (7,)), ("u", 0, None))
+        answer = await broker.forward(ApiKey.ALTER_PARTITION_REASSIGNMENTS, version, message)
+        assert codes(answer) == [
+            ("t", [(0, ErrorCode.none)]),
+            ("no-such", [(0, ErrorCode.unknown_topic_or_partition)]),
+            ("u", [(0, ErrorCode.no_reassignment_in_progress)]),
+        ]
+
+
+async def list_moves(fleet: Fleet, broker: Broker, moving: tuple[Any, ...]) -> None:
+    assert told(await broker.forward(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, to_list())) == [moving]
+    named = to_list(("t", (0, 5)), ("u", (0,)), ("no-such", (0,)))
+    assert told(await call(fleet, ApiKey.LIST_PARTITION_REASSIGNMENTS, named)) == [moving]
+
+
+async def refuse_at_a_follower(fleet: Fleet) -> None:
+    active = await fleet.led()
+    follower = next(one for one in fleet.running if one != fleet.id_of(active))
+    refused = await call(
+        fleet, ApiKey.ALTER_PARTITION_REASSIGNMENTS, to_move(("t", 0, None)), node_id=follower
+    )
+    assert refused.error_code == ErrorCode.not_controller
+    assert refused.responses[0].partitions[0].error_code == ErrorCode.not_controller
+
+
+async def finish_move(
+    fleet: Fleet, brokers: dict[int, Broker], epochs: dict[int, int], here: int, there: int
+) -> None:
+    """Let the leader propose an ISR with the new replica: that ends the move."""
+    topic, state = await led_by(brokers[here], "t")
+    leader = brokers[here].membership
+    assert leader is not None
+    isr = tuple(epochs.items())
+    proposal = AlterIsr(topic.id, 0, state.leader_epoch, state.partition_epoch, isr)
+    message = alter_isr(here, leader.epoch, [proposal])
+    answer = await call(fleet, ApiKey.ALTER_PARTITION, message)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.new_leader_elected
+    assert told(await brokers[7].forward(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, to_list())) == []
+    await brokers[7].catalog.barrier()
+    _, state = await led_by(brokers[7], "t")
+    assert (state.replicas, state.isr, state.leader) == ((there,), (there,), there)
+
+
+async def refuse_more_replicas_and_cancel(brokers: dict[int, Broker]) -> None:
+    message = to_move(("u", 0, (7, 8)), allows=False)
+    answer = await brokers[7].forward(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, message)
+    assert codes(answer) == [("u", [(0, ErrorCode.invalid_replication_factor)])]
+    assert not answer.allow_replication_factor_change
+    message = to_move(("u", 0, (7, 8)))
+    answer = await brokers[7].forward(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, message)
+    assert codes(answer) == [("u", [(0, ErrorCode.none)])]
+    answer = await brokers[8].forward(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, to_move(("u", 0, None)))
+    assert codes(answer) == [("u", [(0, ErrorCode.none)])]
+    assert told(await brokers[7].forward(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, to_list())) == []

@@ -1,4 +1,4 @@
-"""One bad replica, one bad directory: they are offline and named, their bytes stay, the others go on."""
+"""One bad replica or directory: it is offline and reported, its bytes stay, the others continue."""
 
 from __future__ import annotations
 
@@ -154,9 +154,7 @@ def test_a_damaged_replica_is_offline_and_the_others_are_opened(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("number", "bit"), [(5, 16), (5, 4), (19, 8), (19, 16)])
-def test_a_base_offset_that_changed_under_a_running_node_is_noticed_by_who_reads_there(
-    tmp_path: Path, number: int, bit: int
-) -> None:
+def test_a_changed_base_offset_is_noticed_when_it_is_read(tmp_path: Path, number: int, bit: int) -> None:
     """No checksum covers it: up or down, in the middle of the log or at its end."""
     logs = manager(FaultDisk(), tmp_path)
     fill(logs, A)
@@ -284,7 +282,9 @@ def test_a_replica_that_the_disk_did_not_let_us_open_is_tried_again(tmp_path: Pa
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 40, b"version: 0\ntopic_id: !", None])
-def test_a_replica_that_does_not_say_whose_it_is_is_nobodys(tmp_path: Path, content: bytes | None) -> None:
+def test_a_replica_without_valid_partition_metadata_is_not_opened(
+    tmp_path: Path, content: bytes | None
+) -> None:
     disk = FaultDisk()
     logs = manager(disk, tmp_path)
     fill(logs, A)
@@ -326,9 +326,7 @@ def test_a_flipped_bit_of_a_topic_id_takes_the_replica_offline_and_nothing_is_ma
 
 
 @pytest.mark.parametrize("content", [b"", None])
-def test_a_replica_that_was_never_finished_being_made_is_made_anew(
-    tmp_path: Path, content: bytes | None
-) -> None:
+def test_a_half_created_replica_is_created_again(tmp_path: Path, content: bytes | None) -> None:
     disk = FaultDisk()
     (tmp_path / "a-0").mkdir()
     (tmp_path / "a-0" / f"{0:020d}.log").touch()
@@ -353,7 +351,7 @@ def test_a_replica_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> 
     close(logs)
 
 
-def test_what_is_new_is_durable_when_it_is_made_and_directories_once_for_all(tmp_path: Path) -> None:
+def test_new_logs_are_durable_with_one_fsync_of_their_directory(tmp_path: Path) -> None:
     disk = FaultDisk()
     logs = manager(disk, tmp_path)
     disk.log.clear()
@@ -429,7 +427,7 @@ def test_an_empty_directory_is_not_after_a_hard_stop(
     assert "after a hard stop" in caplog.text
 
 
-def test_what_a_killed_process_made_is_durable_with_its_first_records(tmp_path: Path) -> None:
+def test_a_log_of_a_killed_process_is_durable_with_its_first_records(tmp_path: Path) -> None:
     killed = manager(FaultDisk(), tmp_path)
     get_or_create(killed, A, CONFIG)
     asyncio.run(killed.close(False, -1))  # nothing of it was flushed

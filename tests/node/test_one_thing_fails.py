@@ -1,4 +1,4 @@
-"""One thing is wrong, on the disk or in the settings: what is lost by it, and what is not."""
+"""One failure, on the disk or in the settings: what is lost by it, and what is not."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def is_online(talk: Talk, topic: str) -> bool:
 
 
 class TestPartitions:
-    def test_what_the_disk_refuses_is_offline_and_comes_when_it_has_room(
+    def test_a_partition_that_a_full_disk_refuses_is_offline_until_there_is_space(
         self, start: Start, disk: FaultDisk
     ) -> None:
         node = start_on(start, disk)
@@ -129,9 +129,7 @@ class TestPartitions:
             assert talk.produce(again.topic_id, [b"x"], NOW).error_code == 0
         assert node.failure is None
 
-    def test_a_topic_whose_files_cannot_be_renamed_is_deleted_all_the_same(
-        self, start: Start, disk: FaultDisk
-    ) -> None:
+    def test_a_topic_whose_files_cannot_be_renamed_is_deleted(self, start: Start, disk: FaultDisk) -> None:
         node = start_on(start, disk)
         with node.client() as client:
             talk = Talk(client)
@@ -176,7 +174,9 @@ class TestMetadata:
             talk = Talk(client)
             assert talk.fetch(created.topic_id, 0).high_watermark == 1
 
-    def test_lost_metadata_is_not_begun_anew_over_partitions(self, start: Start, tmp_path: Path) -> None:
+    def test_lost_metadata_does_not_restart_over_existing_partitions(
+        self, start: Start, tmp_path: Path
+    ) -> None:
         node = start()
         with node.client() as client:
             talk = Talk(client)

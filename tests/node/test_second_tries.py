@@ -1,4 +1,4 @@
-"""Reads whose first try hangs, a store that fails, and the threads that they take."""
+"""Hedged reads: reads that hang, a store that fails, and the threads that they use."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_read_whose_connection_died_is_brought_by_the_second_client(world: Two
     assert downloads.hedges == downloads.hedges_won >= 3, "manifest, footer and chunk"
 
 
-def test_what_the_slower_client_brings_later_is_nobodys(world: TwoClients) -> None:
+def test_the_slower_of_two_downloads_is_discarded(world: TwoClients) -> None:
     world.archive.add_segment(20)
     world.store.gate.clear()
     first = world.wait_for(world.start(0))
@@ -108,7 +108,7 @@ def test_a_second_try_that_fails_leaves_it_to_the_first(world: TwoClients) -> No
     assert world.wait_for(future).data
 
 
-def test_when_both_fail_the_reader_is_told_what_the_first_said() -> None:
+def test_if_both_tries_fail_the_first_error_is_raised() -> None:
     world = TwoClients(attempts=1)
     world.archive.add_segment(20)
     errors = {"first": "one", "second": "two"}
@@ -200,7 +200,7 @@ def test_a_store_that_fails_is_left_alone_and_everybody_is_told_at_once(
 
 
 @pytest.mark.parametrize("kind", [ObjectAsleep, AccessRefused])
-def test_objects_that_are_refused_are_told_once_and_keep_nobody_from_others(
+def test_refused_objects_are_logged_once_and_block_no_others(
     kind: type[Exception], world: TwoClients, caplog: pytest.LogCaptureFixture
 ) -> None:
     entries = [world.archive.add_segment(4) for _ in range(40)]

@@ -1,4 +1,4 @@
-"""Tiering switched off for a topic, as Kafka has it: the log begins with what is here, the archive goes."""
+"""Tiering switched off for a topic, as in Kafka: the log starts at its local start, the archive goes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from service.remote.format.keys import HeadKey
 from service.remote.reading.object_reader import open_head, open_named
 from service.remote.stores.obstore_store import open_store
 from tests.node.conftest import NodeThread, Talk
+from tests.node.requests import list_offset
 from tests.node.test_delete_records import NOW_MS, delete, fill, start_offset
-from tests.node.test_fetch import list_offset
 from tests.node.test_topics_and_configs import alter
 from tests.support.processes import copy_as_crashed, wait_until
 
@@ -83,7 +83,7 @@ def objects(bucket: Path) -> list[Path]:
 
 
 def values(talk: Talk, topic_id: Any, offset: int) -> int:
-    """How many bytes of records a fetch gives."""
+    """Return the number of record bytes that a fetch returns."""
     found = talk.fetch(topic_id, offset, max_wait=5000)
     assert found.error_code == OK
     return len(found.records)
@@ -116,7 +116,7 @@ def test_the_log_begins_with_what_is_here_and_the_archive_goes(launch: Start, bu
         assert talk.produce_in_the_end(topic_id, [b"more"], NOW_MS).base_offset == ALL + 1
 
 
-def test_switched_on_again_all_that_is_here_is_copied_anew(launch: Start, bucket: Path) -> None:
+def test_tiering_that_is_switched_on_again_copies_all_local_segments(launch: Start, bucket: Path) -> None:
     node = launch()
     with node.client() as client:
         talk = Talk(client)

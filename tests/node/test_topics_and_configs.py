@@ -144,7 +144,7 @@ def test_a_setting_that_cannot_be_changes_nothing(talk: Talk) -> None:
     assert described(talk, "t") == before
 
 
-def test_this_broker_describes_itself_and_no_other(talk: Talk) -> None:
+def test_a_broker_describes_only_its_own_settings(talk: Talk) -> None:
     assert described(talk, "1", "node.id", kind=4) == {"node.id": "1"}
     module = request_module(ApiKey.DESCRIBE_CONFIGS)
     for kind, name in ((4, "2"), (8, "2"), (16, "1"), (2, "nobody")):
@@ -162,7 +162,7 @@ def delete(talk: Talk, *names: str) -> list[int]:
     return [one.error_code for one in answer.responses]
 
 
-def test_a_topic_made_anew_has_nothing_of_the_old_one(talk: Talk) -> None:
+def test_a_recreated_topic_has_nothing_of_its_predecessor(talk: Talk) -> None:
     talk.create("t")
     old = talk.topic_id("t")
     talk.produce(old, [b"old"], 1_700_000_000_000)

@@ -1,4 +1,4 @@
-"""One request is so much work and no more, and what is much of it holds nobody up."""
+"""The work of one request is bounded, and long requests do not delay others."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Gate(Executor):
 
 
 class GatedThreads:
-    """This machine's threads, those of one pool behind a gate."""
+    """This machine's threads, with one pool behind a gate."""
 
     def __init__(self, gated: str) -> None:
         self._inner, self._gated = SystemThreads(), gated
@@ -229,7 +229,7 @@ def test_a_batch_is_not_appended_to_what_came_where_its_partition_was(
             assert talk.produce(talk.topic_id("t"), [b"first"], NOW_MS).base_offset == 0
 
 
-def test_a_search_by_time_holds_nobody_up(start: Callable[..., NodeThread]) -> None:
+def test_a_search_by_time_delays_no_other_request(start: Callable[..., NodeThread]) -> None:
     node, threads = gated(start, "search")
     module = request_module(ApiKey.LIST_OFFSETS)
 
@@ -344,7 +344,7 @@ def test_settings_of_a_topic_that_is_named_often_are_told_as_often(talk: Talk) -
     assert "77" in [synonym.value for entry in after.configs for synonym in entry.synonyms]
 
 
-def test_metadata_of_a_topic_is_told_anew_when_it_has_changed(talk: Talk) -> None:
+def test_changed_topic_metadata_is_encoded_again(talk: Talk) -> None:
     def topics() -> list[tuple[str, Any, int]]:
         answer = talk(
             ApiKey.METADATA,

@@ -1,4 +1,4 @@
-"""What is packed runs in an empty environment: sdist and wheel, compiled kernels, the command, a node."""
+"""Packages run in an empty environment: sdist and wheel, compiled kernels, the command, a node."""
 
 from __future__ import annotations
 

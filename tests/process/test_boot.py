@@ -1,4 +1,4 @@
-"""What a machine does at its first start, on a model of a machine; and every step of it failing."""
+"""The first start of a machine, on a model of one; and every step of it failing."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_every_step_can_fail_and_the_next_run_goes_on_from_there(tmp_path: Path)
     assert named == set(steps)
 
 
-def test_what_runs_is_not_touched_by_a_package_that_cannot_be_installed(tmp_path: Path) -> None:
+def test_a_package_that_cannot_be_installed_leaves_the_current_one(tmp_path: Path) -> None:
     machine = machine_with(tmp_path, Volume())
     boot(machine)
     current = (tmp_path / "opt/firn/current").readlink()
@@ -176,7 +176,7 @@ def test_a_node_that_ended_meanwhile_is_started(tmp_path: Path) -> None:
     assert machine.active == {"firn@1.service": 1, "firn@1001.service": 1}
 
 
-def test_what_was_edited_by_hand_is_put_aside_and_said(tmp_path: Path) -> None:
+def test_a_hand_edited_file_is_backed_up_and_reported(tmp_path: Path) -> None:
     machine = machine_with(tmp_path, Volume())
     boot(machine)
     file = tmp_path / "etc/firn/server-1.properties"
@@ -493,7 +493,7 @@ def test_a_document_that_is_not_right_is_refused_by_field(changes: dict[str, Any
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "{", "[" * 100_000])
-def test_what_is_no_document_is_refused(text: str) -> None:
+def test_a_malformed_boot_document_is_refused(text: str) -> None:
     with pytest.raises(BootError):
         parse(text)
 
@@ -523,7 +523,7 @@ def test_the_command_says_what_is_wrong_and_leaves_with_1(tmp_path: Path) -> Non
     assert machine.on == "/dev/sdf"
 
 
-def test_it_needs_nothing_but_python() -> None:
+def test_boot_needs_only_pythons_standard_library() -> None:
     """A new machine has nothing else, and some have Python 3.11."""
     modules = sorted(Path(firn_boot.__file__).parent.glob("*.py"))
     assert len(modules) > 5

@@ -113,7 +113,7 @@ def test_a_controller_is_formed_once_with_the_ids_that_are_fixed(tmp_path: Path)
     assert machine.active == {"firn@901.service": 1}
 
 
-def test_a_broker_is_formatted_by_nobody_but_itself(tmp_path: Path) -> None:
+def test_boot_does_not_format_a_broker(tmp_path: Path) -> None:
     machine, store = machine_at(tmp_path), Store()
     boot(machine, store, **BROKER)
     assert machine.formed == []
@@ -182,7 +182,7 @@ def test_a_controller_with_its_volume_does_not_wait_for_the_store(tmp_path: Path
     assert any("/901: " in line and "formed" in line for line in machine.said)
 
 
-def test_a_cluster_that_was_formed_with_others_is_not_formed_anew(tmp_path: Path) -> None:
+def test_a_cluster_formed_with_other_controllers_is_not_formed_again(tmp_path: Path) -> None:
     """As when somebody raises the number of controllers."""
     store = Store()
     boot(machine_at(tmp_path / "1"), store)
@@ -264,7 +264,7 @@ def test_a_log_without_its_identity_is_refused(tmp_path: Path) -> None:
     assert (machine.formed, store.objects) == ([], {})
 
 
-def test_by_hand_a_controller_is_formatted_by_hand(tmp_path: Path) -> None:
+def test_a_manually_formed_controller_must_be_formatted_first(tmp_path: Path) -> None:
     machine, store = machine_at(tmp_path), Store()
     cluster = {"id": CLUSTER, "controllers": VOTERS}
     with pytest.raises(BootError, match="`firn format`"):

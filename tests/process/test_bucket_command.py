@@ -134,7 +134,7 @@ class TestPermissions:
         printed = done.stdout.partition("bucket:\n")[2].rpartition("the store is not fit")[0]
         assert json.loads(printed) == least_policy(self.BUCKET, self.PREFIX)
 
-    def test_who_may_not_make_a_bucket_is_told_so(self, guarded: Guarded) -> None:
+    def test_bucket_create_without_permission_is_reported(self, guarded: Guarded) -> None:
         guarded.permit(least_policy(self.BUCKET, self.PREFIX))
         done = firn("bucket", "create", "s3://another", "--endpoint", guarded.endpoint, env=guarded.env)
         assert done.returncode == 1
@@ -143,7 +143,7 @@ class TestPermissions:
         assert "Traceback" not in done.stderr
 
 
-def test_what_is_listed_lies_where_the_least_policy_has_it(moto_store: Store, tmp_path: Path) -> None:
+def test_listings_stay_within_the_least_policy(moto_store: Store, tmp_path: Path) -> None:
     """AWS judges listings by `s3:prefix`, and moto does not; of a command's and of a node's."""
     bucket, _, prefix = moto_store.url.removeprefix("s3://").partition("/")
     (listing,) = (one for one in least_policy(bucket, prefix)["Statement"] if one["Sid"] == "ListPrefix")
@@ -225,7 +225,7 @@ class TestStoresThatWillNotDo:
         assert "there is no such bucket" in done.stdout
         assert "missing:" not in done.stdout
 
-    def test_nobody_there(self) -> None:
+    def test_an_unreachable_store_fails_the_check(self) -> None:
         code, document = check("s3://bucket", "http://127.0.0.1:1")
         assert code == 1
         assert [step["outcome"] for step in document["steps"]][:1] == ["failed"]
@@ -239,7 +239,7 @@ class TestStoresThatWillNotDo:
         assert "does not know this access key" in document["steps"][0]["why"]
 
     @pytest.mark.parametrize("url", ["s3://", "http://bucket", "s3://key:secret@bucket"])
-    def test_what_is_no_store_is_refused(self, url: str) -> None:
+    def test_an_invalid_store_url_is_refused(self, url: str) -> None:
         done = firn("bucket", "check", url)
         assert done.returncode == 1
         assert done.stderr.startswith("firn bucket: ")
@@ -256,7 +256,7 @@ class TestMaking:
         settings = ("versioning", "encryption", "lifecycle", UPLOAD_RULE, "public access")
         assert [outcomes(document)[what] for what in settings] == ["ok"] * 5
 
-    def test_what_exists_is_not_touched(self, moto_store: Store) -> None:
+    def test_an_existing_bucket_is_not_changed(self, moto_store: Store) -> None:
         client = s3_client(moto_store.endpoint or "")
         bucket = moto_store.url.removeprefix("s3://").partition("/")[0]
         done = firn("bucket", "create", moto_store.url, "--endpoint", moto_store.endpoint or "")

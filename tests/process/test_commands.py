@@ -62,7 +62,7 @@ class TestErrors:
         assert main(["server", "/nowhere.properties"]) == 1
         assert capsys.readouterr().err == "firn server: /nowhere.properties: No such file or directory\n"
 
-    def test_nobody_listens(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_refused_connection_is_reported(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["topic", "list", "--bootstrap-server", "127.0.0.1:1"]) == 1
         assert capsys.readouterr().err == "firn topic: cannot connect to 127.0.0.1:1: Connection refused\n"
 

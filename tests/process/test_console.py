@@ -1,4 +1,4 @@
-"""`firn console` as a process: who may look, what answers say to a browser, floods and path tricks."""
+"""`firn console` as a process: access, headers for browsers, floods and path tricks."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_others_than_this_machine_need_a_token(capsys: pytest.CaptureFixture[str
     assert main(["console", "--price", "nothing=1"]) == 1
 
 
-def test_heads_that_are_too_long_and_connections_that_are_too_many_cost_nobody_else(console: str) -> None:
+def test_oversized_heads_and_too_many_connections_do_not_disturb_others(console: str) -> None:
     status, _, _ = ask(console, "/" + "a" * 20_000)
     assert status == 400
     status, _, _ = ask(console, "/", X="a" * 20_000)
@@ -166,7 +166,7 @@ def test_heads_that_are_too_long_and_connections_that_are_too_many_cost_nobody_e
             one.close()
 
 
-def test_it_ends_when_it_is_told_or_its_parent_has_ended(tmp_path: Path) -> None:
+def test_the_console_ends_on_request_or_with_its_parent(tmp_path: Path) -> None:
     command = [str(FIRN), "console", "--bootstrap", "127.0.0.1:1", "--port", "0", "--until-eof"]
     with child(command, tmp_path / "log") as process:
         assert first_line(process, 30).startswith("console: http://127.0.0.1:")

@@ -1,4 +1,4 @@
-"""The groups pages over HTTP, without a browser: nobody, many, gone."""
+"""The groups pages over HTTP, without a browser: no group, many groups, a deleted group."""
 
 from __future__ import annotations
 

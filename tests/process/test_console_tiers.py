@@ -223,13 +223,13 @@ def test_records_of_every_kind_are_shown_and_come_down_as_they_are(place: Place)
         ("/bucket?topic=nobodys", 200),
     ],
 )
-def test_what_is_not_there_is_not_something_else(place: Place, path: str, status: int) -> None:
+def test_missing_pages_answer_404(place: Place, path: str, status: int) -> None:
     found = ask(place.url, path)
     assert found.status == status
     assert "Traceback" not in found.text
 
 
-def test_it_asks_and_changes_nothing(place: Place) -> None:
+def test_the_console_sends_only_reads(place: Place) -> None:
     """By the node's own count of requests, and by what goes to the store."""
     before = place.figures()
     for path in PATHS:
@@ -318,7 +318,7 @@ def test_a_broker_that_hangs_is_named_and_not_waited_for_by_every_page(tmp_path:
             assert "Traceback" not in (tmp_path / "console.log").read_text()
 
 
-def test_streams_are_bounded_and_end_with_who_listens(place: Place) -> None:
+def test_event_streams_are_bounded_and_end_with_their_client(place: Place) -> None:
     address = place.url.removeprefix("http://").split(":")
 
     def stream() -> tuple[socket.socket, int]:

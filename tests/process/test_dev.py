@@ -80,7 +80,7 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_with_its_s3_and_its_data(tmp_path: Path, number: signal.Signals) -> None:
+def test_firn_dev_ends_with_its_s3_and_its_data(tmp_path: Path, number: signal.Signals) -> None:
     with dev(tmp_path) as (process, said):
         (s3,) = children(process.pid)
         assert said["bucket"] == "s3://firn/dev"
@@ -91,7 +91,7 @@ def test_it_ends_with_its_s3_and_its_data(tmp_path: Path, number: signal.Signals
     assert list(tmp_path.iterdir()) == []
 
 
-def test_its_s3_and_console_do_not_outlive_it_even_when_it_is_killed(tmp_path: Path) -> None:
+def test_s3_and_console_end_with_a_killed_firn_dev(tmp_path: Path) -> None:
     with dev(tmp_path, until="console") as (process, said):
         assert said["console"].startswith("http://127.0.0.1:")
         started = children(process.pid)

@@ -106,7 +106,7 @@ READY = "ready: nodes 1, 2, 3 on 127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_they_are_ready_together_and_end_together(tmp_path: Path, number: signal.Signals) -> None:
+def test_nodes_are_ready_together_and_end_together(tmp_path: Path, number: signal.Signals) -> None:
     with running([program(1, GOOD), program(2, LATE), program(3, GOOD)], tmp_path) as supervisor:
         supervisor.wait_for(READY)
         started = supervisor.children()
@@ -135,7 +135,7 @@ def test_one_that_cannot_start_is_named_and_the_others_are_ready(tmp_path: Path)
         assert "node 2: no" in supervisor.log.read_text().splitlines()
 
 
-def test_where_none_is_left_it_ends(tmp_path: Path) -> None:
+def test_the_supervisor_ends_when_no_node_is_left(tmp_path: Path) -> None:
     with running([program(1, FAILING), program(2, FAILING)], tmp_path) as supervisor:
         assert supervisor.process.wait(10) == 1
     assert supervisor.lines()[-1].endswith("ended with status 3; no node is left")

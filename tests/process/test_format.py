@@ -85,7 +85,7 @@ def test_ids_are_printed_and_none_begins_like_an_option(capsys: pytest.CaptureFi
         (True, ("-N", "-t", "AAAAAAAAAAAAAAAAAAAAAA"), "--cluster-id AAAAAAAAAAAAAAAAAAAAAA: Expected 22"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_made(
+def test_invalid_format_options_are_refused_without_effect(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     is_dynamic: bool,

@@ -294,7 +294,7 @@ async def create(judge: Judge, topic: str, **configs: str) -> None:
     assert answer.topics[0].error_code == ErrorCode.none, answer.topics[0].error_message
 
 
-def test_what_kafka_says_where_nothing_is_to_be_done(kafka: KafkaNode, tmp_path: Path) -> None:
+def test_kafka_answers_reassignments_without_effect(kafka: KafkaNode, tmp_path: Path) -> None:
     async def scenario() -> None:
         channels = Channels()
         address = KafkasQuorum(kafka).address

@@ -87,7 +87,7 @@ def look_into(said: dict[str, str]) -> Store:
 
 
 @pytest.mark.parametrize("server", ["moto", "localstack"])
-def test_from_nothing_to_an_archived_record(
+def test_a_local_cloud_archives_a_record_from_scratch(
     folder: Path, server: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if server == "localstack":
@@ -169,7 +169,7 @@ def test_a_node_that_does_not_start_takes_the_rest_along(folder: Path) -> None:
     assert "nothing of it is up" in call("down", folder).stderr
 
 
-def test_what_has_died_is_started_anew(folder: Path) -> None:
+def test_a_dead_process_of_the_local_cloud_is_restarted(folder: Path) -> None:
     said = exports(call("up", folder, "--moto", *FREE_PORTS).stdout)
     node = json.loads((folder / "state.json").read_text())["processes"][1]["pid"]
     os.kill(node, 9)

@@ -1,4 +1,4 @@
-"""What the controller answered is there after kill -9, wherever it strikes."""
+"""Answered changes of the controller survive kill -9 at any moment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("answered", [1, 5, 12, 40])
-def test_what_was_answered_survives_kill_9(tmp_path: Path, answered: int) -> None:
+def test_answered_changes_survive_kill_9(tmp_path: Path, answered: int) -> None:
     root = Path(__file__).parents[2]
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(tmp_path)], cwd=root, stdout=subprocess.PIPE, text=True

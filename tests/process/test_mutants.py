@@ -75,7 +75,7 @@ def survivors(output: str) -> dict[str, str]:
     return dict(re.findall(r"SURVIVES  (\S+)  (.*)  \(", output))
 
 
-def test_those_survive_that_no_test_notices(cellar: Path) -> None:
+def test_mutants_that_no_test_notices_survive(cellar: Path) -> None:
     before = {path: path.read_bytes() for path in cellar.rglob("*.py")}
     done = run(cellar, "cellar", "--tests", "test_barrel.py")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -134,7 +134,7 @@ def test_one_machine_after_another_the_leader_of_the_controllers_at_last(tmp_pat
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("action", [REPLACE, RESTART])
-def test_whatever_fails_the_next_run_goes_on_from_there(tmp_path: Path, action: str, after: bool) -> None:
+def test_a_roll_resumes_after_any_failure(tmp_path: Path, action: str, after: bool) -> None:
     tmp_path.joinpath("whole").mkdir()
     whole = ModelHands(tmp_path / "whole")
     roll(whole, Options(action=action))
@@ -179,7 +179,7 @@ def begun(folder: Path, options: Options) -> ModelHands:
 
 
 @pytest.mark.parametrize("options", [ONE, replace(ONE, action=RESTART)])
-def test_what_was_begun_is_not_stopped_while_another_is_away_by_now(tmp_path: Path, options: Options) -> None:
+def test_a_resumed_roll_waits_for_other_nodes_that_are_away(tmp_path: Path, options: Options) -> None:
     hands = begun(tmp_path, options)
     hands.away.add("3")
     with pytest.raises(RollError, match=r"not whole before 2 after .*3 is away"):
@@ -242,9 +242,7 @@ def test_a_journal_of_another_roll_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("hours", "options"), [(23, Options()), (25, Options(resume=True))])
-def test_a_journal_of_days_ago_is_not_gone_on_with_unasked(
-    tmp_path: Path, hours: int, options: Options
-) -> None:
+def test_an_old_roll_journal_is_resumed_only_on_request(tmp_path: Path, hours: int, options: Options) -> None:
     """Machines that it calls done may have an image that is not the one meant now."""
     hands = ModelHands(tmp_path)
     hands.fail_at = 12
@@ -374,7 +372,7 @@ def test_a_plan_that_takes_more_away_is_not_applied(hands: Hands, other: str) ->
     assert taken({"resource_changes": [change(other, "update")]}) == []
 
 
-def test_what_terraform_says_of_a_failure_is_told(hands: Hands) -> None:
+def test_a_terraform_failure_is_reported_with_its_message(hands: Hands) -> None:
     planned(hands)
     (hands.environment / "broken").touch()
     with pytest.raises(RollError, match="terraform apply: exit code 1: Error: no such image"):

@@ -1,4 +1,4 @@
-"""What shares something of the machine goes to one worker: else it is set up by each, or meets itself."""
+"""Tests that share a resource of the machine run on one worker."""
 
 from __future__ import annotations
 

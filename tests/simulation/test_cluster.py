@@ -47,9 +47,12 @@ LATER = {"epoch_of_the_copier": ("T9", "T10")}
     ],
 )
 def test_histories_of_several_nodes_are_clean(first: int) -> None:
+    seeds = []
     for outcome in play_many(range(first, first + PER_TEST), os.cpu_count() or 1):
         again = f"make sim WORLD=cluster SEED={outcome.seed} HISTORIES=1"
         assert outcome.problem is None, f"{outcome.problem}\nagain: {again}"
+        seeds.append(outcome.seed)
+    assert sorted(seeds) == list(range(first, first + PER_TEST))
 
 
 def _trace(seed: int, hash_seed: str) -> str:
@@ -242,7 +245,7 @@ class _Hosts:
         await Process("n2.1").run(lambda: self.loop.create_task(asyncio.start_server(serve, "n2", 9)))
 
 
-def test_what_is_sent_over_a_cut_link_waits_in_order_or_the_connection_is_reset() -> None:
+def test_bytes_on_a_cut_link_wait_in_order_or_the_connection_is_reset() -> None:
     ways = set()
     for seed in range(20):
         hosts = _Hosts(seed)

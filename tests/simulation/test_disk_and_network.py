@@ -51,7 +51,7 @@ def read(disk: Disk, path: Path) -> bytes:
         disk.close(fd)
 
 
-def test_what_is_flushed_survives_and_what_is_not_may_be_lost() -> None:
+def test_flushed_writes_survive_and_others_may_be_lost() -> None:
     medium = platter()
     disk, _ = disk_of(medium)
     write(disk, ROOT / "a", b"durable")

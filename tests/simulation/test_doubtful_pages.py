@@ -63,7 +63,7 @@ async def made(manager: LogManager) -> LocalLog:
     return log
 
 
-def test_what_a_failed_fsync_left_in_memory_is_written_again_before_anything_rests_on_it() -> None:
+def test_records_lost_by_a_failed_fsync_are_rewritten_before_use() -> None:
     medium, faults = platter(), FailingFsync()
 
     async def fails(manager: LogManager) -> None:

@@ -48,9 +48,12 @@ def test_other_seeds_are_other_traces() -> None:
     "first", [1, *(pytest.param(first, marks=pytest.mark.thorough) for first in range(51, 301, 50))]
 )
 def test_fifty_histories_are_clean(first: int) -> None:
+    seeds = []
     for outcome in play_many(range(first, first + 50), None, os.cpu_count() or 1):
         again = f"make sim SEED={outcome.seed} HISTORIES=1"
         assert outcome.problem is None, f"{outcome.problem}\nagain: {again}"
+        seeds.append(outcome.seed)
+    assert sorted(seeds) == list(range(first, first + 50))
 
 
 def test_a_child_that_hangs_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

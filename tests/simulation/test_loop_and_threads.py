@@ -38,7 +38,7 @@ def test_an_hour_of_sleep_takes_no_time() -> None:
     assert run(loop, process, main()) == 3605
 
 
-def test_what_waits_for_ever_is_told() -> None:
+def test_a_task_that_waits_for_ever_is_reported() -> None:
     loop, process, _ = world()
 
     async def main() -> None:

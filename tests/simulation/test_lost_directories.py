@@ -1,4 +1,4 @@
-"""Which directory is lost, of which node: what the start says, and how the node comes back.
+"""Lost directories of each kind of node: the error at start, and how the node returns.
 
 Each case is a row of docs/operations.md, "A directory is lost", played with whole nodes under virtual time.
 """
@@ -164,7 +164,7 @@ def test_a_broker_and_controller_that_lost_its_metadata_directory_keeps_its_part
     play(scenario)
 
 
-def test_a_metadata_log_lost_from_under_its_id_is_never_begun_anew() -> None:
+def test_a_metadata_log_lost_under_its_id_is_never_restarted() -> None:
     """It would vote again where it has voted."""
 
     async def scenario(it: Cluster) -> None:
@@ -301,7 +301,7 @@ def test_a_voter_of_a_static_quorum_comes_back_from_a_copy_alone(tmp_path: Path)
         check_metadata(disk, cluster, [logs], UUID(int=8 << 100), recovers=False)
 
 
-def test_a_partition_without_a_leader_waits_for_whom_it_names_and_is_led_uncleanly_when_told_to() -> None:
+def test_a_leaderless_partition_waits_for_eligible_replicas_or_an_unclean_election() -> None:
     """docs/operations.md, "Partitions without a leader": what it shows, and both ways out."""
 
     async def scenario(it: Cluster) -> None:

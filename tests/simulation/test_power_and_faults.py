@@ -277,7 +277,7 @@ def run(medium: Platter, past: Past, config: LogConfig, fault: Fault | None, ran
 @pytest.mark.parametrize(
     "first", [0, *(pytest.param(first, marks=pytest.mark.thorough) for first in range(30, 1500, 30))]
 )
-def test_what_was_flushed_outlives_every_loss_and_what_was_cut_stays_away(first: int) -> None:
+def test_flushed_records_survive_every_loss_and_truncated_ones_stay_away(first: int) -> None:
     for seed in range(first, first + 30):
         random, medium, past = Random(seed), platter(), Past()
         config = random.choice(CONFIGS)

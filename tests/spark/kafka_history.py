@@ -1,4 +1,4 @@
-"""What Apache Kafka writes and we do not yet: transactions, compacted logs; and a log cut short."""
+"""Histories that Apache Kafka writes and Firn does not yet: transactions, compacted logs, a truncated log."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def filled(grown: Growing, topic: str, count: int = 600) -> int:
     return sum(grown.append(topic, count).values())
 
 
-def test_what_would_make_other_rows_is_refused_with_both_values_and_nothing_is_written(
+def test_a_job_that_would_write_other_rows_is_refused_with_both_values(
     lake: Lake, grown: Growing, tmp_path: Path
 ) -> None:
     count = filled(grown, "same")

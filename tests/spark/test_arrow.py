@@ -1,4 +1,4 @@
-"""What the tasks hand to Spark, without a JVM."""
+"""Arrow batches that tasks return to Spark, without a JVM."""
 
 from __future__ import annotations
 

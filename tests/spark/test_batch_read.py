@@ -81,7 +81,7 @@ def test_small_splits_and_small_batches_give_the_same_rows(load: Load, filled: F
     assert rows_of(frame) == filled.rows["mixed"]
 
 
-def test_from_an_s3_server(spark: Any, filled_s3: Filled) -> None:
+def test_rows_are_read_from_an_s3_server(spark: Any, filled_s3: Filled) -> None:
     frame = read(spark, filled_s3.store, subscribe="mixed", includeHeaders="true")
     assert rows_of(frame) == filled_s3.rows["mixed"]
 
@@ -157,7 +157,7 @@ CONDITIONS: list[tuple[str, Callable[[Row], bool]]] = [
 
 
 @pytest.mark.parametrize(("condition", "holds"), CONDITIONS, ids=[text for text, _ in CONDITIONS])
-def test_where_leaves_the_rows_that_the_filter_leaves(
+def test_option_where_selects_the_rows_of_the_filter(
     load: Load, filled: Filled, condition: str, holds: Callable[[Row], bool]
 ) -> None:
     expected = [(r.partition, r.offset) for r in filled.rows["mixed"] if holds(r)]
@@ -216,7 +216,7 @@ def segments(store: Store, filled: Filled, partition: int) -> list[Path]:
     return sorted(folder.glob("*.seg"))
 
 
-def test_what_where_leaves_out_is_not_even_opened(spark: Any, copy: Store, filled: Filled) -> None:
+def test_segments_outside_option_where_are_not_opened(spark: Any, copy: Store, filled: Filled) -> None:
     """Every object that no row is wanted of is deleted, and nobody notices."""
     old = [path for p in range(PARTITIONS) for path in segments(copy, filled, p)[:-3]]
     other = segments(copy, filled, 0)
@@ -233,9 +233,7 @@ def test_what_where_leaves_out_is_not_even_opened(spark: Any, copy: Store, fille
     assert offsets_of(frame) == [(1, n) for n in expected]
 
 
-def test_what_is_younger_than_a_range_of_times_is_not_opened_either(
-    spark: Any, copy: Store, filled: Filled
-) -> None:
+def test_segments_younger_than_a_time_range_are_not_opened(spark: Any, copy: Store, filled: Filled) -> None:
     """Most of the batches are compressed; offload has looked into them."""
     rows = [row for row in filled.rows["mixed"] if row.partition == 1]
     begin, end = START_MS + 1_000_000, START_MS + 2_000_000
@@ -292,7 +290,7 @@ def test_a_flipped_bit_is_named_with_its_object_and_offsets(spark: Any, copy: St
         ({"subscribe": "stamped", "endingOffsets": '{"stamped":{"0":99999999}}'}, "not in the archive"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_the_reason(
+def test_unreadable_tables_are_refused_with_the_reason(
     load: Load, options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(errors.PySparkException, match=said):

@@ -90,7 +90,7 @@ def test_segments_of_apache_kafka_are_as_its_consumer_and_sparks_connector_read_
 
 
 @pytest.mark.java
-def test_those_logs_have_the_gaps_and_aborted_transactions_that_they_are_for(kafka_made: KafkaMade) -> None:
+def test_the_compared_logs_have_gaps_and_aborted_transactions(kafka_made: KafkaMade) -> None:
     committed = {topic: kafka_made.consumed[topic, "read_committed"] for topic in PARTITIONS}
     everything = {topic: kafka_made.consumed[topic, "read_uncommitted"] for topic in PARTITIONS}
     for topic in ("ledger", "huge"):

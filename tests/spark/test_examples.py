@@ -255,7 +255,7 @@ def test_spark_connect_writes_records(desk: Desk, client: SparkProcess) -> None:
     assert [offset(desk.bootstrap, "readings-again", partition, LATEST) for partition in (0, 1)] == [10, 10]
 
 
-def test_what_the_page_says_does_not_work_over_spark_connect(desk: Desk, client: SparkProcess) -> None:
+def test_limits_of_spark_connect_are_as_documented(desk: Desk, client: SparkProcess) -> None:
     client.run(examples()["connect"], archive=desk.store.url)
     with pytest.raises(AssertionError, match="CONNECT_URL_NOT_SET"):
         client.run("from pyspark_firn import session\nsession()")

@@ -32,7 +32,7 @@ def test_a_frame_stays_with_what_its_first_action_found(spark: Any, grown: Growi
     assert spark.table("fixed").count() == second
 
 
-def test_what_was_deleted_since_is_named_with_what_to_do(spark: Any, grown: Growing) -> None:
+def test_records_deleted_since_planning_are_reported_with_a_remedy(spark: Any, grown: Growing) -> None:
     grown.topic("expired")
     grown.append("expired", 1000)
     reader = spark.read.format("firn").options(**grown.options("expired")).schema("value binary")

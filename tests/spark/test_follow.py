@@ -1,4 +1,4 @@
-"""What a person sees of a long job, and how its signals are taken. No Spark is started."""
+"""Progress lines of a long job, and its signals. No Spark is started."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then_that_stays() -> None:
     assert out.getvalue().splitlines()[:3] == ["archive: 1", "archive: 2", "archive: 3"]
 
 
-def test_what_is_left_is_what_the_source_has_beyond_the_batch() -> None:
+def test_the_backlog_is_what_the_source_has_beyond_the_batch() -> None:
     told = {
         "latestOffset": '{"a":{"0":100,"1":50},"@firn":{"bytes":{"a":{"0":9}}}}',
         "endOffset": {"a": {"0": 40}, "gone": {"0": 7}, "@firn": {"cluster": "c"}},

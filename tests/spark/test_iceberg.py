@@ -100,7 +100,7 @@ def test_runs_one_after_the_other_fill_a_table_by_topic_and_day(
     assert lake.sql(f"select count(*) from {TABLE}") == [[counts[1]]]
 
 
-def test_what_does_not_belong_together_is_refused_in_one_line(
+def test_contradictory_options_are_refused_in_one_line(
     desk: Desk, lake: IcebergSession, tmp_path: Path
 ) -> None:
     desk.write(0, 300)

@@ -92,7 +92,7 @@ class TestArchive:
             (("--format", "iceberg", "--checkpoint", "/nowhere"), "needs Iceberg's runtime"),
         ],
     )
-    def test_what_cannot_be_is_said_in_one_line(
+    def test_invalid_options_are_reported_in_one_line(
         self,
         spark: Any,
         filled: Filled,
@@ -295,7 +295,7 @@ class TestStats:
             (("--plot", "/nowhere/at/all.png"), "there is no folder /nowhere/at"),
         ],
     )
-    def test_what_cannot_be_is_said_in_one_line(
+    def test_invalid_options_are_reported_in_one_line(
         self, pipeline: Any, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
     ) -> None:
         assert pipeline("stats", *arguments) == 1

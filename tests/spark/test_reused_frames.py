@@ -145,7 +145,7 @@ class NarrowingSource(DataSource):
         return Narrowing()
 
 
-def test_this_spark_shares_a_narrowed_reader_among_all_queries_of_a_frame(spark: Any) -> None:
+def test_spark_shares_a_narrowed_reader_among_queries_of_a_frame(spark: Any) -> None:
     """Why the source takes no filters (docs/adr/0005). It fails on the first Spark that keeps them apart, and
     then filters may be taken there.
     """

@@ -129,7 +129,7 @@ def test_strings_are_utf8_and_rows_name_their_topics(spark: Any, grown: Growing)
         (("'x' as value",), {"topic": "no/topic"}, "no/topic: brokers did not describe its partitions"),
     ],
 )
-def test_what_cannot_be_written_is_refused_in_words(
+def test_rows_that_cannot_be_written_are_refused_with_a_reason(
     spark: Any, grown: Growing, expressions: tuple[str, ...], options: dict[str, str], said: str
 ) -> None:
     if "refused" not in grown.admin.topics():

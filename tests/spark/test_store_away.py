@@ -236,7 +236,9 @@ def test_two_archives_in_one_job_are_read_with_credentials_of_their_own(
             mixed(spark, behind, **{"aws.profile": "two"}).count()
 
 
-def test_what_only_a_person_can_mend_is_said_at_once(spark: Any, behind: Store, proxy: FaultProxy) -> None:
+def test_errors_that_need_an_operator_are_raised_at_once(
+    spark: Any, behind: Store, proxy: FaultProxy
+) -> None:
     nowhere = Store("s3://no-such-bucket/log", {}, {}, proxy.endpoint)
     begun = time.monotonic()
     for store, options, said in (

@@ -1,4 +1,4 @@
-"""When streams look, when they wait, and what they tell of how far they are."""
+"""Streams: when they read the bucket, when they wait, and the progress that they report."""
 
 from __future__ import annotations
 

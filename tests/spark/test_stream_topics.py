@@ -1,4 +1,4 @@
-"""Streams whose topics are deleted and made again: refused, or told and begun anew."""
+"""Streams whose topics are deleted and created again: refused, or restarted with a warning."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def made_again(grown: Growing, topic: str) -> dict[int, int]:
     return grown.append(topic, 350)
 
 
-def test_a_topic_made_again_ends_a_running_stream_or_is_begun_anew(
+def test_a_recreated_topic_ends_a_running_stream_or_restarts_it(
     spark: Any, grown: Growing, tmp_path: Path
 ) -> None:
     grown.topic("again")
@@ -52,7 +52,7 @@ def test_a_topic_made_again_ends_a_running_stream_or_is_begun_anew(
     each_once(careless.pairs[sum(before.values()) :], after)
 
 
-def test_a_topic_made_again_while_the_stream_was_down_is_refused_or_begun_anew(
+def test_a_topic_recreated_while_the_stream_was_down_is_refused_or_restarted(
     spark: Any, grown: Growing, tmp_path: Path
 ) -> None:
     grown.topic("later")

@@ -82,9 +82,7 @@ def pairs_of(*runs: Stream) -> list[Any]:
     return [pair for pairs in batches.values() for pair in pairs]
 
 
-def test_what_is_sealed_later_comes_once_and_a_restart_goes_on_where_it_stopped(
-    spark: Any, grown: Growing, tmp_path: Path
-) -> None:
+def test_later_segments_are_read_once_also_over_a_restart(spark: Any, grown: Growing, tmp_path: Path) -> None:
     grown.topic("live")
     ends = grown.append("live", 400)
     stream = Stream(spark, tmp_path, grown.options("live", startingOffsets="earliest")).start()

@@ -57,7 +57,7 @@ def test_rows_of_both_parts_are_as_a_consumer_reads_them(whole: Callable[..., An
     assert b"" in {row.value for row in tail}
 
 
-def test_a_topic_of_which_nothing_is_sealed_is_all_tail(spark: Any, grown: Growing) -> None:
+def test_a_topic_without_sealed_segments_is_read_from_the_tail(spark: Any, grown: Growing) -> None:
     grown.topic("young", **{"message.timestamp.type": "LogAppendTime"})
     grown.append("young", 20, is_sealed=False)
     listed = Path(grown.store.url.removeprefix("file://")) / "topics.json"
@@ -83,9 +83,7 @@ def test_bounds_and_filters_hold_in_the_tail(whole: Callable[..., Any]) -> None:
     assert whole().where("topic = 'other'").count() == 0
 
 
-def test_what_is_planned_stays_what_it_was_when_segments_are_sealed_before_it_is_read(
-    spark: Any, grown: Growing
-) -> None:
+def test_a_planned_tail_read_is_unchanged_by_later_sealing(spark: Any, grown: Growing) -> None:
     from pyspark.sql.types import _parse_datatype_string
 
     from service.spark.source import FirnDataSource
@@ -138,7 +136,9 @@ def test_a_stream_follows_the_tail_while_segments_are_sealed_under_it(
     assert settle(grown.node.bootstrap, "flowing", 0) > 300
 
 
-def test_what_brokers_and_their_client_refuse_is_said(whole: Callable[..., Any], grown: Growing) -> None:
+def test_refusals_of_brokers_and_of_the_client_are_reported(
+    whole: Callable[..., Any], grown: Growing
+) -> None:
     with pytest.raises(Exception, match=r"option kafka\.no\.such\.thing is not served; .* kafka\."):
         whole(**{"kafka.no.such.thing": "1"}).count()
     with pytest.raises(Exception, match=r"no offsets of the log came .* within 2 s; last: no broker answers"):

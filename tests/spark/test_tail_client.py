@@ -328,7 +328,7 @@ LIES: dict[str, tuple[Answer, type[Exception], str]] = {
     [(ApiKey.FETCH, lie) for lie in LIES]
     + [(ApiKey.METADATA, lie) for lie in LIES if lie != "a wrong checksum"],  # there is none
 )
-def test_what_a_broker_answers_is_checked(lying: Relay, lie: str, api_key: ApiKey) -> None:
+def test_responses_of_brokers_are_validated(lying: Relay, lie: str, api_key: ApiKey) -> None:
     tamper, kind, reason = LIES[lie]
     lying.api_key, lying.tamper = -1, honest
     options, tail = options_of(

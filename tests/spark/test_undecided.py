@@ -1,4 +1,4 @@
-"""Transactions that are undecided where the archive ends: nobody is shown what a consumer would not be shown.
+"""Transactions undecided at the archive's end: no reader sees records that a consumer would not.
 
 Apache Kafka's broker writes them, our offloader takes its sealed segments along while it runs.
 """
@@ -167,7 +167,7 @@ def ledger(kafka: KafkaNode, tmp_path: Path) -> Callable[..., Ledger]:
 
 
 @pytest.mark.parametrize("with_snapshots", [True, False], ids=["snapshots", "no snapshots"])
-def test_what_is_undecided_in_the_archive_comes_once_its_end_is_archived_too(
+def test_undecided_transactions_are_read_once_their_end_is_archived(
     spark: Any, ledger: Callable[..., Ledger], with_snapshots: bool
 ) -> None:
     made = ledger(f"ledger-{with_snapshots}", with_snapshots=with_snapshots)

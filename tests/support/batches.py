@@ -41,7 +41,7 @@ def _bytes(data: bytes | None) -> bytes:
 
 
 def compress(codec: int, data: bytes) -> bytes:
-    """As Kafka clients do it; snappy in the Java client's framing."""
+    """Compress as Kafka clients do; snappy in the Java client's framing."""
     if codec == GZIP:
         return gzip.compress(data)
     if codec == SNAPPY:

@@ -64,7 +64,7 @@ class Window:
         return self.page
 
     def text(self, path: str) -> str:
-        """What a person reads in the page at `path`."""
+        """Return the visible text of the page at `path`."""
         words: str = self.open(path).inner_text("main")
         return words
 

@@ -183,12 +183,12 @@ class Changes:
         return len(self.answers) / (time.monotonic() - self._began_s)
 
     def next_after(self, moment_s: float) -> float | None:
-        """How long after `moment_s` a change was answered that was sent after it; None: none yet."""
+        """Return how long after `moment_s` a change sent after it was answered; None: none yet."""
         found = [one.answered_s for one in self.answers if one.sent_s > moment_s]
         return min(found) - moment_s if found else None
 
     def wait_for_next(self, moment_s: float, seconds: float = 60) -> float:
-        """As `next_after`, once there is one."""
+        """Wait for the result of `next_after`."""
         wait_until("a change to be answered", lambda: self.next_after(moment_s) is not None, seconds)
         found = self.next_after(moment_s)
         assert found is not None

@@ -85,7 +85,7 @@ def by_partition(rows: Iterable[Row]) -> dict[int, list[Row]]:
 
 
 class Client(Protocol):
-    """What every client here can do."""
+    """Interface of every client here."""
 
     name: str
 
@@ -324,11 +324,11 @@ class Admin:
         self.replicate(topic, partitions, self.replicas, **config)
 
     def replicate(self, topic: str, partitions: int, replicas: int, **config: str) -> None:
-        """As `create`, of several replicas."""
+        """Create a topic with several replicas."""
         self._create(confluent_admin.NewTopic(topic, partitions, replicas, config=_settings(config)))
 
     def place(self, topic: str, placed: Sequence[Sequence[int]], **config: str) -> None:
-        """As `create`, each partition's replicas by broker, the preferred leader first."""
+        """Create a topic with each partition's replicas by broker, the preferred leader first."""
         replicas = [list(one) for one in placed]
         self._create(
             confluent_admin.NewTopic(

@@ -80,7 +80,7 @@ class Worker(App):
         )
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """What its REST interface answers; None where it does not, or not well: in a rebalance, say."""
+        """Return the answer of its REST interface; None for none or an error, as in a rebalance."""
         request = urllib.request.Request(
             f"http://{self.id}/{path}",
             None if body is None else json.dumps(body).encode(),

@@ -102,7 +102,7 @@ def fill(node: Node, partitions: int = 4, count: int = 24_000) -> Scene:
 
 
 def settled(node: Node, topic: str, partition: int) -> bool:
-    """Whether some of the partition lies in the bucket alone, and all of it that is sealed lies there."""
+    """Return whether some records are in the bucket alone, and all sealed segments are in the bucket."""
     border = offset(node.bootstrap, topic, partition, EARLIEST_LOCAL)
     tiered = offset(node.bootstrap, topic, partition, LATEST_TIERED)
     return 0 < border <= tiered

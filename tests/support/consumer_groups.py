@@ -116,7 +116,7 @@ class World:
 
 
 def owned(partitions: Iterable[Partition]) -> tuple[Any, ...]:
-    """As a heartbeat names them."""
+    """Return the owned partitions as a heartbeat names them."""
     by_topic: dict[UUID, list[int]] = {}
     for topic_id, number in sorted(partitions, key=str):
         by_topic.setdefault(topic_id, []).append(number)
@@ -124,7 +124,7 @@ def owned(partitions: Iterable[Partition]) -> tuple[Any, ...]:
 
 
 def partitions_of(assignment: Any) -> set[Partition]:
-    """Of an answer."""
+    """Return the partitions of a response."""
     return {(topic.topic_id, n) for topic in assignment.topic_partitions for n in topic.partitions}
 
 
@@ -156,7 +156,7 @@ def beat_request(
 
 
 class Consumers(Members):
-    """What members of both protocols ask of a world's leader."""
+    """Requests of members of both protocols to a world's leader."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.leader)
@@ -248,7 +248,7 @@ class Consumer:
         )
 
     def take(self, ticket: int) -> ErrorCode | None:
-        """Its answer, if there is one; the error it brings."""
+        """Take the response, if there is one, and return its error."""
         answer = self.consumers.leader.answers.get(ticket)
         if answer is None or isinstance(answer, RequestError):
             self._in_full = True
@@ -268,11 +268,11 @@ class Consumer:
         return None
 
     def fence(self) -> None:
-        """It has lost everything, and joins anew."""
+        """Lose everything and join again."""
         self.epoch, self.has, self._given = 0, set(), None
 
     def lose(self) -> None:
-        """Its answer does not come; so it says everything the next time."""
+        """Lose the response, so that the next heartbeat is a full one."""
         self._in_full = True
 
     def subscribe(self, names: Iterable[str], regex: str | None = None) -> None:

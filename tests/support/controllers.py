@@ -153,7 +153,7 @@ class Fleet:
         return published
 
     async def kill(self, node_id: int) -> None:
-        """As kill -9: nobody is told; what is in flight is lost."""
+        """Stop as by kill -9: without a shutdown; requests in flight are lost."""
         node = self.running.pop(node_id)
         node.publisher.quorum._end()
         await node.servers[0].close(0)
@@ -182,7 +182,7 @@ class Fleet:
         return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
 
     def assert_same_logs(self) -> int:
-        """Of nodes that are stopped: each log is the begin of the longest; how long the shortest is."""
+        """Check that each stopped node's log is a prefix of the longest; return the shortest length."""
         logs = sorted((self.log_of(node_id) for node_id in self.endpoints), key=len)
         for one in logs:
             assert logs[-1].startswith(one)
@@ -250,7 +250,7 @@ class Broker:
         return decode_response(api_key, version, data[4:])[1]
 
     async def leaves(self) -> Exit:
-        """Under control."""
+        """Shut down under control."""
         assert self.membership is not None
         self.membership.terminate()
         await until(lambda: any(isinstance(one, Exit) for one in self.told))

@@ -1,4 +1,4 @@
-"""A log in memory whose mark moves when it is told to, and a shard that is a dictionary."""
+"""A log in memory with a settable high watermark, and a shard that is a dictionary."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ModelLog:
         self.listener = listener
 
     def records(self, end: int | None = None) -> list[tuple[int, bytes, bytes | None]]:
-        """What lies below `end`, as (offset, key, value)."""
+        """Return the records below `end`, as (offset, key, value)."""
         found = (record for batch in self.batches for record in iter_records(bytes(batch)))
         return [(one.offset, one.key or b"", one.value) for one in found if end is None or one.offset < end]
 

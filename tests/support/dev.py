@@ -1,4 +1,4 @@
-"""`firn dev --nodes N` as whoever tries it starts it: one command, in a process of its own, on free ports."""
+"""`firn dev --nodes N` as a user starts it: one command, in a process of its own, on free ports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.stores import CREDENTIALS, Store
 
 
 class DevNodes(NamedTuple):
-    """As they say themselves."""
+    """Nodes of `firn dev`, as its lines name them."""
 
     bootstrap: str
     data: tuple[Path, ...]

@@ -37,5 +37,5 @@ class FailingFsync:
 
     @property
     def is_on(self) -> bool:
-        """Whether calls fail; with `once`, whether none has failed yet."""
+        """Return whether calls fail; with `once`, whether none has failed yet."""
         return self._switch.exists()

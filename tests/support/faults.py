@@ -15,7 +15,7 @@ from typing import Any
 
 
 class Fault(Enum):
-    """What the proxy does with a request."""
+    """Action of the proxy on a request."""
 
     PASS = "pass"
     REFUSE = "refuse"  # closes the connection, having forwarded nothing
@@ -80,7 +80,7 @@ class FaultProxy:
         self.failed = 0
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": self}))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
@@ -106,99 +106,94 @@ class FaultProxy:
             self.failed += 1
         return fault
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        proxy = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+class _Handler(BaseHTTPRequestHandler):
+    """Forward, damage or refuse one request, as the proxy decides."""
 
-            def handle_one_request(self) -> None:
-                with contextlib.suppress(ConnectionError):
-                    super().handle_one_request()
-                    return
-                self.close_connection = True
+    proxy: FaultProxy
+    protocol_version = "HTTP/1.1"
 
-            def __getattr__(self, name: str) -> Any:
-                if name.startswith("do_"):
-                    return self._serve
-                raise AttributeError(name)
+    def handle_one_request(self) -> None:
+        with contextlib.suppress(ConnectionError):
+            super().handle_one_request()
+            return
+        self.close_connection = True
 
-            def log_message(self, format: str, *args: object) -> None:
-                """Quiet: what passed is in `proxy.seen`."""
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("do_"):
+            return self._serve
+        raise AttributeError(name)
 
-            def _serve(self) -> None:
-                body = self._body()
-                is_delete = self.command == "POST" and "?delete" in self.path
-                keys = tuple(_KEY.findall(body.decode("utf-8", "replace"))) if is_delete else ()
-                fault = proxy.decide(self.command, self.path, self.headers.get("Authorization", ""), keys)
-                if fault is Fault.UNDELETABLE and keys:
-                    denied = (
-                        f"<Error><Key>{keys[0]}</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
-                    )
-                    self._answer(200, [], f"<DeleteResult>{denied}</DeleteResult>".encode())
-                    return
-                if fault is Fault.HANG:
-                    while proxy.mode is Fault.HANG:
-                        time.sleep(0.05)
-                    fault = Fault.REFUSE
-                if fault is Fault.FLIP and body:
-                    flipped = bytearray(body)
-                    flipped[len(body) // 2] ^= 1
-                    body = bytes(flipped)
-                if fault in (Fault.PASS, Fault.FLIP, Fault.LIE, Fault.FAIL_AFTER):
-                    status, headers, answer = self._forward(body)
-                    if fault in (Fault.PASS, Fault.FLIP):
-                        self._answer(status, headers, answer)
-                        return
-                if fault in ERRORS:
-                    code, words = ERRORS[fault]
-                    said = b"" if self.command == "HEAD" else f"<Error>{words}</Error>".encode()
-                    self._answer(code, [], said)
-                else:
-                    self.close_connection = True
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: `proxy.seen` has every request."""
 
-            def _body(self) -> bytes:
-                if "chunked" not in self.headers.get("Transfer-Encoding", ""):
-                    return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                whole = b""
-                while size := int(self.rfile.readline().split(b";")[0], 16):
-                    whole += self.rfile.read(size)
-                    self.rfile.readline()
-                self.rfile.readline()
-                return whole
+    def _serve(self) -> None:
+        body = self._body()
+        is_delete = self.command == "POST" and "?delete" in self.path
+        keys = tuple(_KEY.findall(body.decode("utf-8", "replace"))) if is_delete else ()
+        fault = self.proxy.decide(self.command, self.path, self.headers.get("Authorization", ""), keys)
+        if fault is Fault.UNDELETABLE and keys:
+            self._deny_deletion(keys[0])
+            return
+        if fault is Fault.HANG:
+            while self.proxy.mode is Fault.HANG:
+                time.sleep(0.05)
+            fault = Fault.REFUSE
+        if fault is Fault.FLIP and body:
+            flipped = bytearray(body)
+            flipped[len(body) // 2] ^= 1
+            body = bytes(flipped)
+        if fault in (Fault.PASS, Fault.FLIP, Fault.LIE, Fault.FAIL_AFTER):
+            status, headers, answer = self._forward(body)
+            if fault in (Fault.PASS, Fault.FLIP):
+                self._answer(status, headers, answer)
+                return
+        if fault in ERRORS:
+            code, words = ERRORS[fault]
+            said = b"" if self.command == "HEAD" else f"<Error>{words}</Error>".encode()
+            self._answer(code, [], said)
+        else:
+            self.close_connection = True
 
-            def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-                upstream = http.client.HTTPConnection(proxy.target, timeout=60)
-                try:
-                    upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-                    for name, value in self.headers.items():
-                        if name.lower() not in (
-                            "connection",
-                            "transfer-encoding",
-                            "content-length",
-                            "expect",
-                        ):
-                            upstream.putheader(name, value)
-                    upstream.putheader("Content-Length", str(len(body)))
-                    upstream.endheaders(body)
-                    response = upstream.getresponse()
-                    return response.status, response.getheaders(), response.read()
-                finally:
-                    upstream.close()
+    def _deny_deletion(self, key: str) -> None:
+        denied = f"<Error><Key>{key}</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
+        self._answer(200, [], f"<DeleteResult>{denied}</DeleteResult>".encode())
 
-            def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-                self.send_response_only(status)
-                length = str(len(body))
-                for name, value in headers:
-                    if name.lower() == "content-length":
-                        length = value  # of HEAD: the object's, with no body
-                    elif name.lower() not in ("connection", "transfer-encoding", "keep-alive"):
-                        self.send_header(name, value)
-                self.send_header("Content-Length", length)
-                self.end_headers()
-                self.wfile.write(body)
+    def _body(self) -> bytes:
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        whole = b""
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            whole += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return whole
 
-        return Handler
+    def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        upstream = http.client.HTTPConnection(self.proxy.target, timeout=60)
+        try:
+            upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                if name.lower() not in ("connection", "transfer-encoding", "content-length", "expect"):
+                    upstream.putheader(name, value)
+            upstream.putheader("Content-Length", str(len(body)))
+            upstream.endheaders(body)
+            response = upstream.getresponse()
+            return response.status, response.getheaders(), response.read()
+        finally:
+            upstream.close()
+
+    def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        self.send_response_only(status)
+        length = str(len(body))
+        for name, value in headers:
+            if name.lower() == "content-length":
+                length = value  # of HEAD: the object's, with no body
+            elif name.lower() not in ("connection", "transfer-encoding", "keep-alive"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", length)
+        self.end_headers()
+        self.wfile.write(body)
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ class Flow:
 
 
 class Owners:
-    """Who owns which partition, by the calls of members' rebalance listeners."""
+    """Owners of partitions, from the members' rebalance listeners."""
 
     def __init__(self) -> None:
         self.now: dict[Place, str] = {}

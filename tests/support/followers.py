@@ -54,7 +54,7 @@ class Followed:
         self.partition.lead(EPOCH, self.leading)
 
     def has(self, offset: int, *followers: int) -> None:
-        """These have fetched from `offset`."""
+        """Let these followers fetch from `offset`."""
         for one in followers or (OTHER, HIDDEN):
             asked = ReplicaFetch(one, 10 * one, self.leading.shape.leader_epoch, offset, -1, 0)
             verdict, what = self.leading.fetched(asked, None, START_MS)
@@ -62,7 +62,7 @@ class Followed:
             self.partition.happened(what)
 
     def of(self, broker_id: int) -> FollowerProgress:
-        """What the leader knows of it."""
+        """Return the leader's state of this follower."""
         found = self.leading.follower(broker_id)
         assert found is not None
         return found

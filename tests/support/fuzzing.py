@@ -111,7 +111,7 @@ def pair(key: int, version: int, random: Random) -> tuple[bytes, bytes]:
 
 
 def request_frame(key: int, version: int, random: Random, likely: Likely = NOTHING) -> bytes:
-    """Of correlation id 1 and no client id, without its size."""
+    """Encode a request of correlation id 1 without client id, without its size."""
     api = APIS[key]
     if api.is_own:
         return _own(random)[0]

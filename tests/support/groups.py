@@ -160,7 +160,7 @@ def leave_request(*members: tuple[str, str | None], group_id: str = "g") -> Any:
 
 
 class Members:
-    """What members of classic groups ask of a shard's leader; each call returns the ticket of its answer."""
+    """Requests of members of classic groups to a shard's leader; each call returns a ticket."""
 
     def __init__(self, leader: ShardLeader[GroupShard]) -> None:
         self.leader = leader
@@ -188,7 +188,7 @@ class Members:
         return self.leader.ask(lambda shard, t, now: shard.leave_group(request, client(), t, now))
 
     def answer(self, ticket: int) -> Any:
-        """Its answer; fails if it waits."""
+        """Return the response of a ticket; fail if it waits."""
         assert not self.leader.waits(ticket), f"request {ticket} has no answer"
         return self.leader.answers[ticket]
 
@@ -230,6 +230,6 @@ class Members:
 
     @property
     def state(self) -> str:
-        """Of the group `g`."""
+        """Return the state of the group `g`."""
         group = self.leader.shard.view("g")
         return "Dead" if group is None else group.state

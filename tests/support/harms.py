@@ -35,7 +35,7 @@ _LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:")
 
 
 def complaints(cluster: Cluster, *but: str) -> list[str]:
-    """What the nodes have logged that no harm should lead to; `but` what has one of these words in it."""
+    """Return unexpected errors in the nodes' logs, without lines that contain one of `but`."""
     found: list[str] = []
     for member in cluster.members.values():
         said: list[str] = []
@@ -126,7 +126,7 @@ class HarmStorm(Storm):
 
 
 class LinkStorm(HarmStorm):
-    """Of a `Linked` cluster, brokers with them."""
+    """Storm over a `Linked` cluster, its brokers included."""
 
     def __init__(
         self, cluster: Linked, topic: str, source: random.Random, writers: Writers, longest_s: float = 15
@@ -217,7 +217,7 @@ class LinkStorm(HarmStorm):
         return tuple(victims)
 
     def _cut_and_kill(self) -> tuple[int, ...]:
-        """Who starts may need those that it cannot reach."""
+        """Cut links and kill; a node that starts may need peers that it cannot reach."""
         cut = self.leader_of_partition()
         killed = self._source.choice((cut, *self._others(cut)))
         with self._mended():
@@ -337,7 +337,7 @@ class RackStorm(HarmStorm):
 
 
 class Devices(NamedTuple):
-    """What a node's directories lie on: the first one is where the metadata log is."""
+    """Devices below a node's directories; the first has the metadata log."""
 
     second: Path
     fsync: FailingFsync
@@ -398,7 +398,7 @@ class DiskStorm(HarmStorm):
         return (victim,)
 
     def _wait_for_second(self, victim: int, what: str, is_so: Callable[[State], bool]) -> None:
-        """Until all partitions in the second directory of this node are so."""
+        """Wait until all partitions in the second directory of this node are so."""
         folder = self._devices[victim].second
         witness = next(one for one in self._cluster.members.values() if one.node_id != victim)
 
@@ -420,7 +420,7 @@ class DiskStorm(HarmStorm):
         member.start(120)
 
     def _aim(self, member: Member, part: str) -> None:
-        """What is to fail at a node is said to it at its start."""
+        """Choose the failures of a node; it gets them at its start."""
         wanted = f"/{part}/"
         if member.environ["FIRN_TEST_FSYNC_PATH"] != wanted:
             member.environ = {**member.environ, "FIRN_TEST_FSYNC_PATH": wanted}
@@ -458,7 +458,7 @@ class DiskStorm(HarmStorm):
         return tuple(victims)
 
     def _fill_follower(self) -> tuple[int, ...]:
-        """Until it is in sync nowhere where it would have to write."""
+        """Fill the disk until the node is in sync nowhere where it would have to write."""
         victim = self._follower()
         with self._full([victim]):
             self._wait_for_second(

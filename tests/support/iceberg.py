@@ -26,7 +26,7 @@ def need_iceberg() -> None:
 
 
 def settings(warehouse: Path) -> dict[str, str]:
-    """Of a Spark session whose catalog `lake` is this folder."""
+    """Return settings of a Spark session whose catalog `lake` is this folder."""
     (jar,) = ICEBERG.glob("*.jar")
     return {
         "spark.jars": str(jar),

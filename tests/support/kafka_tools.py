@@ -17,7 +17,7 @@ ARCHIVER = REPOSITORY / "tests" / "java" / "archive"
 
 @cache
 def environment() -> dict[str, str]:
-    """What tools run with. Who asks first, of all workers, has the archive of their classes made."""
+    """Return the environment of tools. The first worker to call it archives their classes."""
     env = {**os.environ, "KAFKA_LIBS": str(KAFKA_LIBS), "KAFKA_APPS": str(KAFKA_APPS)}
     archive = KAFKA_LIBS.parent / "classes.jsa"
     try:
@@ -45,7 +45,7 @@ def run_tool(
 
 
 def tool(name: str, *arguments: str | Path, stdin: bytes = b"", seconds: float = 60) -> str:
-    """As `run_tool`, where only success will do; returns stdout."""
+    """Run a tool that must succeed; return its stdout."""
     done = run_tool(name, *arguments, stdin=stdin, seconds=seconds)
     assert done.returncode == 0, (
         f"{name} left with {done.returncode}:\n{done.stdout.decode()}\n{done.stderr.decode()}"

@@ -77,7 +77,7 @@ class Links:
             self._whole[pair].clear()
 
     def slow(self, sources: Collection[int], targets: Collection[int], seconds: float) -> None:
-        """As `cut`, but it comes through: each 64 KiB of a connection, or what there is, after so long."""
+        """Delay each 64 KiB of a connection, or what there is, by this time."""
         for pair in product(sources, targets):
             self._delays_s[pair] = seconds
 
@@ -87,13 +87,13 @@ class Links:
             one.set()
 
     def wait(self, source: int, target: int) -> None:
-        """Until what goes from one to the other gets through."""
+        """Wait until bytes from one to the other get through."""
         if (delay_s := self._delays_s[source, target]) > 0:
             time.sleep(delay_s)
         self._whole[source, target].wait()
 
     def node_of(self, source: int, target: int) -> int | None:
-        """Whose process it is that has connected from a port to another; None: it is gone again."""
+        """Return the node whose process has connected from a port to another; None: it has gone."""
         for _ in range(_LOOKS):
             if (inode := _inode(source, target)) is None:
                 return None
@@ -213,7 +213,7 @@ class Linked(Cluster):
             self._fronts.append(Front(member.node_id, front, behind, self.links))
 
     def stop(self) -> None:
-        """For good. Nobody listens where a node has ended: who is the last sees that nobody moves leaders."""
+        """Stop for good, all at once, so that no last node waits for others to take its leaderships."""
 
         def stop_one(member: Member) -> None:
             member.stop()

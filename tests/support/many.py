@@ -70,5 +70,5 @@ def _has_arrays(entity: type[Any]) -> bool:
 
 
 def is_tagged_array(field: Any) -> bool:
-    """Whether `field` is an array in a tagged field."""
+    """Return whether `field` is an array in a tagged field."""
     return get_field_tag(field) is not None and _arrays(field)

@@ -95,7 +95,7 @@ class Member:
 
     @property
     def _subscription(self) -> dict[str, Any]:
-        """As kafka-python and aiokafka call it."""
+        """Return the arguments of subscribe for kafka-python and aiokafka."""
         return {"pattern": self.topic} if self.topic.startswith("^") else {"topics": self._topics}
 
     def _confluent(self) -> None:

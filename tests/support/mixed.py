@@ -87,7 +87,7 @@ _KAFKAS_OWN: Final = {**FOR_KAFKA, **_FOR_KAFKAS_BROKERS}
 
 
 class Mark(NamedTuple):
-    """Who leads the quorum, and what is committed."""
+    """Leader of the quorum, and its high watermark."""
 
     node_id: int
     epoch: int
@@ -133,7 +133,7 @@ class Member(quorums.Member):
         return await asyncio.to_thread(self.process.wait, seconds)
 
     def complaints(self) -> list[str]:
-        """What its log calls an error, and none of Kafka's own."""
+        """Return errors in its log, without Kafka's own."""
         text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
         grave = _OUR_ERROR if self.is_firn else _KAFKAS_ERROR
         return [line for line in text.splitlines() if grave.search(line)]
@@ -252,7 +252,7 @@ class Mixed:
         return await self.channels.call(member.address, key, version, message, timeout_ms=4_000)
 
     async def mark(self, *without: int) -> Mark | None:
-        """As the leader describes the quorum; None while there is none."""
+        """Return the mark that the leader describes; None while there is no leader."""
         found = [
             await self._described(one)
             for one in self.controllers.values()
@@ -376,7 +376,7 @@ class Mixed:
     # -- changes, by a broker
 
     async def change(self, key: ApiKey, message: Any, errors: Any, seconds: float = 30) -> None:
-        """As clients do it: again, until the controller has answered. `errors(answer)`: those in it."""
+        """Send a change until the controller has answered, as clients do. `errors(answer)`: its errors."""
         deadline = time.monotonic() + seconds
         tries: list[str] = []
         while time.monotonic() < deadline:
@@ -417,7 +417,7 @@ class Mixed:
         )
 
     async def configure(self, name: str, **values: str) -> None:
-        """Of a topic; `_` for `.` in keys."""
+        """Set configs of a topic; `_` for `.` in keys."""
         module = request_module(ApiKey.INCREMENTAL_ALTER_CONFIGS)
         configs = tuple(
             module.AlterableConfig(name=key.replace("_", "."), config_operation=0, value=value)
@@ -432,7 +432,7 @@ class Mixed:
         )
 
     async def topics(self, broker: Member | None = None) -> dict[str, list[int]]:
-        """As that broker knows them, or the one that is asked: the leader of each partition."""
+        """Return the leader of each partition, as that broker, or the bootstrap broker, knows them."""
         module = request_module(ApiKey.METADATA)
         message = module.MetadataRequest(
             topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
@@ -495,11 +495,11 @@ class Mixed:
     # -- judging
 
     def batches(self) -> list[MetadataBatch]:
-        """What Firn's controller has in its log, committed or not."""
+        """Return all batches in the log of Firn's controller, committed or not."""
         return list(decode_batches(self.controllers[FIRN].committed(1 << 62)))
 
     def logs(self, end_offset: int) -> dict[int, bytes]:
-        """Of nodes that are stopped: the log of each controller below an offset."""
+        """Return the log of each stopped controller below an offset."""
         return {one: member.committed(end_offset) for one, member in self.controllers.items()}
 
     def dumped(self, node_id: int) -> str:

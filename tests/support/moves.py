@@ -121,7 +121,7 @@ class Mover:
             yield
 
     def grow(self, topic: str, count: int) -> None:
-        """Of a topic that has fewer partitions; while all is `still`."""
+        """Add partitions to a topic that has fewer, while all is `still`."""
         module = request_module(ApiKey.CREATE_PARTITIONS)
         message = module.CreatePartitionsRequest(
             topics=(module.CreatePartitionsTopic(name=topic, count=count, assignments=None),),
@@ -159,7 +159,7 @@ class Mover:
         return self._source.choice(running or list(self._brokers.values()))
 
     def _found(self) -> dict[Place, State]:
-        """What a broker tells of the topics; nothing where it does not answer."""
+        """Return a broker's description of the topics; nothing if it does not answer."""
         member, found = self._any(), {}
         with contextlib.suppress(OSError):
             for topic in self._topics:
@@ -215,7 +215,7 @@ class Mover:
             self._ask(ApiKey.ELECT_LEADERS, message, self._any(), "elections", told)
 
     def _move_slowly(self) -> None:
-        """As `kafka-reassign-partitions --throttle`: lists at topics and rates at brokers, then the move."""
+        """Set throttles on topics and brokers, as `kafka-reassign-partitions --throttle`, then move."""
         found = self._found()
         moves = {place: self._placed() for place in self._some(found)}
         self._throttled_s = time.monotonic()
@@ -235,7 +235,7 @@ class Mover:
         self._reassign(moves, "moves under a throttle")
 
     def _unthrottle(self) -> bool:
-        """Whether all of them could be asked."""
+        """Remove the throttles; return whether all brokers answered."""
         done = [self._set(self._any(), _TOPIC, topic, dict.fromkeys(_LISTS)) for topic in self._topics]
         done += [
             self._set(one, _BROKER, str(one.node_id), dict.fromkeys(_RATES)) for one in self._brokers.values()
@@ -289,7 +289,7 @@ class Mover:
         what: str,
         codes: Callable[[Any], Iterator[tuple[ErrorCode, object]]],
     ) -> bool:
-        """Whether all that was asked was done; what must not be answered is noted."""
+        """Send a move; return whether all of it was accepted, and note forbidden answers."""
         try:
             with _client(member) as client:
                 told = list(codes(client.request(api_key, message)))

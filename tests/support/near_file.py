@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class NearFile:
-    """What `network.sendfile_prefetch.ReadFile` wants beside `pread`."""
+    """Part of `network.sendfile_prefetch.ReadFile` beside `pread`, with everything resident."""
 
     def pread(self, size: int, position: int) -> bytes:
         raise NotImplementedError

@@ -40,12 +40,12 @@ def version_1(objects: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def older_key(key: str) -> str:
-    """What version 1 called this object."""
+    """Return the key of this object in version 1."""
     return key.removesuffix(".gz") + ".zst" if key.endswith(".json.gz") else key
 
 
 def _order(key: str) -> tuple[int, int]:
-    """What is named goes before what names it."""
+    """Order objects so that each precedes those that name it."""
     parsed = parse_key(key)
     kinds = (SegmentKey, PageKey, ManifestKey, HeadKey, SharedKey, MetadataKey)
     kind = next(number for number, one in enumerate(kinds) if isinstance(parsed, one))

@@ -89,7 +89,7 @@ def topic(name: str = "t", topic_id: UUID = TOPIC) -> TopicRecord:
 
 
 def partition(number: int, leader: int, *, topic_id: UUID = TOPIC, **more: Any) -> PartitionRecord:
-    """Of one replica, unless `more` says otherwise."""
+    """Return the record of a partition with one replica, unless `more` says otherwise."""
     replicas = more.pop("replicas", (leader,))
     fields: dict[str, Any] = {
         "isr": replicas,
@@ -124,6 +124,12 @@ class OneOfThree:
     def image(self) -> MetadataImage:
         return self.broker.image
 
+    async def start(self, known: Sequence[MetadataRecord]) -> None:
+        """Begin with the image of these records."""
+        delta = MetadataDelta(self.image).replay_all(known)
+        self._metadata.image = delta.build(len(known), 1, START_MS)
+        await self.applier.start(self.image)
+
     async def tell(self, *records: MetadataRecord) -> None:
         """Publish an image with these records on top, and wait until the node is what it says."""
         applied = self.publish(*records)
@@ -139,7 +145,7 @@ class OneOfThree:
     def handle(
         self, key: ApiKey, message: Any, version: int, context: RequestContext | None = None, number: int = 0
     ) -> Answer | Later:
-        """What the node says to a canonical message at once."""
+        """Return the immediate answer to a canonical message."""
         context = context or RequestContext(1, "127.0.0.1", 50_000, OUTSIDE)
         frame = memoryview(bytearray(encode_request(key, version, number, "test", message)))[4:]
         return self._dispatcher(context, frame)
@@ -242,29 +248,24 @@ class _Unfollowed:
 
 
 class _NoController:
-    """Whatever is asked of it is a mistake of the test."""
+    """Controller of which every use is a mistake of the test."""
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"the controller is asked for {name}")
 
 
-@asynccontextmanager
-async def one_of_three(
-    folder: Path,
-    *records: MetadataRecord,
-    registers: bool = True,
-    known: Sequence[MetadataRecord] = (),
-    more_dirs: Sequence[Path] = (),
-) -> AsyncIterator[OneOfThree]:
-    """Three brokers are registered and unfenced, unless `registers` is False; then come `records`. The node
-    starts with an image of what is `known`."""
-    config = BrokerConfig.from_properties({
+def _config(directories: Iterable[Path]) -> BrokerConfig:
+    return BrokerConfig.from_properties({
         "node.id": str(ME),
         "broker.rack": "rack-1",
         "listeners": "PLAINTEXT://127.0.0.1:0",
-        "log.dirs": ",".join(map(str, (folder, *more_dirs))),
+        "log.dirs": ",".join(map(str, directories)),
         "firn.disk.watermarks.enable": "false",
     })  # fmt: skip
+
+
+async def _assemble(config: BrokerConfig) -> OneOfThree:
+    """Put a broker together as a node does, without a controller and without fetchers."""
     world = make_world()
     logs = LogManager(config.log_dirs, world)
     logs.claim(CLUSTER, ME)
@@ -275,15 +276,8 @@ async def one_of_three(
     applier = Applier(config, logs, replicas, None, timers.purgatory, cast("Any", replication))
     image: Callable[[], MetadataImage] = lambda: metadata.image  # noqa: E731
     controller: Any = _NoController()
-    groups = GroupCoordinators(
-        lambda: config,
-        image,
-        world,
-        timers,
-        replicas,
-        logs,
-        InternalTopics(lambda: config, image, controller),
-    )
+    topics = InternalTopics(lambda: config, image, controller)
+    groups = GroupCoordinators(lambda: config, image, world, timers, replicas, logs, topics)
     applier.watch(groups)
     plane = SimpleNamespace(metadata=metadata, admin=controller, epoch=-1, decides=None, forwarder=None)
     broker = Broker(
@@ -300,19 +294,31 @@ async def one_of_three(
     )
     broker.leader_throttle = replication.leader_throttle
     broker.endpoints.update({OUTSIDE: ("outside-1", 9091), INSIDE: ("inside-1", 9091)})
-    node = OneOfThree(broker, applier, logs, metadata)
+    return OneOfThree(broker, applier, logs, metadata)
+
+
+@asynccontextmanager
+async def one_of_three(
+    folder: Path,
+    *records: MetadataRecord,
+    registers: bool = True,
+    known: Sequence[MetadataRecord] = (),
+    more_dirs: Sequence[Path] = (),
+) -> AsyncIterator[OneOfThree]:
+    """Run broker 1 of three. Three brokers are registered and unfenced, unless `registers` is False; then
+    `records` are applied. The first image of the node is that of the records `known`."""
+    node = await _assemble(_config((folder, *more_dirs)))
     if known:
-        delta = MetadataDelta(metadata.image).replay_all(known)
-        metadata.image = delta.build(len(known), 1, START_MS)
-        await applier.start(metadata.image)
+        await node.start(known)
     try:
         if registers:
             await node.tell(registered(ME), registered(OTHER), registered(HIDDEN))
+            plane: Any = node.broker.plane
             plane.epoch = 10 * ME
         if records:
             await node.tell(*records)
         yield node
     finally:
-        await groups.close()
-        broker.close()
-        await logs.close()
+        await node.broker.groups.close()
+        node.broker.close()
+        await node.logs.close()

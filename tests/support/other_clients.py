@@ -197,7 +197,7 @@ READERS: Mapping[str, Reader] = {
 
 
 def check_others_read(bootstrap: str, written: Written, name: str) -> int:
-    """After `Writers.check_read`: this client reads the same; how many records."""
+    """Check that this client reads the same as `Writers.check_read`; return the number of records."""
     expected = [ack.number for ack in sorted(written.acks, key=lambda one: one.offset)]
     found = READERS[name](bootstrap, written.place, len(expected)) if expected else []
     assert found == expected, f"{written.place} as {name} reads it: {len(found)} of {len(expected)}"

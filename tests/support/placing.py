@@ -1,4 +1,4 @@
-"""Where leaders of a mixed cluster's partitions are: replicas in an order, and the first of them elected."""
+"""Leaders of a mixed cluster's partitions: replicas in an order, and the first of them elected."""
 
 from __future__ import annotations
 

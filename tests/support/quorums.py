@@ -28,7 +28,7 @@ from tests.support.requirements import KAFKA_LIBS
 
 
 class Program(Enum):
-    """Whose server runs a node."""
+    """Software that runs a node."""
 
     FIRN = "firn"
     KAFKA = "kafka"
@@ -84,7 +84,7 @@ class Member:
         return [Path(one) for one in self.settings["log.dirs"].split(",")]
 
     def replica(self, topic: str, partition: int) -> Path | None:
-        """Where its files of a partition are; None where it has none."""
+        """Return the directory of a partition; None if it has none."""
         found = [at for one in self.directories if (at := one / f"{topic}-{partition}").is_dir()]
         assert len(found) <= 1, f"node {self.node_id} has {topic}-{partition} twice: {found}"
         return found[0] if found else None
@@ -136,7 +136,7 @@ class Member:
         return self.said()
 
     def has_started(self) -> bool:
-        """Whether it serves; it must live."""
+        """Return whether it serves; fail if it has died."""
         assert self.is_running, f"node {self.node_id} has ended"
         said = self.said()
         if self.program is Program.FIRN:
@@ -211,7 +211,7 @@ class Member:
         return [one.leader_id for one in ordered]
 
     def topics(self) -> set[str]:
-        """As this node knows them."""
+        """Return the topics as this node knows them."""
         host, _, port = self.bootstrap.rpartition(":")
         module = request_module(ApiKey.METADATA)
         with BlockingClient(host, int(port), "test") as client:
@@ -311,7 +311,7 @@ class Cluster:
         return member
 
     def leader(self) -> int:
-        """Of the quorum, as a living node tells, once there is one."""
+        """Return the leader of the quorum, as a living node reports it, once there is one."""
         found: list[int] = []
 
         def is_told() -> bool:

@@ -44,7 +44,7 @@ class Reader:
             self._failure = e
 
     def wait_for_next(self, seconds: float = 60) -> None:
-        """Until all of it was read that is read from now on."""
+        """Wait until everything written up to now was read."""
         moment = time.monotonic()
 
         def is_there() -> bool:

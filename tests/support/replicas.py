@@ -1,4 +1,4 @@
-"""What a cluster's replicas are: as its brokers tell, and as they lie on disk."""
+"""Replicas of a cluster: as its brokers report them, and as they are on disk."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class State(NamedTuple):
 
 
 def states(member: Member, topic: str, seconds: float = 30.0) -> dict[int, State]:
-    """Of all partitions, as this broker knows them; none where it does not know the topic."""
+    """Return all partitions as this broker knows them; none if it does not know the topic."""
     host, _, port = member.bootstrap.rpartition(":")
     module = request_module(ApiKey.METADATA)
     asked = module.MetadataRequestTopic(topic_id=None, name=topic)
@@ -50,7 +50,7 @@ def states(member: Member, topic: str, seconds: float = 30.0) -> dict[int, State
 
 
 def wait_in_sync(cluster: Nodes, topic: str, seconds: float = 60) -> dict[int, State]:
-    """Until all replicas of the topic are in sync and led, as every running broker tells."""
+    """Wait until every running broker reports all replicas of the topic as in sync and led."""
     found: dict[int, State] = {}
 
     def all_in_sync() -> bool:

@@ -1,4 +1,4 @@
-"""What a test needs beyond Python. Missing, the test is skipped; in CI (CI=true) that is a failure."""
+"""Requirements of tests beyond Python. Missing, the test is skipped; in CI (CI=true) that is a failure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def need_kafka_apps() -> None:
 
 
 def has_javac() -> bool:
-    """Whether programs of tests/java/clients can be compiled and run."""
+    """Return whether programs of tests/java/clients can be compiled and run."""
     return has_kafka_tools() and shutil.which("javac") is not None
 
 

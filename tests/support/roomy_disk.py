@@ -29,7 +29,7 @@ class RoomyDisk(FaultDisk):
         self.leave_bytes(round(TOTAL * percent / 100), directory)
 
     def leave_bytes(self, size: int, directory: Path | None = None) -> None:
-        """As `leave`."""
+        """Set the free space in bytes."""
         if directory is None:
             self._left.clear()
             self._everywhere = size

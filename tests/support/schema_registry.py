@@ -24,7 +24,7 @@ Reply = tuple[int, bytes]
 
 @dataclass
 class Registry:
-    """Where it is, and what was asked of the stand-in: paths in order, and the credentials that came."""
+    """Address, and the requests to the stand-in: paths in order, and credentials."""
 
     url: str
     asked: list[str] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Registry:
     def register(
         self, subject: str, schema: Any, *, kind: str = "AVRO", references: list[dict[str, Any]] | None = None
     ) -> int:
-        """As serializers do; returns the id."""
+        """Register a schema as serializers do; return its id."""
         body: dict[str, Any] = {"schema": json.dumps(schema), "references": references or []}
         if kind != "AVRO":
             body["schemaType"] = kind

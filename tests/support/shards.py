@@ -100,7 +100,7 @@ class ShardLeader(Generic[S]):
             self._take(self._work(one), None)
 
     def end_transaction(self, producer_id: int, commit: bool) -> None:
-        """Its marker is written."""
+        """Write the marker of a transaction."""
         self.shard.journal.at(len(self.log))
         self.shard.replay_marker(producer_id, 0, commit)
         self.log.append(Marker(producer_id, commit))

@@ -14,7 +14,7 @@ CONNECTOR = Path(os.environ.get("FIRN_SPARK_CONNECTOR", REPOSITORY / ".cache" / 
 
 
 def connector_jars() -> str:
-    """What ``spark.jars`` has to be for ``format("kafka")``; empty where the connector is not here."""
+    """Return ``spark.jars`` for ``format("kafka")``; empty without the connector."""
     return ",".join(str(path) for path in sorted(CONNECTOR.glob("*.jar")))
 
 

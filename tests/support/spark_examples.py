@@ -1,4 +1,4 @@
-"""What the examples need: jars for the Spark that Iceberg's runtime is made for, and Python packages."""
+"""Requirements of the examples: jars for the Spark of Iceberg's runtime, and Python packages."""
 
 from __future__ import annotations
 

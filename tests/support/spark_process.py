@@ -34,7 +34,7 @@ class SparkProcess:
             )
 
     def sql(self, query: str) -> list[list[Any]]:
-        """Its rows; what JSON has no word for as text."""
+        """Return the rows of a query; values that JSON lacks as text."""
         found: list[list[Any]] = self._ask({"sql": query})
         return found
 
@@ -49,7 +49,7 @@ class SparkProcess:
         assert error is None, error
 
     def value(self, expression: str) -> Any:
-        """Of Python, after `run`; a frame's rows as lists, and what JSON has no word for as text."""
+        """Return a value of Python, after `run`; a frame's rows as lists, values that JSON lacks as text."""
         self.run(f"_value = {expression}")
         return self._ask({"value": "_value"})
 

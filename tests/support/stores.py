@@ -34,7 +34,7 @@ sys.stdin.read()
 
 @dataclass(frozen=True)
 class Store:
-    """Where a node may keep its cold tier: its URL, and the settings and environment that reach it."""
+    """Store for a node's cold tier: its URL, and the settings and environment that reach it."""
 
     url: str
     settings: Mapping[str, str] = field(default_factory=dict)

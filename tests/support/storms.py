@@ -64,7 +64,7 @@ class Stall(NamedTuple):
 
 
 class Written:
-    """What became of the numbered records that somebody writes to one partition."""
+    """Results of the numbered records that a writer writes to one partition."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -179,12 +179,12 @@ class Writers:
         assert not refused, f"failed for good: {refused}"
 
     def worst_since(self, began_s: float, until_s: float, topic: str) -> list[Stall]:
-        """Of each partition of the topic, the longest first."""
+        """Return the longest stall of each partition of the topic, the longest first."""
         found = [one.stall_since(began_s, until_s) for one in self.all if one.place[0] == topic]
         return sorted(found, key=lambda one: -one.seconds)
 
     def wait_for_acks(self, seconds: float, topic: str) -> None:
-        """Until each partition of the topic has acknowledged what was produced from now on."""
+        """Wait until each partition of the topic has acknowledged a record produced from now on."""
         now_s = time.monotonic()
         ours = [one for one in self.all if one.place[0] == topic]
         wait_until(
@@ -309,7 +309,7 @@ class Storm:
 
     @property
     def wholes(self) -> int:
-        """How often everybody was killed at once."""
+        """Return how often all nodes were killed at once."""
         return sum(one.what == _WHOLE for one in self.done)
 
     @property
@@ -325,7 +325,7 @@ class Storm:
         return self.do(what, do)
 
     def do(self, what: str, do: Callable[[], tuple[int, ...]]) -> Harm:
-        """As `next`, this harm."""
+        """Do this harm, as `next` does one."""
         at_s = time.monotonic()
         victims = do()
         self.done.append(Harm(what, victims, at_s))
@@ -358,7 +358,7 @@ class Storm:
         return self._kill([one for one in self._ids if one != spared])
 
     def _start(self, victims: Sequence[int]) -> None:
-        """At once, or one after the other where a majority of controllers stays."""
+        """Start all at once, or one after the other if a majority of controllers lives."""
         if len(victims) > 1:
             self._cluster.start(victims, 120)
         else:
@@ -399,7 +399,7 @@ class Storm:
         return running
 
     def leader_of_partition(self) -> int:
-        """Of any of the topic."""
+        """Return the leader of any partition of the topic."""
         found = states(self._running()[0], self._topic)
         leaders = [one.leader for one in found.values() if one.leader >= 0]
         return self._source.choice(leaders or self._ids)

@@ -43,7 +43,7 @@ class Terminal:
         )
 
     def press(self, keys: bytes) -> None:
-        """As if typed; b"\\x03" is Ctrl-C."""
+        r"""Type these bytes; b"\x03" is Ctrl-C."""
         os.write(self._keyboard, keys)
 
     def close(self) -> None:

@@ -97,7 +97,7 @@ class TierStorm(HarmStorm):
         return ()
 
     def _kill_without_store(self, count: int) -> tuple[int, ...]:
-        """Who comes back may not have compared its HEADs, and leads for all that."""
+        """Kill while the store is away: a returning broker leads before it has compared its HEADs."""
         first = self.leader_of_partition()
         victims = [first, *self._source.sample([one for one in self._ids if one != first], count - 1)]
         with self._away():

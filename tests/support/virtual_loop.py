@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class _Jumping(selectors.DefaultSelector):
-    """Where the loop would wait, its clock goes on."""
+    """Selector that moves the loop's clock instead of waiting."""
 
     skip_s = 0.0
 
@@ -42,7 +42,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtually(scenario: Coroutine[Any, Any, T]) -> T:
-    """What `scenario` returns; its loop is a `VirtualLoop`."""
+    """Run `scenario` on a `VirtualLoop`, and return its result."""
     loop = VirtualLoop()
     try:
         return loop.run_until_complete(scenario)

@@ -1,4 +1,4 @@
-"""Waiting on an event loop for what a test is about to look at."""
+"""Waiting on an event loop for a condition."""
 
 from __future__ import annotations
 

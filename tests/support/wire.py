@@ -111,7 +111,7 @@ class RawConnection:
         return decode_response(request, frame)
 
     def is_closed_by_peer(self, timeout: float = 10) -> bool:
-        """Whether the peer closes within `timeout`, having sent nothing more."""
+        """Return whether the peer closes within `timeout` without sending anything more."""
         self.socket.settimeout(timeout)
         try:
             return self.socket.recv(1) == b""

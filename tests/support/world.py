@@ -17,6 +17,6 @@ WORLD = system_world()
 
 
 def make_world(clock: Clock | None = None, disk: Disk | None = None, seed: int = 0) -> World:
-    """Whatever is not given is the machine's, but for the clock, which a test has to move."""
+    """Return a world with this machine's parts where none is given, and a manual clock."""
     chance = random.Random(seed)
     return World(clock or ManualClock(START_MS), disk or SystemDisk(), SystemThreads(), chance, os.environ)

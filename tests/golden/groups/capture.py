@@ -94,7 +94,23 @@ def main(bootstrap: str, log_dir: Path) -> None:
         producer.produce("orders", f"order {n}", partition=n % 3)
     producer.flush()
 
-    # A group of two, one of them static; both commit, with metadata, too.
+    members = group_of_two(bootstrap)
+    left_group(bootstrap)
+    offsets_without_members(bootstrap, admin)
+    open_transaction = offsets_of_transactions(bootstrap)
+    expected = expected_answers(admin)
+
+    out = HERE / "kafka-offsets"
+    out.mkdir(exist_ok=True)
+    shutil.copy(log_dir / "__consumer_offsets-0" / f"{0:020}.log", out / f"{0:020}.log")
+    (out / "expected.json").write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")
+    open_transaction.abort_transaction(timedelta(seconds=10).seconds)
+    for member in members:
+        member.close()
+
+
+def group_of_two(bootstrap: str) -> tuple[Consumer, Consumer]:
+    """Make a group of a static and a dynamic member; both commit, and the static one rejoins."""
     first = consumer(bootstrap, "shop", "till-1", **{"group.instance.id": "till-one"})
     second = consumer(bootstrap, "shop", "till-2")
     first.subscribe(["orders"])
@@ -107,20 +123,25 @@ def main(bootstrap: str, log_dir: Path) -> None:
             for p in member.assignment()
         ]
         member.commit(offsets=offsets, asynchronous=False)
-    # The static member comes back: one record, nobody else is disturbed.
+    # The static member comes back: one record, and no rebalance.
     first.close()
     first = consumer(bootstrap, "shop", "till-1", **{"group.instance.id": "till-one"})
     first.subscribe(["orders"])
     settle(first, second)
+    return first, second
 
-    # A group that its only member has left, with an offset.
+
+def left_group(bootstrap: str) -> None:
+    """Make a group with an offset that its only member has left."""
     lone = consumer(bootstrap, "lone", "lone-1")
     lone.subscribe(["bills"])
     settle(lone)
     lone.commit(offsets=[TopicPartition("bills", 0, 0)], asynchronous=False)
     lone.close()
 
-    # Offsets of no group's members, one that says when it ends, one that is deleted, and a group that is.
+
+def offsets_without_members(bootstrap: str, admin: AdminClient) -> None:
+    """Commit offsets of a simple group, one with a retention time, and those of a group that is deleted."""
     loner = consumer(bootstrap, "assigned", "assigned-1")
     loner.commit(offsets=[TopicPartition("orders", 0, 3), TopicPartition("orders", 1, 4)], asynchronous=False)
     commit_with_retention(bootstrap, "assigned", "orders")
@@ -129,24 +150,27 @@ def main(bootstrap: str, log_dir: Path) -> None:
     gone.close()
     admin.delete_consumer_groups(["gone"])["gone"].result()
 
-    # Offsets of transactions: one committed, one aborted, one open.
-    for name, end in (("commit", True), ("abort", False), ("open", None)):
+
+def offsets_of_transactions(bootstrap: str) -> Producer:
+    """Commit one transaction with an offset, abort one, and return the producer of one that stays open."""
+    for place, name in enumerate(("commit", "abort", "open")):
         sender = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"txn-{name}"})
         reader = consumer(bootstrap, "exact", f"reader-{name}")
         sender.init_transactions()
         sender.begin_transaction()
-        place = {"commit": 0, "abort": 1, "open": 2}[name]
         sender.send_offsets_to_transaction(
             [TopicPartition("orders", place, 9)], reader.consumer_group_metadata()
         )
-        if end is None:
-            kept = sender
-        elif end:
+        if name == "commit":
             sender.commit_transaction()
-        else:
+        elif name == "abort":
             sender.abort_transaction()
         reader.close()
+    return sender
 
+
+def expected_answers(admin: AdminClient) -> dict[str, Any]:
+    """Return the offsets, groups and topic ids that the node reports."""
     expected: dict[str, Any] = {"offsets": {}, "groups": {}}
     for group in ("shop", "lone", "assigned", "exact", "gone"):
         answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result()
@@ -174,14 +198,7 @@ def main(bootstrap: str, log_dir: Path) -> None:
         }
     topics = admin.describe_topics(_topics("orders", "bills"))
     expected["topics"] = {name: _uuid(future.result().topic_id) for name, future in topics.items()}
-
-    out = HERE / "kafka-offsets"
-    out.mkdir(exist_ok=True)
-    shutil.copy(log_dir / "__consumer_offsets-0" / f"{0:020}.log", out / f"{0:020}.log")
-    (out / "expected.json").write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")
-    kept.abort_transaction(timedelta(seconds=10).seconds)
-    first.close()
-    second.close()
+    return expected
 
 
 def _topics(*names: str) -> Any:

@@ -70,6 +70,7 @@ def test_our_bytes_are_kafkas(record: Record) -> None:
 
 
 def test_offsets_are_what_kafka_answered(shard: GroupShard, expected: Any) -> None:
+    assert expected["offsets"]
     for group_id, offsets in expected["offsets"].items():
         fetched = at_once(shard.fetch_all_offsets(OffsetFetchGroup(group_id, None)))
         told = sorted(

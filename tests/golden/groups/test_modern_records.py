@@ -24,6 +24,7 @@ ROWS = json.loads((Path(__file__).parent / "modern-records.json").read_text())
 
 
 def rows() -> list[CoordinatorRecord]:
+    assert len(ROWS) > 50
     return [
         CoordinatorRecord(bytes.fromhex(key), None if value is None else bytes.fromhex(value))
         for _, _, key, value in ROWS

@@ -1,4 +1,4 @@
-"""What a real Apache Kafka 4.3.1 node answered to requests good and bad, and what our controller answers.
+"""Our controller answers good and bad requests as a real Apache Kafka 4.3.1 node did.
 
 `capture.py` sent them, one after another, to a fresh node 1 with num.partitions=4.
 """

@@ -67,7 +67,7 @@ def test_the_bootstrap_file_is_written_again_byte_for_byte() -> None:
     assert b"".join(written) == data
 
 
-def test_of_its_features_those_that_are_not_served_are_left_out() -> None:
+def test_unsupported_features_of_kafka_are_left_out() -> None:
     frames = read_bootstrap(SystemDisk(), FORMATTED)
     assert frames is not None
     taken, left = split_supported(frames, supported_features())

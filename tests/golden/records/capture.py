@@ -67,8 +67,19 @@ def patched(batch: bytes, payload: bytes | None = None, *, keep_crc: bool = Fals
 
 
 def cases() -> dict[str, tuple[str, bytes]]:
-    """name -> (topic, bytes to produce)."""
+    """Return the topic and the bytes to produce of each case, by its name."""
     good = bytes(build_batch([(T0, b"k", b"v1"), (T0 + 3, None, b"v2"), (T0 + 2, b"", None)]))
+    out = framing_cases(good) | codec_cases(good) | attribute_cases(good) | timestamp_cases(good)
+    out["too large"] = bytes(build_batch([(T0, None, b"x" * 1_048_588)]))
+    for name, payload in bad_records().items():
+        out[name] = patched(bytes(build_batch([(T0, None, b"a")])), payload)
+    swapped = [encode_record(i, 0, None, b"v") for i in (0, 2, 1)]
+    batch = bytearray(build_batch([(T0, None, b"v")] * 3))
+    out["offsets not in order"] = patched(bytes(batch), b"".join(swapped))
+    return {name: ("plain", data) for name, data in out.items()} | other_topics_cases(out)
+
+
+def framing_cases(good: bytes) -> dict[str, bytes]:
     out: dict[str, bytes] = {"good": good, "nothing": b"", "two batches": good + good}
     for extra in (5, 20, 61):
         out[f"{extra} zero bytes after the batch"] = good + bytes(extra)
@@ -96,6 +107,11 @@ def cases() -> dict[str, tuple[str, bytes]]:
         (2**31 - 1, 2**31 - 2),
     ):
         out[f"count {count}, delta {delta}"] = patched(good, record_count=count, last_offset_delta=delta)
+    return out
+
+
+def codec_cases(good: bytes) -> dict[str, bytes]:
+    out: dict[str, bytes] = {}
     for codec in (5, 6, 7):
         out[f"codec {codec}"] = patched(good, attributes=codec)
     for name in CODECS[1:]:
@@ -108,14 +124,22 @@ def cases() -> dict[str, tuple[str, bytes]]:
         out[f"{name}, one record more"] = patched(packed, record_count=11, last_offset_delta=10)
         out[f"{name}, one record less"] = patched(packed, record_count=9, last_offset_delta=8)
         out[f"{name}, max timestamp"] = patched(packed, max_timestamp=T0)
-    out["control"] = patched(good, attributes=0x20)
+    return out
+
+
+def attribute_cases(good: bytes) -> dict[str, bytes]:
+    out = {"control": patched(good, attributes=0x20)}
     out["transactional"] = patched(good, attributes=0x10, producer_id=1, producer_epoch=0, base_sequence=0)
     out["producer id without sequence"] = patched(good, producer_id=1, producer_epoch=0)
     out["sequence without producer id"] = patched(good, base_sequence=5)
     out["typed append time"] = patched(good, attributes=8)
     for bit in (6, 7, 8, 14):
         out[f"attribute bit {bit}"] = patched(good, attributes=1 << bit)
-    out["max timestamp too high"] = patched(good, max_timestamp=T0 + 999_999_999)
+    return out
+
+
+def timestamp_cases(good: bytes) -> dict[str, bytes]:
+    out = {"max timestamp too high": patched(good, max_timestamp=T0 + 999_999_999)}
     out["max timestamp too low"] = patched(good, max_timestamp=-1)
     for ahead in (3_500_000, 3_700_000, 10**15):
         out[f"timestamp ahead {ahead}"] = bytes(build_batch([(T0, None, b"a"), (T0 + ahead, None, b"b")]))
@@ -123,13 +147,12 @@ def cases() -> dict[str, tuple[str, bytes]]:
     out["timestamp -1"] = bytes(build_batch([(-1, None, b"a"), (-1, None, b"b")]))
     out["timestamp -5"] = patched(bytes(build_batch([(0, None, b"a")])), base_timestamp=-5, max_timestamp=-5)
     out["timestamp beyond 64 bits"] = patched(good, base_timestamp=2**63 - 1)
-    out["too large"] = bytes(build_batch([(T0, None, b"x" * 1_048_588)]))
-    for name, payload in bad_records().items():
-        out[name] = patched(bytes(build_batch([(T0, None, b"a")])), payload)
-    swapped = [encode_record(i, 0, None, b"v") for i in (0, 2, 1)]
-    batch = bytearray(build_batch([(T0, None, b"v")] * 3))
-    out["offsets not in order"] = patched(bytes(batch), b"".join(swapped))
-    topics = {name: ("plain", data) for name, data in out.items()}
+    return out
+
+
+def other_topics_cases(out: dict[str, bytes]) -> dict[str, tuple[str, bytes]]:
+    """Return some of the cases for topics with other settings than "plain"."""
+    topics: dict[str, tuple[str, bytes]] = {}
     for topic in TOPICS:
         if topic != "plain":
             for name in (

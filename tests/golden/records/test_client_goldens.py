@@ -14,6 +14,7 @@ from service.records.validation import ValidationRules, validate_produced
 HERE = Path(__file__).parent
 SENT = json.loads((HERE / "sent.json").read_text())
 GOLDENS = sorted(HERE.glob("*.log"))
+assert GOLDENS
 
 
 def read(path: Path) -> tuple[str, CompressionType, bytes]:

@@ -1,4 +1,4 @@
-"""What Apache Kafka 4.3.1 answered to each of these batches and what it stored: we do so, or say why not."""
+"""Our answers to batches and the stored batches equal those of Apache Kafka 4.3.1; exceptions say why."""
 
 import json
 from pathlib import Path

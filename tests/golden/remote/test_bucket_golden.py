@@ -99,7 +99,7 @@ def test_the_golden_bucket_reads_from_head_to_the_last_record(version: int) -> N
         reader.close()
 
 
-def test_what_was_written_says_by_whom_and_when_and_of_what_parent() -> None:
+def test_documents_name_their_writer_time_and_parent() -> None:
     store = golden_store(2)
     chain = open_chain(store, open_head(store, HeadKey(TOPIC_ID, PARTITION)).manifest_key)
     manifest = chain.manifest
@@ -114,7 +114,7 @@ def test_what_was_written_says_by_whom_and_when_and_of_what_parent() -> None:
     assert store.head(cluster.metadata.key).size == cluster.metadata.size
 
 
-def test_of_version_1_nobody_knows_who_wrote_it_and_it_is_read_all_the_same() -> None:
+def test_documents_of_version_1_without_a_writer_are_read() -> None:
     store = golden_store(1)
     chain = open_chain(store, open_head(store, HeadKey(TOPIC_ID, PARTITION)).manifest_key)
     assert (chain.manifest.stamp, chain.manifest.parent_key, chain.head.stamp) == (None, None, None)

@@ -119,7 +119,7 @@ def bucket() -> Bucket:
     return bucket
 
 
-def test_it_is_one_file_of_the_standard_library() -> None:
+def test_the_reference_reader_is_one_file_of_the_standard_library() -> None:
     source = SCRIPT.read_text()
     assert len(source.splitlines()) < 250
     for node in ast.walk(ast.parse(source)):
@@ -130,7 +130,7 @@ def test_it_is_one_file_of_the_standard_library() -> None:
 
 
 @pytest.mark.parametrize("version", sorted(FOLDERS))
-def test_it_and_firn_read_the_same_golden_bucket(version: int) -> None:
+def test_the_reference_reader_and_firn_read_the_golden_bucket_alike(version: int) -> None:
     folder = FOLDERS[version]
     (topic,) = read(folder)
     assert (topic["name"], topic["partitions"]) == (TOPIC, 3)
@@ -145,7 +145,7 @@ def test_it_and_firn_read_the_same_golden_bucket(version: int) -> None:
     assert read(folder, topic["topic_id"], 2, "--from", 43, "--limit", 5) == expected[43:48]
 
 
-def test_it_and_firn_read_the_same_long_chain(bucket: Bucket, tmp_path: Path) -> None:
+def test_the_reference_reader_and_firn_read_a_long_chain_alike(bucket: Bucket, tmp_path: Path) -> None:
     folder = written(tmp_path, objects(bucket.store))
     expected = by_firn(bucket.store, "events", 0)
     assert expected[0]["offset"] == 14
@@ -156,7 +156,7 @@ def test_it_and_firn_read_the_same_long_chain(bucket: Bucket, tmp_path: Path) ->
     }  # fmt: skip
 
 
-def test_of_version_1_it_goes_by_names_where_python_has_no_zstd(bucket: Bucket, tmp_path: Path) -> None:
+def test_the_reference_reader_uses_names_of_version_1_without_zstd(bucket: Bucket, tmp_path: Path) -> None:
     folder = written(tmp_path, version_1(objects(bucket.store)))
     done = run(folder, "events", 0, "--from", 14)
     assert [json.loads(line) for line in done.stdout.splitlines()] == by_firn(stored(folder), "events", 0)
@@ -199,12 +199,12 @@ def served(bucket: Bucket, tmp_path: Path) -> Iterator[str]:
     thread.join()
 
 
-def test_it_reads_over_http_with_a_signature_in_the_query(bucket: Bucket, served: str) -> None:
+def test_the_reference_reader_reads_over_http_with_a_signed_query(bucket: Bucket, served: str) -> None:
     assert read(served, "events", 0) == by_firn(bucket.store, "events", 0)
     assert read(served, "events")[1]["end_offset"] == 0
 
 
-def test_what_it_may_not_read_is_not_taken_for_empty(served: str) -> None:
+def test_the_reference_reader_reports_access_denied(served: str) -> None:
     for arguments in (("events",), ("events", 1)):
         done = run(f"{served}&only-topics", *arguments)
         assert (done.returncode, done.stdout) == (1, "")

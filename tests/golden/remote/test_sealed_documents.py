@@ -49,7 +49,7 @@ def test_every_flipped_bit_is_noticed(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", DECODERS)
-def test_whatever_is_missing_at_its_end_or_comes_after_it_is_noticed(key: str) -> None:
+def test_truncated_and_extended_documents_are_refused(key: str) -> None:
     data = content()[key]
     for other in [*(data[:end] for end in range(len(data))), data + b"\n", data + b" ", data + data]:
         with pytest.raises(CorruptionError):

@@ -1,6 +1,4 @@
-"""What real clients and Apache Kafka 4.3.1 said to each other (`capture.py`), read and written again byte
-for byte.
-"""
+"""Captured messages of real clients and Apache Kafka 4.3.1 (`capture.py`), read and written byte for byte."""
 
 from __future__ import annotations
 

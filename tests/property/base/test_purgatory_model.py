@@ -1,4 +1,4 @@
-"""The timing wheel and the purgatory beside models that look at everything, every time."""
+"""The timing wheel and the purgatory compared with models that visit every entry."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_an_operation_may_end_others_while_they_are_told_the_same() -> None:
     assert len(purgatory) == 0
 
 
-def test_an_operation_may_wait_anew_when_it_is_told() -> None:
+def test_an_operation_may_wait_again_when_it_is_woken() -> None:
     purgatory = Purgatory(0)
     again = Chain(purgatory, [], again=2)
     purgatory.watch(again, ("k",), 5)

@@ -87,7 +87,7 @@ class TimelinesBesideSnapshots(RuleBasedStateMachine):
 TestTimelines = TimelinesBesideSnapshots.TestCase
 
 
-def test_what_lies_below_the_committed_offset_is_not_remembered() -> None:
+def test_a_timeline_forgets_below_the_committed_offset() -> None:
     """A load, whose records are committed before they are replayed."""
     journal = Journal()
     journal.commit(1000)

@@ -313,7 +313,7 @@ async def live(seed: int) -> None:
 
 
 @pytest.mark.parametrize("block", range(10))
-def test_what_is_acknowledged_is_committed_whatever_happens(block: int) -> None:
+def test_acknowledged_writes_are_committed_whatever_fails(block: int) -> None:
     for seed in range(block * 12, block * 12 + 12):
         try:
             run_virtually(live(seed))

@@ -230,13 +230,13 @@ def test_an_assignment_is_made_in_short_steps(assignor: Assignor, mixed: bool) -
     assert max(took) < 0.01, "a step is a small part of a turn"
 
 
-def test_nobody_and_nothing_are_assigned_too() -> None:
+def test_assignors_accept_no_members_and_no_topics() -> None:
     for assignor in (uniform.assign, range_assignor.assign):
         assert assign(assignor, {}, topics_of(3), {}) == {}
         assert assign(assignor, {"m": (None, frozenset({"gone"}))}, {}, {}) == {"m": {}}
 
 
-def test_what_is_not_there_any_more_is_dropped_from_targets() -> None:
+def test_removed_topics_and_members_are_dropped_from_targets() -> None:
     topics = topics_of(2)
     topic_id = topics["t0"].topic_id
     before: dict[str, Target] = {"m": {topic_id: (0, 1, 2), UUID(int=99): (0,)}, "n": {topic_id: (1,)}}

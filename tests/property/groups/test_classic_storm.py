@@ -380,7 +380,7 @@ def state(shard: GroupShard) -> tuple[dict[str, Any], list[Any]]:
 
 
 @pytest.mark.parametrize("block", range(8))
-def test_a_storm_ends_and_nobody_was_in_two_generations(block: int) -> None:
+def test_a_storm_of_joins_ends_with_every_member_in_one_generation(block: int) -> None:
     for seed in range(block * 12, block * 12 + 12):
         try:
             Storm(seed).run(250)

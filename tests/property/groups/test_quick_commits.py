@@ -191,7 +191,7 @@ def test_a_plain_commit_is_what_the_ordinary_way_makes_of_it(block: int) -> None
 
 
 @pytest.mark.parametrize("block", range(6))
-def test_what_is_damaged_is_not_taken_for_something_else(block: int) -> None:
+def test_damaged_commits_are_refused_by_both_paths(block: int) -> None:
     """A byte changed, or the end cut off, or bytes behind it: it is refused, or it is what the ordinary way
     reads.
     """

@@ -1,4 +1,4 @@
-"""What a log remembers of idempotent producers, against a model of what each has written.
+"""Idempotent producers of a log, compared with a model of the writes of each.
 
 Any order of batches (the next one, repeated ones, gaps, epochs), rolls, cleanings, deletions at the start,
 cuts, stops, crashes, lost snapshots, expiry, and a disk that is lost but for what an archive holds.

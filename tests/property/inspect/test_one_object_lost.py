@@ -69,11 +69,14 @@ def harm(archive: Archive, store: ObjectStore, key: str, how: str) -> bool:
 def harmed(archive: Archive, kind: str) -> Iterator[tuple[str, str, MemoryStore]]:
     """Key, harm and store, for each object of the kind; of many each gets one harm."""
     keys = archive.kinds[kind]
+    count_harmed = 0
     for number, key in enumerate(keys):
         for how in HARMS if len(keys) <= 10 else HARMS[number % 3 :: 4]:
             store = archive.store()
             if harm(archive, store, key, how):
+                count_harmed += 1
                 yield key, how, store
+    assert count_harmed > 0, kind
 
 
 def where(report: FsckReport) -> list[str]:
@@ -104,7 +107,7 @@ def sweep(archive: Archive, store: ObjectStore, whole_topic: UUID | None = None)
 
 
 @pytest.mark.parametrize("kind", NAMED)
-def test_what_is_lost_is_named_and_exits_with_1(archive: Archive, kind: str) -> None:
+def test_fsck_names_a_lost_object_and_exits_with_1(archive: Archive, kind: str) -> None:
     for key, how, store in harmed(archive, kind):
         if (kind, how) == ("cluster.json", "older"):
             assert fsck(store).is_clean, "it names another copy, and the newest is found all the same"
@@ -119,14 +122,14 @@ def test_what_is_lost_is_named_and_exits_with_1(archive: Archive, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", SILENT)
-def test_what_no_record_rests_on_is_no_error(archive: Archive, kind: str) -> None:
+def test_a_lost_object_without_records_is_no_error(archive: Archive, kind: str) -> None:
     for key, how, store in harmed(archive, kind):
         assert fsck(store).errors == [], (key, how)
         assert repair(store) == []
 
 
 @pytest.mark.parametrize("kind", [kind for kind in NAMED if kind != "segment"])
-def test_what_can_be_made_again_is_made_as_it_was(archive: Archive, kind: str) -> None:
+def test_repair_rebuilds_documents_as_they_were(archive: Archive, kind: str) -> None:
     truth = records(archive.store())
     rows = open_topics(archive.store()).topics
     assert {(name, topic_id) for name, topic_id, _ in truth} == {
@@ -196,7 +199,7 @@ def test_nothing_that_is_live_is_swept_where_two_documents_are_lost(
 
 
 @pytest.mark.parametrize("kind", [kind for kind in NAMED if kind != "segment"])
-def test_whatever_is_lost_everything_else_is_checked_in_full(archive: Archive, kind: str) -> None:
+def test_fsck_checks_everything_but_a_lost_object(archive: Archive, kind: str) -> None:
     segments = archive.kinds["segment"]
     for number, (key, how, store) in enumerate(harmed(archive, kind)):
         for victim in segments[number % 3 :: 3]:

@@ -68,6 +68,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
 @pytest.mark.parametrize("kind", [*OF_PARTITIONS, "topics.json", "cluster.json", "newest copy", "older copy"])
 def test_fsck_names_it_and_checks_all_else(archive: Archive, kind: str) -> None:
     whole = fsck(archive.store())
+    assert archive.kinds[kind]
     for key in archive.kinds[kind]:
         report = fsck(refusing(archive, key))
         own = str(partition_of(key).topic_id) if kind in OF_PARTITIONS else ""
@@ -80,6 +81,7 @@ def test_fsck_names_it_and_checks_all_else(archive: Archive, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [*OF_PARTITIONS, "topics.json"])
 def test_repair_leaves_its_partition_alone_and_the_others_in_peace(archive: Archive, kind: str) -> None:
+    assert archive.kinds[kind]
     for key in archive.kinds[kind]:
         found = [one for one in find_repairs(refusing(archive, key)) if not isinstance(one, Unrepairable)]
         assert found == [], key
@@ -92,6 +94,7 @@ def test_a_recovery_brings_every_other_partition_back(archive: Archive, kind: st
     catalog, deleted = copy.image.remote, copy.image.tombstones
     whole = read_archive(archive.store(), CLUSTER, catalog, deleted).partitions
     assert len(whole) > 2
+    assert archive.kinds[kind]
     for key in archive.kinds[kind]:
         found = read_archive(refusing(archive, key), CLUSTER, catalog, deleted)
         own = partition_of(key)
@@ -114,6 +117,7 @@ def test_a_sweep_passes_its_partition_over_and_finds_the_orphans_of_all_others(
 
     whole = sweep(archive.store())
     assert len(whole) > 2
+    assert archive.kinds[kind]
     for key in archive.kinds[kind]:
         found = sweep(refusing(archive, key))
         own = partition_of(key) if kind in OF_PARTITIONS else None

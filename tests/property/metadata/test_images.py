@@ -208,7 +208,7 @@ def test_an_image_never_changes_once_it_is_built(script: list[tuple[Any, ...]]) 
 
 @settings(max_examples=40, deadline=None)
 @given(steps)
-def test_what_the_image_holds_hangs_together(script: list[tuple[Any, ...]]) -> None:
+def test_the_image_is_consistent_after_any_history(script: list[tuple[Any, ...]]) -> None:
     image = history_of(script).image
     assert {t.id for t in image.topics_by_name.values()} == set(image.topics_by_id)
     assert all((kind, name) != (2, "") for kind, name in image.configs)

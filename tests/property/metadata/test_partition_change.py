@@ -1,4 +1,4 @@
-"""Any partition, any change: who leads may, who may be elected has what was committed, epochs rise."""
+"""Any change of any partition: leaders are eligible, have all committed records, and epochs rise."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def cases(
 
 @settings(max_examples=300, deadline=None)
 @given(cases())
-def test_whatever_changes_a_partition_stays_one(
+def test_any_change_leaves_a_valid_partition(
     case: tuple[PartitionImage, ElectionRules, frozenset[int], Election, tuple[int, ...], frozenset[int]],
 ) -> None:
     state, rules, alive, election, isr, unclean = case
@@ -161,7 +161,7 @@ def test_a_change_that_was_made_is_not_made_again(
 
 @settings(max_examples=300, deadline=None)
 @given(cases(), st.frozensets(st.sampled_from(BROKERS)))
-def test_who_has_room_leads_before_who_has_none(
+def test_replicas_with_disk_space_are_preferred_as_leaders(
     case: tuple[PartitionImage, ElectionRules, frozenset[int], Election, tuple[int, ...], frozenset[int]],
     full: frozenset[int],
 ) -> None:

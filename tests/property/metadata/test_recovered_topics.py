@@ -1,4 +1,4 @@
-"""Which topics a recovery brings back, out of any copy, topics.json and archives."""
+"""The topics that a recovery restores, from any copy, topics.json and archives."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def listed_of(made: dict[UUID, tuple[str, int, str]], offset: int) -> TopicsFile
     archives,
     st.booleans(),
 )
-def test_what_comes_back_is_one_cluster_that_keeps_what_the_copy_does_not_vouch_for(
+def test_a_recovered_cluster_is_consistent_and_expires_nothing_unproved(
     copied: dict[UUID, tuple[str, int, str]] | None,
     dead: set[UUID],
     listed: dict[UUID, tuple[str, int, str]] | None,

@@ -123,7 +123,7 @@ def test_the_hash_is_siphash_with_128_bits(life: dict[str, Any]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(logs(tuple(CompressionType)), st.integers(2, 40), st.sampled_from((61, 400, 1 << 16)))
-def test_what_stays_is_what_a_model_says(log: bytes, slots: int, buffer_bytes: int) -> None:
+def test_compaction_keeps_what_the_model_keeps(log: bytes, slots: int, buffer_bytes: int) -> None:
     keys = key_map(log, most=24 * slots)
     records = records_of(log)
     end_offset = scan_batches(log).last_offsets[-1] + 1

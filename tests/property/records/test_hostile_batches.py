@@ -1,4 +1,4 @@
-"""Whatever bytes a producer sends, the answer is a batch that reads back or a protocol error."""
+"""Any bytes that a producer sends become a readable batch or a protocol error."""
 
 import struct
 from contextlib import suppress

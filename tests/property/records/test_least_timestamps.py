@@ -44,7 +44,7 @@ def sound_logs(draw: st.DrawFn) -> bytes:
 
 @given(log=sound_logs(), before=st.integers(0, 40))
 @settings(max_examples=300, deadline=None)
-def test_it_is_that_of_the_records_and_unknown_where_one_has_none(log: bytes, before: int) -> None:
+def test_the_least_timestamp_is_that_of_the_records_or_unknown(log: bytes, before: int) -> None:
     found = [record.timestamp for record in iter_records(log)]
     expected = min(found) if min(found) >= 0 else NO_TIMESTAMP
     data = bytes(before) + log
@@ -80,7 +80,7 @@ def test_any_bytes_are_answered_alike(data: bytes, count: int, span: tuple[int, 
 
 @given(log=logs())
 @settings(max_examples=200, deadline=None)
-def test_what_is_said_of_a_sound_batch_is_never_above_its_maximum(log: bytes) -> None:
+def test_the_least_timestamp_never_exceeds_the_maximum(log: bytes) -> None:
     scan = scan_batches(log)
     headers = list(iter_headers(log, 0, scan.end))
     for life in LIVES:

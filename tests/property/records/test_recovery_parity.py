@@ -81,7 +81,7 @@ def test_the_last_batches_of_each_producer_are_found(
 
 
 @pytest.mark.parametrize("life", LIVES)
-def test_what_does_not_fit_is_refused(life: ModuleType) -> None:
+def test_arguments_that_do_not_fit_are_refused(life: ModuleType) -> None:
     one = array("q", [0])
     with pytest.raises(IndexError):
         life.index_entries(one, one, one, one, 0, 0, array("q", (0, -1, 0)), array("q"))

@@ -132,7 +132,7 @@ def test_a_timestamp_beyond_64_bits_is_a_status_and_not_a_number() -> None:
     assert same("find_refused", record, 0, len(record), 1, 2, 0, 1, 0, array("q", [0, 0, 0])) == (0, 0)
 
 
-def test_what_is_no_batch_is_refused_with_its_position() -> None:
+def test_data_that_is_no_batch_is_refused_with_its_position() -> None:
     data = log_of([([BASE_MS], CompressionType.NONE, False)])
     with pytest.raises(CorruptionError, match=f"position {len(data)}"):
         first_in_batches(data + b"\0" * 61, 0, len(data) + 61, BASE_MS + 9, 0)

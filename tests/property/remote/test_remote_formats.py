@@ -1,4 +1,4 @@
-"""Whatever is written is read back; whatever is damaged is noticed."""
+"""Every written document is read back, and every damaged one is reported."""
 
 from __future__ import annotations
 
@@ -244,7 +244,11 @@ def test_no_text_breaks_the_key_parser(text: str) -> None:
     st.lists(st.integers(1, 12), min_size=1, max_size=5),
     st.sampled_from([1, 600, 2_000, 1 << 20]),
     st.sampled_from([500, 3_000, 1 << 20]),
-    st.lists(st.tuples(st.integers(0, 1 << 30), st.sampled_from([0, 1, 700, 5_000, 1 << 20])), max_size=12),
+    st.lists(
+        st.tuples(st.integers(0, 1 << 30), st.sampled_from([0, 1, 700, 5_000, 1 << 20])),
+        min_size=1,
+        max_size=12,
+    ),
 )
 @settings(max_examples=40, deadline=None)
 def test_every_read_is_a_run_of_whole_batches_from_the_right_one(

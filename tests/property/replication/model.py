@@ -1,4 +1,4 @@
-"""What stands for disks and the controller in the world of replicas."""
+"""Models of disks and of the controller, for the world of replicas."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tests.support.fault_disk import FaultDisk
 from tests.support.world import START_MS, make_world
 from tests.unit.hot.logs import batch, headers_from
 from tests.unit.partition.following import Standing
-from tests.unit.replication.test_fetcher import BROKER_EPOCH, FOLLOWER, Bucket, LeaderNode, content, tip_of
+from tests.unit.replication.fetching import BROKER_EPOCH, FOLLOWER, Bucket, LeaderNode, content, tip_of
 
 TIP: Final = tip_of(0)
 CONFIG: Final = LogConfig(segment_bytes=3_000, index_interval_bytes=300)
@@ -305,7 +305,7 @@ def test_both_have_the_same_bytes_in_the_end(first: int, tmp_path: Path) -> None
         play(seed, tmp_path / str(seed))
 
 
-def test_at_random(tmp_path: Path) -> None:
+def test_replicas_equal_their_leader_after_random_events(tmp_path: Path) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     play(seed, tmp_path)

@@ -39,7 +39,7 @@ class ByTheBook:
         return size * 1000 > bytes_per_s * max(now_ms - begun_ms, self.window_ms)
 
 
-def test_nobody_is_let_through_whom_kafka_would_hold_back() -> None:
+def test_the_throttle_is_never_laxer_than_kafkas() -> None:
     held = 0
     for seed in range(HISTORIES):
         random = Random(seed)
@@ -59,7 +59,7 @@ def test_nobody_is_let_through_whom_kafka_would_hold_back() -> None:
     assert held > HISTORIES
 
 
-def test_who_waits_is_free_at_the_time_that_was_told_and_never_before() -> None:
+def test_a_throttled_replica_is_released_exactly_when_promised() -> None:
     waited = 0
     for seed in range(HISTORIES):
         random = Random(seed)
@@ -79,7 +79,7 @@ def test_who_waits_is_free_at_the_time_that_was_told_and_never_before() -> None:
     assert waited > HISTORIES // 2
 
 
-def test_who_asks_whenever_it_is_free_moves_what_the_bound_says() -> None:
+def test_a_throttled_replica_moves_bytes_at_the_quota() -> None:
     """One answer more, and a window's worth to begin with, as long as an answer is less than all windows."""
     for seed in range(HISTORIES // 3):
         random = Random(seed)

@@ -1,4 +1,4 @@
-"""Where offsets are all that is wanted: the block table tells them, and nothing is downloaded for it."""
+"""Reads of offsets alone are answered by the block table, without a download."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever bytes come, a codec answers with a value or with `WireError`, and never with anything else."""
+"""A codec answers any bytes with a value or with `WireError`."""
 
 from __future__ import annotations
 

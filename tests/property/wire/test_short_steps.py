@@ -93,9 +93,7 @@ def test_writing_a_response_of_many_elements_has_short_steps(key: int) -> None:
 
 
 @pytest.mark.parametrize("key", [*APIS], ids=lambda key: ApiKey(key).name)
-def test_reading_tagged_fields_that_nobody_knows_has_short_steps(
-    key: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_tagged_fields_are_read_in_short_steps(key: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def write_many(out: bytearray, plan: object, message: object) -> None:
         write_uvarint(out, TAGS)
         for tag in range(TAGS):

@@ -12,7 +12,7 @@ from service.tiering.metrics import TieringMetrics
 
 
 @pytest.mark.parametrize("counts", [HotMetrics(), ReplicationMetrics(), TieringMetrics()])
-def test_what_was_not_done_was_not_counted(counts: HotMetrics | ReplicationMetrics | TieringMetrics) -> None:
+def test_all_counters_start_at_zero(counts: HotMetrics | ReplicationMetrics | TieringMetrics) -> None:
     plain = {one.name: getattr(counts, one.name) for one in fields(counts)}
     numbers = {name: value for name, value in plain.items() if isinstance(value, int | float)}
     assert numbers

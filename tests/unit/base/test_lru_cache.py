@@ -12,7 +12,7 @@ def held(cache: LruCache[str, int], keys: str = "abcd") -> str:
     return "".join(key for key in keys if cache.get(key) is not None)
 
 
-def test_what_was_read_stays_longer_than_what_was_written_later() -> None:
+def test_a_read_entry_stays_longer_than_one_written_later() -> None:
     cache: LruCache[str, int] = LruCache(limit=10)
     for key in "abc":
         cache.put(key, 1, 3)
@@ -46,7 +46,7 @@ def test_a_second_value_of_a_key_takes_the_place_and_the_cost_of_the_first() -> 
     assert cache.size == 4
 
 
-def test_what_is_discarded_or_cleared_costs_nothing() -> None:
+def test_discarded_entries_cost_nothing() -> None:
     cache: LruCache[str, int] = LruCache(limit=10)
     for key in "abc":
         cache.put(key, 1, 3)
@@ -60,7 +60,7 @@ def test_what_is_discarded_or_cleared_costs_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 12), st.booleans())))
-def test_it_holds_what_a_list_by_last_use_would(calls: list[tuple[str, int, bool]]) -> None:
+def test_the_cache_holds_what_a_list_by_last_use_would(calls: list[tuple[str, int, bool]]) -> None:
     cache: LruCache[str, int] = LruCache(limit=20)
     model: list[tuple[str, int]] = []
     for key, cost, is_put in calls:

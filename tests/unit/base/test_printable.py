@@ -1,4 +1,4 @@
-"""Whatever a peer calls things, our lines stay ours."""
+"""Names that peers choose cannot forge lines of the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_nothing_that_moves_the_cursor_is_left(show: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["t", "größe-µ-日本", "a b", "", "x" * 256])
-def test_what_prints_is_left_as_it_is(text: str) -> None:
+def test_printable_text_is_unchanged(text: str) -> None:
     assert printable(text) == text
     assert quoted(text) == repr(text)
 

@@ -36,7 +36,7 @@ def test_threads_are_made_as_they_are_needed() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux only")
-def test_the_threads_of_a_nice_pool_have_a_lower_priority_and_nobody_else_has() -> None:
+def test_only_threads_of_a_nice_pool_have_a_lower_priority() -> None:
     def priority() -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 

@@ -12,7 +12,7 @@ from service.base.timers import Timers
 
 class Waiting(Operation):
     def completed(self, *, expired: bool) -> None:
-        """Nobody waits for it here."""
+        """Do nothing: no caller waits."""
 
 
 class Clock(asyncio.SelectorEventLoop):
@@ -25,7 +25,7 @@ class Clock(asyncio.SelectorEventLoop):
 
 
 def due_ms(timers: Timers) -> int:
-    """When the operations of `timers` are due: they are all over then, and not a millisecond before."""
+    """Return when the operations of `timers` are due: all are over then, and none a millisecond before."""
     purgatory = timers.purgatory
     while (next_ms := purgatory.next_ms) is not None:
         purgatory.advance(next_ms)
@@ -73,7 +73,7 @@ class Session(Operation):
         self.is_over = expired
 
 
-def test_who_was_heard_only_after_a_standstill_has_time_to_be() -> None:
+def test_deadlines_are_extended_after_a_standstill_of_the_loop() -> None:
     loop = Clock()
 
     def turn(passed_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What is many at once has one budget of a turn, and is done in the order in which it came."""
+"""Queues of a turn: a bounded amount of work in each, in the order of arrival."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_turn_takes_calls_for_two_milliseconds_in_the_order_in_which_they_came
     assert len(work_us) == 25
 
 
-def test_what_a_call_adds_is_for_a_later_turn_and_others_have_theirs_between() -> None:
+def test_a_call_added_by_a_call_runs_in_a_later_turn() -> None:
     async def scenario(clock: Clock) -> list[str]:
         calls, done = turn_queues(asyncio.get_running_loop()).calls, list[str]()
 
@@ -151,7 +151,7 @@ def test_beside_a_hundred_long_tasks_what_is_short_waits_for_one_slice() -> None
     assert with_clock(scenario) <= 2 * (SLICE_US + SLICE_US // 4)
 
 
-def test_who_is_cancelled_gives_up_its_place() -> None:
+def test_a_cancelled_task_leaves_the_queue_of_turns() -> None:
     async def scenario() -> list[str]:
         done: list[str] = []
 

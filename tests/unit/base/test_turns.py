@@ -5,7 +5,7 @@ from __future__ import annotations
 from service.base.turns import KEPT, LATEST, LongTurn, TurnSample, TurnTimes
 
 
-def test_a_turn_has_the_name_of_who_held_it_longest() -> None:
+def test_a_long_turn_is_named_after_its_longest_holder() -> None:
     turns = TurnTimes()
     turns.began = 1.0
     turns.note_holder(0.012, "a")
@@ -17,7 +17,7 @@ def test_a_turn_has_the_name_of_who_held_it_longest() -> None:
     assert turns.longest == (LongTurn(0.065, 1.065, "b"), LongTurn(0.030, 2.030, "many small steps"))
 
 
-def test_what_nobody_claims_is_named_by_what_was_seen_from_beside() -> None:
+def test_an_unclaimed_long_turn_is_named_by_a_sample() -> None:
     turns = TurnTimes()
     turns.began = 1.0
     turns.note_holder(0.011, "a")
@@ -29,7 +29,7 @@ def test_what_nobody_claims_is_named_by_what_was_seen_from_beside() -> None:
     assert [one.who for one in turns.longest] == ["b and a (11 ms)", "many small steps"]
 
 
-def test_the_longest_turns_are_kept_and_no_more() -> None:
+def test_only_the_longest_turns_are_kept() -> None:
     turns = TurnTimes()
     for number in range(100):
         turns.note_holder(0.02 + number % 50 / 1000, str(number))

@@ -1,4 +1,4 @@
-"""`firn cluster repair-internal` against a cluster that copies as it is told: bounded, waited for, once."""
+"""`firn cluster repair-internal` against a model of a cluster: bounded, awaited, once."""
 
 from __future__ import annotations
 
@@ -94,7 +94,9 @@ def test_a_rehearsal_says_the_same_and_does_nothing(
     assert (len(lines), copying.asked) == (25, 0)
 
 
-def test_one_that_was_ended_is_gone_on_with(copying: Copying, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_repair_continues_reassignments_of_an_earlier_one(
+    copying: Copying, capsys: pytest.CaptureFixture[str]
+) -> None:
     copying.wanted = {0: (1, 2, 3), 1: (1, 2)}
     assert copying.repair().run(10, 60) == []
     assert "2 partitions are already being reassigned: waiting for them" in capsys.readouterr().out
@@ -109,7 +111,7 @@ def test_patience_ends_and_what_is_under_way_goes_on(copying: Copying) -> None:
     assert copying.clock.monotonic_ms() - ManualClock().monotonic_ms() == 60_000
 
 
-def test_what_is_refused_or_called_off_is_said_and_the_others_are_done(copying: Copying) -> None:
+def test_a_repair_reports_refused_reassignments_and_does_the_others(copying: Copying) -> None:
     copying.refuses, copying.calls_off = frozenset({3}), frozenset({12})
     assert copying.repair().run(10, 60) == [f"{TOPIC}-3: no", f"{TOPIC}-12 did not get 1,2,3"]
     assert sorted(n for n, held in copying.replicas.items() if len(held) < 3) == [3, 12]

@@ -1,4 +1,4 @@
-"""What the Tab key offers, out of the commands' own parsers; and the shells that ask for it."""
+"""Completion by Tab, from the commands' own parsers, in each shell."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.processes import FIRN
         ("nonsense ", None),
     ],
 )
-def test_what_is_offered(line: str, expected: list[str] | None) -> None:
+def test_completion_offers_commands_and_options(line: str, expected: list[str] | None) -> None:
     found = candidates(build_parser(), line.split(" "))
     if expected is None:
         assert "server" in found

@@ -1,4 +1,4 @@
-"""What the demo makes of its data and of the screen; the demo as a whole is `make demo`."""
+"""Numbers and screens of the demo; the demo as a whole is `make demo`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_delays_are_a_row_for_each_of_the_greatest_carriers() -> None:
     assert lines[1].split() == ["C9", "1", *["-"] * 10, "-2"]
 
 
-def test_what_has_settled_is_counted_once_whichever_tier_it_lies_in() -> None:
+def test_settled_records_in_both_tiers_are_counted_once() -> None:
     apart = PartitionTiers(0, 80, 100, 2_000, 1, 0, 80, 8_000, 4)
     overlapping = PartitionTiers(1, 50, 100, 5_000, 3, 10, 70, 6_000, 3)
     assert settled(TopicTiers("flights", UUID(int=1), None, None, (apart,))) == (

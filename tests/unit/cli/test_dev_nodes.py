@@ -1,4 +1,4 @@
-"""Several nodes of `firn dev`: what they are told, and what is said of them as they come and go."""
+"""Several nodes of `firn dev`: their settings, and messages as they start and end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def laid_out(folder: Path, nodes: int = 3, controllers: int = 3) -> Plan:
 
 
 class TestRoster:
-    def test_it_is_ready_once_all_are_and_says_so_once(self) -> None:
+    def test_the_cluster_is_ready_once_all_nodes_are(self) -> None:
         roster = Roster([1, 2, 3])
         assert roster.note_line(3, "ready: node 3 on h:3") == []
         assert roster.note_line(1, "ready: node 1 on h:1") == []
@@ -46,7 +46,7 @@ class TestRoster:
             "ready: nodes 1 on h:1",
         ]
 
-    def test_who_is_told_to_end_and_does_is_not_spoken_of(self) -> None:
+    def test_a_node_that_stops_on_request_is_not_reported(self) -> None:
         roster = Roster([1, 2])
         roster.is_stopping = True
         assert roster.note_exit(1, 0) == []
@@ -55,7 +55,7 @@ class TestRoster:
         assert roster.note_exit(2, -9) == ["node 2 was ended by SIGKILL"]
         assert roster.exit_code == 1
 
-    def test_whatever_is_said_and_dies_in_whatever_order_nobody_is_forgotten(self) -> None:
+    def test_every_exit_is_reported_in_any_order_of_events(self) -> None:
         for seed in range(300):
             chance = random.Random(seed)
             ids = list(range(1, chance.randint(2, 6)))
@@ -101,7 +101,7 @@ class TestPorts:
             with pytest.raises(ConfigError, match=f"cannot listen on port {port} of {HOST}"):
                 agree_on_ports(port, 1, 1)
 
-    def test_there_are_so_many_and_no_more(self) -> None:
+    def test_ports_beyond_65535_are_refused(self) -> None:
         with pytest.raises(ConfigError, match="3 nodes need as many ports from that one on"):
             agree_on_ports(65534, 3, 1)
 
@@ -133,6 +133,7 @@ class TestLayout:
 
     def test_a_command_line_shows_whose_it_is(self, tmp_path: Path) -> None:
         commands = [node.child("info").command for node in laid_out(tmp_path).nodes]
+        assert len(commands) == 3
         for number, command in enumerate(commands, 1):
             assert [word for word in command if word.startswith("node.id=")] == [f"node.id={number}"]
             assert "--until-eof" in command
@@ -141,6 +142,7 @@ class TestLayout:
         plan = laid_out(tmp_path, 3, 2)
         format_nodes(plan, WORLD)
         voters = {one.node_id: one for one in parse_initial_controllers(plan.initial_controllers)}
+        assert len(plan.nodes) == 3
         for node in plan.nodes:
             cluster = ClusterConfig.from_properties(node.settings)
             found = load_ensemble(WORLD.disk, cluster.directories)

@@ -1,4 +1,4 @@
-"""One line of the log per message, and a traceback that nobody can write into."""
+"""One line of the log per message, and tracebacks that peers cannot forge."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def test_a_group_tells_its_exceptions_with_their_frames() -> None:
     assert lines[-1] == "ValueError: second"
 
 
-def test_of_a_group_of_many_some_are_told() -> None:
+def test_a_large_exception_group_is_logged_in_part() -> None:
     text = logged("it failed", error=ExceptionGroup("many", [ValueError("one")] * 1000))
     assert text.count("ValueError: one") == 8

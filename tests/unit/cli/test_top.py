@@ -48,7 +48,7 @@ def test_an_answer_that_is_not_a_nodes_is_named(body: bytes) -> None:
             args.run(args)
 
 
-def test_what_is_no_http_is_named() -> None:
+def test_a_port_that_does_not_speak_http_is_named() -> None:
     with answering(b"SSH-2.0-OpenSSH\r\n") as port:
         args = build_parser().parse_args(["top", "--url", f"http://127.0.0.1:{port}"])
         with pytest.raises(StorageError, match="has the node"):

@@ -1,4 +1,4 @@
-"""What `firn top` makes of OpenMetrics text."""
+"""Parsing of OpenMetrics text by `firn top`, and its table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_labels_come_back_as_they_were() -> None:
     assert found["firn_tiering_blocked_partitions"] == {(("reason", 'a "b" \\ c\nd'),): 3.0}
 
 
-def test_what_is_no_sample_is_left_out() -> None:
+def test_malformed_samples_are_skipped() -> None:
     # JSON has no word for what is no number.
     assert parse("a\nb c d\n{} 1\nok 1\nodd nan\nbig +Inf\nx{ 1\n").keys() == {"ok"}
 
@@ -43,7 +43,7 @@ def test_rates_and_quantiles_are_of_the_time_between_two_looks() -> None:
     assert between.quantile("firn_request_handling_seconds", 0.99, api="PRODUCE") == 0.1
 
 
-def test_a_node_that_began_anew_has_no_negative_rates() -> None:
+def test_a_restarted_node_has_no_negative_rates() -> None:
     assert (
         Between(figures(10, 9, 9, 500), figures(12, 1, 1, 5)).rate("firn_request_received_bytes_total") == 0
     )

@@ -88,7 +88,7 @@ def ask(port: int) -> Any:
 
 
 @pytest.mark.parametrize("api_versions_max", [0, 2, 3, 4])
-def test_it_talks_in_the_newest_version_of_both(api_versions_max: int) -> None:
+def test_requests_use_the_newest_common_version(api_versions_max: int) -> None:
     with serving(Broker(api_versions_max, {18: (0, 4), 60: (0, 1), 999: (0, 0)})) as port:
         assert ask(port) == "v1 to me"
     with serving(Broker(api_versions_max, {60: (0, 7)})) as port:

@@ -1,4 +1,4 @@
-"""How a cluster stands: counted while partitions go by, judged as Kafka's tools do, bounded however many."""
+"""Health of a cluster: counted over partitions, judged as Kafka's tools do, bounded in size."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def quorum(*others: MetadataReplica, observers: tuple[MetadataReplica, ...] = ()
     return QuorumInfo(1, 7, 90, (voter(1, 100), *others), observers, {2: (("CONTROLLER", "b", 9093),)})
 
 
-def test_shares_tell_who_leads_and_who_should() -> None:
+def test_broker_loads_count_leaders_and_preferred_leaders() -> None:
     found = tallied(
         one(0, 1, (1, 2, 3), (1, 2, 3)), one(1, 1, (2, 1, 3), (1, 3)),
         PartitionState(2, -1, 4, (2, 3), (), elr=(3,), last_known_elr=(2,), offline=(2,)),
@@ -126,7 +126,7 @@ def a_standing(name: str = "orders") -> ClusterHealth:
     return ClusterHealth("c-1", nodes_of(brokers, told), told, partitions, moving, ("the moon: away",))
 
 
-def test_what_is_wrong_stands_first_and_tables_follow() -> None:
+def test_problems_are_printed_before_the_tables() -> None:
     lines = format_cluster(a_standing())
     assert lines[0] == "cluster: c-1"
     assert lines[1] == ("quorum: leader 1, epoch 7, high watermark 90, voters 1,2, observers -")

@@ -1,4 +1,4 @@
-"""What is asked to know how a cluster stands: partitions page by page, settings of few topics, each once."""
+"""Requests for the health of a cluster: partitions page by page, settings of few topics, each once."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_quorum_that_refuses_is_an_error_and_a_node_alone_has_none() -> None:
     assert ask_moving(as_cluster(Paged())) == ()
 
 
-def test_what_moves_is_told_in_order() -> None:
+def test_reassignments_are_listed_in_order() -> None:
     def moving(name: str, *numbers: int) -> Any:
         return MOVING.OngoingTopicReassignment(
             name=name,

@@ -1,4 +1,4 @@
-"""What brokers say at `/readyz` is told by name; who says nothing that can be read is passed over."""
+"""Answers of brokers at `/readyz`: problems are reported by broker, unreadable answers are skipped."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("status", [200, 503])
-def test_what_a_broker_says_of_its_store_is_told_by_its_id(server: ThreadingHTTPServer, status: int) -> None:
+def test_store_problems_are_reported_by_broker_id(server: ThreadingHTTPServer, status: int) -> None:
     Handler.answer = status, json.dumps({"ready": False, "checks": CHECKS}).encode()
     listener = f"0.0.0.0:{server.server_address[1]}"
     assert ask_health({12: ("127.0.0.1", listener), 13: ("127.0.0.1", "127.0.0.1:1")}) == [

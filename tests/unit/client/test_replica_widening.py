@@ -1,4 +1,4 @@
-"""Which replicas topics get that have too few: nobody's leadership moves, racks and load are spread."""
+"""More replicas for topics that have too few: leaders stay, racks and load are spread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_no_more_replicas_than_there_are_brokers() -> None:
     assert plan(partitions((1,)), brokers(None), (), 3).steps == ()
 
 
-def test_what_is_wide_enough_or_moves_is_left() -> None:
+def test_partitions_with_enough_replicas_or_under_way_are_skipped() -> None:
     several = partitions((1, 2, 3), (1, 2, 3, 4), (2,))
     assert plan(several, brokers(*[None] * 4), [(TOPIC, 2)], 3).steps == ()
 
@@ -56,7 +56,7 @@ def test_a_fenced_broker_gets_none_and_that_is_said() -> None:
     assert (again.steps, len(again.problems)) == ((), 1)
 
 
-def test_nothing_is_copied_from_nobody() -> None:
+def test_a_partition_without_a_leader_is_a_problem() -> None:
     found = plan(partitions((1,), leader=-1), brokers(None, None), (), 3)
     assert (found.steps, found.problems) == ((), (f"{TOPIC}-0 has no leader to copy from",))
 

@@ -27,7 +27,7 @@ SERVED = {18: (0, 4), 67: (0, 0), 60: (0, 1), 999: (0, 3)}
 
 
 def versions_response(request: bytes, served: dict[int, tuple[int, int]] = SERVED, error: int = 0) -> bytes:
-    """What a broker answers to ApiVersions, without the size in front."""
+    """Return a broker's response to ApiVersions, without its size."""
     module = response_module(ApiKey.API_VERSIONS)
     keys = tuple(
         module.ApiVersion(api_key=key, min_version=low, max_version=high)
@@ -179,7 +179,7 @@ def test_responses_are_those_of_the_requests_in_their_order(steps: list[bool], d
 
 
 @pytest.mark.parametrize("frame", [b"", b"\0\0\0", b"\0\0\0\x02", b"\0\0\0\x02\0\0\0\0\0"])
-def test_what_does_not_parse_is_an_error_and_its_request_stays_in_flight(frame: bytes) -> None:
+def test_a_malformed_response_keeps_its_request_in_flight(frame: bytes) -> None:
     session = ready()
     session.request(KEY, 0, allocate(1))
     with pytest.raises(MalformedMessage):

@@ -1,4 +1,4 @@
-"""What a node of several may be configured with, and what is refused, in which words."""
+"""Settings of a node in a cluster, and the messages of refused ones."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def test_a_node_that_is_alone_may_call_its_listener_as_it_likes() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_in_kafkas_words(
+def test_impossible_cluster_settings_are_refused_in_kafkas_words(
     base: dict[str, str], changes: dict[str, str | None], message: str
 ) -> None:
     assert refused(base, **changes) == message
@@ -327,7 +327,7 @@ def test_everything_wrong_is_reported_at_once() -> None:
     assert len(lines) == 4
 
 
-def test_what_is_hardly_meant_is_taken_and_told() -> None:
+def test_doubtful_cluster_settings_are_accepted_with_a_warning() -> None:
     assert ClusterConfig.from_properties(COMBINED).complaints() == []
     slow = ClusterConfig.from_properties({**COMBINED, "broker.heartbeat.interval.ms": "5000"})
     assert "must be less than or equal to half" in slow.complaints()[0]

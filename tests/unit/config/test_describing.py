@@ -19,7 +19,7 @@ NODE = BrokerConfig.from_properties(
 
 
 def shown(entry: DescribedConfig) -> str:
-    """As `kafka-configs --describe --all` prints it."""
+    """Return settings as `kafka-configs --describe --all` prints them."""
     words = {1: "DYNAMIC_TOPIC_CONFIG", 2: "DYNAMIC_BROKER_CONFIG", 3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
              4: "STATIC_BROKER_CONFIG", 5: "DEFAULT_CONFIG"}  # fmt: skip
     synonyms = ", ".join(f"{words[s.source]}:{s.name}={s.value}" for s in entry.synonyms)

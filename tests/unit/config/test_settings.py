@@ -1,7 +1,8 @@
-"""What a node and a topic may be configured with, and what is refused, in which words."""
+"""Settings of a node: defaults, dynamic changes, listeners, and messages of refusals."""
+
+from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,29 +10,16 @@ import pytest
 from service.base.errors import ConfigError
 from service.config.cluster import ClusterConfig, QuorumConfig
 from service.config.docs import markdown
-from service.config.keys import LONG_MAX, ConfigKey, ConfigType, to_text
+from service.config.keys import LONG_MAX, ConfigType, to_text
 from service.config.parsing import parse_value
 from service.config.replication import ReplicationConfig
-from service.config.settings import BrokerConfig, LogConfig, topic_config, validate_topic_change
-from service.config.tables import BROKER_KEYS, TOPIC_KEYS, refusal
+from service.config.settings import BrokerConfig, LogConfig, topic_config
+from service.config.tables import BROKER_KEYS, TOPIC_KEYS
 from service.config.tables.cluster import CLUSTER_TOPIC
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
+from tests.unit.config.refusals import PLAIN, refused
 
 ROOT = Path(__file__).parents[3]
-PLAIN = BrokerConfig.from_properties({})
-TIERED = BrokerConfig.from_properties({"firn.remote.url": "s3://bucket/prefix"})
-
-
-def refused(properties: dict[str, str]) -> str:
-    with pytest.raises(ConfigError) as raised:
-        BrokerConfig.from_properties(properties)
-    return str(raised.value)
-
-
-def topic_refused(overrides: dict[str, str], broker: BrokerConfig = TIERED) -> str:
-    with pytest.raises(ConfigError) as raised:
-        topic_config(overrides, broker)
-    return str(raised.value)
 
 
 def test_without_a_file_it_is_one_node_on_the_loopback_interface() -> None:
@@ -59,8 +47,9 @@ def test_every_setting_of_a_topic_is_a_key_and_the_other_way_round() -> None:
     fields = {field.name for field in dataclasses.fields(LogConfig)}
     keys = {*TOPIC_KEYS, *(key.name for key in CLUSTER_TOPIC)}
     assert fields == {name.replace(".", "_") for name in keys} - {"internal_segment_bytes", "preallocate"}
-    # The only value, so that no log has to know it.
-    assert parse_value(TOPIC_KEYS["preallocate"], "false") is False
+    assert (
+        parse_value(TOPIC_KEYS["preallocate"], "false") is False
+    )  # the only value, so that no log has to know it
     with pytest.raises(ConfigError, match="segments grow as they are written"):
         parse_value(TOPIC_KEYS["preallocate"], "true")
     for name, key in TOPIC_KEYS.items():
@@ -343,116 +332,6 @@ class TestListeners:
         assert reason in refused(properties)
 
 
-class TestTopics:
-    def test_overrides_stand_over_the_defaults(self) -> None:
-        config = topic_config(
-            {"segment.bytes": " 1048576 ", "remote.storage.enable": "TRUE", "local.retention.ms": "1000"},
-            TIERED,
-        )
-        assert (config.segment_bytes, config.remote_storage_enable) == (1 << 20, True)
-        assert config.effective_local_retention_ms == 1000
-        assert config.effective_local_retention_bytes == config.retention_bytes == -1
-
-    def test_local_retention_is_the_total_unless_the_topic_is_tiered(self) -> None:
-        config = topic_config({"local.retention.ms": "1000", "local.retention.bytes": "5"}, TIERED)
-        assert config.effective_local_retention_ms == config.retention_ms
-        assert config.effective_local_retention_bytes == config.retention_bytes
-
-    def test_tests_may_have_segments_of_any_size(self) -> None:
-        assert topic_config({"internal.segment.bytes": "100"}, PLAIN).segment_bytes == 100
-
-    @pytest.mark.parametrize(
-        ("overrides", "message"),
-        [
-            ({"foo": "1"}, "Unknown topic config name: foo"),
-            ({"retention.m": "1"}, "Unknown topic config name: retention.m; did you mean 'retention.ms'?"),
-            (
-                {"segment.bytes": "5"},
-                "Invalid value 5 for configuration segment.bytes: Value must be at least 1048576",
-            ),
-            (
-                {"retention.ms": "-5"},
-                "Invalid value -5 for configuration retention.ms: Value must be at least -1",
-            ),
-            (
-                {"local.retention.ms": "-3"},
-                "Invalid value -3 for configuration local.retention.ms: Value must be at least -2",
-            ),
-            (
-                {"cleanup.policy": "delete,keep"},
-                "Invalid value keep for configuration cleanup.policy: String must be one of: compact, delete",
-            ),
-            (
-                {"cleanup.policy": "compact", "remote.storage.enable": "true"},
-                "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being "
-                "an empty list.",
-            ),
-            (
-                {"min.compaction.lag.ms": "11", "max.compaction.lag.ms": "10"},
-                "conflict topic config setting min.compaction.lag.ms (11) > max.compaction.lag.ms (10)",
-            ),
-            (
-                {"min.cleanable.dirty.ratio": "1.5"},
-                "Invalid value 1.5 for configuration min.cleanable.dirty.ratio: Value must be no more than 1",
-            ),
-            (
-                {"min.cleanable.dirty.ratio": "half"},
-                "Invalid value half for configuration min.cleanable.dirty.ratio: Not a number of type DOUBLE",
-            ),
-            (
-                {"remote.storage.enable": "maybe"},
-                "Invalid value maybe for configuration remote.storage.enable: Expected value to be either "
-                "true or false",
-            ),
-            (
-                {"remote.storage.enable": "true", "retention.ms": "10", "local.retention.ms": "11"},
-                "Invalid value 11 for configuration local.retention.ms: Value must not be more than "
-                "retention.ms property value: 10",
-            ),
-            (
-                {"remote.storage.enable": "true", "retention.bytes": "10", "local.retention.bytes": "-1"},
-                "Invalid value -1 for configuration local.retention.bytes: Value must not be -1 as "
-                "retention.bytes value is set as 10.",
-            ),
-            (
-                {
-                    "remote.storage.enable": "true",
-                    "remote.log.copy.disable": "true",
-                    "local.retention.ms": "11",
-                },
-                "When `remote.log.copy.disable` is set to true, the `local.retention.ms` and "
-                "`retention.ms` must be set to the "
-                "identical value because there will be no more logs copied to the remote storage.",
-            ),
-        ],
-    )
-    def test_bad_overrides_are_refused_in_kafkas_words(self, overrides: dict[str, str], message: str) -> None:
-        assert topic_refused(overrides) == message
-
-    def test_tiered_storage_needs_a_store(self) -> None:
-        assert topic_refused({"remote.storage.enable": "true"}, PLAIN).startswith(
-            "Tiered Storage functionality is"
-        )
-
-    def test_local_retention_of_the_node_is_checked_where_there_is_a_store(self) -> None:
-        properties = {"log.retention.ms": "10", "log.local.retention.ms": "11"}
-        BrokerConfig.from_properties(properties)
-        assert "Value must not be more than" in refused({**properties, "firn.remote.url": "s3://b"})
-
-    def test_tiered_storage_is_taken_away_only_with_its_data(self) -> None:
-        tiered = {"remote.storage.enable": "true"}
-        validate_topic_change({}, tiered, TIERED)
-        validate_topic_change(tiered, {**tiered, "remote.log.copy.disable": "true"}, TIERED)
-        for proposed in ({}, {"remote.storage.enable": "false"}):
-            with pytest.raises(ConfigError, match="invalid to disable remote storage without deleting"):
-                validate_topic_change(tiered, proposed, TIERED)
-            deleting = {**proposed, "remote.log.delete.on.disable": "true"}
-            assert validate_topic_change(tiered, deleting, TIERED).gives_up_archive
-        assert not validate_topic_change(
-            {}, {**tiered, "remote.log.delete.on.disable": "true"}, TIERED
-        ).gives_up_archive
-
-
 def test_the_documentation_is_current() -> None:
     assert markdown() == (ROOT / "docs/configuration.md").read_text("utf-8"), (
         "run: python -m service.config.docs > docs/configuration.md"
@@ -486,79 +365,10 @@ def test_a_good_endpoint_is_taken(url: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
-def test_what_hadoop_calls_s3_is_s3(scheme: str) -> None:
+def test_s3a_and_s3n_urls_are_s3_urls(scheme: str) -> None:
     url = f"{scheme}://bucket/prefix"
     node = BrokerConfig.from_properties({"firn.remote.url": url, "firn.remote.s3.region": "eu-west-1"})
     assert (node.remote_url, node.remote_s3_region) == (url, "eu-west-1")
-
-
-OTHERWISE = {
-    "advertised.listeners": "one text, which is taken apart with the listeners",
-    "controller.quorum.append.linger.ms": "a flush that is under way gathers what comes meanwhile",
-    "listeners": "as above; and a node listens on loopback until it is told otherwise",
-    "listener.security.protocol.map": "every listener speaks PLAINTEXT",
-    "log.dir": "below the directory that a node is started in",
-    "node.id": "a node can be started without any settings",
-    "offsets.topic.replication.factor": "an integer of 16 bits there, and its bounds say so here",
-    "process.roles": "a single node is both",
-    "queued.max.request.bytes": "memory is bounded",
-    "remote.log.manager.copier.thread.pool.size": "memory is bounded",
-}
-"""Keys whose type or default is not Apache Kafka's, and why."""
-
-
-def kafkas_keys(kind: str) -> dict[str, tuple[str, str]]:
-    """Type and default ("-": none) of each key that the documentation of Kafka 4.3.1 lists."""
-    text = (ROOT / "tests" / "golden" / "config" / f"{kind}_keys.txt").read_text()
-    rows = [line.split(" ", 2) for line in text.splitlines()]
-    return {name: (type_, default) for name, type_, default in rows}
-
-
-@pytest.mark.parametrize(("kind", "keys"), [("broker", BROKER_KEYS), ("topic", TOPIC_KEYS)])
-def test_every_key_of_apache_kafka_is_known_or_refused_with_a_reason(
-    kind: str, keys: Mapping[str, ConfigKey]
-) -> None:
-    listed = kafkas_keys(kind)
-    assert len(listed) > 30
-    assert not [name for name in listed if name not in keys and refusal(name) is None]
-
-
-@pytest.mark.parametrize(("kind", "keys"), [("broker", BROKER_KEYS), ("topic", TOPIC_KEYS)])
-def test_keys_that_are_apache_kafkas_have_its_types_and_defaults(
-    kind: str, keys: Mapping[str, ConfigKey]
-) -> None:
-    theirs = {name: row for name, row in kafkas_keys(kind).items() if name in keys}
-    ours = {name: (keys[name].type.name.lower(), to_text(keys[name].default) or "-") for name in theirs}
-    assert {name for name in theirs if theirs[name] != ours[name]} == OTHERWISE.keys() & theirs.keys()
-
-
-def test_no_key_is_both_known_and_refused() -> None:
-    assert not [name for name in {**BROKER_KEYS, **TOPIC_KEYS} if refusal(name) is not None]
-    assert "a topic key" in refused({"delete.retention.ms": "1"})
-
-
-LEADERS, FOLLOWERS = (f"{side}.replication.throttled.replicas" for side in ("leader", "follower"))
-
-
-@pytest.mark.parametrize(
-    "text", ["", "*", " * ", "0:1", "0:1,1:2", " 0:1 , 12:34 ", "0:1,", ",*", "2147483647:0"]
-)
-def test_replicas_that_are_throttled_are_pairs_or_all(text: str) -> None:
-    for key in (LEADERS, FOLLOWERS):
-        assert topic_config({key: text}, TIERED) is not None
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["none", "0", "0:", ":1", "0:1:2", "-1:1", "0:a", "*,0:1", "**", "0;1", "\u0661:1", "2147483648:0"],
-)
-def test_other_lists_of_replicas_are_refused_in_kafkas_words(text: str) -> None:
-    shown = f"[{text.replace(',', ', ')}]"
-    for key in (LEADERS, FOLLOWERS):
-        assert topic_refused({key: text}) == (
-            f"Invalid value {shown} for configuration {key}: {key} must be the literal '*' or a list of "
-            "replicas in the following format: [partitionId]:[brokerId],[partitionId]:[brokerId],..."
-        )
 
 
 def test_a_throttle_s_rate_is_set_while_the_node_runs_alone() -> None:
@@ -600,7 +410,7 @@ def test_loops_that_fetch_are_halved_or_doubled_at_most_while_the_node_runs(coun
     )
 
 
-def test_where_new_replicas_of_tiered_topics_begin_may_change_while_the_node_runs() -> None:
+def test_follower_fetch_last_tiered_offset_is_dynamic() -> None:
     key = "follower.fetch.last.tiered.offset.enable"
     changed = BrokerConfig.from_properties({}).with_dynamic({}, {key: "true"})
     assert changed.replication.follower_fetch_last_tiered_offset_enable

@@ -39,7 +39,7 @@ def test_reasons_that_differ_in_numbers_are_one() -> None:
     assert reasons(metrics) == {"offsets N to N are in no tier": 50}
 
 
-def test_what_waits_for_a_store_that_is_left_alone_is_told_with_its_reason() -> None:
+def test_waiting_partitions_are_counted_by_reason() -> None:
     metrics = TieringMetrics()
     for number in range(5):
         metrics.waiting[TopicIdPartition(UUID(int=number), "t", 0)] = 1

@@ -1,4 +1,4 @@
-"""A node's figures out of its text, whatever stands in it."""
+"""Figures of a node, parsed from any metrics text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def figures(text: str) -> Figures:
     return Figures(0, text, {"ready": True, "checks": {}}, [])
 
 
-def test_what_is_no_number_that_counts_is_left_out() -> None:
+def test_samples_without_a_finite_number_are_skipped() -> None:
     found = parse(TEXT)
     assert found["firn_x_total"] == {(("client", 'a"b'), ("call", "get")): 3}
     assert not {"firn_odd", "firn_big", "firn_none"} & found.keys()
@@ -39,7 +39,7 @@ def test_a_bucket_without_a_bound_is_none() -> None:
     assert between.quantile("firn_turn", 0.99) == float("inf")
 
 
-def test_what_goes_with_partitions_can_be_left_out() -> None:
+def test_samples_of_partitions_can_be_left_out() -> None:
     found = parse(without_partitions(TEXT))
     assert "firn_partition_end_offset" not in found
     assert found["firn_partitions"] == {(("state", "online"),): 7}
@@ -49,7 +49,7 @@ NUMBERS = st.floats() | st.integers(-(10**30), 10**30)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["0.1", "+Inf", "", "x", "nan", "-1"]), NUMBERS)))
-def test_whatever_a_node_tells_points_and_alerts_come_of_it(buckets: list[tuple[str, float]]) -> None:
+def test_any_metrics_text_yields_points_and_alerts(buckets: list[tuple[str, float]]) -> None:
     text = "\n".join(f'firn_loop_turn_seconds_bucket{{le="{bound}"}} {count}' for bound, count in buckets)
     look = NodeSample(1, "http://n", "1", Between(figures(""), figures(text)), None)
     point = History().add(1000, [look])

@@ -1,4 +1,4 @@
-"""What is told of the process: limits of control groups."""
+"""Metrics of the process: limits of control groups."""
 
 from __future__ import annotations
 

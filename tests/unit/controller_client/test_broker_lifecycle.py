@@ -55,7 +55,7 @@ class Life:
         return [self._without_cordoned(one) for one in self.machine.step(event, self.now_ms)]
 
     def _without_cordoned(self, effect: Effect) -> Effect:
-        """Which directories are cordoned, none, is known and said from catching up on."""
+        """Remove the empty list of cordoned directories, which is sent from catching up on."""
         if not isinstance(effect, Heartbeat):
             return effect
         assert effect.cordoned_directories == (None if self.machine.state is State.STARTING else ())
@@ -149,7 +149,7 @@ def test_the_registration_timeout_counts_for_the_first_one_alone() -> None:
 
 
 @pytest.mark.parametrize("error", [ErrorCode.stale_broker_epoch, ErrorCode.broker_id_not_registered])
-def test_who_is_not_known_any_more_registers_again(error: ErrorCode) -> None:
+def test_an_unknown_broker_registers_again(error: ErrorCode) -> None:
     life = Life().serves()
     assert life.next()[1] == [beat(40, 50)]
     assert life.do(Failed(error)) == []
@@ -255,7 +255,7 @@ def test_directories_without_room_are_told_at_once_and_with_every_heartbeat_unti
     assert not life.machine.moves_leaders, "this controller did not say so"
 
 
-def test_a_failed_directory_that_nobody_hears_of_ends_the_broker() -> None:
+def test_an_unreported_failed_directory_stops_the_broker() -> None:
     life = Life(Timing(directory_timeout_ms=3_000)).serves()
     life.next()
     assert life.do(DirectoryFailed(DIRECTORY)) == []
@@ -286,7 +286,7 @@ def test_another_controller_is_told_at_once_that_the_broker_lives() -> None:
     assert life.next() == (INTERVAL_MS, [beat(40, 50)])
 
 
-def test_a_broker_that_is_not_registered_yet_tells_nobody_that_it_lives() -> None:
+def test_an_unregistered_broker_sends_no_heartbeat() -> None:
     life = Life()
     assert life.do(ControllerChanged()) == []
     assert life.do(Start()) == [Register()]

@@ -124,7 +124,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     run_virtually(scenario)
 
 
-def test_it_registers_serves_and_leaves_in_order() -> None:
+def test_a_broker_registers_serves_and_shuts_down_in_order() -> None:
     async def scenario() -> None:
         controller = Controller()
         node = Node(controller)
@@ -188,7 +188,7 @@ def test_a_replaced_broker_registers_again_with_the_same_incarnation() -> None:
     run(scenario())
 
 
-def test_nobody_who_registers_it_ends_it_as_a_failure() -> None:
+def test_a_broker_that_is_never_registered_fails() -> None:
     async def scenario() -> None:
         controller = Controller()
         controller.errors = [ErrorCode.inconsistent_cluster_id] * 1000

@@ -48,7 +48,7 @@ Answer = Any | Exception | Callable[[], Awaitable[Any]]
 
 
 class Nodes:
-    """What other nodes answer, by host, in order; the last one again and again."""
+    """Answers of other nodes, by host, in order; the last one is repeated."""
 
     def __init__(self, **answers: list[Answer]) -> None:
         self.answers = answers
@@ -95,7 +95,7 @@ def test_the_controller_is_asked_here_or_where_it_is() -> None:
     run_virtually(scenario())
 
 
-def test_who_is_not_the_controller_any_more_is_left_for_its_successor() -> None:
+def test_a_not_controller_error_moves_to_the_next_controller() -> None:
     async def scenario() -> None:
         quorum = Quorum(at(2))
 
@@ -177,7 +177,7 @@ def test_a_lost_answer_is_asked_for_again_only_where_that_is_safe() -> None:
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError(), never_sent()])
-def test_what_was_never_sent_is_always_sent_again(error: Exception) -> None:
+def test_a_request_that_was_not_sent_is_always_retried(error: Exception) -> None:
     async def scenario() -> None:
         nodes = Nodes(n2=[error, "done"])
         assert await queue(Quorum(at(2)), nodes).ask(KEY, "a", timeout_ms=1000) == "done"
@@ -200,7 +200,7 @@ def test_no_answer_by_the_deadline_is_an_unknown_outcome() -> None:
     run_virtually(scenario())
 
 
-def test_who_does_not_answer_is_left_for_its_successor_where_that_is_safe() -> None:
+def test_idempotent_requests_move_to_the_next_controller_on_silence() -> None:
     async def scenario() -> None:
         async def sleeps() -> Any:
             await asyncio.sleep(20)
@@ -232,7 +232,7 @@ def test_who_does_not_answer_is_left_for_its_successor_where_that_is_safe() -> N
     run_virtually(scenario())
 
 
-def test_who_is_out_of_time_together_with_his_call_leaves_no_error_behind(
+def test_a_caller_that_times_out_with_its_call_leaves_no_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scenario() -> None:

@@ -96,7 +96,7 @@ class Controller:
 
 
 async def forward(controller: Controller, message: Any, key: int = CREATE, version: int | None = None) -> Any:
-    """What the client is answered: (response frame, canonical)."""
+    """Return the client's response: (response frame, canonical)."""
     frame = framed(message, key, version)
     header = parse_request_header(frame)
     context = RequestContext(1, "10.1.2.3", 999, "PLAINTEXT")
@@ -132,7 +132,7 @@ def test_timeouts_are_the_requests_own() -> None:
     assert timeout_of(request_module(ApiKey.DESCRIBE_QUORUM).DescribeQuorumRequest(topics=())) == 60_000
 
 
-def test_nobody_is_waited_for_longer_than_a_minute() -> None:
+def test_a_forwarded_request_waits_at_most_a_minute() -> None:
     async def scenario() -> None:
         controller = Controller()
         await forward(controller, create_topics("a", timeout_ms=2**31 - 1))
@@ -201,7 +201,7 @@ def test_reads_do_not_wait_for_the_image_and_are_safe_to_be_sent_again() -> None
         (envelope_error(ErrorCode.none), ErrorCode.unknown_server_error),
     ],
 )
-def test_what_goes_wrong_is_told_of_every_topic(answer: Any, code: ErrorCode) -> None:
+def test_a_failed_forward_is_reported_for_every_topic(answer: Any, code: ErrorCode) -> None:
     async def scenario() -> None:
         got = await forward(Controller(answer), create_topics("a", "b"))
         assert [(one.name, one.error_code) for one in got.topics] == [("a", code), ("b", code)]
@@ -289,7 +289,7 @@ _FULL: dict[int, Any] = {
 # -- the controller's side
 
 
-def test_what_was_wrapped_comes_out_again() -> None:
+def test_an_envelope_round_trips() -> None:
     async def scenario() -> None:
         inner = await unwrap(wrap(framed(create_topics("a"), version=4), "10.1.2.3"))
         assert inner.header[:4] == (CREATE, 4, 77, "admin-1")

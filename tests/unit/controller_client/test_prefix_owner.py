@@ -1,4 +1,4 @@
-"""Who keeps a shared prefix, by the image: `ClusterPrefixOwner`."""
+"""The keeper of a shared prefix, by the image: `ClusterPrefixOwner`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_processes_are_known_also_after_they_went(quorum: Quorum, monkeypatch: p
     assert not house.knows(UUID(int=99))
 
 
-def test_what_is_led_and_what_has_moved(quorum: Quorum) -> None:
+def test_a_prefix_owner_knows_led_and_moved_partitions(quorum: Quorum) -> None:
     node = Node(quorum, 2)
     quorum.unfence(1)
     quorum.unfence(2)

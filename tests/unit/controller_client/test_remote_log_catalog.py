@@ -193,7 +193,7 @@ def test_a_request_has_at_most_500_commits_and_no_partition_twice() -> None:
     run_virtually(scenario())
 
 
-def test_what_was_committed_is_in_the_image_when_commit_returns() -> None:
+def test_a_commit_returns_once_the_image_has_it() -> None:
     async def scenario() -> None:
         view = View()
         catalog, _ = catalog_of(all_committed, view)

@@ -1,4 +1,4 @@
-"""Heartbeats as a controller's listener takes them: by which connection a broker told of itself."""
+"""Heartbeats at a controller's listener: the connection of each broker, and its end."""
 
 from __future__ import annotations
 

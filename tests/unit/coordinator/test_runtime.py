@@ -95,7 +95,7 @@ def lived(scenario: Scenario) -> None:
     run_virtually(whole())
 
 
-def test_what_is_decided_in_one_turn_is_one_batch() -> None:
+def test_decisions_of_one_turn_are_one_batch() -> None:
     async def scenario(world: World) -> None:
         await world.lead()
         assert await asyncio.gather(*[world.put(b"a%d" % n) for n in range(20)]) == ["ok"] * 20
@@ -268,7 +268,7 @@ def test_a_log_that_cannot_be_read_leaves_the_shard_failed(damage: str) -> None:
     lived(scenario)
 
 
-def test_records_that_somebody_else_wrote_have_the_log_read_anew() -> None:
+def test_foreign_records_in_the_log_cause_a_reload() -> None:
     async def scenario(world: World) -> None:
         await world.lead()
         await world.put(b"a")

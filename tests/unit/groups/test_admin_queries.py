@@ -1,4 +1,4 @@
-"""What is made of a cluster's answers about groups: nodes that do not answer, members that say nonsense."""
+"""Answers of a cluster about groups: nodes that do not answer, members with malformed data."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_so_many_positions_are_looked_up_and_the_others_counted() -> None:
 
 
 @pytest.mark.parametrize("said", [b"\x00", b"\x00\x01\x7f\xff\xff\xff", b"\xff\xff"])
-def test_a_member_that_says_nonsense_hides_nobody(said: bytes) -> None:
+def test_a_member_with_a_malformed_assignment_hides_no_other(said: bytes) -> None:
     info = describe_group(cluster(classic(("bad", WANTS, said), ("good", WANTS, HAS))), ROW)
     assert [one.problem is None for one in info.members] == [False, True]
     assert info.positions[0].member_id == "good"

@@ -21,7 +21,7 @@ def members(**settings: Any) -> Members:
 
 
 def last_group(m: Members) -> records.GroupValue:
-    """What the last record says."""
+    """Return the group of the last record."""
     key, value = m.leader.log[-1].record
     assert isinstance(records.decode_key(key), records.GroupKey)
     assert value is not None
@@ -50,7 +50,7 @@ def test_a_member_of_an_old_client_is_one_at_once() -> None:
     assert m.answer(waits).member_id.startswith("old-")
 
 
-def test_what_the_leader_assigns_everybody_gets() -> None:
+def test_every_member_gets_the_assignment_of_the_leader() -> None:
     m = members()
     ids, generation = m.stable("a", "b", "c")
     assert m.state == "Stable"
@@ -60,7 +60,7 @@ def test_what_the_leader_assigns_everybody_gets() -> None:
     assert [m.error(m.heartbeat(one, generation)) for one in ids] == [E.none] * 3
 
 
-def test_whom_the_leader_forgets_gets_nothing() -> None:
+def test_a_member_without_an_assignment_gets_an_empty_one() -> None:
     m = members()
     ids = [m.member_id(client_id=name) for name in "ab"]
     tickets = [m.join(one) for one in ids]
@@ -87,7 +87,7 @@ def test_a_join_sends_all_back_to_join_again() -> None:
     assert [len(one.members) for one in answers] == [3, 0, 0]
 
 
-def test_who_does_not_join_again_in_time_is_out() -> None:
+def test_a_member_that_does_not_rejoin_in_time_is_removed() -> None:
     m = members()
     ids, generation = m.stable("a", "b", rebalance_ms=5_000)
     joins = m.join(m.member_id(client_id="c"), rebalance_ms=5_000)
@@ -128,7 +128,7 @@ def test_a_member_that_says_nothing_is_out() -> None:
     assert m.error(m.heartbeat(ids[1], generation)) == E.unknown_member_id
 
 
-def test_who_waits_in_a_round_needs_no_heartbeat() -> None:
+def test_a_member_waiting_in_a_rebalance_needs_no_heartbeat() -> None:
     m = members()
     ids, generation = m.stable("a", "b", session_ms=6_000, rebalance_ms=60_000)
     again = m.join(ids[0], session_ms=6_000)
@@ -146,7 +146,7 @@ def test_a_new_member_is_awaited_for_five_minutes() -> None:
     assert (answer.error_code, answer.member_id) == (E.unknown_member_id, "")
 
 
-def test_an_id_nobody_joins_with_does_not_hold_up_a_round() -> None:
+def test_an_unused_member_id_does_not_delay_a_rebalance() -> None:
     m = members()
     ids, generation = m.stable("a")
     m.member_id(client_id="b", session_ms=8_000)
@@ -156,7 +156,7 @@ def test_an_id_nobody_joins_with_does_not_hold_up_a_round() -> None:
     assert m.answer(again).generation_id == generation + 1
 
 
-def test_who_joined_and_does_not_sync_is_out() -> None:
+def test_a_member_that_does_not_sync_is_removed() -> None:
     m = members()
     ids = [m.member_id(client_id=name, rebalance_ms=5_000) for name in "ab"]
     tickets = [m.join(one, rebalance_ms=5_000, session_ms=30_000) for one in ids]
@@ -211,7 +211,7 @@ def test_the_protocol_that_most_want_of_those_that_all_know() -> None:
     [{"protocols": [("other", b"")]}, {"protocol_type": "connect"}, {"protocols": []}],
     ids=["no protocol in common", "another type", "no protocol"],
 )
-def test_who_has_no_protocol_in_common_stays_outside(about: dict[str, Any]) -> None:
+def test_a_member_without_a_common_protocol_is_refused(about: dict[str, Any]) -> None:
     m = members()
     ids, generation = m.stable("a")
     before = list(m.leader.log)
@@ -221,7 +221,7 @@ def test_who_has_no_protocol_in_common_stays_outside(about: dict[str, Any]) -> N
     assert m.error(m.heartbeat(ids[0], generation)) == E.none
 
 
-def test_nothing_is_left_of_a_group_that_nobody_could_join() -> None:
+def test_a_group_that_no_member_could_join_is_dead() -> None:
     m = members()
     assert m.error(m.join(protocols=[])) == E.inconsistent_group_protocol
     assert m.error(m.join("a stranger")) == E.unknown_member_id
@@ -279,7 +279,7 @@ def test_a_follower_that_changes_its_mind_begins_a_round() -> None:
     assert m.state == "PreparingRebalance"
 
 
-def test_a_join_while_the_leader_assigns_begins_anew() -> None:
+def test_a_join_during_the_assignment_restarts_the_rebalance() -> None:
     m = members()
     ids = [m.member_id(client_id=name) for name in "ab"]
     tickets = [m.join(one) for one in ids]
@@ -294,7 +294,7 @@ def test_a_join_while_the_leader_assigns_begins_anew() -> None:
 # Requests that go to no group.
 
 
-def test_what_is_refused_before_any_group_is_looked_for() -> None:
+def test_invalid_joins_are_refused_before_the_group_lookup() -> None:
     config = GroupsConfig()
     assert refused_join(join_request(), client(), config, 100) is None
     assert refused_join(join_request(group_id=""), client(), config, 100) == E.invalid_group_id
@@ -422,7 +422,7 @@ def static_group(m: Members) -> tuple[str, str, int]:
     return one, two, 1
 
 
-def test_a_static_member_comes_back_and_nobody_notices() -> None:
+def test_a_static_member_rejoins_without_a_rebalance() -> None:
     m = members()
     one, two, generation = static_group(m)
     records_before = len(m.leader.log)
@@ -494,7 +494,7 @@ def test_an_operator_ends_a_static_member() -> None:
     assert m.error(m.heartbeat(one, generation, instance="one")) == E.rebalance_in_progress
 
 
-def test_a_static_return_that_is_not_written_leaves_who_was_there() -> None:
+def test_an_unwritten_static_rejoin_keeps_the_old_member() -> None:
     m = members()
     _, two, generation = static_group(m)
     m.leader.failing = E.coordinator_not_available

@@ -1,10 +1,6 @@
-"""KIP-848 groups as their members see them: joining, moving partitions, leaving, and every refusal."""
+"""KIP-848 groups: joining, moving partitions, targets, commits, reloads and settings."""
 
 from __future__ import annotations
-
-from itertools import repeat
-from typing import Any
-from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -14,38 +10,12 @@ from service.coordinator.shard import CoordinatorRecord
 from service.groups import records_modern as modern
 from service.groups.consumer.context import ConsumerWork, WorkKind
 from service.groups.consumer.group import GroupState, MemberState
-from service.groups.consumer.regex import REFRESH_MIN_INTERVAL_MS
-from service.groups.consumer.requests import MOST_OWNED
 from service.groups.consumer.target import LARGE, TargetAssignment
 from service.groups.consumer_config import ConsumerConfig
-from service.groups.protocol import MOST_NAMES
 from service.groups.requests import RequestOrigin
-from tests.support.consumer_groups import Consumer, Consumers, World, beat_request, partitions_of
-from tests.support.requirements import need_re2
+from tests.support.consumer_groups import Consumer, beat_request, partitions_of
 from tests.support.shards import Written
-
-E = ErrorCode
-NOW = ConsumerConfig(assignment_interval_ms=0)
-
-
-def consumers(config: ConsumerConfig = NOW, **topics: int) -> Consumers:
-    world = World(config)
-    for name, partitions in (topics or {"apples": 4}).items():
-        world.make_topic(name, partitions)
-    return Consumers(world)
-
-
-def numbers(assignment: Any) -> set[int]:
-    return {n for _, n in partitions_of(assignment)}
-
-
-def settle(*members: Consumer) -> None:
-    """Everybody beats until all is where it should be."""
-    for _ in range(10):
-        for member in members:
-            assert member.beat() is None
-    assert members[0].consumers.look().state == "Stable"
-
+from tests.unit.groups.consumers import E, consumers, numbers, settle
 
 # Joining, and moving partitions.
 
@@ -134,7 +104,7 @@ def test_a_member_that_gave_up_in_time_is_not_fenced_later() -> None:
     assert one.beat() is None
 
 
-def test_a_session_is_as_long_as_it_is_set_and_every_heartbeat_begins_it_anew() -> None:
+def test_every_heartbeat_restarts_the_session_timeout() -> None:
     c = consumers()
     epoch = c.enter("a", "apples").member_epoch
     for _ in range(3):
@@ -203,7 +173,7 @@ def test_the_targets_of_a_large_group_are_long_work() -> None:
     assert len(numbers(c.says("a", first.member_epoch).assignment)) == LARGE
 
 
-def test_targets_made_for_an_instance_that_came_back_under_another_id_are_made_anew() -> None:
+def test_targets_are_recomputed_if_a_static_member_rejoined_under_another_id() -> None:
     c = consumers(apples=LARGE)
     c.enter("a", "apples", instance="i")
     c.leader.long_work = []
@@ -220,7 +190,7 @@ def test_targets_made_for_an_instance_that_came_back_under_another_id_are_made_a
     assert not targets[0] & targets[1]
 
 
-def test_targets_made_for_a_member_whose_join_was_never_written_are_made_anew() -> None:
+def test_targets_are_recomputed_if_a_members_join_was_not_written() -> None:
     c = consumers(apples=LARGE)
     c.enter("a", "apples")
     c.leader.long_work, c.leader.lagging = [], True
@@ -275,7 +245,7 @@ def test_topics_that_grow_and_go_are_seen_with_the_next_heartbeat() -> None:
     assert (new, 0) in a.has
 
 
-def test_what_a_member_is_not_subscribed_to_any_more_it_gives_up_at_once() -> None:
+def test_unsubscribed_partitions_are_revoked_at_once() -> None:
     c = consumers(ConsumerConfig(), apples=2, pears=2)
     first = c.enter("a", "apples", "pears")
     assert len(partitions_of(first.assignment)) == 4
@@ -283,234 +253,6 @@ def test_what_a_member_is_not_subscribed_to_any_more_it_gives_up_at_once() -> No
     pears = c.world.topics["pears"].topic_id
     assert partitions_of(answer.assignment) == {(pears, 0), (pears, 1)}
     assert c.look().state == "Assigning", "the targets themselves have their time"
-
-
-# Static members.
-
-
-def test_a_static_member_that_is_back_takes_its_place() -> None:
-    c = consumers()
-    first = c.enter("a", "apples", instance="one")
-    other = Consumer(c, "x", names=("apples",))
-    a = Consumer(c, "a", names=("apples",), instance="one")
-    a.epoch, a.has, a._in_full = 2, partitions_of(first.assignment), False
-    settle(a, other)
-    had, epoch = a.has, c.world.group().epoch
-    a.leave(for_good=False)
-    assert c.member("a").epoch == -2
-    assert other.beat() is None
-    assert len(other.has) == 2, "nobody else gets what it had"
-    back = c.enter("a2", "apples", instance="one")
-    assert partitions_of(back.assignment) == had
-    assert c.world.group().epoch == epoch, "nobody is disturbed"
-    assert "a" not in c.world.group().members
-    assert c.says("a", 3, instance="one").error_code == E.fenced_instance_id
-
-
-def test_a_static_member_that_stays_away_is_fenced_in_the_end() -> None:
-    c = consumers()
-    epoch = c.enter("a", "apples", instance="one").member_epoch
-    answer = c.says("a", -2, instance="one")
-    assert (answer.error_code, answer.member_epoch) == (E.none, -2)
-    c.leader.advance(45_000)
-    assert c.look().is_empty
-    assert c.says("a", epoch, instance="one").error_code == E.unknown_member_id
-
-
-def test_an_instance_id_that_is_held_is_not_released() -> None:
-    c = consumers()
-    c.enter("a", "apples", instance="one")
-    answer = c.enter("b", "apples", instance="one")
-    assert answer.error_code == E.unreleased_instance_id
-    assert answer.error_message
-    assert set(c.world.group().members) == {"a"}
-
-
-def test_a_static_member_that_leaves_for_good_is_gone() -> None:
-    c = consumers()
-    c.enter("a", "apples", instance="one")
-    assert c.says("b", -1, instance="one").error_code == E.fenced_instance_id
-    assert c.says("a", -1, instance="two").error_code == E.unknown_member_id
-    assert c.says("a", -1, instance="one").member_epoch == -1
-    assert c.enter("b", "apples", instance="one").error_code == E.none
-
-
-# Refusals.
-
-
-@pytest.mark.parametrize(
-    ("about", "version"),
-    [
-        ({"member_id": ""}, 1),
-        ({"member_id": "", "epoch": 3}, 0),
-        ({"member_id": "", "epoch": -1}, 0),
-        ({"group_id": ""}, 1),
-        ({"instance": ""}, 1),
-        ({"rack": " "}, 1),
-        ({"group_id": "\0"}, 1),
-        ({"instance": "\x1f\t "}, 1),
-        ({"timeout_ms": -1}, 1),
-        ({"has": None}, 1),
-        ({"has": [(UUID(int=1), 0)]}, 1),
-        ({"names": None}, 1),
-        ({"epoch": -2}, 1),
-        ({"epoch": -3}, 1),
-        ({"member_id": "m" * 40_000}, 1),
-        ({"group_id": "g" * 40_000}, 1),
-        ({"names": [f"t{n}" for n in range(MOST_NAMES + 1)]}, 1),
-        ({"epoch": 1, "has": list(zip(repeat(UUID(int=1)), range(MOST_OWNED), strict=False))}, 1),
-    ],
-)
-def test_what_makes_no_sense_is_an_invalid_request(about: dict[str, Any], version: int) -> None:
-    c = consumers()
-    given = {"member_id": "a", "epoch": 0, "names": ("apples",), "has": (), "timeout_ms": 1000, **about}
-    answer = c.answer(c.beat(version=version, **given))
-    assert (answer.error_code, bool(answer.error_message)) == (E.invalid_request, True)
-    assert not c.leader.log
-
-
-def test_ids_of_spaces_that_java_does_not_trim_are_taken() -> None:
-    c = consumers()
-    answer = c.enter("a", "apples", group_id="\u2028", instance="\u00a0", rack="\x85")
-    assert answer.error_code == E.none
-
-
-def test_a_member_of_version_0_is_given_its_id() -> None:
-    c = consumers()
-    one = c.enter("", "apples", version=0)
-    other = c.enter("", "apples", version=0)
-    assert one.member_id != other.member_id
-    assert len(one.member_id) == 22
-    assert set(c.world.group().members) == {one.member_id, other.member_id}
-
-
-def test_refusals_leave_group_and_log_as_they_were() -> None:
-    c = consumers(ConsumerConfig(assignment_interval_ms=0, max_size=1))
-    assert c.says("a", 3).error_code == E.group_id_not_found
-    assert c.says("a", -1).error_code == E.group_id_not_found
-    epoch = c.enter("a", "apples").member_epoch
-    log, members = list(c.leader.log), dict(c.world.group().members.items())
-    assert c.enter("b", "apples").error_code == E.group_max_size_reached
-    assert c.says("a", epoch, assignor="best").error_code == E.unsupported_assignor
-    assert c.says("b", -1).error_code == E.unknown_member_id
-    assert c.says("a", epoch + 1).error_code == E.fenced_member_epoch
-    c.world.config = NOW
-    assert c.says("b", epoch).error_code == E.unknown_member_id
-    assert c.leader.log == log
-    assert dict(c.world.group().members.items()) == members
-
-
-def test_a_write_that_fails_changes_nothing() -> None:
-    c = consumers()
-    epoch = c.enter("a", "apples").member_epoch
-    before = dict(c.world.group().members.items())
-    c.leader.failing = E.coordinator_not_available
-    failed = c.beat("b", 0, names=("apples",), has=(), timeout_ms=1000)
-    assert isinstance(c.leader.answers[failed], RequestError)
-    c.leader.failing = None
-    assert dict(c.world.group().members.items()) == before
-    assert c.says("a", epoch).member_epoch == epoch
-    assert c.enter("b", "apples").error_code == E.none
-
-
-# Regular expressions.
-
-
-def test_a_regular_expression_is_resolved_and_again_when_there_are_new_topics() -> None:
-    need_re2()
-    c = consumers(apples=1, apricots=2, pears=4)
-    a = Consumer(c, "a", regex="ap.*")
-    assert a.beat() is None
-    assert not a.has, "it is resolved after the answer"
-    settle(a)
-    assert len(a.has) == 3
-    c.world.make_topic("apes", 5)
-    settle(a)
-    assert len(a.has) == 3, "at most every ten seconds"
-    c.leader.advance(10_001)
-    settle(a)
-    assert len(a.has) == 8
-    (resolved,) = c.world.group().regexes.values()
-    assert resolved.topics == {"apples", "apricots", "apes"}
-    a.leave()
-    assert not len(c.world.group().regexes)
-    assert c.leader.log[-2].record == modern.tombstone(modern.RegexKey("g", "ap.*"))
-
-
-def test_regular_expressions_are_resolved_by_a_clock_that_was_set_back() -> None:
-    need_re2()
-    c = consumers(apples=1)
-    a = Consumer(c, "a", regex="ap.*")
-    settle(a)
-    c.world.make_topic("apes", 5)
-    c.leader.advance(-3_600_000)
-    settle(a)
-    assert len(a.has) == 6
-
-
-def test_targets_are_made_by_a_clock_that_was_set_back() -> None:
-    c = consumers(config=ConsumerConfig(assignment_interval_ms=1000), t=4)
-    a, b = Consumer(c, "a", names=("t",)), Consumer(c, "b", names=("t",))
-    settle(a)
-    c.leader.advance(-3_600_000)
-    settle(a, b)
-    assert len(a.has) == len(b.has) == 2
-
-
-def test_topics_found_for_a_regex_that_could_not_be_written_are_looked_for_again() -> None:
-    need_re2()
-    c = consumers(apples=2)
-    a = Consumer(c, "a", regex="ap.*")
-    settle(a)
-    c.world.make_topic("apricots", 2)
-    c.leader.advance(REFRESH_MIN_INTERVAL_MS + 1)
-    c.leader.long_work = []
-    a.take(a.send())
-    c.leader.failing = E.not_coordinator
-    c.leader.do_work()
-    c.leader.failing = None
-    c.leader.advance(REFRESH_MIN_INTERVAL_MS + 1)
-    settle(a)
-    assert len(a.has) == 4
-
-
-def test_a_regular_expression_matches_whole_names_and_is_that_of_re2() -> None:
-    need_re2()
-    c = consumers(apples=1, pineapples=1)
-    a = Consumer(c, "a", regex="apples")
-    settle(a)
-    assert a.has == {(c.world.topics["apples"].topic_id, 0)}
-    for bad in ("a(?=b)", "(", r"(a)\1", "(a{1000}){1000}"):
-        answer = c.enter("b", regex=bad)
-        assert answer.error_code == E.invalid_regular_expression
-        assert answer.error_message
-    assert set(c.world.group().members) == {"a"}
-
-
-def test_names_and_a_regular_expression_add_up() -> None:
-    need_re2()
-    c = consumers(apples=1, pears=2, plums=3)
-    a = Consumer(c, "a", names=("apples",), regex="pl.*")
-    settle(a)
-    assert len(a.has) == 4
-    a.subscribe(("apples",), "")
-    settle(a)
-    assert len(a.has) == 1
-
-
-def test_topics_that_nobody_told_of_are_found_when_it_is_time() -> None:
-    need_re2()
-    c = consumers(apples=1)
-    a = Consumer(c, "a", regex=".*s")
-    settle(a)
-    c.world.topics.make("pears", 2, 99)
-    for _ in range(20):
-        c.leader.advance(30_000)
-        settle(a)
-    assert len(a.has) == 1
-    c.leader.advance(30_000)
-    settle(a)
-    assert len(a.has) == 3
 
 
 # What others see.
@@ -534,7 +276,7 @@ def test_a_described_group_is_the_committed_one() -> None:
     assert c.world.modern.describe("other").error_code == E.group_id_not_found
 
 
-def test_what_is_being_given_up_is_still_described_as_its_owners() -> None:
+def test_partitions_being_revoked_are_described_with_their_owner() -> None:
     c = consumers()
     c.enter("a", "apples")
     c.enter("b", "apples")
@@ -610,7 +352,7 @@ def test_after_a_reload_everybody_goes_on_as_before() -> None:
     assert c.look().is_empty, "sessions begin with the load"
 
 
-def test_who_has_not_given_up_before_a_reload_has_its_time_after_it() -> None:
+def test_a_reload_restarts_the_revocation_timeout() -> None:
     c = consumers()
     c.enter("a", "apples", timeout_ms=20_000)
     c.enter("b", "apples")
@@ -664,7 +406,7 @@ def test_a_log_with_the_metadata_of_older_brokers_is_rid_of_it() -> None:
     assert not c.world.group().has_partition_metadata
 
 
-def test_heartbeats_say_who_asks() -> None:
+def test_a_heartbeat_records_client_id_and_host() -> None:
     c = consumers()
     request = beat_request("a", 0, names=("apples",), has=(), timeout_ms=1000)
     who = RequestOrigin("till", "/10.0.0.1", 1)

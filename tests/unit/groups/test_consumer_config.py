@@ -1,4 +1,4 @@
-"""What may be set for KIP-848 groups, and for one of them."""
+"""Settings of KIP-848 groups, and of a single group."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_brokers_contradictions_are_refused(about: dict[str, int], message: st
         ),
     ],
 )
-def test_what_a_group_may_not_have_is_refused(settings: dict[str, str], message: str) -> None:
+def test_invalid_group_settings_are_refused(settings: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as e:
         check_group_settings(settings, ConsumerConfig())
     assert str(e.value) == message
@@ -80,7 +80,7 @@ def test_a_groups_session_is_longer_than_its_heartbeats_are_apart() -> None:
     check_group_settings({"consumer.session.timeout.ms": "5001"}, config)
 
 
-def test_what_lies_outside_bounds_that_have_changed_is_used_as_the_nearest_within() -> None:
+def test_group_settings_outside_changed_bounds_are_clamped() -> None:
     config = ConsumerConfig()
     key = "consumer.session.timeout.ms"
     assert config.effective(key, {}) == 45_000

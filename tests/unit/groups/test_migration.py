@@ -71,7 +71,7 @@ class Old:
         return self.c.error(self.c.heartbeat(self.member_id, self.generation, instance=self.instance))
 
     def live(self) -> None:
-        """What it does now and then, in a group of KIP-848."""
+        """Send the periodic requests of a member in a KIP-848 group."""
         if self.heartbeat() in (E.rebalance_in_progress, E.illegal_generation):
             assert self.join().error_code == E.none
             assert self.sync() in (E.none, E.rebalance_in_progress)
@@ -164,7 +164,7 @@ def test_the_last_classic_member_may_go_and_the_group_is_one_of_kip_848() -> Non
     assert isinstance(group(c), ConsumerGroup)
 
 
-def test_whoever_waits_in_a_round_is_told_to_join_again() -> None:
+def test_an_upgrade_tells_waiting_classic_members_to_rejoin() -> None:
     c = world()
     a = Old(c, "apples")
     classic(c, a)
@@ -177,7 +177,7 @@ def test_whoever_waits_in_a_round_is_told_to_join_again() -> None:
     assert not [name for name in c.leader.timers if name[0].startswith("classic")]  # type: ignore[index]
 
 
-def test_a_member_that_is_refused_disturbs_nobody_in_the_classic_group() -> None:
+def test_a_refused_kip_848_member_does_not_disturb_the_classic_group() -> None:
     c = world(max_size=1)
     a = Old(c, "apples")
     classic(c, a)
@@ -265,7 +265,7 @@ def test_a_classic_member_joins_a_group_of_kip_848() -> None:
     assert c.look().state == "Stable"
 
 
-def test_what_a_classic_member_may_not_do_in_a_group_of_kip_848() -> None:
+def test_requests_of_classic_members_that_a_kip_848_group_refuses() -> None:
     c = world()
     new = Consumer(c, "n", names=("apples",))
     new.beat()

@@ -107,7 +107,7 @@ def test_a_session_stands_for_a_rebalance_timeout_that_is_missing() -> None:
     ids=["offset", "group"],
 )
 @pytest.mark.parametrize("version", [-1, 5, 99])
-def test_a_version_nobody_knows(decode: Callable[[bytes], object], version: int) -> None:
+def test_an_unknown_record_version_is_corruption(decode: Callable[[bytes], object], version: int) -> None:
     with pytest.raises(CorruptionError, match=f"version {version}"):
         decode(struct.pack(">h", version) + bytes(100))
 
@@ -125,7 +125,7 @@ def test_a_list_that_lies_about_its_length() -> None:
             records.decode_group_value(value + struct.pack(">i", count) + bytes(64))
 
 
-def test_what_no_record_can_carry_is_refused() -> None:
+def test_strings_longer_than_a_record_allows_are_refused() -> None:
     for write in (
         lambda: records.offset_key("g" * 32_768, "t", 0),
         lambda: records.encode_group(GroupKey("g"), GroupValue("consumer", 1, "p" * 32_768, None, 0)),
@@ -168,7 +168,7 @@ GROUPS = st.builds(
 
 
 @given(TEXT, TEXT, st.integers(0, 2**31 - 1), OFFSETS, GROUPS)
-def test_what_is_written_is_read(
+def test_offset_and_group_records_round_trip(
     group: str, topic: str, partition: int, offset: OffsetValue, value: GroupValue
 ) -> None:
     written = records.encode_offset(OffsetKey(group, topic, partition), offset)
@@ -189,7 +189,7 @@ def test_bytes_are_records_or_corrupt(data: bytes) -> None:
 
 
 def kept(value: bytes) -> tuple[object, ...] | None:
-    """What a shard keeps of a value; None for a corrupt one."""
+    """Return what a shard keeps of a value; None for a corrupt one."""
     offsets = CommittedOffsets(Journal())
     group, rest = records.split_offset_key(records.offset_key("g", "t", 3))
     try:

@@ -31,7 +31,7 @@ def put(
 
 
 def dirt_of(log: LocalLog) -> plan.DirtyLog | None:
-    """How dirty the log is; all that is on the device may be cleaned."""
+    """Return how dirty the log is; everything flushed may be cleaned."""
     state = log.state
     facts = plan.LogFacts(
         state.local_start, state.end_offset, state.cleaned_offset, log.recovery_point, state.segments.all

@@ -65,7 +65,7 @@ def raw(*batches: tuple[int, int, int], timestamp: int = START_MS) -> memoryview
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` comes to, also where a loop runs already, which waits meanwhile."""
+    """Run `work` to its end, also inside a running loop, which waits meanwhile."""
     found: list[Future[T]] = []
 
     def run() -> None:

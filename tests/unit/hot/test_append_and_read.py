@@ -144,7 +144,7 @@ def test_sealed_segments_hold_no_descriptors_beyond_the_cache(tmp_path: Path) ->
     assert len(os.listdir("/proc/self/fd")) <= before + 8 + 3
 
 
-def test_who_reads_a_segment_that_went_leaves_no_descriptor_behind(tmp_path: Path) -> None:
+def test_reading_a_deleted_segment_leaks_no_descriptor(tmp_path: Path) -> None:
     """A search by time, say: the files are there for `file.delete.delay.ms` yet, and may be read."""
     files = FileCache(SystemDisk(), 8)
     log = open_log(tmp_path, segment_bytes=120, files=files)

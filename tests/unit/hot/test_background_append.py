@@ -25,7 +25,7 @@ WAIT_S = 30
 
 
 def a_log(directory: Path, disk: FaultDisk | None = None) -> LocalLog:
-    """With three records, of `EPOCH`."""
+    """Return a log with three records of `EPOCH`."""
     log = open_log(directory, world=make_world(disk=disk))
     log.append(batch(3), EPOCH, START_MS)
     return log
@@ -54,7 +54,7 @@ CHANGES: dict[str, Callable[[LocalLog], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_was_written_stands_before_what_others_do(change: str, tmp_path: Path) -> None:
+def test_a_background_append_finishes_before_other_changes(change: str, tmp_path: Path) -> None:
     log = a_log(tmp_path / "log")
     ahead = begun(log)
     ahead.write()
@@ -67,7 +67,7 @@ def test_what_was_written_stands_before_what_others_do(change: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_no_thread_has_begun_is_given_up(change: str, tmp_path: Path) -> None:
+def test_a_background_append_that_no_thread_began_is_abandoned(change: str, tmp_path: Path) -> None:
     log = a_log(tmp_path / "log")
     ahead = begun(log)
     CHANGES[change](log)
@@ -79,7 +79,7 @@ def test_what_no_thread_has_begun_is_given_up(change: str, tmp_path: Path) -> No
     assert sum(path.stat().st_size for path in log.dir.glob("*.log")) == size
 
 
-def test_what_is_cut_and_begun_anew_takes_the_run_with_it(tmp_path: Path) -> None:
+def test_truncation_and_restart_remove_a_background_append(tmp_path: Path) -> None:
     log = a_log(tmp_path / "log")
     begun(log).write()
     assert log.truncation.truncate_to(3) == 3
@@ -127,7 +127,7 @@ async def given_up(log: LocalLog, disk: Gate, io: LogIo) -> None:
     await asyncio.wait({appending})
 
 
-def test_whoever_changes_the_log_waits_for_what_is_being_written(tmp_path: Path) -> None:
+def test_a_change_of_the_log_waits_for_a_running_append(tmp_path: Path) -> None:
     async def scenario() -> None:
         disk, io = Gate(), LogIo(WORLD.threads, 1)
         log = a_log(tmp_path / "log", disk)
@@ -141,7 +141,7 @@ def test_whoever_changes_the_log_waits_for_what_is_being_written(tmp_path: Path)
     asyncio.run(scenario())
 
 
-def test_what_nobody_waits_for_any_more_is_taken_in_all_the_same(tmp_path: Path) -> None:
+def test_a_background_append_without_a_waiter_still_completes(tmp_path: Path) -> None:
     async def scenario() -> None:
         disk, io = Gate(), LogIo(WORLD.threads, 1)
         log = a_log(tmp_path / "log", disk)
@@ -184,7 +184,9 @@ def test_a_bug_in_the_thread_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("torn", [None, 0.5])
 @pytest.mark.parametrize("is_taken_back", [True, False])
-def test_what_a_disk_refuses_is_taken_back(torn: float | None, is_taken_back: bool, tmp_path: Path) -> None:
+def test_a_failed_background_append_is_rolled_back(
+    torn: float | None, is_taken_back: bool, tmp_path: Path
+) -> None:
     async def scenario() -> None:
         disk = FaultDisk()
         log = a_log(tmp_path / "log", disk)

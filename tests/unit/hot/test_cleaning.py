@@ -86,7 +86,7 @@ def test_a_reader_keeps_what_it_was_promised(tmp_path: Path) -> None:
     assert [part.read() for part in parts] == promised
 
 
-def test_what_is_replaced_goes_after_its_delay(tmp_path: Path) -> None:
+def test_compacted_segments_are_deleted_after_their_delay(tmp_path: Path) -> None:
     log = filled(tmp_path, file_delete_delay_ms=1000)
     clean(log)
     assert log.deletion_queue.take_due(START_MS + 999) == []
@@ -113,7 +113,7 @@ def test_a_log_that_was_compacted_goes_on_under_any_policy(
     assert put(again, [Pair(b"k1", b"new")]) == end
 
 
-def test_what_is_missing_above_what_was_compacted_is_damage(tmp_path: Path) -> None:
+def test_a_gap_above_the_compacted_segments_is_corruption(tmp_path: Path) -> None:
     log = filled(tmp_path)
     clean(log)
     end = put(log, [Pair(b"k1", b"new")] * 3)

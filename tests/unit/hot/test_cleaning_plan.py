@@ -1,4 +1,4 @@
-"""Which log is cleaned, up to where, and which of its segments become one."""
+"""Choice of the log to compact, of its range, and of the segments that are merged."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_log_waits_until_enough_of_it_is_dirty() -> None:
     )
 
 
-def test_what_is_not_stable_or_too_young_is_left() -> None:
+def test_unstable_and_recent_segments_are_not_compacted() -> None:
     assert dirty_log(log(*segments(0, 10, 20), stable=19), config(), NOW_MS) == DirtyLog(0, 10, 0, 100, 0)
     assert dirty_log(log(*segments(0, 10, 20), stable=9), config(), NOW_MS) is None
     young = segments(0, 10, 20, 30)

@@ -1,4 +1,4 @@
-"""What a cleaning keeps of transactions: data of aborted ones go, and markers once nothing is before them."""
+"""Transactions in compaction: aborted data is removed, and markers once no data precedes them."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_rows_of_a_stretch_are_those_that_touch_it() -> None:
     assert [one.producer_id for one in aborted_between([at_end], 10, 20)] == [2]
 
 
-def test_nobody_looks_behind_a_row_that_was_stable_at_the_end() -> None:
+def test_the_scan_of_aborted_transactions_stops_at_a_stable_row() -> None:
     def rows(*, is_last: bool) -> list[AbortedEntry]:
         return [AbortedEntry(1, 0, 12, 20 if is_last else 19), row(2, 11, 13)]
 

@@ -241,7 +241,7 @@ def test_without_remote_storage_retention_moves_the_start_of_the_log(tmp_path: P
 
 
 class TestBeyondTotalRetention:
-    """Of a tiered log whose bucket takes nothing."""
+    """Retention of a tiered log whose bucket accepts nothing."""
 
     @staticmethod
     def filled(directory: Path, clock: ManualClock, **options: Any) -> LocalLog:
@@ -256,7 +256,7 @@ class TestBeyondTotalRetention:
             clock.now_ms(), 0, log.log_end_offset, is_archive_empty=is_archive_empty
         )
 
-    def test_what_is_too_old_goes_when_the_bucket_has_not_taken_it_for_long(self, tmp_path: Path) -> None:
+    def test_overdue_segments_expire_by_age_without_a_copy(self, tmp_path: Path) -> None:
         clock = ManualClock(START_MS)
         log = self.filled(tmp_path, clock, retention_ms=60_000, local_retention_ms=0)
         clock.advance(50_000)
@@ -272,7 +272,7 @@ class TestBeyondTotalRetention:
         assert self.apply(log, clock) > 5
         assert log.log_start_offset == log.local_log_start_offset == log.log_end_offset
 
-    def test_what_is_too_much_goes_whatever_the_bucket_has(self, tmp_path: Path) -> None:
+    def test_overdue_segments_expire_by_size_without_a_copy(self, tmp_path: Path) -> None:
         clock = ManualClock(START_MS)
         log = self.filled(tmp_path, clock, retention_ms=-1, retention_bytes=800, local_retention_bytes=1)
         assert self.apply(log, clock, is_archive_empty=False) == 0
@@ -281,7 +281,7 @@ class TestBeyondTotalRetention:
         assert 800 <= log.size < 1200
         assert log.log_start_offset == log.local_log_start_offset > 0
 
-    def test_who_keeps_everything_keeps_what_was_not_copied(self, tmp_path: Path) -> None:
+    def test_unlimited_retention_keeps_segments_without_a_copy(self, tmp_path: Path) -> None:
         clock = ManualClock(START_MS)
         log = self.filled(tmp_path, clock, retention_ms=-1, local_retention_bytes=1)
         for _ in range(5):
@@ -320,7 +320,7 @@ def test_retention_asks_the_disk_nothing_about_an_empty_log(
     assert log.deletion.apply_retention(START_MS + 10**12) == 0
 
 
-def test_who_watches_sealed_segments_hears_of_all_that_changes_them(tmp_path: Path) -> None:
+def test_a_watcher_of_sealed_segments_is_called_on_every_change(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=400, retention_bytes=800)
     news: list[int] = []
     log.sealed.watch(lambda: news.append(log.log_end_offset))
@@ -395,7 +395,7 @@ def test_a_log_that_closes_while_files_are_being_removed_unlinks_nothing_before_
     assert (again.log_start_offset, again.log_end_offset) == (0, 20)
 
 
-def test_what_is_committed_in_the_bucket_bounds_retention_whatever_the_settings_say(tmp_path: Path) -> None:
+def test_retention_of_a_tiered_log_stops_at_the_committed_end(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=400, retention_ms=0)
     for _ in range(10):
         log.append(batch(2), 0, START_MS)
@@ -418,7 +418,7 @@ def test_an_epoch_that_began_before_the_start_moved_is_in_the_file_before_its_fi
     assert LeaderEpochs.load(SystemDisk(), log.dir).entries == ((0, 5), (1, 10))
 
 
-def test_who_led_and_wrote_nothing_forgets_that_epoch_when_it_is_cut_at_its_end(tmp_path: Path) -> None:
+def test_truncation_at_the_end_forgets_an_empty_leader_epoch(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.append(batch(10), 3, START_MS)
     log.appender.note_leader_epoch(4)

@@ -40,7 +40,7 @@ async def started(directory: Path, disk: OneFsyncFails) -> LogManager:
 
 
 async def use(logs: LogManager) -> None:
-    """Whatever has a log directory flush, as long as the disk lets us."""
+    """Make everything in a log directory flush, as long as the disk allows."""
     made = await logs.create([(tip, CONFIG) for tip in (A, B)])
     log = made[0]
     if not isinstance(log, LocalLog):
@@ -62,7 +62,7 @@ async def use(logs: LogManager) -> None:
 
 
 def life(directory: Path, disk: OneFsyncFails) -> int:
-    """From a start to a clean end; how many fsyncs the start has asked for."""
+    """Run from a start to a clean end; return how many fsyncs the start made."""
 
     async def run() -> int:
         logs = await started(directory, disk)

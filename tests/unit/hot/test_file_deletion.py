@@ -49,7 +49,7 @@ def test_nothing_goes_before_what_stays(tmp_path: Path) -> None:
     assert latch.failure is None, "what stays is no lost write"
 
 
-def test_a_removal_of_which_nobody_knows_whether_it_is_durable_is_the_last(tmp_path: Path) -> None:
+def test_a_failed_directory_fsync_stops_ordered_deletion(tmp_path: Path) -> None:
     disk, latch = FaultDisk(), Latch()
     paths = made(tmp_path, "0.log", "5.log")
     disk.fail("fsync_dir", errno.EIO, times=1)
@@ -58,7 +58,7 @@ def test_a_removal_of_which_nobody_knows_whether_it_is_durable_is_the_last(tmp_p
     assert latch.failure is not None
 
 
-def test_what_nobody_needs_goes_in_any_order(tmp_path: Path) -> None:
+def test_unordered_deletion_skips_what_it_cannot_remove(tmp_path: Path) -> None:
     disk = FaultDisk()
     (tmp_path / "a-0").mkdir()
     made(tmp_path / "a-0", "0.log", "0.index")
@@ -124,7 +124,7 @@ def test_files_of_a_log_that_is_not_here_any_more_are_left_to_its_directory(tmp_
     assert not waiting.removals.is_due(1 << 62)
 
 
-def test_what_stays_is_tried_again_after_ten_seconds_and_those_behind_it_wait(tmp_path: Path) -> None:
+def test_a_failed_deletion_is_retried_after_ten_seconds_in_order(tmp_path: Path) -> None:
     waiting = Waiting(tmp_path)
     waiting.removals.schedule(waiting.log, START_MS)
     waiting.disk.fail("unlink", errno.EIO, times=1, path=f"{waiting.bases[3]:020d}.log")

@@ -1,4 +1,4 @@
-"""What a flush costs, and what it makes durable."""
+"""Flushes: their cost, and what they make durable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.hot.logs import batch, open_log
 
 
 def synced(disk: FaultDisk) -> Counter[str]:
-    """Which files were made durable, how often, since this was asked last."""
+    """Return the files that were made durable since the last call, and how often."""
     found = Counter(path.name for call, path in disk.log if call in ("fsync", "fsync_dir"))
     disk.log.clear()
     return found

@@ -36,7 +36,7 @@ def at_once(test: Callable[[Path], Coroutine[None, None, None]]) -> Callable[[Pa
 
 
 class Node:
-    """Its logs, and what is known of their high watermarks."""
+    """Logs of a node, and their high watermarks."""
 
     def __init__(self, *directories: Path, disk: FaultDisk | None = None) -> None:
         self.clock = ManualClock(START_MS)

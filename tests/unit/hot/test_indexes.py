@@ -1,4 +1,4 @@
-"""Indexes are hints: lost or wrong ones cost one look through the log, and never reach the bucket."""
+"""Indexes are hints: missing or wrong ones cost one scan of the log, and never reach the bucket."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ DAMAGE: dict[str, Damage] = {
 
 @pytest.mark.parametrize("restarted", [True, False])
 @pytest.mark.parametrize("damage", ["lost", *DAMAGE])
-def test_a_lost_or_wrong_sealed_index_is_made_anew_once(tmp_path: Path, damage: str, restarted: bool) -> None:
+def test_a_missing_or_wrong_sealed_index_is_rebuilt_once(
+    tmp_path: Path, damage: str, restarted: bool
+) -> None:
     disk = FaultDisk()
     log = filled(tmp_path, disk)
     path = log.dir / f"{0:020d}.index"
@@ -144,7 +146,7 @@ def test_a_read_goes_on_in_the_next_segments(tmp_path: Path) -> None:
                 assert len(wanted) - len(got) < size, (start, limit, end)
 
 
-def test_who_reads_on_asks_the_index_once_for_many_reads(tmp_path: Path) -> None:
+def test_sequential_reads_share_one_index_lookup(tmp_path: Path) -> None:
     disk = FaultDisk()
     log = open_log(tmp_path, world=make_world(disk=disk), index_interval_bytes=100)
     for n in range(2000):

@@ -1,4 +1,4 @@
-"""Whether a killed process left all that it had acknowledged: told from memory that outlives it."""
+"""Detection of acknowledged records that a killed process lost, from memory that survives it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Machine:
         return logs, previous
 
     def kill(self) -> None:
-        """What a process has open is closed, and nothing else is done."""
+        """Close the open files of a process, and do nothing else."""
         for logs in self.running:
             for home in logs._dirs.in_use:
                 home._is_marked_clean = False
@@ -102,7 +102,7 @@ def test_a_killed_process_left_all_of_it(machine: Machine) -> None:
     assert log.log_end_offset == 18
 
 
-def test_one_that_was_killed_when_a_log_was_about_to_begin_anew_can_start(
+def test_a_node_killed_before_a_log_restart_can_start(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is missing then was to go; nothing says that the broker has lost it."""
@@ -185,7 +185,9 @@ def expired(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("how", [torn, cut, begun_anew, deleted, rolled, expired])
-def test_what_a_process_does_by_itself_is_no_loss(machine: Machine, how: Callable[[Machine], None]) -> None:
+def test_changes_by_the_process_itself_do_not_count_as_loss(
+    machine: Machine, how: Callable[[Machine], None]
+) -> None:
     written(machine)
     how(machine)
     logs, previous = machine.opened()
@@ -245,7 +247,9 @@ def fsync_failed(machine: Machine) -> None:
         lost_a_segment, lost_a_tail, lost_whose_it_is, fsync_failed,
     ],
 )  # fmt: skip
-def test_what_may_have_been_lost_is_not_vouched_for(machine: Machine, how: Callable[[Machine], None]) -> None:
+def test_a_possible_loss_clears_the_previous_broker_epoch(
+    machine: Machine, how: Callable[[Machine], None]
+) -> None:
     written(machine)
     how(machine)
     logs, previous = machine.opened(registers_as=77)

@@ -1,4 +1,4 @@
-"""A look for an offset reads nothing from the device that was not brought before."""
+"""An offset lookup reads nothing from the device that was not prefetched."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def filled(tmp_path: Path, disk: SystemDisk | FaultDisk, source: random.Random) 
     return open_log(tmp_path, **options)
 
 
-def test_what_a_read_looks_at_is_brought_in_a_few_steps(
+def test_a_lookup_prefetches_its_pages_in_a_few_steps(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk, source = CoolDisk(), random.Random(SEED)
@@ -89,7 +89,7 @@ def test_what_a_read_looks_at_is_brought_in_a_few_steps(
     assert not caplog.records, f"seed {SEED}: large batches behind small ones are no lack of entries"
 
 
-def test_where_consumers_stand_nothing_is_looked_for(tmp_path: Path) -> None:
+def test_reads_at_a_known_position_need_no_prefetch(tmp_path: Path) -> None:
     disk = CoolDisk()
     log = open_log(tmp_path, world=make_world(disk=disk))
     for _ in range(3):

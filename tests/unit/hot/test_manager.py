@@ -64,7 +64,7 @@ def boot(boot_id: str, *dirs: Path) -> LogManager:
 
 
 def leave_with_a_hole(logs: LogManager, path: Path, topic: TopicIdPartition) -> None:
-    """As a process that is killed, or whose machine is: the second of three batches is not there."""
+    """Leave as after a kill or a power loss: the second of three batches is missing."""
     log = get_or_create(logs, topic, CONFIG)
     for _ in range(3):
         log.append(batch(2), 0, START_MS)
@@ -87,7 +87,7 @@ def test_only_what_a_machine_took_with_it_may_be_missing(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("before", "now"), [("", "two"), ("one", ""), ("one", "one")])
-def test_whether_the_machine_was_started_anew_has_to_be_known(tmp_path: Path, before: str, now: str) -> None:
+def test_an_unknown_boot_id_does_not_excuse_a_hole(tmp_path: Path, before: str, now: str) -> None:
     leave_with_a_hole(boot(before, tmp_path), tmp_path, A)
     logs = boot(now, tmp_path)
     assert [tip for tip, _ in logs.offline()] == [A]
@@ -114,7 +114,7 @@ def test_a_damaged_boot_id_is_no_loss_of_power(tmp_path: Path) -> None:
     assert read_boot(tmp_path) == ("two", {"a-0"})
 
 
-def test_what_was_damaged_before_the_machine_was_started_anew_stays_as_it_is(tmp_path: Path) -> None:
+def test_damage_from_before_a_reboot_stays_offline(tmp_path: Path) -> None:
     leave_with_a_hole(boot("one", tmp_path), tmp_path, A)
     for boot_id in ("one", "two", "three"):
         logs = boot(boot_id, tmp_path)
@@ -270,7 +270,7 @@ def test_a_deletion_is_soon_in_the_checkpoint(tmp_path: Path) -> None:
     close(logs)
 
 
-def test_what_was_being_deleted_is_removed_at_the_next_start(tmp_path: Path) -> None:
+def test_directories_marked_deleted_are_removed_at_the_next_start(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     get_or_create(logs, A, CONFIG)
     delete(logs, A)

@@ -48,7 +48,7 @@ def test_directories_are_formatted_or_empty_or_unreadable(tmp_path: Path) -> Non
     assert load_ensemble(DISK, [b]).cluster_id is None
 
 
-def test_those_of_another_cluster_or_node_are_refused_by_name(tmp_path: Path) -> None:
+def test_directories_of_another_cluster_or_node_are_refused_by_name(tmp_path: Path) -> None:
     found = load_ensemble(DISK, [formatted(tmp_path / "a", 1), formatted(tmp_path / "b", 2, "other")])
     assert refused(found) == (
         f"Invalid cluster.id in: {tmp_path}/b/meta.properties. Expected {CLUSTER_ID}, but read other"

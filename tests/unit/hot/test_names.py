@@ -1,4 +1,4 @@
-"""What files and directories of a log are called."""
+"""Names of files and directories of a log."""
 
 from __future__ import annotations
 

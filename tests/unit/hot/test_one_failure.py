@@ -163,7 +163,7 @@ def test_no_file_goes_before_the_start_is_told(tmp_path: Path) -> None:
 
 
 class Outcome:
-    """What a workload was told: (offset, timestamp) of batches that were acknowledged, timestamps refused."""
+    """Answers to a workload: (offset, timestamp) of acknowledged batches, timestamps of refused ones."""
 
     def __init__(self) -> None:
         self.acknowledged: list[tuple[int, int]] = []
@@ -208,7 +208,7 @@ def check(tmp_path: Path, outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize(("code", "times"), [(errno.EIO, 1), (errno.ENOSPC, None), (errno.EMFILE, None)])
-def test_whatever_call_fails_the_log_holds_what_it_acknowledged(
+def test_a_log_keeps_acknowledged_records_whatever_call_fails(
     tmp_path: Path, code: int, times: int | None
 ) -> None:
     disk = FaultDisk()

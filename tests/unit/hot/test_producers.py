@@ -341,7 +341,7 @@ def test_a_transaction_is_open_from_its_first_batch_to_its_marker_and_does_not_e
     assert len(states) == 0
 
 
-def test_what_was_frozen_stays_as_it_was() -> None:
+def test_a_frozen_producer_state_does_not_change() -> None:
     states = ProducerStates(1000)
     states.update(told(), 10, 10)
     frozen = states.freeze()
@@ -356,7 +356,7 @@ def test_what_was_frozen_stays_as_it_was() -> None:
     assert entry.coordinator_epoch == 7
 
 
-def test_what_a_snapshot_holds_replaces_all_but_what_has_expired() -> None:
+def test_loading_a_snapshot_replaces_all_but_expired_producers() -> None:
     states = ProducerStates(1000)
     states.update(told(), 10, 10)
     old, new = ProducerEntry(1, START_MS - 1000), ProducerEntry(1, START_MS - 999)
@@ -366,7 +366,7 @@ def test_what_a_snapshot_holds_replaces_all_but_what_has_expired() -> None:
     assert (len(states), states.end_offset) == (0, 60)
 
 
-def test_what_a_batch_does_not_say_stays_as_it_was() -> None:
+def test_a_batch_keeps_the_fields_that_it_does_not_set() -> None:
     """Also in a state that begins with a snapshot."""
     states = ProducerStates(1000)
     states.end_transaction(told(), EndMarker(7, START_MS))

@@ -134,7 +134,7 @@ def test_damage_at_a_segments_end_is_found_by_the_segments_behind_it(tmp_path: P
     assert contents(log.dir) == before
 
 
-def test_what_the_power_took_ends_the_log_whatever_is_behind_it(tmp_path: Path) -> None:
+def test_after_a_power_loss_a_log_ends_at_its_first_hole(tmp_path: Path) -> None:
     log = filled(tmp_path)
     first, size = bases(log)[2], len(batch(2).data)
     path = log.dir / f"{first:020d}.log"
@@ -250,7 +250,7 @@ def test_a_lost_segment_is_damage(tmp_path: Path, clean: bool) -> None:
         assert contents(log.dir) == before
 
 
-def test_what_the_start_has_passed_may_be_missing(tmp_path: Path) -> None:
+def test_segments_below_the_log_start_may_be_missing(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.close()
     start = bases(log)[3]
@@ -295,7 +295,7 @@ def test_a_segment_that_does_not_follow_on_is_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut", "zeros", "ones", "swapped", "preallocated"])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_wrong_indexes_are_made_anew(tmp_path: Path, suffix: str, damage: str, clean: bool) -> None:
+def test_wrong_indexes_are_rebuilt_at_recovery(tmp_path: Path, suffix: str, damage: str, clean: bool) -> None:
     log = filled(tmp_path)
     log.close()
     paths = sorted(log.dir.glob("*" + suffix))
@@ -323,7 +323,7 @@ def test_wrong_indexes_are_made_anew(tmp_path: Path, suffix: str, damage: str, c
 
 
 @pytest.mark.parametrize("cut", [1, 2, 20, 33, 34, 35, 36, 37])
-def test_epochs_of_which_a_crash_cut_a_number_short_are_not_believed(tmp_path: Path, cut: int) -> None:
+def test_an_epoch_checkpoint_with_a_torn_number_is_rebuilt(tmp_path: Path, cut: int) -> None:
     log = filled(tmp_path)
     path = log.dir / "leader-epoch-checkpoint"
     assert path.read_bytes().rstrip().endswith(b"2 40")
@@ -386,7 +386,7 @@ def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
     ]
 
 
-def test_a_log_that_ends_before_its_start_begins_anew_there(tmp_path: Path) -> None:
+def test_a_log_that_ends_before_its_start_restarts_there(tmp_path: Path) -> None:
     filled(tmp_path, 5)
     again = open_log(tmp_path, log_start_offset=100, **SETTINGS)
     assert (again.log_start_offset, again.log_end_offset, again.size) == (100, 100, 0)

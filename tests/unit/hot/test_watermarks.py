@@ -29,7 +29,7 @@ MARKS = DiskWatermarks(
 def stand(
     left: float, before: Step = Step.FREE, marks: DiskWatermarks = MARKS, *, is_tiered: bool = True
 ) -> DiskState:
-    """With `left` percent left of a terabyte."""
+    """Return the step with `left` percent left of a terabyte."""
     return assess(before, TOTAL, round(TOTAL * left / 100), marks, is_tiered=is_tiered)
 
 
@@ -77,7 +77,7 @@ def test_without_tiered_partitions_only_the_reserve_counts() -> None:
     assert assess(Step.REFUSE, TOTAL, GIB + GIB // 8, MARKS, is_tiered=False).step is Step.FREE
 
 
-def test_of_a_large_file_system_only_a_part_counts() -> None:
+def test_disk_watermarks_count_only_a_part_of_a_large_file_system() -> None:
     marks = MARKS._replace(counted_bytes=100 * GIB)
     assert assess(Step.FREE, TOTAL, 20 * GIB, marks, is_tiered=True).step is Step.FREE
     assert assess(Step.FREE, TOTAL, 20 * GIB - 1, marks, is_tiered=True).step is Step.UPLOADS_FIRST
@@ -102,7 +102,7 @@ def test_steps_with_the_same_watermark_are_one() -> None:
     assert stand(2.9, marks=same).step is Step.REFUSE
 
 
-def test_what_is_freed_ends_the_steps_from_shrinking_on() -> None:
+def test_freeing_the_requested_bytes_leaves_the_shrink_steps() -> None:
     for left in (14, 5, 1):
         standing = stand(left)
         freed = assess(standing.step, TOTAL, standing.usable + standing.to_free, MARKS, is_tiered=True)
@@ -144,7 +144,7 @@ def test_the_disk_is_asked_again_half_way_to_the_next_step_and_after_a_mebibyte_
         assert (standing.total, standing.usable) == (TOTAL, usable)
 
 
-def test_how_long_producers_wait_between_the_last_two_steps() -> None:
+def test_producer_delays_grow_between_the_last_two_steps() -> None:
     waits = {left: stand(left).throttle_ms for left in (8, 7.999, 5.5, 5, 3, 2.999, 0)}
     assert waits == {8: 0, 7.999: 1, 5.5: 500, 5: 600, 3: 1000, 2.999: 1000, 0: 1000}
     together = MARKS._replace(percents=(80, 85, 97, 98))
@@ -154,7 +154,7 @@ def test_how_long_producers_wait_between_the_last_two_steps() -> None:
     assert stand(1.9, marks=alike).throttle_ms == 700
 
 
-def test_how_much_has_to_be_left_so_that_nothing_is_done() -> None:
+def test_the_free_bytes_that_need_no_step_are_computed() -> None:
     assert min_free_bytes(TOTAL, MARKS) == 210 * GIB
     assert min_free_bytes(TOTAL, MARKS._replace(percents=(95, 85, 92, 97), margin_percent=3)) == 180 * GIB
     assert min_free_bytes(TOTAL, MARKS._replace(counted_bytes=100 * GIB)) == 21 * GIB
@@ -176,7 +176,7 @@ def test_a_reserve_as_large_as_the_last_share_has_the_shares_margin() -> None:
     assert assess(Step.FREE, TOTAL, 49 * GIB, larger, is_tiered=True).step is Step.REFUSE
 
 
-def test_what_has_to_go_is_what_the_steps_lack_from_shrinking_on() -> None:
+def test_the_bytes_to_free_begin_at_the_shrink_step() -> None:
     assert stand(15).to_free == 0
     assert stand(14).to_free == 20 * GIB, "to 16 %"
     assert stand(16, Step.SHRINK).to_free == 0
@@ -208,7 +208,7 @@ def test_small_segments_are_sealed_only_where_nothing_else_helps() -> None:
     assert min_sealed_bytes(Step.REFUSE, 14) == 1
 
 
-def test_it_is_said_in_words() -> None:
+def test_a_disk_step_is_described_in_words() -> None:
     assert describe(stand(6)) == "94% full (60 GiB left): producers are slowed down"
     assert describe(stand(60)) == "40% full (600 GiB left): nothing is done about it"
     assert describe(assess(Step.FREE, 0, 0, MARKS, is_tiered=True)).startswith("100% full (0 B left)")

@@ -44,7 +44,9 @@ def test_a_whole_bucket_has_no_condition() -> None:
 
 
 def test_nothing_is_allowed_on_everything() -> None:
-    for statement in least_policy("bucket", "prefix", kms_key=KEY)["Statement"]:
+    statements = least_policy("bucket", "prefix", kms_key=KEY)["Statement"]
+    assert statements
+    for statement in statements:
         assert "*" not in statement["Action"]
         assert all(not action.endswith("*") for action in statement["Action"])
         assert "*" not in statement["Resource"]
@@ -71,7 +73,7 @@ def test_a_prefix_with_signs_of_patterns_is_taken_literally() -> None:
     assert found["Objects"]["Resource"] == ["arn:aws:s3:::bucket/a${*}b${?}/*"]
 
 
-def test_what_is_made_is_what_is_advised() -> None:
+def test_the_bucket_policy_that_firn_creates_passes_its_own_check() -> None:
     assert lifecycle_advice(lifecycle()) is None
     assert ends_uploads(lifecycle(), "some/prefix/data/")
     assert encryption_advice({"ServerSideEncryptionConfiguration": encryption(None)}) is None

@@ -1,4 +1,4 @@
-"""What `firn dump --records` says of `__consumer_offsets`: every kind of record, unknown and damaged."""
+"""`firn dump --records` of `__consumer_offsets`: every kind of record, unknown and damaged."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_an_offset_its_tombstone_and_a_group() -> None:
     }  # fmt: skip
 
 
-def test_what_members_of_other_protocols_say_stays_as_it_is() -> None:
+def test_member_data_of_other_protocols_is_shown_as_bytes() -> None:
     member = classic.ClassicMemberValue("m", None, "c", "/h", 1, 2, b"\xff\x01", b"\x00")
     for protocol_type, shape in (("connect", {"hex": "ff01"}), ("consumer", None)):
         value = classic.GroupValue(protocol_type, 1, "p", "m", 5, (member,))
@@ -182,7 +182,7 @@ def test_types_that_are_not_known_are_named_and_shown(kind: int, words: str) -> 
         (modern.encode_key(modern.EpochKey("g")), b"\x00\x07", "ConsumerGroupMetadata"),
     ],
 )
-def test_what_does_not_parse_says_why_and_stands_as_it_is(key: bytes | None, value: bytes, kind: str) -> None:
+def test_a_malformed_record_is_shown_with_its_error(key: bytes | None, value: bytes, kind: str) -> None:
     row = said(key, value)
     assert row["type"] == kind
     assert row["error"]

@@ -213,7 +213,7 @@ class TestSmallFiles:
         with pytest.raises(CorruptionError, match="expected topic, partition and offset"):
             shown(tmp_path / "log-start-offset-checkpoint")
 
-    def test_what_a_directory_says_of_itself(self, tmp_path: Path) -> None:
+    def test_metadata_files_of_a_directory_are_dumped(self, tmp_path: Path) -> None:
         meta = put(tmp_path, "meta.properties", b"version=1\ncluster.id=abc\nnode.id=1\n")
         assert shown(meta)["cluster.id"] == "abc"
         partition = put(tmp_path, "partition.metadata", b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")

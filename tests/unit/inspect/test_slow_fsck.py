@@ -1,4 +1,4 @@
-"""`firn fsck` of a bucket that is written meanwhile, by a store slower than the grace, accuses nobody."""
+"""`firn fsck` of a bucket that is written meanwhile, by a store slower than the grace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.tiering.world import GRACE_MS, World
 
 
 class SlowStore(MemoryStore):
-    """At each `pace`-th call of a reader its node seals a segment, expires one, and a grace goes by."""
+    """Store at whose every `pace`-th read its node seals and expires a segment, and a grace passes."""
 
     def __init__(self, pace: int, kept: int) -> None:
         super().__init__(SystemThreads())
@@ -101,7 +101,7 @@ def test_a_bucket_that_is_written_all_the_time_has_no_errors(tmp_path: Path, pac
 
 @pytest.mark.parametrize("pace", [3, 5, 11])
 @pytest.mark.parametrize("what", ["segment", "page"])
-def test_what_stays_wrong_is_said_however_often_head_moves(tmp_path: Path, pace: int, what: str) -> None:
+def test_lasting_damage_is_reported_though_head_moves(tmp_path: Path, pace: int, what: str) -> None:
     store, node = written(tmp_path, pace, kept=10_000, segments=14)
     [replica] = node.replicas
     manifest = node.manifest(replica)

@@ -78,7 +78,7 @@ def test_a_commit_that_head_does_not_name_yet_is_never_swept(world: World) -> No
     assert not orphans_of(world) & live
 
 
-def test_a_topic_that_nobody_knows_goes_only_when_it_is_asked_for(world: World) -> None:
+def test_an_unknown_topic_is_deleted_only_on_request(world: World) -> None:
     lost = UUID(int=99)
     key = segment_key(SegmentKey(lost, 0, 0, 9, 0, UUID(int=1)))
     world.bucket.put(key, b"?")
@@ -164,7 +164,7 @@ def test_a_partition_with_more_orphans_than_fit_is_swept_in_pieces(
     assert world.stored_keys() == before
 
 
-def test_what_a_store_was_probed_with_is_swept(world: World) -> None:
+def test_probe_objects_are_swept(world: World) -> None:
     copy_metadata(world)
     key = f"probe/{UUID(int=3)}"
     world.bucket.put(key, b"one")
@@ -366,7 +366,7 @@ def test_cluster_json_and_topics_json_are_made_when_both_are_gone(world: World) 
     assert fsck(world.bucket).is_clean
 
 
-def test_topics_json_is_made_anew_where_nothing_is_archived(world: World) -> None:
+def test_topics_json_is_rebuilt_for_an_empty_archive(world: World) -> None:
     cluster = world.bucket.get("cluster.json", max_size=1 << 16)
     store = MemoryStore(SystemThreads())
     store.put("topics.json", b"{")
@@ -383,7 +383,7 @@ def test_an_empty_prefix_needs_no_repair() -> None:
     assert list(find_repairs(MemoryStore(SystemThreads()))) == []
 
 
-def test_what_later_software_wrote_is_not_repaired(world: World) -> None:
+def test_documents_of_later_versions_are_not_repaired(world: World) -> None:
     keys = ["topics.json", "cluster.json", *(head_key(one.tip.topic_id, 0) for one in world.replicas[:1])]
     for key in keys:
         fields = json.loads(world.bucket.get(key, max_size=1 << 20))
@@ -396,7 +396,7 @@ def test_what_later_software_wrote_is_not_repaired(world: World) -> None:
 
 def test_a_bucket_that_is_written_while_fsck_walks_is_not_accused(tmp_path: Path) -> None:
     class Busy(MemoryStore):
-        """Its node commits, and what was replaced is gone, as soon as somebody lists a partition."""
+        """Store whose node commits, and deletes what was replaced, at each listing of a partition."""
 
         armed = False
 
@@ -425,7 +425,7 @@ def test_a_bucket_that_is_written_while_fsck_walks_is_not_accused(tmp_path: Path
 @pytest.mark.parametrize("is_copied", [True, False])
 def test_a_topic_that_is_deleted_while_fsck_walks_is_not_accused(tmp_path: Path, is_copied: bool) -> None:
     class Deleting(MemoryStore):
-        """Its node deletes a topic, and half of its objects, as soon as somebody lists that."""
+        """Store whose node deletes a topic, and half of its objects, at its listing."""
 
         armed = False
 

@@ -1,4 +1,4 @@
-"""Controllers on real files, for the tests of this room and for whoever needs one."""
+"""Controllers on real files, for tests."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def make_controller(
 
 
 def refuse_failure(what: str, error: BaseException) -> None:
-    """Of a test that expects none."""
+    """Fail a test that expects no failure."""
     raise AssertionError(f"{what} failed") from error
 
 

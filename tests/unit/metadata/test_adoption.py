@@ -1,4 +1,4 @@
-"""What the metadata takes over from an archive, and what it leaves alone."""
+"""Adoption of an archive by the metadata: what is taken over, and what is left alone."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def known(own: CatalogEntry | None, leader_epoch: int = 5) -> MetadataImage:
     return MetadataDelta(MetadataImage()).replay_all(records).build(10, 1, 0)  # type: ignore[arg-type]
 
 
-def test_a_topic_that_only_the_archive_knows_comes_back_under_its_id() -> None:
+def test_a_topic_known_only_to_the_archive_is_restored_under_its_id() -> None:
     image, adoption = adopted(MetadataImage(), topic(p0=AdoptedPartition(entry(4), 9)))
     assert image.topics_by_name["events"].id == ID
     assert image.config(ResourceType.TOPIC, "events") == {"remote.storage.enable": "true"}
@@ -112,12 +112,12 @@ def test_an_entry_that_is_as_new_or_newer_stays() -> None:
         assert not adoption.partitions
 
 
-def test_of_two_manifests_under_one_version_the_bucket_s_wins() -> None:
+def test_the_bucket_wins_over_the_catalog_with_another_manifest_of_the_same_version() -> None:
     image, _ = adopted(known(entry(4, key="clone")), topic(p0=AdoptedPartition(entry(4), 3)))
     assert image.remote.get((ID, 0)) == entry(4)
 
 
-def test_what_was_deleted_here_stays_deleted_and_a_name_is_not_taken_twice() -> None:
+def test_adoption_keeps_deletions_and_refuses_a_second_topic_of_a_name() -> None:
     buried = TombstoneRecord(topic_id=ID, name="events", partitions=2, deleted_ms=0)
     image = MetadataDelta(MetadataImage()).replay_all([buried]).build(3, 1, 0)
     after, adoption = adopted(image, topic(p0=AdoptedPartition(entry(4), 3)))
@@ -134,7 +134,7 @@ def used(next_producer_id: int, leader_epoch: int) -> MetadataImage:
     return MetadataDelta(known(None, leader_epoch)).replay_all([record]).build(90, 1, 0)
 
 
-def test_what_the_lost_node_s_last_snapshot_had_given_out_is_not_given_out_again() -> None:
+def test_producer_ids_and_epochs_of_the_lost_snapshot_are_not_reused() -> None:
     """Ids and epochs of before may be in no segment: of a topic without records, or after a takeover."""
     lost = used(7_000_000_000, 4_000)
     image, _ = adopted(MetadataImage(), topic(p0=AdoptedPartition(entry(4), 9)), lost=lost)
@@ -159,7 +159,7 @@ def test_a_topic_that_the_bucket_does_not_name_skips_epochs_too() -> None:
     assert image.next_producer_id == 5000 + PRODUCER_ID_MARGIN
 
 
-def test_one_takeover_after_another_gives_nothing_out_twice() -> None:
+def test_repeated_takeovers_reuse_no_id() -> None:
     """Between them ids were given out and epochs begun that no segment tells of; the snapshot does."""
     first, _ = adopted(MetadataImage(), topic(p0=AdoptedPartition(entry(4), 9)))
     second, _ = adopted(MetadataImage(), topic(p0=AdoptedPartition(entry(4), 9)), lost=first)
@@ -187,7 +187,7 @@ def image_of(*records: object, base: MetadataImage | None = None) -> MetadataIma
 KEPT = topic(p0=AdoptedPartition(entry(4), 9))
 
 
-def test_nothing_counts_before_all_of_it_is_written() -> None:
+def test_an_adoption_has_no_effect_before_it_is_complete() -> None:
     found = BucketContent([KEPT], None, False, 1, 0)
     frames = adopt(MetadataImage(), found, node_id=1, life_id=LIFE).frames
     for written in range(len(frames)):
@@ -196,7 +196,7 @@ def test_nothing_counts_before_all_of_it_is_written() -> None:
         assert image.life == 0
 
 
-def test_each_recovery_begins_a_life_above_all_that_anything_tells_of() -> None:
+def test_a_recovery_starts_a_life_above_all_known_ones() -> None:
     first, _ = adopted(MetadataImage(), KEPT)
     assert first.life == 1
     second, _ = adopted(MetadataImage(), KEPT, lost=first)
@@ -205,7 +205,7 @@ def test_each_recovery_begins_a_life_above_all_that_anything_tells_of() -> None:
     assert third.life == 8
 
 
-def test_settings_of_brokers_and_of_all_brokers_come_from_the_copy() -> None:
+def test_broker_settings_are_restored_from_the_copy() -> None:
     every, one = (ResourceType.BROKER, ""), (ResourceType.BROKER, "1")
     lost = image_of(setting(*every, "log.retention.ms", "-1"), setting(*one, "log.retention.bytes", "7"))
     own = image_of(setting(*every, "log.retention.hours", "1"), setting(*every, "min.insync.replicas", "1"))
@@ -239,7 +239,7 @@ def test_a_topic_that_the_copy_knows_to_be_deleted_goes_and_one_made_again_takes
     assert set(image.tombstones) == {ID}, "what is to be deleted in the bucket is deleted"
 
 
-def test_a_name_that_was_given_anew_and_whose_first_topic_is_forgotten_is_the_second_s() -> None:
+def test_a_recreated_topic_replaces_its_predecessor_if_the_snapshot_copy_is_newer() -> None:
     again = UUID(int=8)
     lost = image_of(TopicRecord(name="events", topic_id=again))
     image, _ = adopted(known(entry(4)), topic(topic_id=again), lost=lost)
@@ -262,7 +262,7 @@ def test_local_logs_are_to_be_compared_until_that_is_noted() -> None:
     assert not image.recovered, "there is nothing to be compared with"
 
 
-def test_who_names_a_topic_s_retention_says_that_its_settings_are_known() -> None:
+def test_altering_a_retention_key_marks_a_recovered_topics_settings_as_known() -> None:
     image, adoption = adopted(MetadataImage(), KEPT._replace(settings_unknown=True))
     assert adoption.settings_unknown == ["events"]
     assert image.recovered[ID] == RecoveredTopic((0,), True)
@@ -323,7 +323,7 @@ def test_a_restored_disk_without_any_copy_keeps_all_of_what_the_bucket_went_on_w
     assert not image.recovered, "the bucket has no news of it"
 
 
-def test_nothing_of_any_topic_expires_where_settings_may_have_been_altered_since() -> None:
+def test_no_topic_expires_if_its_settings_may_be_outdated() -> None:
     other = UUID(int=8)
     own = image_of(TopicRecord(name="local", topic_id=other), base=known(entry(4)))
     for is_copy_newer in (True, False):
@@ -343,7 +343,7 @@ def test_a_restored_disk_keeps_all_of_what_the_bucket_went_on_with_though_there_
     assert not image.recovered, "the bucket has no news of it"
 
 
-def test_who_may_lead_by_the_metadata_may_lead_after_a_recovery() -> None:
+def test_a_recovery_keeps_the_eligible_leaders_of_the_metadata() -> None:
     """A disk from a backup ends uncleanly: the ISR is empty then, and the last leader alone is known."""
     state = PartitionRecord(
         partition_id=0, topic_id=ID, replicas=(1, 2), isr=(), leader=-1, leader_epoch=5,
@@ -366,7 +366,7 @@ def test_a_topic_made_again_after_the_newest_copy_takes_its_name_on_a_restored_d
         assert (adoption.removed, adoption.refused) == (["events"], [])
 
 
-def test_so_does_one_that_topics_json_alone_tells_of() -> None:
+def test_a_topic_known_only_to_topics_json_is_restored() -> None:
     again = topic(topic_id=UUID(int=8))
     for doubt, expected in ((None, ID), ("topics.json was made of later metadata", again.topic_id)):
         own = known(entry(4))

@@ -47,7 +47,7 @@ MOVING, STOPPED = BrokerControl.CONTROLLED_SHUTDOWN, BrokerControl.SHUTDOWN_NOW
         (False, False, 10, False, True, STOPPED),
     ],
 )
-def test_what_a_broker_becomes(
+def test_a_heartbeat_moves_a_broker_to_its_next_state(
     is_fenced: bool,
     leads: bool,
     offset: int,
@@ -62,7 +62,7 @@ def test_what_a_broker_becomes(
     assert following is expected
 
 
-def test_who_shuts_down_may_go_when_every_broker_that_serves_knows_the_new_leaders() -> None:
+def test_controlled_shutdown_ends_when_all_unfenced_brokers_know_the_new_leaders() -> None:
     sessions = BrokerSessions(SessionTimes())
     for broker_id in (1, 2, 3):
         sessions.handle(BrokerRegistered(broker_id, broker_id), 0)
@@ -112,7 +112,7 @@ def test_stale_sessions_end_one_at_a_time_the_longest_silent_first() -> None:
     assert not sessions.is_alive(1, 1, 20_000)
 
 
-def test_sessions_begin_anew_with_a_controller_and_its_own_broker_needs_none_yet() -> None:
+def test_a_new_controller_restarts_sessions_except_that_of_its_own_broker() -> None:
     sessions = BrokerSessions(SessionTimes())
     sessions.handle(BrokerAtClaim(1, 7, is_fenced=False, is_local=True), 0)
     sessions.handle(BrokerAtClaim(2, 8, is_fenced=False), 0)
@@ -126,7 +126,7 @@ def test_sessions_begin_anew_with_a_controller_and_its_own_broker_needs_none_yet
     assert ticks(sessions, 4_000) == [(1_000, Probe(2, 8))], "it may have died with the controller before"
 
 
-def test_a_new_controller_gives_brokers_a_second_to_be_heard_and_then_probes_until_they_are() -> None:
+def test_a_new_controller_probes_silent_brokers_after_a_second() -> None:
     sessions = BrokerSessions(SessionTimes())
     sessions.handle(BrokerAtClaim(1, 7, is_fenced=False), 0)
     sessions.handle(BrokerAtClaim(2, 8, is_fenced=False), 0)
@@ -141,7 +141,7 @@ def test_a_new_controller_gives_brokers_a_second_to_be_heard_and_then_probes_unt
     assert ticks(sessions, 8_000) == []
 
 
-def test_nobody_is_looked_for_where_refusals_prove_nothing() -> None:
+def test_brokers_are_not_probed_if_refused_connections_do_not_fence() -> None:
     sessions = BrokerSessions(SessionTimes(refused_fence_ms=-1))
     sessions.handle(BrokerAtClaim(1, 7, is_fenced=False), 0)
     assert ticks(sessions, 20_000) == [(9_001, SessionExpired(1, 7, 9_001))]
@@ -184,7 +184,7 @@ def test_a_broker_that_refuses_is_awaited_until_its_session_would_have_ended() -
 
 
 @pytest.mark.parametrize("event", [BrokerRegistered(1, 9), SessionClosed(1, 7)])
-def test_a_broker_whose_process_is_known_to_be_over_is_not_awaited(
+def test_a_broker_whose_process_has_ended_is_not_awaited(
     event: BrokerRegistered | SessionClosed,
 ) -> None:
     sessions = suspected()
@@ -207,7 +207,7 @@ def test_a_fenced_broker_is_awaited_while_it_is_heard() -> None:
     assert not sessions.is_awaited(1, 22_001), "it leads what it may"
 
 
-def test_a_new_controller_awaits_for_a_session_whom_another_one_fenced() -> None:
+def test_a_new_controller_waits_one_session_for_brokers_fenced_before() -> None:
     sessions = BrokerSessions(SessionTimes())
     sessions.handle(BrokerAtClaim(1, 7, is_fenced=True), 0)
     assert sessions.is_awaited(1, 9_000)
@@ -216,7 +216,7 @@ def test_a_new_controller_awaits_for_a_session_whom_another_one_fenced() -> None
 
 
 @pytest.mark.parametrize("outcome", [ProbeOutcome.OPEN, ProbeOutcome.UNKNOWN])
-def test_what_is_no_refusal_ends_the_suspicion(outcome: ProbeOutcome) -> None:
+def test_a_probe_that_is_not_refused_ends_the_suspicion(outcome: ProbeOutcome) -> None:
     sessions = suspected()
     sessions.handle(ProbeFinished(1, 7, ProbeOutcome.REFUSED), 10_001)
     assert sessions.handle(ProbeFinished(1, 7, outcome), 10_400) == []
@@ -226,7 +226,7 @@ def test_what_is_no_refusal_ends_the_suspicion(outcome: ProbeOutcome) -> None:
     assert ticks(sessions, 18_000) == []
 
 
-def test_one_that_was_still_reached_as_it_died_is_looked_for_again() -> None:
+def test_a_dying_broker_that_was_still_reached_is_probed_again() -> None:
     sessions = suspected()
     assert sessions.handle(ProbeFinished(1, 7, ProbeOutcome.OPEN), 10_001) == []
     assert ticks(sessions, 10_060) == [(10_050, Probe(1, 7))]
@@ -273,7 +273,7 @@ def test_a_connection_that_breaks_again_within_two_seconds_is_suspected_two_seco
     refused_often(sessions, 10_001 + suspected_ms, silent_ms=65 + suspected_ms - again_ms)
 
 
-def test_refusals_that_lie_far_apart_do_not_add_up() -> None:
+def test_refused_probes_far_apart_do_not_add_up() -> None:
     sessions = suspected()
     for now_ms in (10_001, 10_900, 12_500):
         assert sessions.handle(ProbeFinished(1, 7, ProbeOutcome.REFUSED), now_ms) == []
@@ -287,7 +287,7 @@ def test_a_broker_that_came_a_moment_ago_is_not_suspected_yet() -> None:
     assert ticks(sessions, 2_500) == [(2_000, Probe(1, 7))]
 
 
-def test_who_is_fenced_or_another_process_is_not_suspected() -> None:
+def test_a_lost_connection_of_a_fenced_or_older_process_raises_no_suspicion() -> None:
     sessions = BrokerSessions(SessionTimes())
     sessions.handle(HeartbeatReceived(1, 7, 5), 0)
     assert sessions.handle(ConnectionLost(1, 7), 10_000) == []

@@ -1,4 +1,4 @@
-"""Which copy of the metadata in a bucket is the newest: by life, epoch and writing, whatever is damaged."""
+"""The newest copy of the metadata in a bucket: by life, epoch and writing, with damaged copies."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def bucket() -> Bucket:
     return Bucket()
 
 
-def test_a_later_life_is_newer_whatever_its_epoch_and_offset(bucket: Bucket) -> None:
+def test_a_copy_of_a_later_life_is_newer_at_any_epoch_and_offset(bucket: Bucket) -> None:
     bucket.put(life=0, epoch=9, end_offset=626)
     second = bucket.put(life=1, epoch=1, end_offset=21)
     assert bucket.newest() == second
@@ -65,7 +65,7 @@ def test_a_later_life_is_newer_whatever_its_epoch_and_offset(bucket: Bucket) -> 
     assert bucket.newest() == second
 
 
-def test_lives_of_two_recoveries_of_one_bucket_are_told_apart(bucket: Bucket) -> None:
+def test_copies_of_two_recoveries_of_one_bucket_are_distinguished(bucket: Bucket) -> None:
     bucket.put(life=1, epoch=1, end_offset=21, life_id=UUID(int=5))
     bucket.put(life=1, epoch=1, end_offset=30, life_id=UUID(int=5))
     assert newest_copy(bucket.store).rival is None
@@ -84,13 +84,13 @@ def test_within_a_life_the_epoch_decides_before_the_offset(bucket: Bucket) -> No
     assert bucket.newest() == later
 
 
-def test_one_that_was_written_and_not_named_any_more_is_the_newest(bucket: Bucket) -> None:
+def test_a_copy_that_was_written_but_not_named_is_the_newest(bucket: Bucket) -> None:
     bucket.name(bucket.put(life=0, epoch=3, end_offset=40))
     unnamed = bucket.put(life=0, epoch=3, end_offset=50)
     assert bucket.newest() == unnamed
 
 
-def test_two_lives_that_nobody_counted_are_told_apart_by_what_is_named(bucket: Bucket) -> None:
+def test_the_named_one_of_two_copies_without_a_life_is_newest(bucket: Bucket) -> None:
     """Lives were not counted before: the second one's copy was stored later, and is named."""
     bucket.put(life=0, epoch=9, end_offset=626)
     second = bucket.put(life=0, epoch=1, end_offset=21)
@@ -105,7 +105,7 @@ def test_an_old_name_does_not_outrank_a_newer_copy(bucket: Bucket) -> None:
     assert bucket.newest() == newer
 
 
-def test_what_is_damaged_is_told_and_the_one_before_it_read(bucket: Bucket) -> None:
+def test_a_damaged_copy_is_reported_and_the_previous_one_is_read(bucket: Bucket) -> None:
     before, last = bucket.put(0, 3, 40), bucket.put(0, 3, 50)
     bucket.name(last)
     bucket.damage(last.key)
@@ -119,7 +119,7 @@ def test_what_is_damaged_is_told_and_the_one_before_it_read(bucket: Bucket) -> N
     assert newest_copy(bucket.store).copy is None
 
 
-def test_cluster_json_may_be_damaged_or_gone_or_name_what_is_gone(bucket: Bucket) -> None:
+def test_the_newest_copy_is_found_without_a_valid_cluster_json(bucket: Bucket) -> None:
     last = bucket.put(0, 3, 50)
     assert newest_copy(bucket.store).problems != (), "there is no cluster.json"
     bucket.name(last)
@@ -153,9 +153,7 @@ def test_a_copy_of_later_software_is_refused_and_not_passed_over(bucket: Bucket)
     st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 50)), min_size=1, max_size=6),
     st.sets(st.integers(0, 5)),
 )
-def test_of_any_copies_the_greatest_whole_one_is_read(
-    copies: list[tuple[int, int, int]], damaged: set[int]
-) -> None:
+def test_the_newest_intact_copy_is_read(copies: list[tuple[int, int, int]], damaged: set[int]) -> None:
     bucket = Bucket()
     refs = [bucket.put(*one) for one in copies]
     for number in damaged:
@@ -166,7 +164,7 @@ def test_of_any_copies_the_greatest_whole_one_is_read(
     assert (found and (found.life, found.epoch, found.end_offset)) == max(whole, default=None)
 
 
-def test_a_newer_copy_that_is_lost_is_told_and_an_older_one_is_not(bucket: Bucket) -> None:
+def test_a_lost_newer_copy_is_reported_and_an_older_one_is_not(bucket: Bucket) -> None:
     """Settings that were altered after the copy that is left are not known."""
     older, before, last = bucket.put(0, 3, 30), bucket.put(0, 3, 40), bucket.put(0, 3, 50)
     bucket.name(last)

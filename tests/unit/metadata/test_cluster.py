@@ -191,9 +191,11 @@ def test_leaders_go_round_and_replicas_are_distinct() -> None:
     assert len(set(placed)) == 8
 
 
-def test_replicas_lie_in_different_racks_while_there_are_any() -> None:
+def test_replicas_are_placed_in_different_racks_if_possible() -> None:
     racks = ("a", "a", "b", "b", "c", "c")
-    for replicas in place_replicas(brokers(*racks), range(12), 3, TOPIC_ID):
+    placed = list(place_replicas(brokers(*racks), range(12), 3, TOPIC_ID))
+    assert len(placed) == 12
+    for replicas in placed:
         assert {racks[broker] for broker in replicas} == {"a", "b", "c"}
 
 

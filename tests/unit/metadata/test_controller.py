@@ -51,7 +51,7 @@ class HeldExecutor(ThreadPoolExecutor):
             future.set_result(fn(*args))
 
 
-def test_of_concurrent_creates_of_one_name_exactly_one_wins(tmp_path: Path) -> None:
+def test_exactly_one_of_concurrent_creates_of_a_topic_succeeds(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as controller:
             await join(controller)
@@ -125,7 +125,7 @@ def test_a_fenced_leader_cannot_commit_a_manifest(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_of_two_commits_of_one_version_one_wins_and_repeating_it_is_no_change(tmp_path: Path) -> None:
+def test_one_of_two_catalog_commits_of_a_version_succeeds_and_is_idempotent(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as controller:
             catalog = controller.catalog
@@ -214,7 +214,7 @@ def test_a_change_beyond_the_limits_writes_nothing(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_log_that_cannot_be_flushed_ends_the_controller(tmp_path: Path) -> None:
+def test_a_failed_flush_of_the_log_stops_the_controller(tmp_path: Path) -> None:
     class BrokenDisk(HeldExecutor):
         def release(self) -> None:
             held, self.held = self.held or [], None
@@ -259,7 +259,7 @@ def test_a_stopped_controller_says_so(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_broker_with_more_partitions_than_a_batch_holds_comes_and_goes(tmp_path: Path) -> None:
+def test_fencing_a_broker_with_many_partitions_takes_several_batches(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as controller:
             epoch = await join(controller)

@@ -56,7 +56,7 @@ def life(directory: Path, disk: OneFsyncFails) -> tuple[bool, bool]:
     return bool(lost), is_done
 
 
-def test_a_failed_fsync_ends_the_node_unless_what_was_flushed_is_made_anew(tmp_path: Path) -> None:
+def test_a_failed_fsync_stops_the_node_unless_the_file_is_recreated(tmp_path: Path) -> None:
     whole = OneFsyncFails()
     assert life(tmp_path / "whole", whole) == (False, True)
     met = set()

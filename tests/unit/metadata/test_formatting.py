@@ -119,13 +119,13 @@ class TestFormatting:
         assert control_types(log / FIRST_SNAPSHOT.file_name) == [3, 5, 6, 4]
         assert not (tmp_path / "a" / "__cluster_metadata-0").exists()
 
-    def test_one_that_is_no_voter_of_it_has_an_id_of_its_own(self, tmp_path: Path) -> None:
+    def test_a_node_that_is_not_an_initial_controller_gets_its_own_directory_id(self, tmp_path: Path) -> None:
         assert f"dynamic metadata directory {tmp_path}/m" in formatted(tmp_path, CONTROLLERS[1:])
         meta = read_meta(WORLD.disk, tmp_path / "m")
         assert meta is not None
         assert meta.directory_id not in {one.directory_id for one in CONTROLLERS}
 
-    def test_what_is_formatted_is_passed_over_only_on_demand(self, tmp_path: Path) -> None:
+    def test_formatted_directories_are_skipped_only_with_ignore_formatted(self, tmp_path: Path) -> None:
         formatted(tmp_path)
         before = read_meta(WORLD.disk, tmp_path / "m")
         with pytest.raises(ConfigError, match=r"/a is already formatted. Use --ignore-formatted"):
@@ -135,7 +135,7 @@ class TestFormatting:
         assert "Formatting data directory" in formatted(tmp_path, ignore=True)
         assert read_meta(WORLD.disk, tmp_path / "m") == before
 
-    def test_directories_of_somebody_else_are_refused_and_nothing_is_written(self, tmp_path: Path) -> None:
+    def test_directories_of_another_cluster_are_refused_unchanged(self, tmp_path: Path) -> None:
         other = Order("AAAAAAAAAAAAAAAAAAAAAg", 2, (tmp_path / "a",), tmp_path / "a", "", LEVELS)
         format_directories(WORLD, other, lambda _: None)
         with pytest.raises(ConfigError, match=r"Invalid cluster.id"):
@@ -173,7 +173,7 @@ class TestFormatting:
         formatted(tmp_path)
 
     @pytest.mark.parametrize("controllers", [(), CONTROLLERS], ids=["static", "dynamic"])
-    def test_whatever_fails_it_can_be_done_again(
+    def test_formatting_can_be_repeated_after_any_failure(
         self, tmp_path: Path, controllers: tuple[InitialController, ...]
     ) -> None:
         """Each call of the disk fails once; a directory that counts as formatted then is whole."""
@@ -196,7 +196,7 @@ class TestFormatting:
             number += 1
         assert number > 40
 
-    def test_what_a_dynamic_formatting_left_is_no_part_of_a_static_one(self, tmp_path: Path) -> None:
+    def test_static_formatting_removes_the_snapshot_of_dynamic_voters(self, tmp_path: Path) -> None:
         formatted(tmp_path, CONTROLLERS)
         for name in "am":
             (tmp_path / name / "meta.properties").unlink()
@@ -209,7 +209,7 @@ class TestLevels:
         assert effective_levels({}, FEATURES, is_dynamic=False) == LEVELS
         assert effective_levels({}, FEATURES, is_dynamic=True) == {**LEVELS, "kraft.version": 1}
 
-    def test_a_level_is_what_is_asked_for(self) -> None:
+    def test_a_feature_gets_the_requested_level(self) -> None:
         asked = {"firn.catalog.version": 0, "metadata.version": 30, "kraft.version": 1}
         levels = effective_levels(asked, FEATURES, is_dynamic=True)
         assert levels == {**LEVELS, **asked}
@@ -238,12 +238,14 @@ class TestLevels:
             ({"kraft.version": 1}, False, "Cannot set kraft.version to 1 unless controller.quorum.voters is"),
         ],
     )
-    def test_what_cannot_be_is_refused(self, asked: dict[str, int], is_dynamic: bool, message: str) -> None:
+    def test_impossible_feature_levels_are_refused(
+        self, asked: dict[str, int], is_dynamic: bool, message: str
+    ) -> None:
         with pytest.raises(ConfigError) as raised:
             effective_levels(asked, FEATURES, is_dynamic=is_dynamic)
         assert str(raised.value).startswith(message)
 
-    def test_releases_are_those_whose_records_are_written(self) -> None:
+    def test_supported_releases_are_those_whose_records_are_written(self) -> None:
         assert release_level("4.3") == release_level("4.3-IV0") == release_level("4.3.1") == 30
         for other in ("4.2", "4.30", "3.9-IV0", ""):
             with pytest.raises(ConfigError, match=r"only 4.3"):
@@ -251,7 +253,7 @@ class TestLevels:
 
 
 class TestInitialControllers:
-    def test_they_are_as_they_are_written(self) -> None:
+    def test_initial_controllers_are_parsed_and_printed_alike(self) -> None:
         text = "1@a.example:9093:JEXY6aqzQY-32P5TStzaFg,3@[::1]:9095:MvDxzVmcRsaTz33bUuRU6A"
         read = parse_initial_controllers(f" {text},")
         assert ",".join(map(str, read)) == text
@@ -286,7 +288,7 @@ class TestInitialControllers:
             ),
         ],
     )
-    def test_what_is_none_is_refused(self, text: str, message: str) -> None:
+    def test_malformed_initial_controllers_are_refused(self, text: str, message: str) -> None:
         with pytest.raises(ConfigError) as raised:
             parse_initial_controllers(text)
         assert str(raised.value).startswith(message)
@@ -309,7 +311,7 @@ class TestBootstrapFile:
             # offset and epoch of a batch lie outside its checksum, and mean nothing here
             assert frames == decode_bootstrap(data), position
 
-    def test_one_that_says_no_metadata_version_or_more_than_we_know_is_refused(self) -> None:
+    def test_a_bootstrap_without_a_known_metadata_version_is_refused(self) -> None:
         other = feature_frames({"metadata.version": 30, "group.version": 1})[1:]
         with pytest.raises(CorruptionError, match=r"No FeatureLevelRecord for metadata.version"):
             decode_bootstrap(encode_bootstrap(other, 0))
@@ -352,7 +354,7 @@ class TestWhoMayDoWithout:
             ),
         ],
     )
-    def test_only_who_can_have_promised_nothing_begins_with_nothing(
+    def test_only_a_node_that_cannot_have_voted_formats_itself(
         self, tmp_path: Path, properties: dict[str, str], expected: SelfFormatting
     ) -> None:
         cluster = ClusterConfig.from_properties({**properties, "log.dirs": str(tmp_path / "data")})
@@ -392,7 +394,7 @@ class TestWhoMayDoWithout:
         with pytest.raises(StorageError, match=r"m/meta.properties"):
             check_formatted(first, load_ensemble(WORLD.disk, first.directories))
 
-    def test_a_metadata_log_that_lies_elsewhere_is_not_passed_over(self, tmp_path: Path) -> None:
+    def test_an_existing_metadata_log_elsewhere_is_not_ignored(self, tmp_path: Path) -> None:
         (tmp_path / "a" / "__cluster_metadata-0").mkdir(parents=True)
         places = {"log.dirs": f"{tmp_path}/a,{tmp_path}/b"}
         check_metadata_place(WORLD.disk, ClusterConfig.from_properties(places))

@@ -85,7 +85,7 @@ def test_a_full_directory_hands_over_what_it_leads_and_stays_in_sync() -> None:
     assert world.has(0) == (1, ALL, ())
 
 
-def test_who_rests_leaves_the_isr_and_does_not_come_back_before_there_is_room() -> None:
+def test_a_replica_without_disk_space_leaves_the_isr_until_there_is_space() -> None:
     world = World(image_of(*THREE, partition(0, ALL, ALL, 1), partition(1, ALL, ALL, 3)))
     world.says(1, resting=(directory(1),))
     assert world.has(0) == (2, (2, 3), ())
@@ -96,7 +96,7 @@ def test_who_rests_leaves_the_isr_and_does_not_come_back_before_there_is_room() 
     assert world.has(0) == (2, (2, 3, 1), ())
 
 
-def test_where_nobody_has_room_the_leader_stays_and_takes_proposals() -> None:
+def test_the_leader_stays_if_no_replica_has_disk_space() -> None:
     world = World(image_of(*THREE, partition(0, ALL, ALL, 1)))
     world.says(1, resting=(directory(1),))
     world.says(3, full=(directory(3),))
@@ -112,7 +112,7 @@ def test_where_nobody_has_room_the_leader_stays_and_takes_proposals() -> None:
     assert world.has() == (1, (1,), ())
 
 
-def test_what_leaves_an_isr_below_min_isr_stays_eligible() -> None:
+def test_a_replica_that_leaves_an_isr_below_min_isr_stays_eligible() -> None:
     world = World(image_of(*THREE, partition(0, (1, 2), (1, 2), 1)))
     world.settings = world.settings._replace(min_isr=2)
     world.says(1, resting=(directory(1),))
@@ -130,7 +130,7 @@ def test_a_broker_that_goes_is_followed_by_one_with_room() -> None:
     assert not world.full.is_full(2, directory(2))
 
 
-def test_a_controller_asks_what_the_heartbeats_said(tmp_path: Path) -> None:
+def test_a_controller_considers_disk_space_reported_by_heartbeats(tmp_path: Path) -> None:
     """The elections and the ISRs of a running controller, which hears of directories by heartbeats alone."""
 
     async def act() -> None:

@@ -76,7 +76,7 @@ def test_an_empty_log_gets_the_records_of_a_new_cluster_in_a_transaction() -> No
     assert (config.resource_name, config.name, config.value) == ("", "min.insync.replicas", "2")
 
 
-def test_a_transaction_that_was_left_open_is_aborted_and_begun_anew_where_the_log_is_empty() -> None:
+def test_an_open_bootstrap_transaction_is_aborted_and_restarted() -> None:
     image = image_of(BeginTransactionRecord(name="Bootstrap records"), METADATA_30)
     assert image.features == {}
     first, second, *_ = written(activate(image, [METADATA_30], min_isr=1, supported=()))
@@ -103,7 +103,7 @@ def test_a_log_with_a_remote_catalog_gets_its_level_where_that_is_known() -> Non
     ]
 
 
-def test_who_waits_when_leadership_goes_is_told_and_nothing_of_it_is_seen(tmp_path: Path) -> None:
+def test_requests_that_wait_when_leadership_is_lost_fail_without_effect(tmp_path: Path) -> None:
     async def scenario() -> None:
         executor = HeldExecutor()
         async with running(tmp_path, log_io=executor) as controller:
@@ -128,7 +128,7 @@ def test_who_waits_when_leadership_goes_is_told_and_nothing_of_it_is_seen(tmp_pa
     asyncio.run(scenario())
 
 
-def test_who_claims_again_decides_on_what_was_committed_and_is_registered_once(tmp_path: Path) -> None:
+def test_a_controller_that_claims_again_decides_on_the_committed_image(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as controller:
             await join(controller)
@@ -147,7 +147,7 @@ def test_who_claims_again_decides_on_what_was_committed_and_is_registered_once(t
     asyncio.run(scenario())
 
 
-def test_whoever_drives_it_is_told_when_to_look_for_those_who_died_before_it_led(tmp_path: Path) -> None:
+def test_a_claim_schedules_the_probe_of_brokers_that_died_before(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, world=make_world(clock := ManualClock())) as controller:
             await join(controller, 2)
@@ -160,7 +160,7 @@ def test_whoever_drives_it_is_told_when_to_look_for_those_who_died_before_it_led
     asyncio.run(scenario())
 
 
-def test_a_request_whose_time_is_up_before_its_turn_is_not_decided(tmp_path: Path) -> None:
+def test_a_request_that_times_out_in_the_queue_is_not_decided(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = ManualClock()
         async with running(tmp_path, world=make_world(clock)) as controller:
@@ -206,7 +206,7 @@ def beat(broker_id: int, epoch: int, offset: int, *, wants_shut_down: bool = Fal
     return BrokerHeartbeat(broker_id, epoch, offset, wants_shut_down=wants_shut_down)
 
 
-def test_that_no_directory_is_cordoned_is_noted_once(tmp_path: Path) -> None:
+def test_an_empty_list_of_cordoned_directories_is_recorded_once(tmp_path: Path) -> None:
     """As Kafka's controller does, in the batch of the unfencing or in one of its own."""
 
     async def scenario() -> None:

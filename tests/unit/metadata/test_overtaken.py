@@ -1,4 +1,4 @@
-"""Batches that the quorum writes itself while the controller makes one: what was decided is decided anew."""
+"""Batches that the quorum writes during a decision of the controller: the decision is made again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.unit.metadata.controllers import (
 
 
 def write_control(controller: LoneController) -> None:
-    """As a change of the voters does."""
+    """Write control records, as a change of the voters does."""
     quorum = controller.publisher.quorum
     quorum._effects.append(AppendControl(quorum.epoch, (LeaderChange(1, (1,), (1,)),)))
     quorum._drain()
@@ -56,7 +56,7 @@ class Overtaking:
         return (yield from steps)
 
 
-def test_a_topic_is_created_behind_what_the_quorum_wrote_meanwhile(tmp_path: Path) -> None:
+def test_a_topic_is_created_after_records_the_quorum_wrote_meanwhile(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as controller:
             await join(controller)
@@ -81,7 +81,7 @@ def test_a_brokers_epoch_is_still_the_offset_of_its_registration(tmp_path: Path)
     asyncio.run(scenario())
 
 
-def test_what_follows_a_first_batch_is_written_without_being_decided_again(
+def test_later_batches_of_a_decision_are_written_without_deciding_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.metadata.controller.decision_queue.MAX_RECORDS_PER_OPERATION", 2)
@@ -103,7 +103,7 @@ def test_what_follows_a_first_batch_is_written_without_being_decided_again(
     asyncio.run(scenario())
 
 
-def test_what_is_overtaken_until_its_time_is_up_is_not_decided(tmp_path: Path) -> None:
+def test_a_request_that_is_overtaken_until_its_timeout_is_not_decided(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = ManualClock()
         controller = make_controller(tmp_path, world=make_world(clock))
@@ -125,7 +125,7 @@ def test_what_is_overtaken_until_its_time_is_up_is_not_decided(tmp_path: Path) -
     asyncio.run(scenario())
 
 
-def test_a_leader_that_leads_no_more_is_not_asked_again(tmp_path: Path) -> None:
+def test_a_deposed_leader_decides_nothing_again(tmp_path: Path) -> None:
     async def scenario() -> None:
         controller = make_controller(tmp_path)
         await controller.start()
@@ -139,7 +139,7 @@ def test_a_leader_that_leads_no_more_is_not_asked_again(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_begun_is_written_to_its_end_though_who_asked_gives_up(
+def test_a_decision_is_written_completely_though_its_caller_gives_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker in this process waits for its heartbeat no longer, while it is unfenced by several batches: it
@@ -170,7 +170,7 @@ def test_what_is_begun_is_written_to_its_end_though_who_asked_gives_up(
     asyncio.run(scenario())
 
 
-def test_a_broker_that_is_heard_while_its_fencing_is_overtaken_is_looked_after_as_before(
+def test_a_heartbeat_during_an_overtaken_fencing_keeps_the_session(
     tmp_path: Path,
 ) -> None:
     """It is decided anew, and stays."""

@@ -146,7 +146,7 @@ THREE = (broker(1), broker(2), broker(3))
         ({"isr": (BrokerState(1),)}, ErrorCode.none),
     ],
 )
-def test_isrs_that_a_leader_asks_for(changes: dict[str, Any], error: ErrorCode) -> None:
+def test_alter_partition_applies_or_refuses_proposed_isrs(changes: dict[str, Any], error: ErrorCode) -> None:
     replicas = (1, 2, 4)
     image = image_of(
         *THREE,
@@ -180,7 +180,7 @@ def test_a_second_change_in_one_request_sees_the_first() -> None:
     assert (state_of(after).isr, state_of(after).partition_epoch) == ((1,), 9)
 
 
-def test_elections_that_are_asked_for() -> None:
+def test_elect_leaders_elects_or_refuses_requested_partitions() -> None:
     image = image_of(
         *THREE,
         broker(4, fenced=True),
@@ -220,7 +220,7 @@ def test_elections_that_are_asked_for() -> None:
     assert refused.value.code is ErrorCode.invalid_request
 
 
-def test_leaders_go_back_where_they_belong_and_nobody_is_elected_uncleanly_unasked() -> None:
+def test_preferred_leaders_are_restored_without_unclean_elections() -> None:
     image = image_of(*THREE, partition(0, (1, 2), (2, 1), 2), partition(1, (1, 3), (9,), -1), elr=False)
     after, there_is_more = applied(image, balance_leaders(image, SETTINGS))
     assert (state_of(after).leader, state_of(after, 1).leader, there_is_more) == (1, -1, False)
@@ -236,7 +236,7 @@ def test_leaders_go_back_where_they_belong_and_nobody_is_elected_uncleanly_unask
     assert state_of(per_node, 1).leader == 1
 
 
-def test_what_lies_in_a_directory_that_failed_is_led_by_others() -> None:
+def test_replicas_of_a_failed_directory_lose_their_leadership() -> None:
     image = image_of(
         *THREE,
         partition(0, (1, 2), (1, 2), 1),
@@ -272,7 +272,7 @@ def test_brokers_tell_where_their_replicas_lie() -> None:
     assert (state_of(moved).leader, state_of(moved).isr) == (2, (2,))
 
 
-def test_of_a_new_partition_a_broker_of_several_directories_chooses_where_it_lies() -> None:
+def test_a_broker_with_several_directories_places_new_partitions_itself() -> None:
     """UNASSIGNED, and not what stands for a directory that is not known yet: a broker that has lost one of
     several may have the replica there, and makes none in that case."""
     alone = replace(broker(3), log_dirs=(directory(3),))
@@ -290,7 +290,7 @@ def test_of_a_new_partition_a_broker_of_several_directories_chooses_where_it_lie
     assert topic.partitions[1].directories == (directory(3), UNASSIGNED)
 
 
-def test_who_tells_that_its_replica_lies_on_a_new_disk_leads_what_nobody_else_may() -> None:
+def test_a_replica_on_a_new_disk_leads_if_no_other_replica_may() -> None:
     before = UUID(int=77_777)  # of the disk that was lost; the broker has registered without it
     image = image_of(
         *THREE,
@@ -315,7 +315,7 @@ def test_eligible_leaders_need_one_number_that_all_go_by() -> None:
     assert after.features[ELR_VERSION] == 1
 
 
-def test_another_min_isr_makes_the_eligible_leaders_be_chosen_anew() -> None:
+def test_a_changed_min_isr_recomputes_the_eligible_leaders() -> None:
     image = image_of(*THREE, partition(0, (1, 2), (1,), 1, eligible_leader_replicas=(2,)))
 
     def altered(kind: int, name: str, operation: int, on: MetadataImage) -> tuple[MetadataImage, ErrorCode]:
@@ -354,7 +354,7 @@ def refused(image: MetadataImage, *updates: FeatureUpdate, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("heard", [(), (1,), (2,), (3,)])
-def test_brokers_that_no_controller_heard_leave_no_isr_in_which_nobody_was(heard: tuple[int, ...]) -> None:
+def test_fencing_does_not_shrink_an_isr_of_brokers_that_were_never_heard(heard: tuple[int, ...]) -> None:
     """They may all have died before it was elected: whichever comes back has everything."""
     image = image_of(*THREE, partition(0, (1, 2), (1, 2), 1))
 
@@ -461,7 +461,7 @@ def test_fencing_costs_what_the_broker_has() -> None:
 
 
 @pytest.mark.parametrize(("min_isr", "eligible"), [(1, ()), (2, (2, 3))])
-def test_a_leader_from_the_elr_that_is_enough_alone_leaves_nobody_eligible(
+def test_electing_from_the_elr_clears_it_if_one_replica_meets_min_isr(
     min_isr: int, eligible: tuple[int, ...]
 ) -> None:
     """`min.insync.replicas` became 1 while nobody led: what the leader commits alone the others lack."""

@@ -57,7 +57,7 @@ def publication(log: Any, heard: Heard, image: MetadataImage) -> Publication:
     return Publication(log, image, [heard], on_published=lambda size: None, on_broken=refuse, on_bug=refuse)
 
 
-def test_a_snapshot_is_published_in_slices_and_the_log_behind_it_after_that() -> None:
+def test_a_snapshot_is_published_in_slices_before_the_log_after_it() -> None:
     async def scenario() -> None:
         before = topics(0, MANY // 2, MetadataImage(), 9)
         after = topics(MANY // 4, MANY, MetadataImage(), 99)
@@ -89,7 +89,7 @@ def test_a_snapshot_is_published_in_slices_and_the_log_behind_it_after_that() ->
     asyncio.run(scenario())
 
 
-def test_the_log_is_not_read_while_a_thread_changes_it_and_not_at_all_where_it_begins_anew() -> None:
+def test_the_log_is_not_read_while_a_thread_changes_it() -> None:
     async def scenario() -> None:
         log, heard = OneBatch(0), Heard()
         one = publication(log, heard, MetadataImage())
@@ -107,7 +107,7 @@ def test_the_log_is_not_read_while_a_thread_changes_it_and_not_at_all_where_it_b
     asyncio.run(scenario())
 
 
-def test_of_two_snapshots_that_come_at_once_the_later_is_the_image() -> None:
+def test_the_later_of_two_snapshots_becomes_the_image() -> None:
     async def scenario() -> None:
         heard = Heard()
         one = publication(OneBatch(0), heard, MetadataImage())
@@ -122,7 +122,7 @@ def test_of_two_snapshots_that_come_at_once_the_later_is_the_image() -> None:
     asyncio.run(scenario())
 
 
-def test_who_wants_the_image_does_not_wait_for_what_others_do_about_it(
+def test_readers_of_an_image_do_not_wait_for_slow_listeners(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scenario() -> None:
@@ -167,7 +167,7 @@ def test_who_wants_the_image_does_not_wait_for_what_others_do_about_it(
 
 
 @pytest.mark.parametrize("gives_up", [True, False], ids=["who gave up", "who still waits"])
-def test_whom_a_leader_lost_with_what_it_wrote_is_in_nobodys_way(gives_up: bool) -> None:
+def test_waiters_for_a_truncated_offset_do_not_block_later_ones(gives_up: bool) -> None:
     """It waits for an offset that was never committed; the same node leads again, at an earlier one."""
 
     async def scenario() -> None:
@@ -193,7 +193,7 @@ def test_whom_a_leader_lost_with_what_it_wrote_is_in_nobodys_way(gives_up: bool)
     asyncio.run(scenario())
 
 
-def test_who_is_told_and_cancelled_at_once_disturbs_nobody() -> None:
+def test_a_waiter_cancelled_when_it_is_woken_does_not_disturb_others() -> None:
     async def scenario() -> None:
         one = publication(OneBatch(0), Heard(), MetadataImage())
         cancelled, other = (asyncio.create_task(one.published(0)) for _ in range(2))

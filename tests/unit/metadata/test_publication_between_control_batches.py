@@ -1,4 +1,4 @@
-"""What is published when the quorum's own batches stand between those of the controller."""
+"""Publication of images when batches of the quorum are between those of the controller."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def control(log: Log, level: int = 1) -> None:
     )
 
 
-def test_a_batch_behind_a_control_batch_waits_until_it_is_committed_itself() -> None:
+def test_a_batch_after_a_control_batch_waits_for_its_own_commit() -> None:
     async def scenario() -> None:
         seen: list[tuple[int, int]] = []
         broken: list[Any] = []
@@ -98,7 +98,7 @@ def test_a_batch_behind_a_control_batch_waits_until_it_is_committed_itself() -> 
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_published_is_what_the_log_says_however_much_is_committed_at_once(seed: int) -> None:
+def test_the_published_image_equals_the_log_for_any_commit_size(seed: int) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)
 

@@ -1,4 +1,4 @@
-"""What is published, and when: committed batches in their order, and nothing else."""
+"""The publisher publishes committed batches in their order, and nothing else."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_proposal_that_was_truncated_is_not_published_when_its_offset_is_commi
     assert list(asyncio.run(scenario()).topics_by_name) == ["instead"]
 
 
-def test_at_start_the_log_behind_the_snapshot_waits_for_the_high_watermark(tmp_path: Path) -> None:
+def test_records_after_the_snapshot_wait_for_the_high_watermark_at_start(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as controller:
             await join(controller)
@@ -125,7 +125,7 @@ def test_at_start_the_log_behind_the_snapshot_waits_for_the_high_watermark(tmp_p
     asyncio.run(scenario())
 
 
-def test_a_long_log_is_applied_in_slices_and_the_loop_goes_on_meanwhile(tmp_path: Path) -> None:
+def test_a_long_log_is_replayed_in_slices(tmp_path: Path) -> None:
     turns: list[int] = []
 
     async def scenario() -> None:
@@ -189,7 +189,7 @@ class FailingDisk(SystemDisk):
 
 
 @pytest.mark.parametrize(("call", "errno"), [("pwrite", ENOSPC), ("pwrite", EIO), ("fsync", EIO)])
-def test_a_metadata_log_that_fails_ends_the_node_and_leaves_no_clean_mark(
+def test_a_failed_metadata_log_stops_the_node_without_a_clean_shutdown(
     tmp_path: Path, call: str, errno: int
 ) -> None:
     async def scenario() -> None:
@@ -247,7 +247,7 @@ class ForgetfulDisk(SystemDisk):
                 path.write_bytes(device)
 
 
-def test_what_a_failed_fsync_left_in_memory_is_written_again_before_anything_rests_on_it(
+def test_records_lost_by_a_failed_fsync_are_rewritten_before_use(
     tmp_path: Path,
 ) -> None:
     disk = ForgetfulDisk()

@@ -194,7 +194,7 @@ async def same_logs(cluster: Cluster) -> bytes:
     return log_of(cluster, 1)
 
 
-def test_one_leads_the_others_follow_and_a_kill_costs_nothing(tmp_path: Path) -> None:
+def test_a_quorum_elects_a_leader_and_survives_a_kill(tmp_path: Path) -> None:
     async def scenario() -> None:
         cluster = Cluster(tmp_path)
         for node_id in (1, 2, 3):
@@ -221,7 +221,7 @@ def test_one_leads_the_others_follow_and_a_kill_costs_nothing(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
-def test_what_a_leader_wrote_alone_is_truncated_and_was_never_published(tmp_path: Path) -> None:
+def test_records_of_an_isolated_leader_are_truncated_and_never_published(tmp_path: Path) -> None:
     async def scenario() -> None:
         cluster = Cluster(tmp_path)
         for node_id in (1, 2, 3):
@@ -246,7 +246,7 @@ def test_what_a_leader_wrote_alone_is_truncated_and_was_never_published(tmp_path
     asyncio.run(scenario())
 
 
-def test_an_empty_voter_gets_a_snapshot_and_the_log_behind_it(tmp_path: Path) -> None:
+def test_an_empty_voter_gets_a_snapshot_and_the_log_after_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         cluster = Cluster(tmp_path)
         for node_id in (1, 2):
@@ -270,9 +270,7 @@ def test_an_empty_voter_gets_a_snapshot_and_the_log_behind_it(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
-def test_a_bug_in_what_proves_a_snapshot_ends_the_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bug_in_the_snapshot_check_stops_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would wait for the proof, and ask for nothing more, for as long as its leader lives."""
     fatal: list[tuple[str, BaseException]] = []
 
@@ -341,7 +339,7 @@ def test_a_formatted_voter_takes_others_in_and_lets_them_go(tmp_path: Path) -> N
 
 
 def format_voters(directory: Path, *node_ids: int) -> VoterSet:
-    """As `firn format --initial-controllers` leaves them; returns the voters."""
+    """Format as `firn format --initial-controllers` does; return the voters."""
     voters = VoterSet(VoterNode(ReplicaKey(i, UUID(int=i)), (place(i),)) for i in node_ids)
     for node_id in node_ids:
         path = directory / str(node_id) / "__cluster_metadata-0"
@@ -356,7 +354,7 @@ def place(node_id: int) -> Endpoint:
 
 
 @pytest.mark.parametrize("leftover", [False, True])
-def test_a_voter_that_began_anew_forgets_the_snapshots_before(tmp_path: Path, leftover: bool) -> None:
+def test_a_voter_that_restarts_at_a_snapshot_deletes_older_snapshots(tmp_path: Path, leftover: bool) -> None:
     """`leftover`: a crash came before the files were gone."""
     format_voters(tmp_path, 1, 2, 3)
     bootstrap = tmp_path / "3" / "__cluster_metadata-0" / SnapshotId(0, 0).file_name
@@ -490,7 +488,7 @@ def test_a_controller_joins_by_itself_and_replaces_its_own_wiped_disk(tmp_path: 
     asyncio.run(scenario())
 
 
-def test_logs_are_cut_and_begun_anew_while_they_are_read(tmp_path: Path) -> None:
+def test_logs_are_truncated_and_restarted_while_they_are_read(tmp_path: Path) -> None:
     """Leaders that write alone are cut off in turn, and snapshots overtake whoever was away."""
 
     async def scenario() -> None:

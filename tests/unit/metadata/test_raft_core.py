@@ -1,4 +1,4 @@
-"""What all roles of the Raft machine share: who may stand, where peers are reached, times, what is kept."""
+"""The core that all Raft roles share: eligibility, endpoints of peers, timeouts, persisted state."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def core(*voters: VoterNode, version: int = 0, end: int = 0, **identity: Any) ->
 # -- who is who
 
 
-def test_a_voter_may_stand_as_long_as_there_is_an_epoch() -> None:
+def test_a_voter_may_be_a_candidate_up_to_the_last_epoch() -> None:
     one = core()
     assert (one.is_voter, one.may_start_election, one.is_sole_voter) == (True, True, False)
     one.epoch = 2**31 - 3
@@ -102,7 +102,7 @@ def test_a_voter_may_stand_as_long_as_there_is_an_epoch() -> None:
     assert [one.node_id for one in core().other_voters()] == [2, 3]
 
 
-def test_who_was_removed_may_stand_until_that_is_committed() -> None:
+def test_a_removed_voter_may_be_a_candidate_until_the_removal_commits() -> None:
     one = core(voter(1), voter(2), version=1, end=1)
     one.log.voters.add(5, VoterSet([voter(2)]))
     assert not one.is_voter
@@ -150,7 +150,7 @@ def test_controllers_reach_each_other_by_the_listener_of_the_first_ones_name() -
     assert one.peer(VoterNode(key(4))) is None
 
 
-def test_where_a_leader_is_reached() -> None:
+def test_the_endpoint_of_a_leader_comes_from_it_or_from_the_voters() -> None:
     one = core()
     assert (one.endpoint_of(1), one.endpoint_of(2), one.endpoint_of(9)) == (place(1), place(2), None)
     one.leader_id, one.leader_endpoint = 2, place(7)
@@ -172,7 +172,7 @@ def test_a_request_is_for_this_cluster_and_this_replica() -> None:
 # -- times
 
 
-def test_what_is_not_due_asks_for_a_tick() -> None:
+def test_a_deadline_that_is_not_reached_requests_a_tick() -> None:
     one = core()
     assert one.is_due(NOW_MS)
     assert one.deadline_ms == 2**62
@@ -182,7 +182,7 @@ def test_what_is_not_due_asks_for_a_tick() -> None:
     assert one.deadline_ms == NOW_MS + 1
 
 
-def test_a_peer_is_asked_one_thing_at_a_time() -> None:
+def test_a_peer_gets_one_request_at_a_time() -> None:
     one, peer = core(), Peer(2, place(2))
     fetch = RaftFetchRequest(key(1), 4, 0, 0)
     assert not one.ask(None, fetch)
@@ -218,7 +218,7 @@ def test_an_observer_flushes_nothing_before_it_fetches() -> None:
     assert (one.flushed, one.effects) == (5, [])
 
 
-def test_what_is_committed_never_falls_and_is_never_cut() -> None:
+def test_the_high_watermark_never_falls_and_is_never_truncated() -> None:
     one = core(end=5)
     one.commit(3)
     one.commit(2)
@@ -237,7 +237,7 @@ def test_what_is_committed_never_falls_and_is_never_cut() -> None:
     assert (one.flushed, one.log_changes) == (9, True)
 
 
-def test_what_was_cut_is_not_flushed() -> None:
+def test_truncated_offsets_do_not_count_as_flushed() -> None:
     one = core(end=5)
     one.flush_if_idle()
     one.flush_ended(5)
@@ -254,7 +254,7 @@ def test_what_was_cut_is_not_flushed() -> None:
 # -- what is kept of a vote
 
 
-def test_a_state_is_written_once_and_the_newest_stands_for_one_that_nobody_was_told_of() -> None:
+def test_a_state_is_persisted_once_and_replaces_an_unannounced_one() -> None:
     one = core()
     one.become_unattached(3)
     one.vote_for(key(2))
@@ -278,7 +278,7 @@ def test_under_kraft_version_1_the_directory_is_kept_and_no_voters() -> None:
     assert one.effects[0] == Persist(QuorumState(3, -1, 2, (), UUID(int=2), 1))
 
 
-def test_one_vote_in_an_epoch() -> None:
+def test_a_voter_has_one_vote_in_an_epoch() -> None:
     one = core()
     one.become_unattached(3)
     one.vote_for(key(2))
@@ -289,7 +289,7 @@ def test_one_vote_in_an_epoch() -> None:
     one.vote_for(key(3))
 
 
-def test_who_has_voted_waits_anew_for_the_outcome() -> None:
+def test_a_vote_restarts_the_election_timeout() -> None:
     one = core()
     chance: Any = one.random
     one.become_unattached(3)
@@ -308,7 +308,7 @@ def test_who_has_voted_waits_anew_for_the_outcome() -> None:
     assert asking.state == Prospective(NOW_MS + 2200, {1})
 
 
-def test_who_waits_to_stand_goes_on_waiting_in_a_later_epoch() -> None:
+def test_a_later_epoch_keeps_the_election_timeout() -> None:
     one = core()
     one.become_unattached(3, restart_timeout=True)
     one.now_ms += 700
@@ -352,7 +352,7 @@ def test_an_epoch_has_one_leader_and_it_is_another_node() -> None:
     assert one.leader_id == 3
 
 
-def test_who_stands_begins_an_epoch_with_a_vote_for_itself() -> None:
+def test_a_candidate_starts_an_epoch_and_votes_for_itself() -> None:
     one = core()
     one.become_unattached(3)
     one.become_candidate()
@@ -361,7 +361,7 @@ def test_who_stands_begins_an_epoch_with_a_vote_for_itself() -> None:
     assert one.effects == [Persist(QuorumState(4, -1, 1, (1, 2, 3))), FollowLeader(-1, 3)]
 
 
-def test_who_is_elected_writes_who_leads_and_has_three_seconds_to_be_heard() -> None:
+def test_a_new_leader_writes_a_leader_change_and_has_three_seconds() -> None:
     one = core(end=5)
     one.become_unattached(3)
     one.become_candidate()
@@ -408,7 +408,7 @@ def test_a_new_leader_says_the_voters_where_the_log_does_not_or_it_has_moved() -
     assert found.records == (LeaderChange(1, (2,), (1,)),)
 
 
-def test_moves_that_nobody_makes_are_refused() -> None:
+def test_illegal_state_moves_are_refused() -> None:
     one = core()
     with pytest.raises(InvariantError):
         one.become_leader((1,))

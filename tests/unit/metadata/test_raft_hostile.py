@@ -41,7 +41,7 @@ from service.metadata.raft.requests import (
 from service.metadata.raft.roles import Leader
 from service.metadata.raft.state import MAX_EPOCH, QuorumState
 from service.wire.apis import APIS
-from tests.unit.metadata.test_raft_machine import Node
+from tests.unit.metadata.raft_nodes import Node
 
 FRAMES = int(os.environ.get("FIRN_TEST_FRAMES", "6000"))
 SEED = int(os.environ.get("FIRN_TEST_SEED") or time.time_ns() % 2**32)
@@ -248,7 +248,7 @@ def error_of(answer: Any) -> ErrorCode:
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_hostile_requests_change_nothing_and_end_nobody(make: Any) -> None:
+def test_hostile_requests_change_no_state_and_stop_no_node(make: Any) -> None:
     random = Random(f"{SEED} {make.__name__}")
     forge, node = Forge(random), make()
     first, size, told = state_of(node), len(vars(node.machine.core)), set()
@@ -311,7 +311,7 @@ def test_strangers_without_number_are_not_all_remembered() -> None:
     assert ReplicaKey(9 + 3 * MAX_REPLICAS) in state.replicas
 
 
-def test_our_own_fetch_of_a_snapshot_is_not_heard() -> None:
+def test_a_leader_ignores_its_own_snapshot_fetch() -> None:
     node = leader()
     state: Any = node.machine.core.state
     node.ask(FetchSnapshotRequest(ReplicaKey(1, UUID(int=1)), node.machine.epoch, SnapshotId(3, 1), 0))
@@ -327,7 +327,7 @@ def test_our_own_fetch_of_a_snapshot_is_not_heard() -> None:
         (59, "cluster", "other", ErrorCode.unknown_topic_or_partition),
     ],
 )
-def test_what_another_partition_is_answered(
+def test_requests_for_other_partitions_get_kafkas_error_codes(
     api_key: int, cluster: str | None, topic: str, error: ErrorCode
 ) -> None:
     """Kafka 4.3 looks at the cluster first, and names the partition where the answer has a place for it."""

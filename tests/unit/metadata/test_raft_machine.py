@@ -1,4 +1,4 @@
-"""The Raft machine by itself: what it wants done, in which order, and what it answers to whom."""
+"""The Raft machine as a whole: the order of its effects, and its answers to requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import InvariantError
-from service.metadata.endpoint import Endpoint
 from service.metadata.raft.events import (
     AdvanceHighWatermark,
     AppendControl,
@@ -19,7 +18,6 @@ from service.metadata.raft.events import (
     AppendFetched,
     Cancelled,
     Effect,
-    Event,
     Flushed,
     FlushLog,
     InboundRequest,
@@ -61,81 +59,10 @@ from service.metadata.raft.roles import LEGAL_MOVES, RaftTiming, ReplicaIdentity
 from service.metadata.raft.state import QuorumState
 from service.metadata.raft.voters import VoterNode, VoterSet
 from simulator.machines.model import Batch, ModelLog
+from tests.unit.metadata.raft_nodes import Node, endpoint, key
 
 
-def endpoint(node_id: int) -> Endpoint:
-    return Endpoint("CONTROLLER", f"n{node_id}", 9093)
-
-
-def key(node_id: int) -> ReplicaKey:
-    return ReplicaKey(node_id, UUID(int=node_id))
-
-
-class Node:
-    """A machine with a log in memory; effects on the log are done, all are kept."""
-
-    def __init__(
-        self, node_id: int = 1, voters: int = 3, state: QuorumState | None = None, end: int = 0
-    ) -> None:
-        static = VoterSet(VoterNode(ReplicaKey(i + 1), (endpoint(i + 1),)) for i in range(voters))
-        self.log = ModelLog(static)
-        for offset in range(end):
-            self.log.append(Batch(offset, 1, (offset,)))
-        self.machine = RaftMachine(
-            ReplicaIdentity(key(node_id), "cluster", (endpoint(node_id),)), self.log, RaftTiming(), Random(1)
-        )
-        self.now_ms = 0
-        self.requests = 0
-        self.started = self.tell(Initialize(state))
-
-    def tell(self, event: Event) -> list[Effect]:
-        effects = list(self.machine.handle(event, self.now_ms))
-        for effect in list(effects):
-            match effect:
-                case AppendControl(epoch, records):
-                    self.log.append(Batch(self.log.end_offset, epoch, records))
-                    effects += self.tell(Appended(self.log.end_offset))
-                case TruncateTo(end):
-                    self.log.truncate(end)
-        return effects
-
-    def ask(self, asked: Any) -> Any:
-        self.requests += 1
-        found = [
-            e.answer
-            for e in self.tell(InboundRequest(self.requests, asked))
-            if isinstance(e, OutboundResponse)
-        ]
-        return found[0] if found else None
-
-    def pass_ms(self, wait_ms: int) -> list[Effect]:
-        """Ticks as they are asked for."""
-        effects, end = [], self.now_ms + wait_ms
-        while (deadline := self.machine.next_deadline_ms()) is not None and deadline <= end:
-            self.now_ms = max(deadline, self.now_ms + 1)
-            effects += self.tell(Tick())
-        self.now_ms = end
-        return effects
-
-    def sends(self, effects: list[Effect], kind: type[Any]) -> list[Send]:
-        return [e for e in effects if isinstance(e, Send) and isinstance(e.request, kind)]
-
-    def answer(self, send: Send, reply: Any) -> list[Effect]:
-        return self.tell(InboundResponse(send.peer, send.call, reply))
-
-    def lead(self) -> list[Effect]:
-        """Win an election with the vote of node 2."""
-        effects = self.pass_ms(2500)
-        pre_votes = self.sends(effects, VoteRequest)
-        send = [one for one in pre_votes if one.peer.node_id == 2][-1]
-        effects = self.answer(send, VoteResponse(NONE, self.machine.epoch, granted=True))
-        (send,) = [one for one in self.sends(effects, VoteRequest) if one.peer.node_id == 2]
-        assert isinstance(send.request, VoteRequest)
-        assert not send.request.pre_vote
-        return self.answer(send, VoteResponse(NONE, self.machine.epoch, granted=True))
-
-
-def test_a_sole_voter_leads_at_once_and_its_vote_is_on_disk_before() -> None:
+def test_a_sole_voter_persists_its_vote_and_leads_at_once() -> None:
     node = Node(voters=1)
     assert node.started[:3] == [
         Persist(QuorumState(1, leader_id=1, voters=(1,))),
@@ -155,7 +82,7 @@ def test_every_start_of_a_sole_voter_begins_an_epoch_later_than_any_before(
     assert Node(voters=1, state=state, end=end).machine.epoch == epoch
 
 
-def test_nothing_is_committed_before_it_is_flushed_and_one_flush_gathers() -> None:
+def test_records_are_committed_after_their_flush_and_flushes_are_merged() -> None:
     node = Node(voters=1)
     assert FlushLog(1) in node.started
     assert node.machine.high_watermark == 0
@@ -184,13 +111,13 @@ def test_records_of_earlier_epochs_are_committed_with_the_first_of_this_one() ->
         (QuorumState(3, leader_id=9, voted_id=1), Role.UNATTACHED),
     ],
 )
-def test_how_a_node_starts_of_several(state: QuorumState | None, role: Role) -> None:
+def test_a_voter_starts_in_the_role_of_its_persisted_state(state: QuorumState | None, role: Role) -> None:
     node = Node(state=state)
     assert node.machine.role is role
     assert node.machine.epoch == (3 if state else 0)
 
 
-def test_pre_vote_vote_and_leadership_each_on_disk_before_the_next_is_told() -> None:
+def test_votes_and_leadership_are_persisted_before_they_are_announced() -> None:
     node = Node()
     effects = node.lead()
     persisted = effects.index(Persist(QuorumState(1, leader_id=1, voters=(1, 2, 3))))
@@ -231,7 +158,7 @@ def vote(epoch: int, **changes: Any) -> VoteRequest:
         (vote(4, last_epoch=4, pre_vote=True), NONE),
     ],
 )
-def test_the_checks_of_a_vote(asked: VoteRequest, error: ErrorCode) -> None:
+def test_invalid_vote_requests_are_refused(asked: VoteRequest, error: ErrorCode) -> None:
     node = Node(state=QuorumState(3))
     answer = node.ask(asked)
     assert answer.error is error
@@ -240,7 +167,7 @@ def test_the_checks_of_a_vote(asked: VoteRequest, error: ErrorCode) -> None:
     assert node.machine.epoch == (4 if later else 3)
 
 
-def test_a_vote_is_given_once_and_is_on_disk_before_it_is_told() -> None:
+def test_a_vote_is_granted_once_and_persisted_before_the_response() -> None:
     node = Node(state=QuorumState(3))
     effects = node.tell(InboundRequest(1, vote(4)))
     kinds = [type(effect) for effect in effects if isinstance(effect, Persist | OutboundResponse)]
@@ -255,7 +182,7 @@ def test_a_shorter_log_gets_no_vote() -> None:
     assert node.ask(vote(4, last_epoch=1, last_offset=10, candidate=key(3))).granted is True
 
 
-def test_who_follows_a_leader_that_answers_gives_no_pre_vote() -> None:
+def test_a_follower_of_a_live_leader_grants_no_pre_vote() -> None:
     node = Node(state=QuorumState(3, leader_id=2))
     assert node.ask(vote(3, pre_vote=True, last_epoch=3)).granted is True
     (send,) = node.sends(node.started, RaftFetchRequest)
@@ -265,7 +192,7 @@ def test_who_follows_a_leader_that_answers_gives_no_pre_vote() -> None:
     assert node.ask(vote(3, pre_vote=True, last_epoch=3)).granted is True
 
 
-def test_refused_three_times_is_dead_and_slow_is_not() -> None:
+def test_a_leader_that_refuses_three_times_counts_as_dead() -> None:
     node = Node(state=QuorumState(3, leader_id=2))
     effects = node.started
     for _ in range(3):
@@ -275,7 +202,7 @@ def test_refused_three_times_is_dead_and_slow_is_not() -> None:
     assert node.machine.role is Role.PROSPECTIVE
 
 
-def test_an_observer_whose_leader_refuses_three_times_asks_others_who_leads_next() -> None:
+def test_an_observer_refused_three_times_asks_other_voters() -> None:
     """Long before its fetch timeout: a broker's heartbeat goes to the next controller, which waits for it."""
     node = Node(9, state=QuorumState(3, leader_id=2))
     effects = node.started
@@ -288,7 +215,7 @@ def test_an_observer_whose_leader_refuses_three_times_asks_others_who_leads_next
     assert node.machine.role is Role.FOLLOWER
 
 
-def test_a_leader_that_a_majority_does_not_hear_resigns_and_tells_the_best_first() -> None:
+def test_a_leader_without_a_majority_resigns_and_names_the_best_successor() -> None:
     node = Node()
     node.lead()
     node.tell(Flushed(1))
@@ -303,7 +230,7 @@ def test_a_leader_that_a_majority_does_not_hear_resigns_and_tells_the_best_first
     assert [one.node_id for one in ends[0].request.successors] == [3, 2]
 
 
-def test_the_median_of_flushed_ends_is_committed_without_waiting_for_our_own() -> None:
+def test_a_majority_without_the_leader_can_commit() -> None:
     node = Node()
     node.lead()
     end = node.log.end_offset
@@ -326,7 +253,7 @@ def test_the_median_of_flushed_ends_is_committed_without_waiting_for_our_own() -
         ({}, NONE),
     ],
 )
-def test_the_checks_of_a_fetch(changes: dict[str, Any], error: ErrorCode) -> None:
+def test_invalid_fetches_are_refused(changes: dict[str, Any], error: ErrorCode) -> None:
     node = Node()
     node.lead()
     asked = RaftFetchRequest(key(2), 1, 0, 0, max_wait_ms=0, cluster_id="cluster")._replace(**changes)
@@ -350,7 +277,7 @@ def test_a_fetch_waits_but_not_where_its_high_watermark_is_behind() -> None:
     assert reply.answer.error is NONE
 
 
-def test_who_waits_is_told_when_the_leader_stops() -> None:
+def test_waiting_fetches_are_answered_when_the_leader_stops() -> None:
     node = Node()
     node.lead()
     assert node.ask(RaftFetchRequest(key(2), 1, 1, 1, cluster_id="cluster")) is None
@@ -391,7 +318,7 @@ def test_voters_do_not_change_under_version_0() -> None:
     assert Node().ask(added._replace(cluster_id=None)).error is ErrorCode.not_leader_or_follower
 
 
-def test_what_is_appended_is_gathered_for_a_while_before_it_is_flushed_and_shown() -> None:
+def test_append_linger_delays_the_flush_and_waiting_fetches() -> None:
     node = Node()
     node.machine.core.timing = replace(node.machine.core.timing, append_linger_ms=25)
     effects = node.lead()
@@ -420,7 +347,7 @@ def test_what_is_appended_is_gathered_for_a_while_before_it_is_flushed_and_shown
 
 
 def fetches(node: Node, node_id: int, offset: int, high_watermark: int = 1) -> list[Any]:
-    """What a fetch is answered at once; nothing where it waits."""
+    """Return the immediate answers to a fetch; none if it waits."""
     asked = RaftFetchRequest(key(node_id), 1, offset, 1, high_watermark, cluster_id="cluster")
     node.requests += 1
     effects = node.tell(InboundRequest(node.requests, asked))
@@ -446,7 +373,7 @@ def test_the_table_of_moves_knows_every_role() -> None:
     assert Role.LEADER not in set.union(*(set(LEGAL_MOVES[r]) for r in Role if r is not Role.CANDIDATE))
 
 
-def test_where_a_follower_stands_towards_a_log_that_begins_with_a_snapshot() -> None:
+def test_a_follower_position_is_compared_with_a_log_after_a_snapshot() -> None:
     log = ModelLog(VoterSet())
     log.append(Batch(0, 1, tuple(range(10))))
     log.append(Batch(10, 3, tuple(range(10))))
@@ -481,7 +408,7 @@ def test_an_observer_that_looks_for_its_leader_claims_what_is_on_its_disk() -> N
     assert {one.request.offset for one in sent} == {4}
 
 
-def test_a_leader_known_by_its_id_alone_is_followed_once_its_address_is_told() -> None:
+def test_a_leader_is_followed_once_its_endpoint_is_known() -> None:
     """Seed 349 of the machines world: an empty observer that starts with a leader in its state."""
     log = ModelLog(VoterSet())
     machine = RaftMachine(
@@ -497,7 +424,7 @@ def test_a_leader_known_by_its_id_alone_is_followed_once_its_address_is_told() -
     assert machine.leader_endpoint == endpoint(1)
 
 
-def test_who_was_just_not_answered_asks_again_at_once_and_who_was_refused_waits() -> None:
+def test_an_expired_pre_vote_restarts_at_once_and_a_lost_one_waits() -> None:
     """Kafka 4.3 ``QuorumState.transitionToUnattached``: the time of a pre-vote goes on unless it was lost."""
 
     def standing() -> tuple[Node, list[Send]]:
@@ -523,7 +450,7 @@ def test_who_was_just_not_answered_asks_again_at_once_and_who_was_refused_waits(
     assert after.deadline_ms >= node.now_ms + 1000
 
 
-def test_a_vote_given_while_prospective_begins_the_question_anew() -> None:
+def test_granting_a_vote_restarts_an_own_pre_vote() -> None:
     """Kafka 4.3 ``QuorumState.prospectiveAddVotedState``: pre-votes from before do not count with it."""
     node = Node(1, end=3, voters=5, state=QuorumState(4))
     send = next(one for one in node.sends(node.pass_ms(2500), VoteRequest) if one.peer.node_id == 3)
@@ -536,7 +463,7 @@ def test_a_vote_given_while_prospective_begins_the_question_anew() -> None:
     assert (node.machine.role, state.granted) == (Role.PROSPECTIVE, {1})
 
 
-def test_who_refused_a_pre_vote_is_asked_again_and_may_have_lost_its_leader_since() -> None:
+def test_a_refused_pre_vote_is_requested_again() -> None:
     """Its log may be the shorter one: then it cannot win, and we need not wait for our time to be up."""
     node = Node(1, end=3)
     sent = {one.peer.node_id: one for one in node.sends(node.pass_ms(2500), VoteRequest)}
@@ -549,7 +476,7 @@ def test_who_refused_a_pre_vote_is_asked_again_and_may_have_lost_its_leader_sinc
     assert node.machine.role is Role.CANDIDATE
 
 
-def test_who_has_not_heard_of_its_leader_in_time_speaks_for_it_no_more() -> None:
+def test_an_observer_that_lost_its_leader_grants_a_pre_vote() -> None:
     """An observer here, which is a voter to the one who asks, does not stand by itself."""
     node = Node(4, state=QuorumState(3, leader_id=2))
     (send,) = node.sends(node.started, RaftFetchRequest)
@@ -559,11 +486,11 @@ def test_who_has_not_heard_of_its_leader_in_time_speaks_for_it_no_more() -> None
     assert node.ask(vote(3, pre_vote=True, last_epoch=3, voter=key(4))).granted is True
 
 
-def test_a_node_says_which_kraft_versions_it_speaks() -> None:
+def test_api_versions_names_the_supported_kraft_versions() -> None:
     assert Node().ask(ApiVersionsRequest()) == ApiVersionsResponse(NONE, 0, 1)
 
 
-def test_a_start_knows_whom_it_voted_for_and_whom_it_followed() -> None:
+def test_a_restart_remembers_the_vote_and_the_leader() -> None:
     voted = Node(state=QuorumState(3, voted_id=0))
     assert voted.ask(vote(3, last_epoch=2)).granted is False
     assert voted.ask(vote(4)).granted is True
@@ -576,7 +503,7 @@ def test_a_start_knows_whom_it_voted_for_and_whom_it_followed() -> None:
     assert older.ask(vote(1, candidate=key(3), last_offset=9, last_epoch=0, pre_vote=True)).granted is False
 
 
-def test_what_could_not_be_appended_is_fetched_again_after_a_moment() -> None:
+def test_records_that_were_not_appended_are_fetched_again_after_a_pause() -> None:
     node = Node(state=QuorumState(3, leader_id=2))
     (send,) = node.sends(node.started, RaftFetchRequest)
     effects = node.answer(send, RaftFetchResponse(NONE, 3, 2, endpoint(2), 5, 0, records=b"abc"))
@@ -587,7 +514,7 @@ def test_what_could_not_be_appended_is_fetched_again_after_a_moment() -> None:
     assert node.sends(node.pass_ms(1), RaftFetchRequest)
 
 
-def test_who_goes_away_is_answered_no_more() -> None:
+def test_a_cancelled_request_is_not_answered() -> None:
     node = Node()
     node.lead()
     epoch = node.machine.epoch

@@ -66,7 +66,7 @@ def through_bytes(message: Any) -> Any:
         UpdateVoter(4, VOTER, "cluster"),
     ],
 )
-def test_a_question_arrives_as_it_was_asked(asked: RaftRequest) -> None:
+def test_requests_round_trip(asked: RaftRequest) -> None:
     api_key, version, message = messages.to_request(asked)
     assert messages.of_request(api_key, version, through_bytes(message)) == asked
 

@@ -1,4 +1,4 @@
-"""How the quorum's messages are read: what is left out, what cannot be, and what is not ours."""
+"""Parsing of the quorum's messages: absent fields, impossible values, other partitions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from service.metadata.raft.requests import (
     VoteResponse,
 )
 from service.metadata.raft.voters import VoterNode
-from tests.unit.metadata.test_raft_message_fields import plain
+from tests.unit.metadata.raft_fields import plain
 
 PLACE = Endpoint("CONTROLLER", "host", 9093)
 KEY = ReplicaKey(2, UUID(int=77))
@@ -73,7 +73,7 @@ def named(values: dict[str, Any]) -> Any:
         ([], False),
     ],
 )
-def test_one_partition_is_spoken_of_and_it_is_the_metadatas(topics: list[Any], is_ours: bool) -> None:
+def test_requests_name_the_metadata_partition_only(topics: list[Any], is_ours: bool) -> None:
     assert (only_partition([named(one) for one in topics]) is not None) is is_ours
     assert only_partition(None) is None
 
@@ -95,7 +95,7 @@ def test_one_partition_is_spoken_of_and_it_is_the_metadatas(topics: list[Any], i
         ("..", 9093, False),
     ],
 )
-def test_an_address_is_one_that_can_be_looked_up(host: str, port: int, is_one: bool) -> None:
+def test_an_invalid_endpoint_is_refused(host: str, port: int, is_one: bool) -> None:
     if is_one:
         assert endpoint_of("X", host, port) == Endpoint("X", host, port)
     else:
@@ -103,7 +103,7 @@ def test_an_address_is_one_that_can_be_looked_up(host: str, port: int, is_one: b
             endpoint_of("X", host, port)
 
 
-def test_of_a_listener_that_is_named_twice_the_last_counts() -> None:
+def test_the_last_of_two_listeners_of_one_name_counts() -> None:
     listeners = [("one", "a", 1), ("Two", "b", 2), ("ONE", "c", 3)]
     found = endpoints_of(
         [named({"name": name, "host": host, "port": port}) for name, host, port in listeners]
@@ -115,7 +115,7 @@ def again(api_key: int, version: int, answer: RaftResponse) -> RaftResponse:
     return messages.of_response(api_key, version, messages.to_response(api_key, version, answer))
 
 
-def test_what_an_answer_does_not_say_is_nothing() -> None:
+def test_absent_fields_of_a_response_stay_absent() -> None:
     assert again(59, 1, FetchSnapshotResponse(NONE, 4, 2, PLACE)) == FetchSnapshotResponse(NONE, 4, 2, PLACE)
     assert again(1, 18, RaftFetchResponse(NONE, 4)) == RaftFetchResponse(NONE, 4)
     first = RaftFetchResponse(NONE, 0, 0, PLACE, 0, 0, EpochEnd(0, 0), SnapshotId(0, 0))
@@ -161,7 +161,7 @@ def features(*rows: tuple[str, int, int]) -> Any:
     return named({"error_code": NONE, "supported_features": found})
 
 
-def test_which_kraft_versions_a_node_speaks() -> None:
+def test_a_response_names_the_supported_kraft_versions() -> None:
     both = features(("metadata.version", 1, 29), ("kraft.version", 0, 1))
     assert messages.of_response(18, 4, both) == ApiVersionsResponse(NONE, 0, 1)
     assert messages.of_response(18, 4, features(("kraft.version", 1, 3))) == ApiVersionsResponse(NONE, 1, 3)
@@ -188,7 +188,7 @@ def described(*topics: tuple[str, list[int]]) -> Any:
 UNKNOWN = Refusal(ErrorCode.unknown_topic_or_partition)
 
 
-def test_who_asks_of_other_partitions_is_told_so_of_each() -> None:
+def test_describe_quorum_of_other_partitions_is_refused_for_each() -> None:
     asked = described(("one", [3, 0]), ("__cluster_metadata", [7]))
     assert messages.of_request(55, 2, asked) == UNKNOWN
     said = plain(to_refusal(55, 2, asked, UNKNOWN))
@@ -205,7 +205,7 @@ def test_who_asks_of_other_partitions_is_told_so_of_each() -> None:
     assert (whole["error_code"], whole["topics"]) == ("invalid_request", [])
 
 
-def test_who_asks_for_a_snapshot_of_another_partition_is_told_so_of_it() -> None:
+def test_a_snapshot_of_another_partition_is_refused() -> None:
     asked = named({"topics": [{"name": "other", "partitions": [{"partition": 5}]}]})
     assert messages.of_request(59, 1, asked) == UNKNOWN
     said = plain(to_refusal(59, 1, asked, UNKNOWN))
@@ -221,7 +221,7 @@ def test_who_asks_for_a_snapshot_of_another_partition_is_told_so_of_it() -> None
     assert plain(to_refusal(52, 2, two, UNKNOWN))["error_code"] == "unknown_topic_or_partition"
 
 
-def test_of_what_older_versions_do_not_say_nothing_is_known() -> None:
+def test_fields_that_older_versions_lack_get_defaults() -> None:
     vote = named(
         {"cluster_id": None, "topics": [{"topic_name": "__cluster_metadata", "partitions": [
             {"partition_index": 0, "replica_epoch": 4, "replica_id": 2, "last_offset_epoch": 3,

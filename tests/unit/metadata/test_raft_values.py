@@ -53,7 +53,7 @@ FETCH = RaftFetchRequest(key(1), 4, 17, 3)
 VOTE = VoteRequest(4, key(1), 3, 17)
 
 
-def test_one_call_at_a_time_goes_to_an_address() -> None:
+def test_an_address_gets_one_call_at_a_time() -> None:
     calls = RequestManager(2_000, 20)
     assert calls.free_at_ms(PLACE, FETCH) == 0
     assert calls.send(PEER, FETCH, 1_000) == Send(PEER, 1, FETCH)
@@ -65,7 +65,7 @@ def test_one_call_at_a_time_goes_to_an_address() -> None:
     assert calls.send(PEER, FETCH, 2_000).call == 2
 
 
-def test_an_answer_to_a_call_that_was_given_up_counts_no_more() -> None:
+def test_a_response_to_an_abandoned_call_is_ignored() -> None:
     calls = RequestManager(2_000, 20)
     calls.send(PEER, FETCH, 0)
     calls.send(PEER, VOTE, 0)
@@ -103,7 +103,7 @@ def test_a_peer_that_failed_is_left_alone_for_a_moment_by_elections_too() -> Non
         (EndQuorumEpochRequest(4, 2), EndQuorumEpochRequest(4, 2, (key(3),)), True),
     ],
 )
-def test_what_elections_need_waits_for_nothing_but_itself(
+def test_election_requests_wait_only_for_each_other(
     under_way: RaftRequest, asked: RaftRequest, waits: bool
 ) -> None:
     calls = RequestManager(2_000, 20)
@@ -116,7 +116,7 @@ def test_what_elections_need_waits_for_nothing_but_itself(
 VOTERS = VoterSet([VoterNode(key(1, 7), (PLACE,), 0, 1), VoterNode(key(2), (OTHER, PLACE), 1, 1)])
 
 
-def test_a_snapshot_tells_voters_under_kraft_version_1_alone() -> None:
+def test_a_snapshot_has_voters_under_kraft_version_1_only() -> None:
     assert control_messages(VoterRecords(VOTERS, 0)) == ()
     assert control_messages(VoterRecords(None, 1)) == ()
     version, voters = control_messages(VoterRecords(VOTERS, 1))
@@ -133,7 +133,7 @@ def test_a_snapshot_tells_voters_under_kraft_version_1_alone() -> None:
     assert (feature.min_supported_version, feature.max_supported_version) == (1, 1)
 
 
-def test_what_the_machine_wants_written_is_written_in_version_0() -> None:
+def test_control_records_are_written_in_version_0() -> None:
     wanted = (events.LeaderChange(2, (1, 2, 3), (2, 3)), events.KRaftVersion(1), events.KRaftVoters(VOTERS))
     change, version, voters = encode_records(wanted)
     assert (change.version, change.leader_id) == (0, 2)
@@ -142,7 +142,7 @@ def test_what_the_machine_wants_written_is_written_in_version_0() -> None:
     assert (version, voters) == control_messages(VoterRecords(VOTERS, 1))
 
 
-def test_what_is_said_of_voters_is_read_as_it_was_written() -> None:
+def test_voter_records_are_read_as_they_were_written() -> None:
     version, voters = control_messages(VoterRecords(VOTERS, 1))
     said = apply_voter_record(ControlRecord(ControlType.KRAFT_VERSION, version, b""), VoterRecords())
     assert said == VoterRecords(None, 1)
@@ -189,7 +189,7 @@ def test_epochs_begin_where_their_first_record_is() -> None:
     assert (index.latest, index.end_of(6, 0)) == (0, EpochEnd(0, 0))
 
 
-def test_of_what_lies_below_the_start_the_last_epoch_is_known() -> None:
+def test_the_last_epoch_below_the_start_offset_is_kept() -> None:
     index = EpochIndex([(1, 0), (4, 10), (6, 20)])
     index.forget_before(15)
     assert [index.epoch_below(offset) for offset in (15, 20, 21)] == [4, 4, 6]
@@ -202,7 +202,7 @@ def test_of_what_lies_below_the_start_the_last_epoch_is_known() -> None:
     assert index.end_of(3, 30) == EpochEnd(3, 20), "a start does not go back"
 
 
-def test_an_index_begins_anew_at_a_snapshot() -> None:
+def test_an_epoch_index_restarts_at_a_snapshot() -> None:
     index = EpochIndex([(1, 0), (4, 10)])
     index.restart(SnapshotId(50, 7))
     assert (index.latest, index.epoch_below(50)) == (7, 7)
@@ -249,14 +249,14 @@ OLD, NEW = SnapshotId(10, 2), SnapshotId(30, 4)
         (25, 1, ValidOffsetAndEpoch(ValidationKind.SNAPSHOT, snapshot=NEW)),
     ],
 )
-def test_where_a_followers_log_stands_towards_the_leaders(
+def test_a_follower_offset_and_epoch_are_validated_against_the_log(
     offset: int, epoch: int, expected: ValidOffsetAndEpoch
 ) -> None:
     log: LogView = Log(OLD, NEW)
     assert validate_offset_and_epoch(log, offset, epoch) == expected
 
 
-def test_a_log_that_begins_at_nothing_goes_on_in_any() -> None:
+def test_an_empty_log_continues_any_log() -> None:
     log = Log(start=0)
     assert validate_offset_and_epoch(log, 0, 0) == ValidOffsetAndEpoch(ValidationKind.VALID)
     assert validate_offset_and_epoch(log, 1, 0).fit is ValidationKind.DIVERGING
@@ -306,7 +306,7 @@ def test_a_set_of_voters() -> None:
         ([(1, 7), (2, 8)], [(3, 7), (4, 8)], 4),
     ],
 )
-def test_how_many_voters_two_sets_differ_in(
+def test_the_difference_of_two_voter_sets_is_counted(
     one: list[tuple[int, int]], other: list[tuple[int, int]], count: int
 ) -> None:
     assert VoterSet(voter(*row) for row in one).differences(VoterSet(voter(*row) for row in other)) == count
@@ -335,7 +335,7 @@ def test_voters_count_from_their_record_on_and_are_taken_back_with_it() -> None:
     assert (history.latest, history.version) == (static, 0)
 
 
-def test_of_what_was_said_below_the_start_the_last_counts() -> None:
+def test_the_last_voter_set_below_the_start_offset_is_kept() -> None:
     history = VoterHistory(VoterSet())
     sets = [VoterSet([voter(n)]) for n in range(4)]
     for n, one in enumerate(sets):

@@ -1,4 +1,4 @@
-"""Reassignments: begun, called off, ended by ISRs that grow, and told."""
+"""Reassignments: begun, cancelled, ended by a growing ISR, and listed."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_partition_moves_to_another_broker() -> None:
     assert not listed(after)
 
 
-def test_a_move_ends_once_all_that_are_added_are_in_sync_whoever_else_is_not() -> None:
+def test_a_reassignment_ends_when_all_added_replicas_are_in_sync() -> None:
     image = image_with(partition(0, (1, 2, 3), (1, 2), 1))
     image, _ = alter(image, (0, (3, 4, 5)))
     assert state_of(image).replicas == (3, 4, 5, 1, 2)
@@ -115,7 +115,7 @@ def test_fewer_replicas_wait_for_all_that_stay() -> None:
     assert (state_of(image).replicas, state_of(image).isr) == ((3, 4, 5, 6), (3, 4, 5, 6))
 
 
-def test_what_adds_nothing_may_be_done_at_once() -> None:
+def test_a_reassignment_without_added_replicas_ends_at_once() -> None:
     image = image_with(partition(0, (1, 2, 3), (1, 2, 3), 1), partition(1, (1, 2, 3), (1,), 1))
     after, _ = alter(image, (0, (3, 2, 1)))
     state = state_of(after)
@@ -171,7 +171,7 @@ def test_a_move_under_way_gets_another_aim() -> None:
     assert state_of(image).replicas == (3,)
 
 
-def test_whom_the_last_aim_names_is_kept_and_nobody_else_is_waited_for() -> None:
+def test_a_new_reassignment_replaces_one_that_is_under_way() -> None:
     image = image_with(partition(0, (1, 2), (1, 2), 1))
     image, _ = alter(image, (0, (1, 3)))
     assert listed(image) == [OngoingReassignment("t", 0, (1, 3, 2), (3,), (2,))]
@@ -210,7 +210,7 @@ def test_a_move_is_called_off() -> None:
     assert result == ReassignResult("t", 0, ErrorCode.no_reassignment_in_progress)
 
 
-def test_what_would_lose_records_is_called_off_only_where_the_topic_allows_that() -> None:
+def test_cancelling_needs_unclean_elections_if_records_would_be_lost() -> None:
     image = image_with(partition(0, (3, 4, 1), (3,), 3, adding_replicas=(3, 4), removing_replicas=(1,)))
     after, (result,) = alter(image, (0, None))
     assert result == ReassignResult(
@@ -231,7 +231,7 @@ def test_what_would_lose_records_is_called_off_only_where_the_topic_allows_that(
 
 @pytest.mark.parametrize("allows_unclean", [False, True])
 @pytest.mark.parametrize(("eligible", "known"), [((3,), ()), ((3,), (3,)), ((), (3,)), ((2, 3), (3,))])
-def test_a_move_is_called_off_where_nobody_is_in_sync_and_whom_it_waits_for_leads_again(
+def test_cancelling_elects_a_returning_eligible_replica(
     eligible: tuple[int, ...], known: tuple[int, ...], *, allows_unclean: bool
 ) -> None:
     moving = partition(
@@ -261,7 +261,7 @@ def test_a_move_is_called_off_where_nobody_is_in_sync_and_whom_it_waits_for_lead
     assert (state_of(after).isr, state_of(after).leader) == ((3,), 3)
 
 
-def test_a_move_is_not_called_off_where_only_who_is_added_has_everything() -> None:
+def test_cancelling_is_refused_if_only_an_added_replica_is_eligible() -> None:
     moving = partition(
         0,
         (4, 1),
@@ -333,7 +333,9 @@ def test_an_unclean_leader_is_none_that_is_copied_to_where_another_lives(
         (ReassignPartition("t", 0, None), ErrorCode.no_reassignment_in_progress, None),
     ],
 )
-def test_what_cannot_be(asked: ReassignPartition, error: ErrorCode, message: str | None) -> None:
+def test_impossible_reassignments_are_refused(
+    asked: ReassignPartition, error: ErrorCode, message: str | None
+) -> None:
     image = image_with(partition(0, (1,), (1,), 1))
     decision = at_once(alter_reassignments(image, [asked], SETTINGS))
     assert not decision.frames
@@ -351,7 +353,7 @@ def test_a_fenced_broker_may_be_moved_to() -> None:
     assert error is ErrorCode.ineligible_replica
 
 
-def test_one_that_is_refused_holds_up_no_other() -> None:
+def test_a_refused_reassignment_does_not_block_others() -> None:
     image = image_with(partition(0, (1,), (1,), 1), partition(1, (1,), (1,), 1))
     after, results = alter(image, (0, (9,)), (1, (2,)), (0, None))
     assert [one.error for one in results] == [
@@ -362,7 +364,7 @@ def test_one_that_is_refused_holds_up_no_other() -> None:
     assert [one.partition for one in listed(after)] == [1]
 
 
-def test_what_is_told_of_partitions_that_are_named() -> None:
+def test_listing_reassignments_returns_the_requested_partitions() -> None:
     image = image_with(partition(0, (1,), (1,), 1), partition(1, (1,), (1,), 1), partition(2, (1,), (1,), 1))
     image, _ = alter(image, (0, (2,)), (2, (1, 3)))
     first = OngoingReassignment("t", 0, (2, 1), (2,), (1,))

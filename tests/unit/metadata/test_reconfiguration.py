@@ -40,7 +40,7 @@ from service.metadata.raft.requests import (
 from service.metadata.raft.roles import Leader, Role
 from service.metadata.raft.voters import VoterNode, VoterSet
 from simulator.machines.model import Batch
-from tests.unit.metadata.test_raft_machine import Node, endpoint, key
+from tests.unit.metadata.raft_nodes import Node, endpoint, key
 
 TIMED_OUT = ErrorCode.request_timed_out
 
@@ -120,7 +120,7 @@ def test_a_voter_is_added_once_that_is_committed_by_the_new_majority() -> None:
     assert state_of(node).change is None
 
 
-def test_who_does_not_want_to_wait_is_answered_before_it_is_committed() -> None:
+def test_an_add_voter_without_ack_is_answered_before_its_commit() -> None:
     node = leading()
     fetch(node, 2)
     asked = AddVoter(voter(2), ack_when_committed=False)
@@ -195,7 +195,7 @@ def test_a_voter_is_reached_by_the_listener_of_our_first_ones_name() -> None:
     assert peer.endpoint.port == 9
 
 
-def test_of_several_reasons_the_first_is_told() -> None:
+def test_several_reasons_against_a_voter_change_are_checked_in_order() -> None:
     """Cluster, leadership, what the request lacks; then what the log says, then who votes."""
     follower = Node()
     bad = AddVoter(voter(1)._replace(endpoints=()), cluster_id="other")
@@ -233,7 +233,7 @@ def test_of_several_reasons_the_first_is_told() -> None:
         (ApiVersionsResponse(NONE, 2, 3), ErrorCode.invalid_request),
     ],
 )
-def test_what_a_new_voter_says_of_itself(answer: Any, error: ErrorCode) -> None:
+def test_a_new_voter_must_support_the_kraft_version(answer: Any, error: ErrorCode) -> None:
     node = leading()
     fetch(node, 2)
     request, effects = begin(node, AddVoter(voter(2)))
@@ -260,7 +260,7 @@ def test_a_new_voter_has_fetched_what_there_is() -> None:
     assert [one.error for one in answers(effects, request)] == [TIMED_OUT], "that was an hour ago"
 
 
-def test_a_change_that_is_not_committed_in_time_is_told_so_and_may_count_all_the_same() -> None:
+def test_a_voter_change_that_times_out_may_still_commit() -> None:
     node = leading(1, 2)
     request, effects = begin(node, RemoveVoter(key(2)))
     assert not answers(effects, request)
@@ -291,7 +291,7 @@ def update(node: Node, one: VoterNode, **more: Any) -> ErrorCode:
     return error
 
 
-def test_of_several_reasons_not_to_update_a_voter_the_first_is_told() -> None:
+def test_several_reasons_against_update_voter_are_checked_in_order() -> None:
     node = leading(1, 2)
     good, epoch = voter(2), node.machine.epoch
     nobody = good._replace(key=ReplicaKey(2, NO_DIRECTORY))
@@ -317,7 +317,7 @@ def test_of_several_reasons_not_to_update_a_voter_the_first_is_told() -> None:
     assert update(node, good) is ErrorCode.voter_not_found
 
 
-def test_a_voter_that_tells_something_new_is_written_and_has_been_heard() -> None:
+def test_update_voter_writes_changes_and_counts_as_heard() -> None:
     node = leading(1, 2)
     node.now_ms += 2_900
     end = node.log.end_offset
@@ -332,7 +332,7 @@ def test_a_voter_that_tells_something_new_is_written_and_has_been_heard() -> Non
     assert node.machine.role is not Role.LEADER
 
 
-def test_nothing_is_finalized_before_all_voters_have_told_where_they_are() -> None:
+def test_kraft_version_is_not_raised_before_all_voters_sent_update_voter() -> None:
     node = Node()
     assert node.ask(UpgradeKRaftVersion(1)).error is ErrorCode.not_leader_or_follower
     node.lead()

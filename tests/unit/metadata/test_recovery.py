@@ -1,4 +1,4 @@
-"""What is there again after a restart, a crash or damage; snapshots and what they let go."""
+"""Recovery of the metadata after a restart, a crash or damage; snapshots and their retention."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOG = "00000000000000000000.log"
 
 
 def content(image: MetadataImage) -> tuple[object, ...]:
-    """What an image says, without where it stands in the log and who is registered."""
+    """Return the content of an image, without its position and registrations."""
     topics = {
         name: (topic.id, tuple(p.replicas for p in topic.partitions.values()))
         for name, topic in image.topics_by_name.items()
@@ -92,7 +92,7 @@ def test_a_batch_that_a_crash_tore_is_cut_off_and_the_rest_is_there(tmp_path: Pa
     asyncio.run(scenario())
 
 
-def test_a_hole_is_damage_where_somebody_was_told_of_what_is_behind_it(tmp_path: Path) -> None:
+def test_a_hole_before_committed_records_is_corruption(tmp_path: Path) -> None:
     batches = [
         encode_batch(
             [newest(TopicRecord(name=f"t{n}", topic_id=UUID(int=n + 1)))],
@@ -278,7 +278,7 @@ def test_time_alone_brings_a_snapshot(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_tombstone_stands_over_restarts_and_snapshots_until_it_is_forgotten(tmp_path: Path) -> None:
+def test_a_tombstone_survives_restarts_and_snapshots_until_it_is_removed(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, rules=AnyConfig()) as controller:
             await join(controller)
@@ -323,7 +323,7 @@ def test_a_tombstone_stands_over_restarts_and_snapshots_until_it_is_forgotten(tm
         ([10, 10, 10, 10], 60, (-1, 0), 2),
     ],
 )
-def test_what_the_retention_lets_go_never_is_the_only_copy(
+def test_metadata_retention_never_deletes_the_only_copy(
     sizes: list[int], log_bytes: int, limits: tuple[int, int], gone: int
 ) -> None:
     """Snapshots of times 30, 40, 50, 60; it is 100."""

@@ -109,7 +109,7 @@ def test_while_a_large_decision_is_made_others_run_and_the_next_decision_sees_it
     asyncio.run(scenario())
 
 
-def test_who_leaves_a_large_decision_leaves_nothing_of_it(tmp_path: Path) -> None:
+def test_a_cancelled_large_decision_has_no_effect(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as controller:
             await join(controller)

@@ -42,7 +42,7 @@ def refuse(error: BaseException) -> None:
     raise AssertionError from error
 
 
-def test_a_log_that_begins_anew_while_a_snapshot_is_written_keeps_the_one_it_begins_at(
+def test_a_log_that_restarts_during_a_snapshot_keeps_its_own_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was fetched once the files had been listed: what this node leads with would else have no beginning

@@ -57,7 +57,7 @@ def partition(topic_id: UUID, number: int = 0, *, elr: tuple[int, ...] = ()) -> 
 BEGIN, END = BeginTransactionRecord(name="x"), EndTransactionRecord()
 
 
-def test_nothing_of_a_transaction_is_seen_before_its_end() -> None:
+def test_records_of_a_transaction_have_no_effect_before_its_end() -> None:
     first, delta = after(MetadataImage(), topic("a", A), BEGIN, topic("b", B))
     assert set(first.topics_by_name) == {"a"}
     assert delta.topics == {A}
@@ -89,7 +89,7 @@ def test_transactions_neither_nest_nor_end_twice(records: tuple[MetadataRecord, 
         after(MetadataImage(), *records)
 
 
-def test_a_transaction_whose_records_make_no_sense_is_found_at_its_end() -> None:
+def test_an_invalid_transaction_fails_at_its_end() -> None:
     image, _ = after(MetadataImage(), BEGIN, partition(A))
     with pytest.raises(CorruptionError, match="not there"):
         after(image, END)
@@ -104,7 +104,7 @@ def test_a_snapshot_is_made_of_what_was_before_an_open_transaction() -> None:
         image_frames(image)
 
 
-def test_a_snapshot_that_is_fetched_ends_an_open_transaction() -> None:
+def test_a_fetched_snapshot_ends_an_open_transaction() -> None:
     image, _ = after(MetadataImage(), topic("a", A), BEGIN, topic("b", B))
     newer, _ = after(image, END, ConfigRecord(resource_type=2, resource_name="b", name="k", value="v"))
     made, delta = at_once(apply_snapshot(image, newer))

@@ -1,4 +1,4 @@
-"""Which mutants a source has, and what their code is."""
+"""Mutants of a source, and their code."""
 
 from __future__ import annotations
 
@@ -95,6 +95,7 @@ def test_an_expression_is_changed_in_one_place_at_a_time(expression: str, change
 def test_a_mutant_differs_in_what_it_says_and_the_same_one_comes_again() -> None:
     source = dedent(SOURCE)
     plain = ast.unparse(ast.parse(source)).splitlines()
+    assert mutants(source)
     for one in mutants(source):
         changed = ast.unparse(mutated(source, one)).splitlines()
         assert changed != plain, one

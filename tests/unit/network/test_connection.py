@@ -30,7 +30,7 @@ class CountingPool(BufferPool):
 
 
 class Shell:
-    """What the server does, without a socket: puts bytes where the machine wants them."""
+    """The server's part without a socket: puts bytes where the machine wants them."""
 
     def __init__(
         self, pool: BufferPool | None = None, answer_at_once: bool = True, limit: int = LIMIT
@@ -209,7 +209,7 @@ def test_an_illegal_move_raises() -> None:
 
 
 class Holder:
-    """Who holds memory, without a connection."""
+    """Holder of memory, without a connection."""
 
     def __init__(self, arrived_bytes: int = 0) -> None:
         self.arrived_bytes = arrived_bytes
@@ -239,7 +239,7 @@ def test_over_budget_one_connection_goes_on_and_the_others_wait_for_it() -> None
     assert not pool.holders
 
 
-def test_who_waits_is_called_when_memory_comes_back() -> None:
+def test_a_waiting_connection_is_called_when_memory_is_released() -> None:
     pool = BufferPool(8192)
     first, second = Holder(), Holder()
     a = pool.acquire(8192, first)
@@ -272,7 +272,7 @@ def test_only_so_many_try_again_as_there_is_room_for() -> None:
     assert called == [0, 1, 2, 4, 5, 6]
 
 
-def test_who_has_nothing_more_to_send_loses_its_place_in_line() -> None:
+def test_a_silent_connection_loses_its_place_in_the_queue() -> None:
     pool = BufferPool(64 << 10)
     held = pool.acquire(64 << 10, Holder())
     assert held is not None
@@ -305,11 +305,11 @@ def test_a_peer_gets_twice_what_it_sent_when_memory_is_not_plentiful() -> None:
 
 
 def late_of(pool: BufferPool, now_s: float) -> list[MemoryOwner]:
-    """Those of whom a look at all says that they have used up 30 s."""
+    """Return the holders that have used up their 30 s."""
     return [owner for owner in list(pool.holders) if pool.is_late(owner, now_s, 30)]
 
 
-def test_who_stalls_is_named_and_who_goes_on_is_not() -> None:
+def test_only_stalled_connections_count_as_late() -> None:
     pool = BufferPool(1 << 20)
     silent, drip, brisk, busy, standing = (Holder(50_000) for _ in range(5))
     busy.is_waiting_on_us = standing.is_waiting_on_us = standing.is_stalled = True
@@ -346,7 +346,7 @@ def test_a_request_has_its_time_and_more_for_what_has_come() -> None:
     assert late_of(pool, 200.0) == [], "that was another request"
 
 
-def test_buffers_are_used_again_when_nobody_sees_them() -> None:
+def test_unreferenced_buffers_are_reused() -> None:
     pool = BufferPool(1 << 20)
     owner = Holder()
     buffer = pool.acquire(10_000, owner)

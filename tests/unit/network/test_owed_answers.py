@@ -96,7 +96,7 @@ def test_all_are_handled_before_the_first_is_answered_and_answered_in_order() ->
     run(scenario())
 
 
-def test_what_is_asked_of_another_api_waits_until_nothing_is_owed() -> None:
+def test_another_api_waits_until_no_response_is_pending() -> None:
     async def scenario() -> None:
         async with serving() as (server, host):
             reader, writer = await connect(server)
@@ -188,7 +188,7 @@ def test_nonsense_ends_the_connection_once_those_before_it_are_answered() -> Non
     run(scenario())
 
 
-def test_who_leaves_is_forgotten_and_who_sends_no_more_is_answered() -> None:
+def test_a_half_closed_peer_is_answered_and_a_gone_one_forgotten() -> None:
     async def scenario() -> None:
         async with serving() as (server, host):
             reader, writer = await connect(server)

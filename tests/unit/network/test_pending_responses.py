@@ -119,7 +119,7 @@ def test_promised_answers_come_in_the_order_of_their_requests() -> None:
     run(scenario())
 
 
-def test_what_is_kept_within_the_handlers_call_is_answered_at_once() -> None:
+def test_a_response_completed_in_the_handler_is_sent_at_once() -> None:
     async def scenario() -> None:
         async with serving() as (server, _):
             reader, writer = await connect(server)

@@ -83,7 +83,7 @@ def test_a_full_queue_is_open_again_when_a_response_has_left() -> None:
     assert queue.state.name == "FULL"
 
 
-def test_what_waits_comes_out_once_when_nothing_is_pending() -> None:
+def test_waiting_responses_come_out_once_when_nothing_is_pending() -> None:
     queue, (one,) = filled(1)
     queue.block("a request of another API")
     assert queue.state.name == "BLOCKED"

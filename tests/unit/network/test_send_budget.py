@@ -1,4 +1,4 @@
-"""So much of files goes out in one turn of the loop, whoever it is sent to."""
+"""A turn of the loop sends a bounded number of bytes of files, over all peers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def _taken(reader: socket.socket, size: int) -> bytes:
 
 
 async def _the_row_is_served() -> None:
-    """Who waits comes last in the next turn."""
+    """Check that a waiting sender comes last in the next turn."""
     for _ in range(2):
         await asyncio.sleep(0)
 
@@ -108,7 +108,7 @@ def test_all_readers_together_are_sent_so_much_in_a_turn_and_each_gets_all_of_it
     assert sum(file.sent_by_turn) == READERS * EACH
 
 
-def test_who_is_gone_when_there_is_room_again_is_passed_over(tmp_path: Path) -> None:
+def test_a_closed_peer_is_skipped_when_the_send_budget_returns(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(EACH))
     file = SegmentFile(SystemDisk(), path)
@@ -138,7 +138,7 @@ def test_who_is_gone_when_there_is_room_again_is_passed_over(tmp_path: Path) -> 
     asyncio.run(scenario())
 
 
-def test_who_waits_for_room_comes_behind_what_peers_have_sent_meanwhile(tmp_path: Path) -> None:
+def test_a_sender_waits_behind_requests_that_arrived_meanwhile(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(EACH))
     file = SegmentFile(SystemDisk(), path)
@@ -174,7 +174,7 @@ def test_who_waits_for_room_comes_behind_what_peers_have_sent_meanwhile(tmp_path
     asyncio.run(scenario())
 
 
-def test_what_fills_the_kernels_buffer_is_not_what_the_peer_has_taken(tmp_path: Path) -> None:
+def test_bytes_in_the_socket_buffer_do_not_count_as_received(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(TURN_BYTES))
     file = SegmentFile(SystemDisk(), path)
@@ -212,7 +212,7 @@ class CountedLoop(asyncio.SelectorEventLoop):
         return super().call_soon(*args, **named)
 
 
-def test_who_finds_room_costs_no_turn_and_each_turn_has_room_anew(tmp_path: Path) -> None:
+def test_each_turn_has_its_own_send_budget(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(EACH))
     file = SegmentFile(SystemDisk(), path)
@@ -238,7 +238,7 @@ def test_who_finds_room_costs_no_turn_and_each_turn_has_room_anew(tmp_path: Path
 
 
 class ClockedLoop(CountedLoop):
-    """Its time is what it is told."""
+    """Loop with a settable time."""
 
     now = 100.0
 

@@ -1,4 +1,4 @@
-"""Over TCP, what stands in memory around a slice of a file goes out with its bytes."""
+"""Bytes in memory before and after a file slice are sent in its TCP packets."""
 
 from __future__ import annotations
 

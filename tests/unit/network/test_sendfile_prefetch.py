@@ -1,4 +1,4 @@
-"""What the page cache lacks is read by a thread before it is sent, and nobody else waits meanwhile."""
+"""Pages that are not resident are read by a thread before they are sent, and other peers do not wait."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_all_bytes_come_in_order_and_the_loop_reads_none_from_the_device(tmp_pat
     run(tmp_path, scenario)
 
 
-def test_what_is_there_takes_no_thread(tmp_path: Path) -> None:
+def test_resident_pages_are_sent_without_a_thread(tmp_path: Path) -> None:
     async def scenario(scene: Scene) -> None:
         file = scene.file(range((SIZE >> 12) + 1))
         async with scene.reader() as reader:
@@ -194,7 +194,7 @@ def test_what_is_there_takes_no_thread(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [900, 40_000, SIZE])
-def test_nobody_waits_for_a_device_that_another_reader_waits_for(tmp_path: Path, size: int) -> None:
+def test_a_slow_read_delays_no_other_reader(tmp_path: Path, size: int) -> None:
     async def scenario(scene: Scene) -> None:
         far, near = scene.file(), scene.file(range((SIZE >> 12) + 1))
         far.may_read.clear()
@@ -212,7 +212,7 @@ def test_nobody_waits_for_a_device_that_another_reader_waits_for(tmp_path: Path,
     run(tmp_path, scenario)
 
 
-def test_what_comes_behind_is_read_as_well_and_waited_for_by_nobody(tmp_path: Path) -> None:
+def test_readahead_does_not_delay_the_response(tmp_path: Path) -> None:
     async def scenario(scene: Scene) -> None:
         file = scene.file()
         async with scene.reader() as reader:
@@ -226,7 +226,7 @@ def test_what_comes_behind_is_read_as_well_and_waited_for_by_nobody(tmp_path: Pa
     run(tmp_path, scenario)
 
 
-def test_what_comes_behind_may_fail_and_that_is_told_to_who_asks_for_it(tmp_path: Path) -> None:
+def test_a_failed_readahead_fails_only_the_reader_of_its_pages(tmp_path: Path) -> None:
     async def scenario(scene: Scene) -> None:
         file = scene.file()
         file.refuses_from = 50_000
@@ -254,7 +254,7 @@ def test_a_device_that_fails_ends_that_answer(tmp_path: Path, size: int) -> None
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_who_leaves_meanwhile_is_sent_nothing_more(tmp_path: Path, fails: bool) -> None:
+def test_a_peer_closed_during_a_prefetch_is_sent_nothing(tmp_path: Path, fails: bool) -> None:
     async def scenario(scene: Scene) -> None:
         file = scene.file()
         file.may_read.clear()

@@ -1,4 +1,4 @@
-"""Connections whose next request has to wait (KIP-219): the answer is sent at once, and nobody else waits."""
+"""Throttled connections (KIP-219): the response is sent at once, and no other connection waits."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_answer_comes_at_once_and_the_next_request_waits(first: bytes) -> No
 
 
 @pytest.mark.parametrize("first", [b"t", b"l", b"n"])
-def test_what_waited_is_answered_in_order(first: bytes) -> None:
+def test_requests_behind_a_throttled_response_are_answered_in_order(first: bytes) -> None:
     async def scenario() -> None:
         handler = Throttling()
         handler.mute_s = 0.02

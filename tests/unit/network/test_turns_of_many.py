@@ -1,4 +1,4 @@
-"""What many peers want at once is shared out over the turns of the loop: none is longer than for a few.
+"""Work of many peers is spread over the turns of the loop: none is longer than for a few.
 
 The loop's time goes on only where the test says that something took time, so turns are measured exactly.
 """
@@ -84,7 +84,7 @@ async def received(own: socket.socket, size: int) -> None:
             await asyncio.sleep(0)
 
 
-def test_peers_that_send_much_ahead_hold_nobody_up_however_many_they_are() -> None:
+def test_many_pipelining_peers_delay_no_other_peer() -> None:
     each = 20
     waited: list[float] = []
 
@@ -245,7 +245,7 @@ def test_a_look_at_thousands_that_are_in_the_middle_of_a_request_takes_as_many_t
     assert node.longest_s <= MOST_TURN_S
 
 
-def test_of_large_requests_a_turn_reads_a_part_and_little_once_it_is_full(
+def test_a_turn_reads_a_bounded_part_of_large_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     in_time: list[int] = []

@@ -30,7 +30,7 @@ class Store(MemoryStore):
 
 
 class Node:
-    """What a cold tier sees of its node."""
+    """A cold tier's view of its node."""
 
     def __init__(self, quorum: Quorum, replicas: list[Any], config: BrokerConfig) -> None:
         self.quorum, self.image, self.config = quorum, quorum.image, config
@@ -68,7 +68,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_it_copies_what_it_leads_and_stops_with_the_change_that_deposes_it(tmp_path: Path) -> None:
+def test_a_broker_offloads_only_partitions_that_it_leads(tmp_path: Path) -> None:
     quorum = Quorum({"events": TOPIC}, 2)
     bucket = Store(SystemThreads())
     logs = Member(tmp_path, 9, quorum, bucket, partitions=2)  # for its replicas alone

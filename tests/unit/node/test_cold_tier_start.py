@@ -1,4 +1,4 @@
-"""What a node asks of its store before it writes: whose prefix it is, and whether it honours conditions."""
+"""Checks of the store before a node writes: the owner of the prefix, and conditional writes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_and_used_when_the_operator_says_so() -> None:
     assert [info.key for info in store.list("")] == ["cluster.json"]
 
 
-def test_a_store_that_does_not_know_who_asks_is_one_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_credentials_count_as_a_store_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
     claim(Closed)
     assert "the owner of the prefix cannot be read, nothing is copied until it can: " in caplog.text
 

@@ -50,7 +50,7 @@ def test_a_task_that_holds_the_loop_is_counted_named_and_logged(caplog: pytest.L
     assert any("<chore>" in line.getMessage() for line in caplog.records)
 
 
-def test_nobody_else_looks_at_the_stack_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_watchdog_inspects_the_stack_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
     functions = event_loop._functions
 

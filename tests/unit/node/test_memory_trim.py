@@ -1,4 +1,4 @@
-"""What a burst of requests leaves free goes back to the system, once, when the burst is over."""
+"""Memory that a burst of requests leaves free is returned to the system, once, after the burst."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Process:
         self.free += size
 
 
-def test_what_a_burst_left_free_is_given_back_when_it_is_over() -> None:
+def test_free_memory_of_a_burst_is_trimmed_after_it() -> None:
     process = Process()
     process.memory.check()
     process.burst(200 * MIB)
@@ -50,7 +50,7 @@ def test_what_a_burst_left_free_is_given_back_when_it_is_over() -> None:
     assert process.held == 60 * MIB
 
 
-def test_what_is_in_use_is_not_looked_for_again_and_again() -> None:
+def test_memory_in_use_is_not_trimmed_repeatedly() -> None:
     process = Process()
     process.memory.check()
     process.held += 100 * MIB
@@ -85,7 +85,7 @@ def test_a_try_while_all_was_in_use_is_not_the_last_one() -> None:
     assert (process.trims, process.held) == (2, 60 * MIB)
 
 
-def test_what_is_let_go_of_without_work_is_given_back() -> None:
+def test_memory_freed_while_idle_is_trimmed() -> None:
     """The clients have gone, and what was read for them with them."""
     process = Process()
     process.memory.check()
@@ -98,7 +98,7 @@ def test_what_is_let_go_of_without_work_is_given_back() -> None:
     assert (process.trims, process.held) == (2, 60 * MIB)
 
 
-def test_what_is_left_of_large_buffers_is_given_back_when_they_have_gone() -> None:
+def test_memory_of_large_buffers_is_trimmed_after_them() -> None:
     """They are few blocks, and no long work: the try came in the middle of them, and most of it went by
     itself."""
     process = Process()

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Standing:
-    """What a follower needs of a partition."""
+    """A follower's view of a partition."""
 
     def __init__(self, log: LocalLog, high_watermark: int = 0) -> None:
         self.log = log

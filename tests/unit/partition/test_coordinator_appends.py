@@ -1,4 +1,4 @@
-"""What a coordinator needs of its partition: appends in one epoch, the mark told, all of the log read."""
+"""The log of a coordinator: appends in one epoch, high watermarks, reads of the whole log."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_batch_is_appended_in_the_epoch_that_it_was_made_in_and_in_no_other(tm
     assert refused(partition, build(3, b"d")) is ErrorCode.not_leader_or_follower
 
 
-def test_it_is_acknowledged_by_all_or_refused(tmp_path: Path) -> None:
+def test_coordinator_appends_need_min_isr_and_respect_max_message_bytes(tmp_path: Path) -> None:
     partition = partition_of(tmp_path)
     partition.configure(replace(partition.config, min_insync_replicas=2))
     partition.replica_count = 2
@@ -69,7 +69,7 @@ def test_it_is_acknowledged_by_all_or_refused(tmp_path: Path) -> None:
     assert refused(partition, build(0, b"a")) is ErrorCode.message_too_large
 
 
-def test_who_listens_is_told_of_the_mark_whoever_appends(tmp_path: Path) -> None:
+def test_a_listener_is_told_every_high_watermark(tmp_path: Path) -> None:
     partition = partition_of(tmp_path)
     told: list[int] = []
     partition.listen(told.append)
@@ -80,7 +80,7 @@ def test_who_listens_is_told_of_the_mark_whoever_appends(tmp_path: Path) -> None
     assert told == [2, 5]
 
 
-def test_who_listens_is_not_told_of_what_the_next_leader_commits(tmp_path: Path) -> None:
+def test_a_listener_is_not_told_commits_of_the_next_leader(tmp_path: Path) -> None:
     """That may be in the place of what the coordinator here has written, and still waits for."""
     led = Led(tmp_path)
     led.partition.append_records(build(0, b"a"), LED_IN, START_MS)
@@ -177,7 +177,7 @@ def test_flushes_that_fail_again_and_again_are_told_of_now_and_then(
     assert len(lines) == 5, "after 1, 2, 4, 8 and 16 failures"
 
 
-def test_no_flush_is_tried_again_for_who_listens_no_more_or_an_offline_replica(tmp_path: Path) -> None:
+def test_a_flush_is_not_retried_without_a_listener_or_disk(tmp_path: Path) -> None:
     async def scenario() -> None:
         for is_offline in (False, True):
             partition = partition_of(tmp_path / str(is_offline))
@@ -197,7 +197,7 @@ def test_no_flush_is_tried_again_for_who_listens_no_more_or_an_offline_replica(t
     asyncio.run(scenario())
 
 
-def test_a_replica_that_has_gone_takes_nothing_from_who_has_kept_it(tmp_path: Path) -> None:
+def test_a_closed_replica_refuses_appends(tmp_path: Path) -> None:
     """Its coordinator hears of that when the files are out of the way, and all would be lost with them."""
     partition = partition_of(tmp_path)
     told: list[int] = []

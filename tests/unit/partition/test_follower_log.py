@@ -1,4 +1,4 @@
-"""A log that follows: what is appended unchanged, and how it is cut so that no start takes it for damaged."""
+"""A log that follows: unchanged appends, and truncation that no later start takes for damage."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_no_batch_is_too_large_for_a_segment(tmp_path: Path) -> None:
     assert [header.base_offset for header in headers_from(log, 0)] == [0, 1, 21]
 
 
-def test_what_goes_below_the_logs_end_is_refused(tmp_path: Path) -> None:
+def test_records_below_the_log_end_are_refused(tmp_path: Path) -> None:
     followed, _, _ = follow(open_log(tmp_path))
     append(followed, raw((0, 2, 3), (2, 2, 3)))
     with pytest.raises(CorruptionError, match="at 4"):
@@ -113,7 +113,7 @@ async def test_the_high_watermark_goes_with_what_is_cut(tmp_path: Path) -> None:
 
 
 @at_once
-async def test_a_start_beyond_where_it_begins_anew_stays(tmp_path: Path) -> None:
+async def test_a_restart_keeps_a_later_log_start_offset(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     followed, standing, _ = follow(log)
     assert await followed.restart(10, always)
@@ -181,7 +181,7 @@ async def test_a_log_that_is_cut_below_what_was_durable_is_sound_after_a_crash(t
 
 
 @at_once
-async def test_what_a_flush_makes_durable_meanwhile_is_not_told(tmp_path: Path) -> None:
+async def test_a_flush_does_not_raise_a_lowered_recovery_point_checkpoint(tmp_path: Path) -> None:
     logs = await open_logs(tmp_path)
     log = await filled(logs)
     async with logs.lower_recovery_point(log, 8) as is_told:
@@ -195,7 +195,7 @@ async def test_what_a_flush_makes_durable_meanwhile_is_not_told(tmp_path: Path) 
 
 
 @at_once
-async def test_what_was_not_durable_is_cut_without_a_word(tmp_path: Path) -> None:
+async def test_truncating_unflushed_records_writes_no_checkpoint(tmp_path: Path) -> None:
     logs = await open_logs(tmp_path)
     log = await filled(logs)
     followed = LocalFollowerLog(Standing(log, 8), logs)
@@ -311,7 +311,7 @@ def test_a_process_that_ends_anywhere_in_a_cut_leaves_a_sound_log(tmp_path: Path
 
 
 @at_once
-async def test_what_another_thread_finds_of_producers_is_what_the_loop_does(tmp_path: Path) -> None:
+async def test_producers_are_rebuilt_alike_on_a_thread(tmp_path: Path) -> None:
     logs = await open_logs(tmp_path)
     log = await log_of(logs)
     for n in range(40):

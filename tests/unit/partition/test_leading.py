@@ -1,4 +1,4 @@
-"""A partition with followers: what is committed, who is told of it, and what becomes of who waits."""
+"""A partition with followers: commits, listeners, and waiters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.partition.leading import EPOCH, Event, Led
 NOT_LEADER = ErrorCode.not_leader_or_follower
 
 
-def test_what_is_appended_is_seen_by_replicas_at_once_and_by_consumers_when_it_is_committed(
+def test_appended_records_are_visible_to_consumers_once_committed(
     tmp_path: Path,
 ) -> None:
     led = Led(tmp_path)
@@ -54,7 +54,7 @@ def test_the_bytes_of_many_appends_are_told_though_they_are_not_told_apart(tmp_p
     assert seen.amount > 0
 
 
-def test_who_waits_for_an_offset_is_told_when_it_is_committed(tmp_path: Path) -> None:
+def test_a_waiter_is_called_when_its_offset_is_committed(tmp_path: Path) -> None:
     led = Led(tmp_path)
     led.append(2)
     told: list[tuple[str, ErrorCode]] = []
@@ -68,7 +68,7 @@ def test_who_waits_for_an_offset_is_told_when_it_is_committed(tmp_path: Path) ->
     assert told == [("a", ErrorCode.none), ("b", ErrorCode.none)]
 
 
-def test_who_waits_is_told_when_another_leads_or_nobody_does(tmp_path: Path) -> None:
+def test_waiters_fail_when_leadership_is_lost(tmp_path: Path) -> None:
     led = Led(tmp_path)
     led.append(2)
     told: list[ErrorCode] = []
@@ -87,7 +87,7 @@ def test_who_waits_is_told_when_another_leads_or_nobody_does(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("is_broken", [False, True])
-def test_who_waits_is_told_when_the_replica_goes(tmp_path: Path, is_broken: bool) -> None:
+def test_waiters_fail_when_the_replica_is_closed(tmp_path: Path, is_broken: bool) -> None:
     led = Led(tmp_path)
     led.append()
     told: list[ErrorCode] = []
@@ -98,7 +98,7 @@ def test_who_waits_is_told_when_the_replica_goes(tmp_path: Path, is_broken: bool
     assert told == [ErrorCode.kafka_storage_error if is_broken else NOT_LEADER]
 
 
-def test_who_waits_waits_on_where_the_same_leader_is_elected_anew(tmp_path: Path) -> None:
+def test_waiters_stay_when_the_same_leader_is_reelected(tmp_path: Path) -> None:
     led = Led(tmp_path)
     led.append(2)
     told: list[ErrorCode] = []

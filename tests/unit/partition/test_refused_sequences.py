@@ -1,4 +1,4 @@
-"""Several requests of a producer, some of which come while too few replicas are in sync."""
+"""Pipelined requests of a producer, some of which arrive while too few replicas are in sync."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def led(tmp_path: Path) -> Produced:
     return made
 
 
-def test_what_is_there_is_not_refused_when_it_is_sent_again(led: Produced) -> None:
+def test_a_duplicate_of_an_appended_batch_is_accepted(led: Produced) -> None:
     led.there_must_be(3)
     assert [led.send(0), led.send(1, 2), led.send(3), led.send(1, 2)] == [0, 1, TOO_FEW, 1]
     assert [led.send(0, epoch=1), led.send(1)] == [TOO_FEW, TOO_FEW], "that is not there"
     assert led.log.log_end_offset == 3
 
 
-def test_what_follows_a_refused_batch_is_refused_until_that_is_sent_again(led: Produced) -> None:
+def test_batches_after_a_refused_one_wait_for_its_retry(led: Produced) -> None:
     led.there_must_be(3)
     assert [led.send(3, 2), led.send(5)] == [TOO_FEW, TOO_FEW]
     led.there_must_be(2)
@@ -67,7 +67,7 @@ def test_a_new_producer_begins_with_its_first_batch(led: Produced) -> None:
     assert [led.send(1, producer=8), led.send(0, producer=8), led.send(1, producer=8)] == [TOO_FEW, 3, 4]
 
 
-def test_nobody_else_is_held_back(led: Produced) -> None:
+def test_a_refused_batch_does_not_block_other_producers(led: Produced) -> None:
     led.there_must_be(3)
     assert [led.send(3), led.send(-1, producer=-1, epoch=-1)] == [TOO_FEW, TOO_FEW]
     led.there_must_be(2)
@@ -77,7 +77,7 @@ def test_nobody_else_is_held_back(led: Produced) -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, 1], ids=["by another request", "in a new epoch"])
-def test_who_has_got_beyond_it_is_not_held_back(led: Produced, epoch: int) -> None:
+def test_a_later_sequence_or_epoch_clears_the_refusal(led: Produced, epoch: int) -> None:
     led.there_must_be(3)
     assert led.send(3) is TOO_FEW
     led.there_must_be(2)
@@ -88,7 +88,7 @@ def test_who_has_got_beyond_it_is_not_held_back(led: Produced, epoch: int) -> No
     assert led.send(1 if epoch else 4, epoch=epoch) == 4
 
 
-def test_who_leads_anew_knows_nothing_of_it(led: Produced) -> None:
+def test_a_new_leadership_forgets_refused_sequences(led: Produced) -> None:
     led.there_must_be(3)
     assert led.send(3) is TOO_FEW
     led.there_must_be(2)
@@ -97,7 +97,7 @@ def test_who_leads_anew_knows_nothing_of_it(led: Produced) -> None:
     assert led.send(4) is OUT_OF_ORDER
 
 
-def test_as_many_producers_as_want_to_be_refused_take_no_memory(led: Produced) -> None:
+def test_at_most_64_refused_producers_are_remembered(led: Produced) -> None:
     led.there_must_be(3)
     remembered = []
     for producer in range(1000, 1130):

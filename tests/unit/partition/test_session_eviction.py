@@ -1,4 +1,4 @@
-"""When a fetch session has to go for another one (KIP-227: after two minutes)."""
+"""Eviction of a fetch session for another one (KIP-227: after two minutes)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def opened(cache: FetchSessions, now_ms: int, size: int = 1, privileged: bool = 
 
 
 @pytest.mark.parametrize(("passed_ms", "goes"), [(120_000, False), (120_001, True)])
-def test_a_session_that_nobody_uses_goes_after_two_minutes(passed_ms: int, goes: bool) -> None:
+def test_an_unused_fetch_session_is_evicted_after_two_minutes(passed_ms: int, goes: bool) -> None:
     cache = sessions()
     assert opened(cache, 1_000) is not None
     assert (opened(cache, 1_000 + passed_ms) is not None) is goes

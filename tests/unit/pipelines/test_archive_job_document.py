@@ -1,4 +1,4 @@
-"""What an archive job was started with, and which later runs fit."""
+"""The document of an archive job, and which later runs are compatible with it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ODD = JOB.encode().replace('"topics": {', '"topics": {"x": 7, ')
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, NEWER, ODD])
-def test_what_is_no_job_is_refused(text: str) -> None:
+def test_a_malformed_archive_job_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="the archive job's document"):
         decode_job(text)
 
@@ -58,7 +58,7 @@ def test_what_is_no_job_is_refused(text: str) -> None:
         ({"values": {"kind": "json", "schema": {"a": 1}}}, "values: raw there, json here"),
     ],
 )
-def test_what_would_harm_the_output_is_named_with_both_values(changed: dict[str, Any], said: str) -> None:
+def test_incompatible_job_changes_are_named_with_both_values(changed: dict[str, Any], said: str) -> None:
     assert differences(JOB, JOB) == []
     assert said in differences(JOB, replace(JOB, **changed))
 
@@ -79,7 +79,7 @@ def test_schemas_come_to_those_that_were_known_and_none_becomes_another() -> Non
     assert differences(known, other) == ['schema 7: {"a": 1} there, {"c": 1} here']
 
 
-def test_options_that_decide_how_fast_and_with_which_credentials_are_nobodys_business() -> None:
+def test_performance_and_credential_options_are_not_part_of_a_job() -> None:
     options = {"url": "x", "subscribe": "a", "fetchBytes": "64k", "kafka.sasl.password": "secret"}
     options |= {
         "aws.profile": "p",

@@ -1,4 +1,4 @@
-"""What `firn pipeline archive` asks of the source."""
+"""Options that `firn pipeline archive` passes to the source."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_stream_begins_at_the_beginning_in_batches_of_16g() -> None:
     }
 
 
-def test_what_is_given_counts_however_it_is_spelt() -> None:
+def test_options_are_matched_without_regard_to_case() -> None:
     found = options("--headers", STARTINGTIMESTAMP="5", maxoffsetspertrigger="10", includeheaders="FALSE")
     assert found == GIVEN | {
         "startingTimestamp": "5",
@@ -99,7 +99,7 @@ def test_topics_that_are_gone_are_left_out_and_their_successors_are_not() -> Non
     assert without_gone(SubscribePattern(".*"), gone, []) == SubscribePattern(".*")
 
 
-def test_of_assigned_partitions_no_others_are_read() -> None:
+def test_only_assigned_partitions_are_read() -> None:
     chosen = [ChosenPartition("flights", FLIGHTS, 3, "flights")]
     found = by_id({"url": "x", "assign": '{"flights":[3]}', "startingOffsets": "earliest"}, chosen)
     assert json.loads(found.pop("assign")) == {str(FLIGHTS): [3]}

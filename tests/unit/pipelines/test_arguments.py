@@ -47,7 +47,7 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
     assert left.value.code == 2
 
 
-def test_what_is_no_time_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_malformed_time_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["pipeline", "stats", "file:///x", "--from", "soon"])
     assert "'soon' is not a time" in capsys.readouterr().err

@@ -100,7 +100,7 @@ def test_a_value_becomes_what_the_reader_has(wrote: Any, reads: Any, value: Any,
         ({"type": "fixed", "name": "f", "size": 2}, {"type": "fixed", "name": "f", "size": 3}, "2 bytes"),
     ],
 )
-def test_what_would_mean_something_else_is_refused(wrote: Any, reads: Any, said: str) -> None:
+def test_incompatible_avro_schemas_are_refused(wrote: Any, reads: Any, said: str) -> None:
     names: tuple[dict[str, Any], dict[str, Any]] = {}, {}
     parsed = [
         fastavro.parse_schema(record(a=one), named_schemas=n)

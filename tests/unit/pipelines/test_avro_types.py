@@ -64,7 +64,7 @@ def deep() -> Any:
         (7, "'7'"),
     ],
 )
-def test_what_no_column_can_hold_is_refused(avro: Any, said: str) -> None:
+def test_unsupported_avro_types_are_refused(avro: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         spark_type(record(avro))
 

@@ -1,4 +1,4 @@
-"""Which lines of Spark's pages a person sees."""
+"""Lines of Spark's errors that a user sees."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_failure_of_another_attempt_is_no_cause() -> None:
     assert failure_of(one + two) == ("second", "")
 
 
-def test_of_java_the_first_line_and_the_last_cause_are_told() -> None:
+def test_a_java_error_is_shown_by_its_first_line_and_last_cause() -> None:
     text = "[WRITE] Cannot write\n\nJVM stacktrace:\norg.x.Failed: Cannot write\n\tat x\n"
     text += "Caused by: org.x.Middle: in between\nCaused by: java.io.IOException: No space left on device\n"
     assert failure_of(text) == ("[WRITE] Cannot write", "IOException: No space left on device")

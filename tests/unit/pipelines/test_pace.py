@@ -27,7 +27,7 @@ def test_records_that_are_left_say_more_than_tasks() -> None:
     assert looked.words(1.0, ProgressSample(1000, "", 1, 4, 9_000)).endswith("1 of 4 tasks, 9 s left")
 
 
-def test_the_next_query_and_its_tasks_begin_anew() -> None:
+def test_rates_restart_with_the_next_query() -> None:
     looked = RateEstimator()
     looked.words(0.0, ProgressSample(0, "", 0, 4))
     looked.words(5.0, ProgressSample(500, "", 4, 4))

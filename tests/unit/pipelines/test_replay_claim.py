@@ -56,7 +56,7 @@ def test_an_attempt_that_was_given_up_notices_and_its_successor_begins_where_it_
     assert Attempts(world.store).newest(PART) == (1, PartState(30, 20, 200, run=1))
 
 
-def test_what_an_old_attempt_writes_late_does_not_change_how_far_the_new_one_is() -> None:
+def test_a_late_write_of_an_old_attempt_does_not_move_the_new_one() -> None:
     world = World()
     old = world.claim()
     new = world.claim()
@@ -79,7 +79,7 @@ def test_an_attempt_that_ended_is_not_waited_for() -> None:
     assert world.now_s == 100
 
 
-def test_whoever_is_superseded_while_waiting_does_not_begin() -> None:
+def test_an_attempt_superseded_while_waiting_does_not_start() -> None:
     world = World()
     world.claim()
     world.at[102.0] = world.claim

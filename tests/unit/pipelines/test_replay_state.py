@@ -1,4 +1,4 @@
-"""Where a replay is, how fast it goes, what is left of it."""
+"""State of a replay: position, rate, remaining records."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_state_reads_back() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{}", b'{"format": "firn-replay", "format_version": 2}', b"[" * 99999]
 )
-def test_what_is_no_state_is_refused(data: bytes) -> None:
+def test_malformed_replay_state_is_refused(data: bytes) -> None:
     for decode in (decode_job, decode_state):
         with pytest.raises(ConfigError, match="state"):
             decode(data)

@@ -1,4 +1,4 @@
-"""What is asked of a schema registry, and what its answers may do."""
+"""Requests to a schema registry, and its valid and invalid answers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_schema_that_refers_to_others_comes_as_one(registry: Registry) -> None
 
 
 @pytest.mark.parametrize("kind", ["JSON", "PROTOBUF"])
-def test_what_is_no_avro_is_refused(own: Registry, kind: str) -> None:
+def test_a_schema_that_is_not_avro_is_refused(own: Registry, kind: str) -> None:
     with pytest.raises(ConfigError, match=f"schema 1 of the schema registry is {kind}, not Avro"):
         client(own).schema(own.register("x", {"type": "object"}, kind=kind))
 

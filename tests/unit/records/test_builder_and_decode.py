@@ -11,7 +11,7 @@ from tests.support.built_batches import build_batch
 
 
 @pytest.mark.parametrize("codec", CompressionType)
-def test_what_goes_in_comes_out(codec: CompressionType) -> None:
+def test_built_batches_decode_to_their_records(codec: CompressionType) -> None:
     builder = BatchBuilder(100, codec, leader_epoch=4)
     assert builder.add(50, b"k", b"v", [("a", b"1"), ("a", None), (b"\xff", b"")]) == 100
     assert builder.add(40, None, b"") == 101

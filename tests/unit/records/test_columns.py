@@ -74,7 +74,7 @@ def test_a_column_without_nulls_has_no_validity() -> None:
     assert chunk.key_validity == bytes(3)
 
 
-def test_what_is_not_wanted_is_not_there() -> None:
+def test_unrequested_columns_are_absent() -> None:
     chunk = only(ColumnDecoder(want={"value"}).decode(numbered(0, 3)))
     assert chunk.value_data == bytes(30)
     assert chunk.offsets is chunk.timestamps is chunk.timestamp_types is chunk.key_data is None
@@ -240,7 +240,7 @@ def test_a_checksum_is_verified_if_asked_for() -> None:
             encode_record(0, 0, None, b"")[:-1] + b"\x7f")),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_its_place(what: str, data: bytes) -> None:
+def test_corrupt_batches_are_reported_with_their_position(what: str, data: bytes) -> None:
     with pytest.raises(CorruptionError, match=what) as caught:
         list(ColumnDecoder().decode(data))
     assert "batch at position" in str(caught.value)

@@ -1,4 +1,4 @@
-"""Which records of a compacted log stay, and what their batches look like then."""
+"""Records that compaction keeps, and the batches that it makes of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pairs(*texts: str) -> list[Pair]:
     return [Pair(key.encode(), value.encode() if sign else None) for key, sign, value in split]
 
 
-def test_of_each_key_the_last_record_stays_where_it_was() -> None:
+def test_compaction_keeps_the_last_record_of_each_key_at_its_offset() -> None:
     for codec in CompressionType:
         log = make_batch(0, pairs("a=1", "b=1", "a=2"), codec=codec)
         log += make_batch(3, pairs("b=2", "c=1"), codec=codec) + make_batch(
@@ -45,7 +45,7 @@ def test_of_each_key_the_last_record_stays_where_it_was() -> None:
         assert out.endswith(log[second:]), "what stays whole stays byte by byte"
 
 
-def test_a_batch_of_which_nothing_stays_goes_but_for_a_sequence_or_the_end() -> None:
+def test_an_empty_compacted_batch_is_kept_only_for_a_sequence_or_the_end() -> None:
     log = b"".join(
         make_batch(base, pairs(f"a={base}"), producer=(7, 3, base), codec=codec)
         for base, codec in enumerate(
@@ -69,7 +69,7 @@ def test_a_batch_of_which_nothing_stays_goes_but_for_a_sequence_or_the_end() -> 
     assert recopied(out, keys, RULES) == b"", "an empty batch goes once nobody needs it"
 
 
-def test_what_is_beyond_the_map_stays() -> None:
+def test_records_beyond_the_key_map_are_kept() -> None:
     log = make_batch(0, pairs("a=1")) + make_batch(1, pairs("a=2")) + make_batch(2, pairs("a=3"))
     keys = key_map(log[: len(log) // 3 * 2])
     assert [record.offset for record in records_of(recopied(log, keys, RULES))] == [1, 2]
@@ -122,7 +122,7 @@ def test_a_record_without_a_key_goes() -> None:
     assert [record.offset for record in records_of(recopied(log, key_map(log), RULES))] == [1, 2]
 
 
-def test_what_was_aborted_goes_and_its_marker_later() -> None:
+def test_aborted_records_are_removed_before_their_marker() -> None:
     log = make_batch(0, pairs("a=1"))
     log += make_batch(1, pairs("a=2"), producer=(5, 0, 0), transactional=True)
     log += make_batch(2, pairs("b=1"), producer=(6, 0, 0), transactional=True)

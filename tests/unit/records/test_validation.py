@@ -1,4 +1,4 @@
-"""What a broker accepts from a producer; Kafka's own answers are compared in tests/golden/records."""
+"""Validation of produced batches; Kafka's own answers are compared in tests/golden/records."""
 
 import struct
 import tracemalloc
@@ -242,7 +242,7 @@ def test_a_compacted_topic_names_the_records_without_a_key(codec: CompressionTyp
     assert validate_produced(data, RULES, NOW).record_count == 3
 
 
-def test_of_a_record_without_a_key_its_timestamp_is_not_said() -> None:
+def test_a_record_without_a_key_is_reported_for_its_key_only() -> None:
     """But one bad timestamp makes it the batch's error, as in Kafka."""
     late = NOW + 10**10
     error = refusal(build_batch([(late, None, b"a"), (late, b"k", b"b"), (NOW, None, b"c")]), COMPACTED)
@@ -297,7 +297,7 @@ def test_a_timestamp_that_does_not_fit_names_its_record() -> None:
 
 
 @pytest.mark.parametrize("codec", [CompressionType.GZIP, CompressionType.LZ4, CompressionType.ZSTD])
-def test_a_batch_is_compressed_anew_at_the_level_of_its_topic(codec: CompressionType) -> None:
+def test_a_batch_is_recompressed_at_the_level_of_its_topic(codec: CompressionType) -> None:
     name = codec.name.lower()
     words = b" ".join(b"%d" % (n * n % 9973) for n in range(20_000))
     sizes = {}
@@ -319,7 +319,7 @@ def test_a_batch_is_compressed_anew_at_the_level_of_its_topic(codec: Compression
     assert validate_produced(packed, rules, NOW).data == before, "it has the codec already"
 
 
-def test_what_compresses_slowly_is_sooner_more_than_a_slice() -> None:
+def test_slow_compression_levels_lower_the_inline_limit() -> None:
     def at_once(level: int) -> int:
         config = LogConfig(compression_type="zstd", compression_zstd_level=level)
         return rules_of(config, 64 << 20).at_once_bytes[CompressionType.NONE]

@@ -150,5 +150,5 @@ class Archive:
         return drop.keys
 
     def position_of(self, offset: int) -> int:
-        """Where in the whole log the batch that holds `offset` begins."""
+        """Return the position in the whole log of the batch with `offset`."""
         return next(h.position for h in iter_headers(self.log) if h.last_offset >= offset)

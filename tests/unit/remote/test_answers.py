@@ -1,4 +1,4 @@
-"""Words of obstore's errors, as it writes them, and what they become."""
+"""Texts of obstore's errors, and the errors that Firn makes of them."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_each_answer_is_told_by_what_to_do_about_it(text: str, kind: type[FirnEr
     assert PLACE in str(found)
 
 
-def test_what_is_not_found_may_be_the_object_the_bucket_or_an_upload() -> None:
+def test_a_404_names_an_object_a_bucket_or_an_upload() -> None:
     def found(code: str) -> FirnError:
         body = error(code) if code else ""
         return store_error("k", PLACE, answered("404 Not Found", body), not_found=True)
@@ -108,7 +108,7 @@ def test_what_is_not_found_may_be_the_object_the_bucket_or_an_upload() -> None:
 
 
 def privileges(body: str, method: str = "GET") -> str:
-    """As obstore tells a 403."""
+    """Return obstore's text of a 403."""
     return (
         f"The operation lacked the necessary privileges to complete for path k: Error performing {method} "
         f"http://h/b/k in 5.2ms - Server returned non-2xx status code: 403 Forbidden: {body}"
@@ -116,7 +116,7 @@ def privileges(body: str, method: str = "GET") -> str:
 
 
 def exists(code: str) -> str:
-    """As obstore tells Azure's 409."""
+    """Return obstore's text of Azure's 409."""
     return (
         "Object at location k already exists: Error performing GET http://h/c/k in 5.1ms - Server returned "
         f"non-2xx status code: 409 Conflict: {error(code)}"
@@ -186,9 +186,7 @@ def test_a_refusal_of_an_object_says_nothing_of_the_store(
         (REFUSED, StoreUnreachable),
     ],
 )
-def test_what_is_said_of_the_account_the_bucket_or_the_endpoint_is_told_as_that(
-    text: str, kind: type[StorageError]
-) -> None:
+def test_errors_of_account_bucket_and_endpoint_are_told_apart(text: str, kind: type[StorageError]) -> None:
     found = store_error("k", PLACE, text)
     assert type(found) is kind
     assert is_failure(found)
@@ -240,7 +238,7 @@ def test_neither_the_token_nor_what_was_signed_is_shown() -> None:
 
 
 @given(st.text(max_size=400), st.booleans(), st.booleans())
-def test_whatever_a_store_says_becomes_one_short_line(text: str, is_refusal: bool, not_found: bool) -> None:
+def test_store_errors_become_one_short_line(text: str, is_refusal: bool, not_found: bool) -> None:
     for said in (text, answered("400 Bad Request", f"<Code>{text}</Code><Message>{text}</Message>")):
         found = str(store_error("k", PLACE, said, is_refusal=is_refusal, not_found=not_found))
         assert len(found.splitlines()) <= 1

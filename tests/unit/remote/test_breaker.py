@@ -1,4 +1,4 @@
-"""The circuit breaker, by a clock that moves when told to."""
+"""The circuit breaker, on a manual clock."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def test_the_answer_to_the_trial_closes_it_and_the_next_outage_begins_with_the_f
     assert breaker.wait_ms(200) == 100
 
 
-def test_a_trial_that_nobody_reports_does_not_keep_it_open_for_ever() -> None:
+def test_a_lost_trial_does_not_block_the_breaker() -> None:
     breaker = opened()
     assert breaker.wait_ms(100) == 0
     assert breaker.wait_ms(600) == 500
     assert breaker.wait_ms(1_100) == 0
 
 
-def test_what_began_before_it_opened_makes_no_pause_longer_and_may_close_it() -> None:
+def test_a_call_from_before_the_outage_may_close_the_breaker() -> None:
     breaker = opened(at_ms=50)
     assert breaker.wait_ms(150) == 0
     assert not breaker.failed(DOWN, "k", began_ms=10, now_ms=160), "a slow call of the same outage"
@@ -96,7 +96,7 @@ def test_one_object_that_times_out_again_and_again_is_no_outage_and_several_are(
     assert breaker.failed(StoreUnavailable("timed out"), "three", began_ms=60, now_ms=60)
 
 
-def test_what_is_said_of_an_object_is_an_answer() -> None:
+def test_errors_about_an_object_do_not_open_the_breaker() -> None:
     said = (
         *(ObjectNotFound("k"), ObjectTruncated("k"), PreconditionFailed("k"), CorruptionError("k"), None),
         *(StoreRefused("locked"), AccessRefused("denied"), ObjectAsleep("archived")),
@@ -107,7 +107,7 @@ def test_what_is_said_of_an_object_is_an_answer() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5_000), st.sampled_from("wfa"), st.floats(0, 1)), max_size=200))
-def test_whatever_happens_a_call_may_go_again_within_the_longest_pause(
+def test_a_call_is_allowed_again_within_the_longest_pause(
     steps: list[tuple[int, str, float]],
 ) -> None:
     settings = BreakerSettings()

@@ -1,4 +1,4 @@
-"""What cold reads keep in memory, and what they download twice."""
+"""Memory of cold reads, and repeated downloads."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_small_slice_does_not_keep_its_chunk_in_memory(world: World) -> None:
     assert world.reader.stats().downloads.sending_bytes == size
 
 
-def test_what_a_response_holds_is_free_when_it_is_out_or_forgotten(world: World) -> None:
+def test_memory_of_a_response_is_released_when_it_is_sent_or_dropped(world: World) -> None:
     world.archive.add_segment(60)
     before = world.reader.share()
     read = world.start(0).result(20)
@@ -115,7 +115,7 @@ def test_what_a_response_holds_is_free_when_it_is_out_or_forgotten(world: World)
     assert world.reader.share() == before
 
 
-def test_what_a_read_waited_for_is_free_without_the_collector(world: World) -> None:
+def test_memory_of_a_read_is_released_without_garbage_collection(world: World) -> None:
     """That looks rarely in a node, and chunks are large."""
     world.archive.add_segment(60)
     gc.collect()
@@ -157,7 +157,7 @@ def slot(name: str, size: int = 10) -> Slot:
     return Slot(name, (name,), size)
 
 
-def test_what_was_read_to_its_end_goes_first_and_what_is_being_read_goes_last() -> None:
+def test_consumed_chunks_are_evicted_first_and_wanted_ones_last() -> None:
     cache = ChunkCache(40)
     wanted, idle, consumed, newest = (slot(name) for name in ("wanted", "idle", "consumed", "newest"))
     for one in (wanted, idle, consumed, newest):
@@ -173,7 +173,7 @@ def test_what_was_read_to_its_end_goes_first_and_what_is_being_read_goes_last() 
     assert gone == [["consumed"], ["idle", "consumed"], ["idle", "consumed", "newest"]]
 
 
-def test_what_is_held_stays_in_the_account_when_it_leaves_the_cache() -> None:
+def test_evicted_chunks_stay_accounted_while_they_are_held() -> None:
     cache = ChunkCache(20)
     held = slot("held")
     cache.put(held)

@@ -1,4 +1,4 @@
-"""Calls of a store are counted by kind, and what it last said tells whether it is to be reached."""
+"""Calls of a store are counted by kind, and the last one tells whether it is reachable."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_calls_are_counted_with_time_and_bytes() -> None:
     assert metrics.problem is None
 
 
-def test_what_is_not_there_is_an_answer_and_a_refusal_is_a_problem() -> None:
+def test_a_missing_object_is_no_problem_and_a_refusal_is() -> None:
     inner, metrics, store = counted()
     with pytest.raises(ObjectNotFound):
         store.get("a", max_size=10)

@@ -1,4 +1,4 @@
-"""Credentials that end, and those who give newer ones."""
+"""Credentials that expire, and their providers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def held(source: Source, clock: ManualClock) -> RenewedCredentials:
     return RenewedCredentials(source, clock, SystemThreads())
 
 
-def test_they_are_fetched_once_and_again_a_minute_before_they_end(
+def test_credentials_are_renewed_a_minute_before_they_expire(
     held: RenewedCredentials, clock: ManualClock
 ) -> None:
     assert [held()["access_key_id"] for _ in range(3)] == ["key-1"] * 3
@@ -80,7 +80,7 @@ def test_they_are_fetched_once_and_again_a_minute_before_they_end(
     assert held()["access_key_id"] == "key-2"
 
 
-def test_what_is_still_good_is_used_while_newer_ones_cannot_be_had(
+def test_valid_credentials_are_used_while_renewal_fails(
     held: RenewedCredentials, source: Source, clock: ManualClock
 ) -> None:
     held()
@@ -109,7 +109,9 @@ def test_refused_ones_are_replaced_once_however_many_ask(
     assert held()["access_key_id"] == "key-2"
 
 
-def test_why_refused_ones_cannot_be_replaced_is_said(held: RenewedCredentials, source: Source) -> None:
+def test_the_reason_why_credentials_are_not_renewed_is_reported(
+    held: RenewedCredentials, source: Source
+) -> None:
     used = held()
     source.failure = StoreRefused("the role is not yours")
     with pytest.raises(StoreRefused, match="not yours"):
@@ -245,7 +247,9 @@ def test_a_provider_of_the_users_own_is_asked(provider: SimpleNamespace) -> None
     ],
     ids=str,
 )
-def test_what_a_provider_gives_is_checked_and_never_shown(provider: SimpleNamespace, given: object) -> None:
+def test_credentials_of_a_provider_are_validated_and_never_shown(
+    provider: SimpleNamespace, given: object
+) -> None:
     provider.giver.credentials = lambda: given
     source = credential_source({}, S3Access(provider="my_keys:giver.credentials"), "x")
     assert source is not None

@@ -61,7 +61,7 @@ def world(tmp_path: Path) -> Iterator[WithDisk]:
     world.reader.close()
 
 
-def test_what_memory_has_no_room_for_is_read_from_disk_the_second_time(world: WithDisk) -> None:
+def test_chunks_evicted_from_memory_are_read_from_the_disk_cache(world: WithDisk) -> None:
     assert world.read_all() == world.archive.log
     before = world.downloads()
     log = len(world.archive.log)
@@ -104,7 +104,7 @@ def cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [damage, cut, Path.unlink], ids=lambda harm: harm.__name__)
-def test_what_is_damaged_on_disk_is_fetched_again(harm: Any, world: WithDisk) -> None:
+def test_damaged_cached_chunks_are_downloaded_again(harm: Any, world: WithDisk) -> None:
     world.read_all()
     for path in world.chunks():
         harm(path)
@@ -123,7 +123,7 @@ def test_what_is_damaged_on_disk_is_fetched_again(harm: Any, world: WithDisk) ->
 @pytest.mark.parametrize(
     "call", ["mkdir", "lock", "list", "open", "pwrite", "rename", "unlink", "pread", "close"]
 )
-def test_a_disk_that_fails_costs_the_cache_and_nobodys_read(
+def test_a_failing_disk_turns_off_the_cache_and_fails_no_read(
     call: str, world: WithDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     if call == "unlink":
@@ -230,7 +230,7 @@ def test_two_nodes_do_not_share_a_directory(world: WithDisk, caplog: pytest.LogC
     world.reader = reader
 
 
-def test_what_is_on_disk_is_served_while_the_store_is_away(world: WithDisk) -> None:
+def test_cached_chunks_are_served_while_the_store_is_away(world: WithDisk) -> None:
     world.archive = Archive(world.store.inner, seed=2)
     world.archive.add_segment(600)
     world.restart(cache_bytes=16 * CHUNK)

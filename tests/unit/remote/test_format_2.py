@@ -1,4 +1,4 @@
-"""Version 2 of the format: what it says beyond version 1, and what of a later writer it passes over."""
+"""Version 2 of the format: its new fields, and fields of later writers that it skips."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_a_member_that_inflates_beyond_the_bound_is_given_up_there() -> None:
         unpack(bomb, "it")
 
 
-def test_what_is_not_one_whole_gzip_member_is_refused() -> None:
+def test_data_that_is_not_one_gzip_member_is_refused() -> None:
     sound = encode_manifest(Manifest("c", TOPIC, "t", 0, 1, 0, 0, 0, (), (entry(0),)))
     assert unpack(sound, "it") == gzip.decompress(sound)
     crc = bytearray(sound)
@@ -245,7 +245,7 @@ def entry(number: int, topic: UUID = TOPIC) -> SegmentEntry:
     return SegmentEntry(base, base + 9, 100, 50, number * 1000, base, ((0, base),), key, 60, 1, number * 500)
 
 
-def test_a_segment_written_anew_says_how_often() -> None:
+def test_a_rewritten_segment_carries_its_generation() -> None:
     again = entry(0)._replace(generation=3)
     manifest = Manifest("c", TOPIC, "t", 0, 1, 0, 0, 0, (), (again, entry(1)))
     assert [one.generation for one in decode_manifest(encode_manifest(manifest)).entries] == [3, 0]
@@ -272,7 +272,7 @@ def test_a_key_of_another_partition_is_named_with_its_owner_or_not_at_all() -> N
             decode_manifest(encode_manifest(replace(manifest, entries=(wrong,))))
 
 
-def test_what_belongs_to_another_partition_is_not_deleted_with_ours() -> None:
+def test_pages_of_another_partition_are_not_deleted() -> None:
     pages: dict[str, bytes] = {}
     uuids = iter(range(1, 100))
 
@@ -316,7 +316,7 @@ def test_what_belongs_to_another_partition_is_not_deleted_with_ours() -> None:
         decode_page(pages[original.pages[0].key], original.pages[0], CLONE, 0)
 
 
-def test_a_manifest_names_its_parent_by_key_and_says_who_wrote_it() -> None:
+def test_a_manifest_names_its_parent_and_its_writer() -> None:
     archive = Archive(MemoryStore(SystemThreads()))
     chains = ChainStore(archive.store, CLUSTER, WORLD, stamps=lambda: STAMP)
     first = chains.append(chains.empty(TIP), [archive.add_segment(3)], 0, lambda key: None)

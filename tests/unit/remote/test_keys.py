@@ -69,7 +69,7 @@ def test_names_sort_as_their_numbers_do() -> None:
         lambda key: key + "\n",
     ],
 )
-def test_a_name_that_nobody_here_wrote_is_left_alone(change: object) -> None:
+def test_an_unknown_object_name_is_ignored(change: object) -> None:
     assert parse_key(change(keys.segment_key(SEGMENT))) is None  # type: ignore[operator]
 
 

@@ -1,4 +1,4 @@
-"""What is opened is what was named, and whatever is found corrupt names its object."""
+"""Opening of objects by name; a corrupt one is reported by name."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def archive(store: BusyStore) -> Archive:
     return archive
 
 
-def test_what_is_published_is_what_head_names(store: BusyStore, archive: Archive) -> None:
+def test_the_published_chain_is_the_one_that_head_names(store: BusyStore, archive: Archive) -> None:
     chain = open_published(store, KEY)
     assert chain is not None
     assert (chain.manifest, chain.key) == (archive.manifest, archive.manifest_key)
@@ -169,7 +169,7 @@ def test_the_head_of_another_partition_is_no_head(store: BusyStore, archive: Arc
     assert chains.read_head(TIP._replace(partition=4)).head is None
 
 
-def test_whatever_is_found_corrupt_names_its_object(store: BusyStore, archive: Archive) -> None:
+def test_a_corrupt_object_is_reported_by_name(store: BusyStore, archive: Archive) -> None:
     store.put(CLUSTER_KEY, encode_cluster(ClusterFile(CLUSTER)))
     store.put(TOPICS_KEY, encode_topics(CLUSTER, 1, [TopicsFileRow("flights", TOPIC_ID, 4, {})]))
     chain = open_chain(store, archive.manifest_key)

@@ -1,4 +1,4 @@
-"""How long a store is asked again, and how often, by a clock that moves when told to."""
+"""Retries of a store: how long and how often, on a manual clock."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def test_the_limit_ends_soon_after_the_throttling(peak: int, cuts: int) -> None:
     assert now - begun <= 20
 
 
-@given(st.lists(st.tuples(st.booleans(), UNIFORM, st.floats(0, 3)), max_size=200))
-def test_whatever_the_answers_a_request_waits_for_at_most_a_pause_and_a_place(
+@given(st.lists(st.tuples(st.booleans(), UNIFORM, st.floats(0, 3)), min_size=1, max_size=200))
+def test_a_request_waits_at_most_a_pause_and_a_place_for_any_answers(
     events: list[tuple[bool, float, float]],
 ) -> None:
     rate, now = RequestRate(RetryPolicy()), 0.0

@@ -135,7 +135,7 @@ def test_a_store_away_for_a_minute_fails_nothing(
     assert len(bench.below.calls) <= 9
 
 
-def test_when_the_time_is_over_the_error_says_how_long_and_the_last_cause_in_one_line(bench: Bench) -> None:
+def test_a_timeout_error_names_its_duration_and_last_cause(bench: Bench) -> None:
     bench.below.fault = lambda: StoreUnavailable(f"k: no answer ({len(bench.below.calls)})")
     with pytest.raises(StoreUnavailable) as e:
         bench.store.get("k", max_size=10)
@@ -149,7 +149,7 @@ def test_when_the_time_is_over_the_error_says_how_long_and_the_last_cause_in_one
     [StoreRefused("no"), ObjectNotFound("k"), ObjectTruncated("short"), CorruptionError("damaged")],
     ids=lambda error: type(error).__name__,
 )
-def test_what_waiting_does_not_heal_is_told_at_once(
+def test_permanent_errors_are_raised_without_a_retry(
     bench: Bench, error: StorageError | CorruptionError
 ) -> None:
     bench.below.fault = lambda: error
@@ -196,7 +196,9 @@ def test_a_listing_that_breaks_off_goes_on_behind_what_was_given(bench: Bench) -
     ],
     ids=["put_stream", "put_if_absent", "delete"],
 )
-def test_what_may_have_been_done_is_tried_once(bench: Bench, call: Callable[[PatientStore], object]) -> None:
+def test_calls_that_are_not_idempotent_are_not_retried(
+    bench: Bench, call: Callable[[PatientStore], object]
+) -> None:
     bench.fails_until(1)
     with pytest.raises(StoreUnavailable):
         call(bench.store)

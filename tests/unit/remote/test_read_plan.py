@@ -79,7 +79,7 @@ def test_readers_that_went_away_free_their_share() -> None:
     assert ahead.window(stream) == 50
 
 
-def test_what_is_remembered_of_readers_is_bounded() -> None:
+def test_the_number_of_remembered_readers_is_bounded() -> None:
     ahead = plan()
     for number in range(MAX_STREAMS + 500):
         ahead.ended(ahead.begin(ONE, number * 1000, 0), number * 1000 + 1)

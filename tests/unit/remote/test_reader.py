@@ -105,7 +105,7 @@ def test_the_first_batch_comes_whole_even_when_it_is_too_large(world: World, max
     assert [header.base_offset for header in iter_headers(data)] == [10]
 
 
-def test_what_is_in_memory_is_answered_at_once_and_as_views(world: World) -> None:
+def test_cached_chunks_are_returned_at_once_as_views(world: World) -> None:
     world.archive.add_segment(30)
     world.read(0)
     settle(world)
@@ -364,7 +364,7 @@ def test_a_store_that_fails_for_a_while_is_asked_again(world: World) -> None:
     assert world.reader.stats().downloads.retries == 3, "of the manifest, the footer, and the log beside it"
 
 
-def test_what_is_read_of_a_segment_comes_beside_its_footer(world: World) -> None:
+def test_a_segments_data_and_footer_are_downloaded_together(world: World) -> None:
     entry = world.archive.add_segment(10)
 
     def hold(key: str, data: bytes) -> bytes:
@@ -398,7 +398,7 @@ def test_a_part_that_was_not_guessed_is_asked_for(world: World) -> None:
     assert wrong.guessed() is None, "its checksums are not those of the footer"
 
 
-def test_what_is_not_likely_enough_is_not_guessed(world: World) -> None:
+def test_an_unlikely_byte_range_is_not_guessed(world: World) -> None:
     entry = world.archive.add_segment(10)._replace(base_offset=0, last_offset=99_999, log_length=64 << 20)
     for offset in (1, 50_000, 99_999):
         guess = GuessResource.for_offset(entry, offset, 4 << 20)

@@ -70,7 +70,7 @@ STRANGE: list[Any] = [
 
 @settings(deadline=None, max_examples=300)
 @given(st.integers(0, 11), st.sampled_from(sorted(rows(1)[0])), st.sampled_from(STRANGE))
-def test_whatever_stands_in_a_row_both_ways_say_the_same(at: int, name: str, value: Any) -> None:
+def test_both_row_parsers_agree_on_any_row(at: int, name: str, value: Any) -> None:
     damaged = rows()
     damaged[at][name] = value
     assert outcome(lambda: parse_entries(damaged, HOME, MAX_INTEGER)) == outcome(lambda: one_by_one(damaged))

@@ -112,7 +112,7 @@ def test_an_object_under_another_name_is_refused() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"x" * 16, b"x" * 4096])
-def test_what_is_no_segment_object_is_said_to_be_none(data: bytes) -> None:
+def test_data_that_is_no_segment_object_is_corruption(data: bytes) -> None:
     with pytest.raises(CorruptionError):
         decode_footer(data, len(data))
 

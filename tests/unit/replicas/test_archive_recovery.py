@@ -1,4 +1,4 @@
-"""What a takeover makes of the documents in a bucket: whether the newest copy left is the last there was."""
+"""A takeover of the documents in a bucket: whether the newest copy left is the last there was."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     made.reader.close()
 
 
-def test_it_begins_at_the_archives_end_with_what_is_known_there(node: Node) -> None:
+def test_a_new_replica_starts_at_the_archive_end_with_its_state(node: Node) -> None:
     node.log.append(batch(3), 1, START_MS)
     assert node.build()
     log, standing = node.log, node.standing
@@ -118,7 +118,7 @@ def test_it_begins_at_the_archives_end_with_what_is_known_there(node: Node) -> N
     assert (entry.epoch, entry.last_sequence) == (3, 19)
 
 
-def test_of_segments_it_reads_one_footer_and_the_producers(node: Node) -> None:
+def test_building_a_replica_reads_one_footer_and_no_records(node: Node) -> None:
     assert node.build()
     last = node.archive.manifest.entries[-1]
     assert {key for key, _, _ in node.store.reads} == {node.entry.manifest_key, last.key}
@@ -150,14 +150,14 @@ def test_deleted_records_stay_deleted(node: Node) -> None:
     ],
     ids=str,
 )
-def test_what_the_metadata_does_not_say_is_not_taken(node: Node, changes: dict[str, object]) -> None:
+def test_an_archive_that_contradicts_the_metadata_is_not_used(node: Node, changes: dict[str, object]) -> None:
     node.log.append(batch(3), 1, START_MS)
     node.committed(**changes)
     assert not node.build()
     assert node.log.log_end_offset == 3
 
 
-def test_what_cannot_be_done_now_leaves_the_log_as_it_is(node: Node) -> None:
+def test_a_failed_build_leaves_the_log_unchanged(node: Node) -> None:
     node.log.append(batch(3), 1, START_MS)
     assert not node.build(has_reader=False)
 

@@ -1,4 +1,4 @@
-"""A replica whose log ends before its archive does waits for what is known there, while it leads."""
+"""A leader whose log ends before its archive waits for the archive's state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BOTH = (ME, OTHER)
 
 
 class Reader:
-    """Of archives: each question waits until it is answered."""
+    """Reader of archives whose calls wait until they are answered."""
 
     def __init__(self) -> None:
         self.asked: list[Future[ArchiveEnd]] = []
@@ -46,7 +46,7 @@ def run(folder: Path, scenario: Callable[[OneOfThree, Reader], Awaitable[None]])
     asyncio.run(whole())
 
 
-def test_who_leads_no_more_waits_no_more(tmp_path: Path) -> None:
+def test_a_deposed_leader_stops_waiting_for_the_archive(tmp_path: Path) -> None:
     """It follows by then: what its archive says is no reason to change its log, nor to take it offline."""
 
     async def scenario(node: OneOfThree, reader: Reader) -> None:

@@ -1,4 +1,4 @@
-"""How far a log is known to be committed as it is opened, whose archive went on while its node was away."""
+"""The high watermark at start of a log whose archive was continued while its node was away."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Case(NamedTuple):
         pytest.param(Case((OTHER, ME), 5, RECORDS), id="who is in sync has what is committed"),
     ],
 )
-def test_what_the_archive_has_is_known_of_a_log_that_is_of_its_past(case: Case, tmp_path: Path) -> None:
+def test_a_log_of_the_archives_history_starts_with_its_high_watermark(case: Case, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with one_of_three(
             tmp_path, topic(), partition(0, ME, replicas=(ME, OTHER), leader_epoch=4)

@@ -45,7 +45,7 @@ def advance(node: OneOfThree, ms: int) -> None:
     clock.advance(ms)
 
 
-def test_who_is_out_of_sync_gets_nothing_while_the_quota_is_exceeded(tmp_path: Path) -> None:
+def test_out_of_sync_replicas_get_no_records_over_the_quota(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         held, free = Followed(node, 0, isr=BEHIND), Followed(node, 1, isr=BEHIND)
         await append(held, 3)
@@ -62,7 +62,7 @@ def test_who_is_out_of_sync_gets_nothing_while_the_quota_is_exceeded(tmp_path: P
     run(tmp_path, scenario)
 
 
-def test_what_is_sent_of_throttled_replicas_counts_in_sync_or_not(tmp_path: Path) -> None:
+def test_bytes_to_throttled_replicas_count_in_sync_or_not(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         held, free = Followed(node, 0, isr=BEHIND), Followed(node, 1, isr=BEHIND)
         await append(held)
@@ -161,7 +161,7 @@ def test_one_that_is_caught_up_and_throttled_is_woken_by_the_next_record(tmp_pat
 
 
 @pytest.mark.parametrize("change", [[replicas(None)], [replicas("1:1,0:2")], [rate(None)], [rate(10**9)]])
-def test_who_is_held_back_hears_at_once_of_a_throttle_that_goes(
+def test_a_throttled_fetch_is_answered_when_the_throttle_is_removed(
     tmp_path: Path, change: list[ConfigRecord]
 ) -> None:
     async def scenario(node: OneOfThree) -> None:

@@ -1,4 +1,4 @@
-"""Which loop fetches what from a leader: what is in sync apart from what is behind."""
+"""Fetchers of a leader's partitions: those in sync, and those that lag."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.peers import Peer, peer, sound
 from tests.support.waiting import until
 from tests.support.world import make_world
 from tests.unit.partition.following import NoFiles
-from tests.unit.replication.test_fetcher import Bucket
+from tests.unit.replication.fetching import Bucket
 
 ME, LEADER, EPOCH = 1, 2, 5
 
@@ -64,7 +64,7 @@ def image_of(isr: tuple[int, ...]) -> PartitionImage:
 
 
 class Following:
-    """What one broker fetches of a leader."""
+    """Fetchers of one broker from a leader."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ def observe(folder: Path, scenario: Callable[[Following, Leading], Awaitable[Non
     assert bugs == []
 
 
-def test_what_is_behind_is_fetched_apart_until_it_is_in_sync(tmp_path: Path) -> None:
+def test_lagging_partitions_have_their_own_fetcher_until_in_sync(tmp_path: Path) -> None:
     async def scenario(following: Following, leading: Leading) -> None:
         replication = following.replication
         synced, behind = following.partition(1), following.partition(2)
@@ -127,7 +127,7 @@ def test_what_is_behind_is_fetched_apart_until_it_is_in_sync(tmp_path: Path) -> 
     observe(tmp_path, scenario)
 
 
-def test_what_has_caught_up_is_fetched_with_what_is_in_sync_before_its_leader_counts_it(
+def test_caught_up_partitions_move_to_the_in_sync_fetcher(
     tmp_path: Path,
 ) -> None:
     async def scenario(following: Following, leading: Leading) -> None:
@@ -161,7 +161,7 @@ def test_what_has_caught_up_is_fetched_with_what_is_in_sync_before_its_leader_co
     observe(tmp_path, scenario)
 
 
-def test_a_leader_that_comes_back_elsewhere_is_not_waited_for_where_it_was(tmp_path: Path) -> None:
+def test_a_leader_with_a_new_endpoint_is_reached_there_at_once(tmp_path: Path) -> None:
     """Its machine has gone without a word, with a fetch under way."""
     asked = asyncio.Event()
 
@@ -184,7 +184,7 @@ def test_a_leader_that_comes_back_elsewhere_is_not_waited_for_where_it_was(tmp_p
     observe(tmp_path / "other", scenario)
 
 
-def test_in_sync_replicas_are_asked_for_though_nobody_hears_where_replicas_lie(tmp_path: Path) -> None:
+def test_isr_proposals_do_not_wait_for_directory_assignments(tmp_path: Path) -> None:
     class Silent:
         """A queue to a controller that answers nothing."""
 
@@ -215,7 +215,7 @@ def test_in_sync_replicas_are_asked_for_though_nobody_hears_where_replicas_lie(t
     observe(tmp_path / "other", scenario)
 
 
-def test_partitions_are_spread_anew_when_the_number_of_fetchers_changes(tmp_path: Path) -> None:
+def test_changing_num_replica_fetchers_redistributes_partitions(tmp_path: Path) -> None:
     async def scenario(following: Following, leading: Leading) -> None:
         replication = following.replication
         partitions = [following.partition(number) for number in range(4)]
@@ -238,7 +238,7 @@ def test_partitions_are_spread_anew_when_the_number_of_fetchers_changes(tmp_path
     observe(tmp_path, scenario)
 
 
-def test_replicas_that_a_reassignment_adds_are_not_missed_until_it_is_done(tmp_path: Path) -> None:
+def test_added_replicas_do_not_count_as_under_replicated(tmp_path: Path) -> None:
     """As of Kafka's ``UnderReplicatedPartitions``, and by what ``kafka-topics`` lists."""
 
     async def scenario(following: Following, leading: Leading) -> None:

@@ -1,4 +1,4 @@
-"""A partition's leader: what is committed, who is in sync, and who may say so."""
+"""A partition's leader: commits, the ISR, and proposals to change it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.replication.leaders import LAG_MS, NOW_MS, SETTLE_MS, Cluster, L
 # -- the high watermark
 
 
-def test_what_all_in_sync_replicas_have_is_committed() -> None:
+def test_the_high_watermark_is_the_smallest_end_of_the_isr() -> None:
     cluster = Cluster()
     cluster.append(10)
     assert cluster.fetch(2, 10)[1] == NOTHING
@@ -41,7 +41,7 @@ def test_a_sole_replica_commits_as_it_appends() -> None:
     assert cluster.leader.min_isr == 1
 
 
-def test_nothing_is_committed_while_fewer_than_min_isr_are_in_sync() -> None:
+def test_the_high_watermark_stays_below_min_isr() -> None:
     cluster = Cluster((1,))
     cluster.append(10)
     cluster.now_ms += LAG_MS + 1
@@ -51,7 +51,7 @@ def test_nothing_is_committed_while_fewer_than_min_isr_are_in_sync() -> None:
     assert cluster.leader.high_watermark == 10
 
 
-def test_it_never_falls_though_a_follower_comes_back_with_less() -> None:
+def test_the_high_watermark_never_falls() -> None:
     cluster = Cluster()
     cluster.append(10)
     cluster.fetch(2, 10)
@@ -60,7 +60,7 @@ def test_it_never_falls_though_a_follower_comes_back_with_less() -> None:
     assert cluster.leader.high_watermark == 10
 
 
-def test_who_may_join_and_is_caught_up_is_waited_for() -> None:
+def test_a_proposed_replica_holds_the_high_watermark() -> None:
     cluster = Cluster((1, 2))
     cluster.append(10)
     cluster.fetch(2, 10)
@@ -72,7 +72,7 @@ def test_who_may_join_and_is_caught_up_is_waited_for() -> None:
     assert cluster.fetch(3, 15)[1] == MOVED
 
 
-def test_who_was_caught_up_long_ago_is_waited_for_no_more() -> None:
+def test_a_lagging_or_replaced_replica_does_not_hold_the_high_watermark() -> None:
     cluster = Cluster((1, 2), min_isr=1)
     cluster.brokers[3] = BrokerStatus(103, is_active=False)
     cluster.append(10)
@@ -104,7 +104,7 @@ def test_the_high_watermark_it_starts_with_lies_in_the_log() -> None:
     assert Cluster(log=Log(20, start=5), high_watermark=0).leader.high_watermark == 5
 
 
-def test_what_was_heard_in_another_epoch_does_not_count() -> None:
+def test_fetches_of_an_earlier_leader_epoch_do_not_count() -> None:
     cluster = Cluster()
     cluster.append(10)
     cluster.fetch(2, 10)
@@ -116,7 +116,7 @@ def test_what_was_heard_in_another_epoch_does_not_count() -> None:
     assert cluster.leader.high_watermark == 10
 
 
-def test_one_answer_may_say_several_things() -> None:
+def test_a_fetch_may_move_the_watermark_and_propose_an_isr() -> None:
     assert (MOVED | PROPOSES | AGAIN).bit_count() == 3
     cluster = Cluster((1, 2))
     cluster.append(10)
@@ -138,7 +138,7 @@ def heard(cluster: Cluster, offset: int = 10) -> tuple[ReplicaSession, ReplicaSe
     return one, other
 
 
-def test_what_is_left_of_a_session_that_was_left_says_nothing() -> None:
+def test_an_abandoned_fetch_session_does_not_count_as_progress() -> None:
     cluster = Cluster()
     one, other = heard(cluster)
     counts = cluster.leader.counts
@@ -189,7 +189,7 @@ def test_after_a_proposal_that_may_be_decided_yet_a_node_waits_two_seconds() -> 
     assert cluster.leader.proposal is not proposal
 
 
-def test_progress_is_taken_from_nobody_who_is_refused() -> None:
+def test_a_refused_fetch_makes_no_progress() -> None:
     cluster = Cluster()
     cluster.append(10)
     cases = {
@@ -219,7 +219,7 @@ def test_progress_is_not_taken_from_a_log_that_has_parted_nor_from_a_look() -> N
     assert follower.end_offset == -1
 
 
-def test_a_process_newer_than_the_image_knows_is_heard() -> None:
+def test_a_fetch_of_a_newer_broker_epoch_counts() -> None:
     cluster = Cluster((1, 2))
     cluster.append(10)
     verdict, happened = cluster.fetch(3, 10, broker_epoch=200)
@@ -229,7 +229,7 @@ def test_a_process_newer_than_the_image_knows_is_heard() -> None:
     assert cluster.leader.reevaluate(cluster.now_ms) & PROPOSES
 
 
-def test_the_low_watermark_is_that_of_all_who_live() -> None:
+def test_the_low_watermark_ignores_fenced_replicas() -> None:
     cluster = Cluster(log=Log(20, start=9))
     assert cluster.leader.low_watermark() == -1
     for replica, start in ((2, 4), (3, 6)):
@@ -245,7 +245,7 @@ def test_the_low_watermark_is_that_of_all_who_live() -> None:
 # -- the in-sync replicas
 
 
-def test_who_has_reached_the_high_watermark_and_the_epochs_start_joins() -> None:
+def test_a_replica_at_the_high_watermark_and_epoch_start_joins_the_isr() -> None:
     cluster = Cluster((1, 2), log=Log(20), high_watermark=7)
     assert not cluster.fetch(3, 19)[1] & PROPOSES
     assert cluster.fetch(3, 20)[1] & PROPOSES
@@ -258,7 +258,7 @@ def test_who_has_reached_the_high_watermark_and_the_epochs_start_joins() -> None
 @pytest.mark.parametrize(
     "known", [None, BrokerStatus(103, is_active=False), BrokerStatus(104, is_active=True)]
 )
-def test_who_is_fenced_or_another_process_does_not_join(known: BrokerStatus | None) -> None:
+def test_a_fenced_or_replaced_broker_does_not_join_the_isr(known: BrokerStatus | None) -> None:
     cluster = Cluster((1, 2))
     if known is None:
         del cluster.brokers[3]
@@ -268,7 +268,7 @@ def test_who_is_fenced_or_another_process_does_not_join(known: BrokerStatus | No
     assert cluster.leader.proposal is None
 
 
-def test_who_lags_leaves_and_who_is_silent_at_the_end_stays() -> None:
+def test_a_lagging_replica_leaves_the_isr_and_a_caught_up_one_stays() -> None:
     cluster = Cluster()
     cluster.append(10)
     cluster.fetch(2, 10)
@@ -306,7 +306,7 @@ def test_a_session_that_ended_confirms_nothing() -> None:
     assert cluster.leader.tick(cluster.now_ms) == PROPOSES
 
 
-def test_who_was_put_out_for_its_lag_is_not_proposed_again_before_it_is_heard() -> None:
+def test_a_replica_that_left_the_isr_must_fetch_before_it_rejoins() -> None:
     cluster = Cluster(min_isr=1)
     cluster.append(10)
     cluster.fetch(2, 10)
@@ -320,7 +320,7 @@ def test_who_was_put_out_for_its_lag_is_not_proposed_again_before_it_is_heard() 
     assert cluster.fetch(3, 10)[1] == PROPOSES
 
 
-def test_who_is_taken_out_by_the_controller_and_is_silent_is_not_waited_for() -> None:
+def test_a_replica_removed_by_the_controller_does_not_hold_the_watermark() -> None:
     """It lives, and its disk has no room: the controller took it out, and it asks for nothing more."""
     cluster = Cluster()
     cluster.append(10)
@@ -339,7 +339,7 @@ def test_who_is_taken_out_by_the_controller_and_is_silent_is_not_waited_for() ->
     assert cluster.fetch(2, 25)[1] == NOTHING
 
 
-def test_who_was_refused_and_is_silent_is_not_waited_for() -> None:
+def test_a_refused_and_silent_replica_does_not_hold_the_watermark() -> None:
     cluster, number = pending()
     cluster.now_ms -= LAG_MS
     refusal = ErrorCode.ineligible_replica
@@ -348,7 +348,7 @@ def test_who_was_refused_and_is_silent_is_not_waited_for() -> None:
     assert cluster.leader.tick(cluster.now_ms) == NOTHING
 
 
-def test_who_was_refused_is_proposed_again_once_its_session_asks() -> None:
+def test_a_refused_replica_is_proposed_again_once_its_session_fetches() -> None:
     """For this partition it has nothing to ask."""
     cluster, session = Cluster((1, 2)), ReplicaSession(NOW_MS)
     cluster.append(10)
@@ -364,7 +364,7 @@ def test_who_was_refused_is_proposed_again_once_its_session_asks() -> None:
     assert cluster.leader.tick(cluster.now_ms) == PROPOSES
 
 
-def test_one_proposal_at_a_time_and_meanwhile_both_sets_count() -> None:
+def test_one_isr_proposal_is_pending_and_both_isrs_count() -> None:
     cluster = Cluster((1, 2), (1, 2, 3, 4))
     cluster.append(10)
     cluster.fetch(2, 10)
@@ -390,7 +390,7 @@ def test_min_isr_counts_the_old_set_while_a_proposal_is_pending() -> None:
     assert cluster.leader.check_replicas() is ErrorCode.none
 
 
-def test_who_leaves_is_waited_for_until_the_image_says_so() -> None:
+def test_a_leaving_replica_holds_the_watermark_until_the_image_changes() -> None:
     cluster = Cluster(min_isr=1)
     cluster.append(10)
     cluster.fetch(2, 10)
@@ -418,7 +418,7 @@ def pending() -> tuple[Cluster, int]:
 
 
 @pytest.mark.parametrize("error", [ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted])
-def test_what_was_surely_not_done_restores_the_old_set(error: ErrorCode) -> None:
+def test_a_definite_refusal_restores_the_old_isr(error: ErrorCode) -> None:
     cluster, number = pending()
     assert cluster.leader.answered(number, error, cluster.now_ms, cluster.now_ms) == MOVED
     assert cluster.leader.proposal is None
@@ -459,7 +459,7 @@ def test_a_refusal_restores_nothing_while_an_earlier_copy_may_be_on_its_way() ->
     assert leader.counted == {1, 2}
 
 
-def test_answers_to_what_is_proposed_no_more_say_nothing() -> None:
+def test_answers_to_withdrawn_proposals_are_ignored() -> None:
     cluster, number = pending()
     cluster.image(1, 2)
     again = cluster.leader.proposal
@@ -491,7 +491,7 @@ def test_replicas_that_are_added_and_removed() -> None:
 # -- acks=all
 
 
-def test_who_waits_is_told_in_order_as_the_high_watermark_passes() -> None:
+def test_waiters_complete_in_offset_order() -> None:
     cluster = Cluster()
     cluster.append(10)
     cluster.leader.wait("later", 10)
@@ -505,7 +505,7 @@ def test_who_waits_is_told_in_order_as_the_high_watermark_passes() -> None:
     assert cluster.leader.wait("a duplicate", 10) is ErrorCode.none
 
 
-def test_min_isr_that_rose_after_the_append_is_told() -> None:
+def test_a_raised_min_isr_is_reported_after_the_append() -> None:
     cluster = Cluster((1, 2))
     cluster.append(10)
     waiter = cluster.leader.wait("one", 10)
@@ -517,7 +517,7 @@ def test_min_isr_that_rose_after_the_append_is_told() -> None:
     assert cluster.leader.wait("two", 10) is ErrorCode.not_enough_replicas_after_append
 
 
-def test_who_gave_up_is_not_told_and_who_was_told_cannot_give_up() -> None:
+def test_a_waiter_that_gave_up_is_not_completed_and_a_completed_one_cannot_give_up() -> None:
     cluster = Cluster((1,), (1,), min_isr=1)
     cluster.log.log_end_offset = 5
     late, told = cluster.leader.wait("late", 5), cluster.leader.wait("told", 5)
@@ -530,7 +530,7 @@ def test_who_gave_up_is_not_told_and_who_was_told_cannot_give_up() -> None:
     assert not cluster.leader.give_up(late)
 
 
-def test_a_leader_that_is_deposed_has_all_of_them_told() -> None:
+def test_a_deposed_leader_fails_all_waiters() -> None:
     cluster = Cluster()
     cluster.append(10)
     assert cluster.leader.deposed() == []

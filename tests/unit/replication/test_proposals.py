@@ -1,4 +1,4 @@
-"""One AlterPartition request of a broker at a time, and what becomes of what it proposes."""
+"""One AlterPartition request of a broker at a time, and the results of its proposals."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Broker:
         return request
 
 
-def test_all_that_is_proposed_goes_in_one_request() -> None:
+def test_all_proposals_go_in_one_request() -> None:
     broker = Broker(3)
     request = broker.request()
     assert [one for one, _ in request.proposals] == [tip(0), tip(1), tip(2)]
@@ -61,7 +61,7 @@ def test_all_that_is_proposed_goes_in_one_request() -> None:
     assert broker.machine.next_deadline_ms() is None
 
 
-def test_what_comes_up_meanwhile_goes_with_the_next() -> None:
+def test_proposals_made_during_a_request_go_with_the_next() -> None:
     broker = Broker(1)
     request = broker.request()
     broker.clusters[tip(1)] = broker._pending()
@@ -72,7 +72,7 @@ def test_what_comes_up_meanwhile_goes_with_the_next() -> None:
     assert [one for one, _ in broker.request().proposals] == [tip(1)]
 
 
-def test_each_leader_is_told_what_became_of_its_own() -> None:
+def test_each_leader_gets_the_result_of_its_proposal() -> None:
     broker = Broker(3)
     request = broker.request()
     outcomes = {tip(0): ErrorCode.ineligible_replica, tip(1): ErrorCode.invalid_update_version}
@@ -86,7 +86,7 @@ def test_each_leader_is_told_what_became_of_its_own() -> None:
     assert [one for one, _ in broker.request().proposals] == [tip(2)], "it was left out of the answer"
 
 
-def test_what_may_have_been_done_is_asked_again_and_not_taken_back_at_once() -> None:
+def test_an_ambiguous_proposal_is_retried_before_it_is_withdrawn() -> None:
     broker = Broker(1)
     lost = broker.request()
     assert broker.machine.failed(lost.number, broker.now_ms, was_sent=True) == []
@@ -101,7 +101,7 @@ def test_what_may_have_been_done_is_asked_again_and_not_taken_back_at_once() -> 
     assert happened == [ProposalResult(tip(0), MOVED)]
 
 
-def test_a_request_that_nobody_looked_at_is_made_again_and_leaves_no_doubt() -> None:
+def test_an_unsent_or_stale_request_is_repeated_without_ambiguity() -> None:
     for is_stale in (True, False):
         broker = Broker(2)
         request = broker.request()
@@ -128,7 +128,7 @@ def test_a_controller_that_lost_its_office_may_have_decided() -> None:
     assert broker.machine.next_deadline_ms() == broker.now_ms + 200
 
 
-def test_what_is_proposed_no_more_is_not_sent() -> None:
+def test_withdrawn_proposals_are_not_sent() -> None:
     broker = Broker(3)
     broker.clusters[tip(0)].image(1, 2, 3)
     del broker.clusters[tip(1)]
@@ -154,7 +154,7 @@ def test_a_request_has_a_thousand_proposals_at_most() -> None:
     assert [one for one, _ in broker.request().proposals] == [tip(1_000)]
 
 
-def test_a_node_asks_again_after_50_ms_or_where_something_may_have_been_done_after_200() -> None:
+def test_a_request_is_retried_after_50_ms_or_200_if_ambiguous() -> None:
     broker = Broker(1)
     broker.machine = IsrProposals(broker.leader_of, ProposalSettings())
     broker.machine.propose(tip(0))

@@ -1,4 +1,4 @@
-"""Which replica a consumer is sent to."""
+"""The choice of a replica for a consumer."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from service.replication.follower_events import (
     PartitionFetchResponse,
 )
 from service.replication.throttle import UNLIMITED, Quota, ReplicationThrottle
+from tests.unit.replication.followers import BACKOFF_MS, NONE, tip
 from tests.unit.replication.leaders import NOW_MS, Log
-from tests.unit.replication.test_follower import BACKOFF_MS, NONE, tip
 
 BOUND = 1_000
 ME = 3
@@ -109,7 +109,7 @@ class Fetcher:
         return [int(one.topic[1:]) for one, _ in fetch.partitions]
 
 
-def test_one_that_is_behind_is_left_out_until_the_quota_allows() -> None:
+def test_a_lagging_partition_is_left_out_until_the_quota_allows() -> None:
     fetcher = Fetcher()
     fetcher.comes(3_000)
     fetch = fetcher.fetch()
@@ -134,7 +134,7 @@ def test_a_fetcher_that_has_nothing_else_sleeps_until_then() -> None:
     assert fetcher.named(fetcher.fetch()) == [0]
 
 
-def test_who_is_in_sync_never_waits_and_counts_all_the_same() -> None:
+def test_in_sync_replicas_are_counted_but_not_throttled() -> None:
     fetcher = Fetcher()
     fetcher.comes(50_000, behind=0)
     for _ in range(3):
@@ -145,7 +145,7 @@ def test_who_is_in_sync_never_waits_and_counts_all_the_same() -> None:
     assert fetcher.fetch().forgotten == [tip()], "it has fallen behind"
 
 
-def test_one_in_sync_does_not_wait_for_a_new_leader_either() -> None:
+def test_an_in_sync_replica_is_not_throttled_under_a_new_leader() -> None:
     fetcher = Fetcher(count=2, throttled=2)
     fetcher.comes(9_000)
     log = fetcher.logs[1]
@@ -154,7 +154,7 @@ def test_one_in_sync_does_not_wait_for_a_new_leader_either() -> None:
     assert (fetcher.named(fetch), fetch.forgotten) == ([1], [tip(0)])
 
 
-def test_what_is_not_throttled_neither_waits_nor_counts() -> None:
+def test_unthrottled_partitions_are_neither_delayed_nor_counted() -> None:
     fetcher = Fetcher()
     for _ in range(3):
         fetcher.comes(50_000, number=1)
@@ -164,7 +164,7 @@ def test_what_is_not_throttled_neither_waits_nor_counts() -> None:
     assert fetcher.named(fetcher.fetch()) == [1]
 
 
-def test_all_that_are_throttled_wait_for_what_one_has_fetched() -> None:
+def test_throttled_partitions_share_one_quota() -> None:
     fetcher = Fetcher(count=4, throttled=3)
     fetcher.comes(9_000)
     fetch = fetcher.fetch()
@@ -174,14 +174,14 @@ def test_all_that_are_throttled_wait_for_what_one_has_fetched() -> None:
     assert fetcher.named(fetcher.fetch()) == [0, 1, 2]
 
 
-def test_one_of_which_nothing_is_known_waits_too() -> None:
+def test_a_partition_that_was_never_fetched_is_throttled_too() -> None:
     fetcher = Fetcher(count=3, throttled=3)
     fetcher.throttle.quota.record(9_000, fetcher.now_ms)
     assert fetcher.machine.next_fetch(fetcher.now_ms) is None, "none was asked for yet"
     assert fetcher.machine.next_deadline_ms() == NOW_MS + 9_000
 
 
-def test_a_throttle_that_goes_or_comes_is_heeded_by_the_next_fetch() -> None:
+def test_a_changed_throttle_applies_to_the_next_fetch() -> None:
     fetcher = Fetcher()
     fetcher.comes(9_000)
     fetcher.answer(fetcher.fetch())
@@ -204,7 +204,7 @@ def test_a_bound_that_is_raised_is_heeded_by_the_next_fetch() -> None:
     assert fetcher.named(fetcher.fetch()) == [0]
 
 
-def test_a_session_that_begins_anew_leaves_out_who_waits() -> None:
+def test_a_new_session_leaves_out_throttled_partitions() -> None:
     fetcher = Fetcher(count=3, throttled=2)
     fetcher.comes(9_000)
     fetch = fetcher.fetch()
@@ -218,7 +218,7 @@ def test_a_session_that_begins_anew_leaves_out_who_waits() -> None:
     assert (fetch.session_epoch, sorted(fetcher.named(fetch))) == (1, [0, 1])
 
 
-def test_a_partition_that_is_assigned_anew_or_goes_while_it_waits() -> None:
+def test_a_throttled_partition_may_be_reassigned_or_removed() -> None:
     fetcher = Fetcher(count=3, throttled=2)
     fetcher.comes(9_000)
     fetcher.answer(fetcher.fetch())

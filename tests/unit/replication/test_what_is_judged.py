@@ -1,4 +1,4 @@
-"""Fetches of replicas in Kafka's order of checks; batches of leaders by their headers; who waits for acks."""
+"""Fetches of replicas in Kafka's order of checks; batches of leaders by their headers; waiters for acks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_topic_that_is_not_known_or_not_this_one() -> None:
     assert judge_topic(ID, ID, ID) is ErrorCode.none
 
 
-def test_epochs_come_before_leadership() -> None:
+def test_the_leader_epoch_is_checked_before_the_leader() -> None:
     assert judge_epoch(-1, 5) is ErrorCode.none
 
 
@@ -124,7 +124,7 @@ def test_batches_that_follow_on_the_log_fit() -> None:
 @pytest.mark.parametrize(
     "bad", [(11, 15, 5), (13, 15, 5), (12, 12, 5), (12, 11, 5), (-1, 15, 5), (12, 15, 2), (12, 15, -1)]
 )
-def test_what_is_in_front_of_a_batch_that_does_not_fit_is_taken(bad: tuple[int, int, int]) -> None:
+def test_batches_before_one_that_does_not_fit_are_accepted(bad: tuple[int, int, int]) -> None:
     found = judged((10, 12, 3), bad, (15, 16, 5))
     assert (found.accepted, found.end_offset, found.latest_epoch) == (1, 12, 3)
     assert found.why
@@ -147,7 +147,7 @@ def test_an_empty_log_begins_with_the_batch_in_which_the_leaders_start_lies() ->
     assert judged((-2, 12, 3), start=10).accepted == 0
 
 
-def test_a_log_of_which_the_leader_has_deleted_all_begins_with_the_batch_in_which_its_start_lies() -> None:
+def test_an_emptied_log_starts_with_the_batch_that_contains_its_start() -> None:
     """So it is after a cut at the leader's start, where the epoch before ends for it."""
     assert judged((8, 13, 3), start=12) == AppendablePrefix(1, 13, 3, begins_at=8)
     assert judged((8, 12, 3), start=12).accepted == 0
@@ -286,10 +286,10 @@ def test_any_number_of_waiters_is_told_once_and_in_order() -> None:
 
 
 class Key:
-    """What a request holds: gone once nobody holds it."""
+    """Object held by a request, to see when it is freed."""
 
 
-def test_those_who_gave_up_are_let_go_of_once_they_are_64_and_the_greater_part() -> None:
+def test_waiters_that_gave_up_are_freed_when_they_are_64_and_the_majority() -> None:
     queue = AckQueue()
     keys = [Key() for _ in range(128)]
     held = [weakref.ref(key) for key in keys]
@@ -315,7 +315,7 @@ def test_those_who_gave_up_are_let_go_of_once_they_are_64_and_the_greater_part()
     assert len(few) == 0
 
 
-def test_those_who_gave_up_do_not_pile_up() -> None:
+def test_waiters_that_gave_up_do_not_accumulate() -> None:
     queue = AckQueue()
     queue.wait("stays", 10)
     for number in range(10_000):

@@ -1,4 +1,4 @@
-"""acks=all with followers: the answer comes when the records are committed, or with why they may not be."""
+"""acks=all with followers: the response comes when the records are committed or have failed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_answer_waits_until_all_in_sync_have_it(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_what_one_connection_asks_meanwhile_is_appended_and_each_answer_is_its_own(tmp_path: Path) -> None:
+def test_pipelined_produces_of_a_connection_get_their_own_responses(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         one, context = Followed(node), RequestContext(1, "127.0.0.1", 50_000, OUTSIDE)
         tasks = [await begun(node, 0, context=context, version=version) for version in (13, 13, 13)]
@@ -89,7 +89,7 @@ def test_the_next_one_waits_where_a_disk_fills_up(tmp_path: Path, is_pressed: bo
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_who_asks_for_less_does_not_wait(tmp_path: Path, acks: int) -> None:
+def test_acks_0_and_1_do_not_wait(tmp_path: Path, acks: int) -> None:
     async def scenario(node: OneOfThree) -> None:
         one = Followed(node)
         if acks:
@@ -192,7 +192,7 @@ def test_the_minimum_is_looked_at_again_when_it_is_committed(tmp_path: Path) -> 
     run(tmp_path, scenario)
 
 
-def test_what_was_committed_by_too_few_is_said_so(tmp_path: Path) -> None:
+def test_a_commit_by_too_few_replicas_is_reported(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         one = Followed(node, isr=(ME, OTHER))
         await produced(node, 0, acks=1, producer_id=5, producer_epoch=0, base_sequence=0)
@@ -288,7 +288,7 @@ def test_many_partitions_and_those_whose_disk_is_asked_wait_as_well(tmp_path: Pa
     run(tmp_path, scenario)
 
 
-def test_who_has_left_is_not_missed(tmp_path: Path) -> None:
+def test_a_cancelled_produce_leaves_no_waiter(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         one = Followed(node)
         task = await begun(node, 0)

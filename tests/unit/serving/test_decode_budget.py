@@ -1,4 +1,4 @@
-"""Long requests are decoded within so much memory; the others wait as bytes, and nobody waits for ever."""
+"""Long requests are decoded within a memory budget; others wait as bytes, each for a bounded time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def play(scenario: Callable[[Inside], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(played())
 
 
-def test_all_that_is_decoded_at_once_weighs_so_much_and_no_more() -> None:
+def test_concurrent_decoding_stays_within_its_budget() -> None:
     async def scenario(inside: Inside) -> None:
         for number in range(100):
             inside.ask(number, MIB)  # 32 MiB each
@@ -78,7 +78,7 @@ def test_all_that_is_decoded_at_once_weighs_so_much_and_no_more() -> None:
     play(scenario)
 
 
-def test_what_is_heavier_than_the_room_goes_alone() -> None:
+def test_a_request_larger_than_the_decode_budget_runs_alone() -> None:
     async def scenario(inside: Inside) -> None:
         inside.ask(1, 90 * MIB)
         inside.ask(2, 90 * MIB)
@@ -90,7 +90,7 @@ def test_what_is_heavier_than_the_room_goes_alone() -> None:
     play(scenario)
 
 
-def test_what_is_light_does_not_wait_behind_what_is_heavy() -> None:
+def test_small_requests_do_not_wait_behind_large_ones() -> None:
     async def scenario(inside: Inside) -> None:
         inside.ask(1, 2 * MIB)
         inside.ask(2, 2 * MIB)
@@ -101,7 +101,7 @@ def test_what_is_light_does_not_wait_behind_what_is_heavy() -> None:
     play(scenario)
 
 
-def test_who_has_gone_gives_up_its_place_and_its_room() -> None:
+def test_a_cancelled_request_frees_its_decode_budget() -> None:
     async def scenario(inside: Inside) -> None:
         for number in range(4):
             inside.ask(number, 2 * MIB)

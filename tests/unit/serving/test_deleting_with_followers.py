@@ -89,7 +89,7 @@ def test_time_runs_out_for_those_that_lag_alone(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_who_is_not_alive_is_not_waited_for(tmp_path: Path) -> None:
+def test_delete_records_does_not_wait_for_fenced_brokers(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         one = await filled(node)
         one.brokers[HIDDEN] = BrokerStatus(30, is_active=False, is_fenced=True)
@@ -100,7 +100,7 @@ def test_who_is_not_alive_is_not_waited_for(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_who_is_shutting_down_is_waited_for(tmp_path: Path) -> None:
+def test_delete_records_waits_for_brokers_that_shut_down(tmp_path: Path) -> None:
     """It fetches as long as it lives (Kafka 4.3.1 asks whether a broker is fenced, nothing else)."""
 
     async def scenario(node: OneOfThree) -> None:
@@ -116,7 +116,7 @@ def test_who_is_shutting_down_is_waited_for(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_who_is_fenced_meanwhile_is_waited_for_no_longer(tmp_path: Path) -> None:
+def test_delete_records_stops_waiting_for_a_broker_that_is_fenced(tmp_path: Path) -> None:
     """Its metadata says nothing of the partition where it was not in sync."""
 
     async def scenario(node: OneOfThree) -> None:
@@ -131,7 +131,7 @@ def test_who_is_fenced_meanwhile_is_waited_for_no_longer(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("change", ["deposed", "deleted", "offline", "alone"])
-def test_what_changes_meanwhile_ends_the_wait(tmp_path: Path, change: str) -> None:
+def test_changes_of_the_partition_end_a_waiting_delete_records(tmp_path: Path, change: str) -> None:
     async def scenario(node: OneOfThree) -> None:
         one = await filled(node)
         task = await begun(deleted(node, 2))
@@ -152,7 +152,7 @@ def test_what_changes_meanwhile_ends_the_wait(tmp_path: Path, change: str) -> No
     run(tmp_path, scenario)
 
 
-def test_who_is_deposed_before_it_waits_cannot_tell(tmp_path: Path) -> None:
+def test_a_leader_deposed_before_the_wait_answers_not_leader(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         one = await filled(node)
         task = asyncio.create_task(deleted(node, 2))

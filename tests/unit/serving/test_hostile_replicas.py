@@ -1,4 +1,4 @@
-"""Any fetch that says it is a replica's is answered, and no mark moves beyond what followers have said."""
+"""Any fetch in a replica's name is answered, and no high watermark passes what followers have."""
 
 from __future__ import annotations
 

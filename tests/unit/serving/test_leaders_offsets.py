@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch of a leader with followers: who is told of what is not committed."""
+"""ListOffsets and OffsetForLeaderEpoch of a leader with followers: visibility of uncommitted offsets."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_consumers_are_told_of_what_is_committed_and_replicas_of_all(tmp_path: P
     run(tmp_path, scenario)
 
 
-def test_what_is_found_above_the_mark_is_nothing_to_consumers(tmp_path: Path) -> None:
+def test_offsets_above_the_high_watermark_are_hidden_from_consumers(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         one = Followed(node)
         await produced(node, 0, acks=1)
@@ -125,7 +125,7 @@ def test_a_new_leader_says_when_it_does_not_know_yet(tmp_path: Path, version: in
 
 
 @pytest.mark.parametrize("change", ["deposed", "gone"])
-def test_who_leads_no_more_when_it_has_looked_tells_nothing(
+def test_a_leader_deposed_during_a_search_returns_no_offset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """What it did not know to be committed may be there all the same."""
@@ -153,7 +153,7 @@ def test_who_leads_no_more_when_it_has_looked_tells_nothing(
     run(tmp_path, scenario)
 
 
-def test_a_follower_tells_those_who_debug_and_nobody_else(tmp_path: Path) -> None:
+def test_a_follower_answers_only_debugging_consumers(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         one = Followed(node)
         await produced(node, 0, acks=1)

@@ -37,7 +37,7 @@ def log_dirs(*topics: tuple[str, list[int]]) -> Any:
 
 
 def result_of(steps: Steps[Any]) -> tuple[Any, int]:
-    """What the steps return, and how many blocks of memory they held at most."""
+    """Return the result of the steps, and their peak of memory blocks."""
     before, most = sys.getallocatedblocks(), 0
     while True:
         try:

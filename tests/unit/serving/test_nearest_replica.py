@@ -81,7 +81,7 @@ def test_a_follower_answers_up_to_the_mark_it_was_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 10, 11, 12])
-def test_who_cannot_know_of_followers_is_refused(tmp_path: Path, version: int) -> None:
+def test_fetches_of_versions_before_kip_392_are_refused_by_followers(tmp_path: Path, version: int) -> None:
     async def scenario(node: OneOfThree) -> None:
         one = Followed(node)
         one.partition.follow(EPOCH + 1)

@@ -41,7 +41,9 @@ def test_a_block_is_asked_for_once_however_many_wait() -> None:
 
 
 @pytest.mark.parametrize("refusal", [ErrorCode.request_timed_out, ErrorCode.stale_broker_epoch, None])
-def test_who_gets_none_is_to_ask_again(refusal: ErrorCode | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_producer_id_without_a_controller_is_retriable(
+    refusal: ErrorCode | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Clients take other errors, or none for half a minute, for their end."""
     monkeypatch.setattr(producer_id_manager, "PATIENCE_S", 0.05)
 

@@ -1,4 +1,4 @@
-"""Fetches of other replicas: what they get, what is taken note of, and what they are refused."""
+"""Fetches of replicas: their responses, their effect on the ISR, and refusals."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_fetch_waits_for_what_is_appended_and_not_for_what_is_committed(tmp_pa
     run(tmp_path, scenario)
 
 
-def test_what_is_read_again_after_waiting_is_no_progress(tmp_path: Path) -> None:
+def test_a_read_after_a_wait_is_no_progress_of_the_follower(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         one = Followed(node)
         task = asyncio.create_task(one.fetch(OTHER, 0, wait_ms=20_000))
@@ -116,7 +116,7 @@ def test_what_is_read_again_after_waiting_is_no_progress(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("change", ["another leader", "a new epoch", "the topic"])
-def test_who_waits_hears_of_changes_at_once(tmp_path: Path, change: str) -> None:
+def test_a_waiting_replica_fetch_is_answered_on_changes(tmp_path: Path, change: str) -> None:
     async def scenario(node: OneOfThree) -> None:
         one = Followed(node)
         task = asyncio.create_task(one.fetch(OTHER, 0, wait_ms=20_000))
@@ -152,7 +152,7 @@ REFUSED: list[tuple[dict[str, Any], ErrorCode]] = [
 
 
 @pytest.mark.parametrize(("how", "expected"), REFUSED)
-def test_what_may_not_be_is_refused_and_nothing_of_it_is_noted(
+def test_a_refused_replica_fetch_changes_no_state(
     tmp_path: Path, how: dict[str, Any], expected: ErrorCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(node: OneOfThree) -> None:
@@ -198,7 +198,7 @@ def test_a_broker_epoch_that_is_not_said_or_is_newer_than_ours_counts(tmp_path: 
     run(tmp_path, scenario)
 
 
-def test_where_the_logs_differ_the_replica_is_told_and_nothing_is_noted(tmp_path: Path) -> None:
+def test_a_diverging_replica_gets_the_epoch_and_makes_no_progress(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         one = Followed(node)
         await append(one, 3)
@@ -211,7 +211,7 @@ def test_where_the_logs_differ_the_replica_is_told_and_nothing_is_noted(tmp_path
     run(tmp_path, scenario)
 
 
-def test_what_is_in_the_bucket_alone_is_not_sent_to_replicas(tmp_path: Path) -> None:
+def test_records_only_in_the_bucket_are_not_sent_to_replicas(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         one = Followed(node)
         await append(one, 4)
@@ -308,7 +308,7 @@ def test_one_answer_has_its_room_and_all_that_is_said_counts(tmp_path: Path) -> 
 
 
 class Session:
-    """Of one replica, with all partitions, as a fetcher has one."""
+    """Fetch session of one replica with all partitions, as a fetcher has one."""
 
     def __init__(self, followed: list[Followed], replica: int = OTHER) -> None:
         self.followed, self.replica = followed, replica
@@ -362,7 +362,7 @@ def test_an_idle_session_confirms_what_it_said(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_who_is_registered_anew_joins_by_the_session_that_it_had(tmp_path: Path) -> None:
+def test_a_reregistered_broker_joins_the_isr_by_its_session(tmp_path: Path) -> None:
     """Of partitions to which nothing is written it says no more by itself."""
 
     async def scenario(node: OneOfThree) -> None:

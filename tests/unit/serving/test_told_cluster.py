@@ -1,4 +1,4 @@
-"""What clients of one broker of three are told of the cluster, by the listener that they came in by."""
+"""Metadata and DescribeCluster of one broker of three, by the client's listener."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def leaders(answer: Any) -> list[tuple[int, ErrorCode]]:
     return [(one.leader_id, one.error_code) for one in answer.topics[0].partitions]
 
 
-def test_brokers_and_leaders_are_told_by_the_listener_of_who_asks(tmp_path: Path) -> None:
+def test_metadata_names_endpoints_of_the_clients_listener(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         outside, inside = await metadata(node), await metadata(node, INSIDE)
         assert told(outside) == [(1, "outside-1", 9091, "rack-1"), (2, "outside-2", 9092, "rack-2")]
@@ -115,7 +115,7 @@ def test_version_0_names_only_replicas_that_can_be_reached(tmp_path: Path) -> No
     run(tmp_path, scenario, topic(), partition(0, ME, replicas=(ME, HIDDEN)), partition(1, HIDDEN))
 
 
-def test_a_broker_that_is_fenced_is_told_to_who_asks_for_such_ones(tmp_path: Path) -> None:
+def test_describe_cluster_returns_fenced_brokers_on_request(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         await node.tell(fenced(OTHER), changed(1, leader=-1, eligible_leader_replicas=(OTHER,), isr=()))
         answer = await metadata(node)
@@ -162,7 +162,7 @@ def test_a_replica_in_a_directory_that_its_broker_has_not_online_is_offline(tmp_
     )
 
 
-def test_this_nodes_own_replicas_are_offline_when_it_says_so(tmp_path: Path) -> None:
+def test_a_node_reports_its_own_offline_replicas(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         first = node.broker.replicas.get_by("t", 0)
         assert first is not None
@@ -176,7 +176,7 @@ def test_this_nodes_own_replicas_are_offline_when_it_says_so(tmp_path: Path) -> 
 
 
 class Maker:
-    """Who makes topics; it ends as it is told to, if ever."""
+    """Creator of topics; it ends as configured, or never."""
 
     def __init__(self, error: FirnError | None) -> None:
         self._error = error
@@ -196,7 +196,7 @@ class Maker:
         None,
     ],
 )
-def test_who_asks_for_a_topic_that_cannot_be_made_is_told_of_all_others(
+def test_metadata_of_existing_topics_does_not_wait_for_auto_creation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: FirnError | None
 ) -> None:
     """Clients name all their topics in one request: those there are must not wait for a controller."""
@@ -272,7 +272,7 @@ def test_a_node_is_known_before_its_registration_is(tmp_path: Path) -> None:
     run(tmp_path, scenario, registers=False)
 
 
-def test_topics_are_encoded_anew_when_brokers_come_go_or_are_fenced_and_only_then(
+def test_cached_topics_are_invalidated_only_by_broker_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[tuple[str, int]] = []
@@ -402,7 +402,7 @@ def test_another_brokers_loggers_are_altered_by_that_one(tmp_path: Path) -> None
     run(tmp_path, scenario)
 
 
-def test_who_asks_for_a_coordinator_whose_topic_is_not_made_soon_may_ask_again(
+def test_find_coordinator_without_its_topic_is_retriable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There may be no controller; what else was asked on the connection waits behind."""

@@ -216,7 +216,7 @@ def options_of(**options: object) -> ReadOptions:
 
 
 def producer_snapshot(opened: Mapping[int, int]) -> bytes:
-    """Of producers with these open transactions, and of one that has none."""
+    """Encode a snapshot of producers with these open transactions, and of one without."""
     rows = [ProducerRow(pid, 0, 0, first, 0, START_MS, 0, first) for pid, first in opened.items()]
     return encode_rows([*rows, ProducerRow(99, 3, 7, 1, 1, START_MS, -1, -1)])
 

@@ -1,4 +1,4 @@
-"""What a task gets of the bucket: order, budget, and what it says of objects that are not as planned."""
+"""Downloads of a task: order, budget, and objects that are not as planned."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class SlowStore(CountingStore):
         return super().get_range(key, start, length)
 
 
-def test_what_is_downloaded_ahead_stays_within_the_budget() -> None:
+def test_downloads_ahead_stay_within_the_budget() -> None:
     bucket = large(segments=1)
     store = SlowStore()
     bucket.store, taken_from = store, bucket.store
@@ -120,7 +120,7 @@ def test_what_is_downloaded_ahead_stays_within_the_budget() -> None:
         assert len(ranges) <= 4
 
 
-def test_parts_that_nobody_takes_do_not_hold_up_the_next_piece() -> None:
+def test_unread_parts_do_not_block_the_next_piece() -> None:
     bucket = large()
     (split,) = bucket.plan(subscribe="big")
     with Downloads(bucket.store, split.pieces, fetch_bytes=1 << 20, budget_bytes=1 << 20) as downloads:

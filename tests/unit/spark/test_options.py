@@ -19,7 +19,7 @@ URL = {"url": "s3://bucket/prefix"}
 ONE = {**URL, "subscribe": "flights"}
 
 
-def test_what_is_not_said_is_as_in_sparks_kafka_source() -> None:
+def test_option_defaults_are_those_of_sparks_kafka_source() -> None:
     options = parse_options(ONE)
     assert options.choice == Subscribe(("flights",))
     assert (options.starting, options.ending) == (LogicalOffset.EARLIEST, LogicalOffset.LATEST)
@@ -147,7 +147,7 @@ def test_a_schema_that_is_not_a_part_of_the_columns_is_refused(
         check_columns(fields, include_headers=False)
 
 
-def test_how_the_store_is_reached_is_said_in_names_and_a_time() -> None:
+def test_store_options_are_names_and_a_timeout() -> None:
     options = parse_options(ONE)
     assert options.access.is_default
     assert options.store_timeout_s == 180

@@ -1,4 +1,4 @@
-"""How many tasks a read is cut for, by what the settings of a cluster say."""
+"""The number of tasks of a read, by the settings of a cluster."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def test_the_plan_is_a_snapshot(bucket: Bucket) -> None:
     assert covered(bucket.plan(assign='{"flights":[0]}'))["flights", 0] == [(250, 300), (300, 400)]
 
 
-def test_as_many_tasks_as_the_user_asks_for_even_inside_a_block(bucket: Bucket) -> None:
+def test_min_partitions_splits_inside_a_block(bucket: Bucket) -> None:
     splits = bucket.plan(subscribe="flights", minPartitions=16)
     assert len(splits) >= 16
     ranges = covered(splits)["flights", 0]

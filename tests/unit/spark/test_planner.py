@@ -43,7 +43,7 @@ def candidate_of(
 
 
 def read_by(splits: list[Split], tables: dict[str, BlockTable]) -> Counter[tuple[str, int]]:
-    """How often each offset is read, when tasks choose blocks and rows as readers do."""
+    """Return how often each offset is read, if tasks choose blocks and rows as readers do."""
     seen: Counter[tuple[str, int]] = Counter()
     for split in splits:
         for piece in split.pieces:
@@ -160,7 +160,7 @@ def test_the_last_wave_of_tasks_is_a_full_one() -> None:
         assert max(sizes) - min(sizes) <= 2 * MIB
 
 
-def test_a_segment_of_which_little_is_wanted_counts_for_little() -> None:
+def test_a_small_offset_range_of_a_segment_makes_a_small_split() -> None:
     blocks = table_of([MIB] * 100)
     (split,) = plan_splits([candidate_of(blocks, shown=True, begin=500, end=520)], SplitLimits(128 * MIB))
     (piece,) = split.pieces

@@ -1,4 +1,4 @@
-"""What the session helper sets for the JVM and the workers, and what it leaves alone."""
+"""Settings of the session helper for the JVM and the workers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_java_on_the_path_will_do_unless_it_is_too_old(tmp_path: Path) -> None
         assert home == "" or "firn-java-" in home
 
 
-def test_what_spark_defaults_conf_says_is_found_where_spark_looks_for_it(tmp_path: Path) -> None:
+def test_spark_defaults_conf_is_read_from_sparks_locations(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     own, home = tmp_path / "own", tmp_path / "home"
     for folder in (own, home / "conf"):

@@ -1,4 +1,4 @@
-"""How small a piece of a segment the planner cuts off, for the sake of splits of equal bytes."""
+"""The smallest piece of a segment that the planner cuts off for equal splits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KIB = 1024
 
 
 def planned(log_kib: list[int], max_kib: int) -> list[list[tuple[int, int, int]]]:
-    """Of each split its pieces: number of the segment, first and end KiB. Opening one counts 256 KiB."""
+    """Return the pieces of each split: segment, first and end KiB. Opening one counts 256 KiB."""
     candidates = []
     for n, size in enumerate(log_kib):
         entry: Any = SimpleNamespace(log_length=size * KIB, base_offset=10 * n, last_offset=10 * n + 9, key=n)
@@ -46,7 +46,7 @@ def test_large_splits_are_made_equal_by_pieces_of_a_mebibyte_and_no_less() -> No
 
 
 @pytest.mark.parametrize(("size", "wanted"), [(1024 * KIB, False), (1024 * KIB + 1, True)])
-def test_of_a_segment_of_a_mebibyte_no_blocks_are_looked_at(size: int, wanted: bool) -> None:
+def test_small_segments_are_read_without_their_block_table(size: int, wanted: bool) -> None:
     entry: Any = SimpleNamespace(
         log_length=size, base_offset=0, last_offset=9, min_timestamp=0, max_timestamp=9
     )

@@ -1,4 +1,4 @@
-"""How often a stream looks at the bucket, and what it waits for. Time stands still unless it is moved."""
+"""Polling of the bucket by a stream, on a manual clock."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_run_of_available_now_looks_once_and_freshly(
     assert stream.latest(position).offsets["flights", 0] == 200
 
 
-def test_what_is_new_is_seen_when_the_interval_is_over(
+def test_new_records_are_seen_after_the_refresh_interval(
     bucket: Bucket, opened: Opened, clock: ManualClock
 ) -> None:
     stream = opened(refreshInterval="20s")
@@ -190,9 +190,7 @@ def test_a_batch_waits_until_there_is_enough_or_it_has_waited_long_enough(
     assert stream.latest(end).offsets["flights", 3] == 200
 
 
-def test_what_waits_is_told_to_spark_in_the_very_words_of_its_checkpoint(
-    bucket: Bucket, opened: Opened
-) -> None:
+def test_an_unchanged_position_is_encoded_like_the_checkpoint(bucket: Bucket, opened: Opened) -> None:
     stream = opened(minOffsetsPerTrigger=250)
     stream.latest(stream.initial())
     old = StreamPosition({("flights", number): 90 for number in range(4)})

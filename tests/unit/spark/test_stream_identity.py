@@ -53,7 +53,7 @@ def read_all(stream: StreamPlan) -> StreamPosition:
 
 
 def noted(position: StreamPosition) -> StreamPosition:
-    """As it comes back from the checkpoint."""
+    """Return a position as it is read back from the checkpoint."""
     return decode_position(json.loads(json.dumps(encode_position(position))))
 
 
@@ -106,7 +106,7 @@ def test_a_topic_made_again_is_refused_by_both_its_ids_however_it_was_chosen(
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_where_losses_are_allowed_the_new_topic_is_read_from_its_first_offset_and_that_is_said_once(
+def test_fail_on_data_loss_false_reads_a_recreated_topic_from_its_start(
     bucket: Bucket, opened: Opened, caplog: pytest.LogCaptureFixture, choice: dict[str, object]
 ) -> None:
     position = read_all(opened(**choice))
@@ -245,9 +245,7 @@ def test_the_archive_of_another_cluster_is_refused_and_its_topics_are_others(
     assert opened().latest(noted(end)) == end
 
 
-def test_a_checkpoint_that_does_not_say_of_which_topics_takes_those_there_are(
-    bucket: Bucket, opened: Opened
-) -> None:
+def test_a_checkpoint_without_topic_ids_adopts_the_current_topics(bucket: Bucket, opened: Opened) -> None:
     old = StreamPosition({("flights", 0): 150, ("flights", 1): 100, ("trains", 0): 100})
     stream = opened()
     end = noted(stream.latest(old))

@@ -48,7 +48,7 @@ def test_topics_come_first_and_what_they_are_last() -> None:
     )
 
 
-def test_a_checkpoint_that_does_not_say_of_which_topics_loads_and_is_written_as_it_was() -> None:
+def test_a_checkpoint_without_topic_ids_round_trips() -> None:
     old = '{"flights": {"0": 7, "1": 9}}'
     position = decode_position(json.loads(old))
     assert position == StreamPosition({("flights", 0): 7, ("flights", 1): 9})

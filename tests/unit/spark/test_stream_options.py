@@ -28,7 +28,7 @@ def test_without_brokers_there_is_no_tail() -> None:
     assert parse_stream(BASE).tail is None
 
 
-def test_what_begins_with_kafka_is_the_clients() -> None:
+def test_options_with_the_kafka_prefix_go_to_the_client() -> None:
     raw = {
         **BASE,
         "kafka.bootstrap.servers": "a:1",
@@ -72,7 +72,7 @@ def test_what_begins_with_kafka_is_the_clients() -> None:
         ({"endingTimestamp": "1"}, "a stream has no end"),
     ],
 )
-def test_what_makes_no_sense_is_refused(more: dict[str, str], reason: str) -> None:
+def test_contradictory_stream_options_are_refused(more: dict[str, str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         parse_stream({**BASE, **more})
 
@@ -99,7 +99,7 @@ def test_a_stream_that_is_told_nothing_looks_every_five_seconds_and_waits_for_no
 
 
 @pytest.mark.parametrize("brokers", [{}, {"kafka.bootstrap.servers": "a:1"}])
-def test_what_means_nothing_here_is_taken_with_a_word(brokers: dict[str, str]) -> None:
+def test_ignored_kafka_options_are_accepted_with_a_warning(brokers: dict[str, str]) -> None:
     more = {
         "kafka.group.id": "g",
         "groupIdPrefix": "p",
@@ -216,7 +216,7 @@ SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.
         ({"request.timeout.ms": "soon"}, "not milliseconds"),
     ],
 )
-def test_what_the_client_does_not_understand_is_refused_by_name(client: dict[str, str], reason: str) -> None:
+def test_unsupported_client_options_are_refused_by_name(client: dict[str, str], reason: str) -> None:
     given = {f"kafka.{name}": value for name, value in client.items()}
     with pytest.raises(ConfigError, match=reason):
         parse_batch({**BASE, "bootstrap.servers": "a:1", **given})

@@ -1,4 +1,4 @@
-"""What a stream reads next, against buckets that change under it."""
+"""Plans of a stream, against buckets that change under it."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_a_transaction_is_open_from_its_first_record_to_its_marker() -> None:
         assert opened == expected
 
 
-def test_what_compaction_has_left_of_a_batch_opens_nothing() -> None:
+def test_an_empty_compacted_batch_opens_no_transaction() -> None:
     """Its records are gone, and so may be the marker that ended the transaction."""
     opened: dict[int, int] = {}
     follow(opened, read_header(transactional(10, 7))._replace(record_count=0))

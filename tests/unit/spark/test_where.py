@@ -170,7 +170,7 @@ def test_partitions_may_be_read_each_in_its_own_way() -> None:
         ("offset = " + "9" * 50, "whole numbers"),
     ],
 )
-def test_what_could_mean_something_else_is_refused_with_its_place(text: str, said: str) -> None:
+def test_ambiguous_filters_are_refused_with_their_position(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"^option where: .*{said}"):
         parse_where(text)
 
@@ -190,11 +190,11 @@ def test_times_without_a_zone_take_that_of_the_option() -> None:
         parse_where("offset > 5", "../../etc/passwd")
 
 
-def test_a_thousand_offsets_are_a_thousand_slabs_and_no_more() -> None:
+def test_an_in_list_makes_one_slab_for_each_offset() -> None:
     text = f"offset in ({', '.join(str(2 * n) for n in range(MAX_CONSTANTS))})"
     assert len(window(text).slabs) == MAX_CONSTANTS
 
 
-def test_what_is_sent_to_tasks_is_the_text() -> None:
+def test_a_filter_is_pickled_as_its_text() -> None:
     where = parse_where("topic like 'a%' or offset < 5")
     assert pickle.loads(pickle.dumps(where)) == where

@@ -1,4 +1,4 @@
-"""What workers say that lack the package or a library: one line, by the pickle itself."""
+"""Errors of workers without the package or a library: one line, by the pickle itself."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_rows_may_name_their_topics_and_have_every_column_in_either_type() -> No
     assert parse_write({"bootstrap.servers": "host:9092", "topic": " t "}, fields).topic == "t"
 
 
-def test_what_spark_hands_on_of_a_stream_is_its_own() -> None:
+def test_options_that_spark_adds_to_a_stream_are_ignored() -> None:
     sparks = {"checkpointlocation": "/x", "queryname": "q"}
     assert parsed(sparks, streaming=True) == parsed({})
     with pytest.raises(ConfigError, match="unknown option checkpointlocation of a write"):
@@ -79,7 +79,7 @@ def test_headers_and_what_is_said_of_them_have_to_agree(flag: str) -> None:
         ({"kafka.stats_cb": "x"}, "it is not text"),
     ],
 )
-def test_what_is_not_taken_is_said(options: dict[str, str], said: str) -> None:
+def test_invalid_write_options_are_refused_by_name(options: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parsed(options)
 

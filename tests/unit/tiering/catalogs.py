@@ -58,7 +58,7 @@ class ImageCatalog(MemoryCatalog):
     async def commit_from(
         self, sender: CatalogSender, commits: Sequence[CatalogCommit]
     ) -> list[CatalogResult]:
-        """As `commit`, of a broker. Raises `RequestError` STALE_BROKER_EPOCH."""
+        """Commit for a broker. Raises `RequestError` STALE_BROKER_EPOCH."""
         await asyncio.sleep(0)
         with faulty(self.decide("commit", str(commits[0].tip)), "commit"):
             return [self._commit(one, sender) for one in commits]
@@ -215,7 +215,7 @@ def rpc_catalog(
 
 
 def by_rpc(view: CatalogView, wire: Wire, registration: Registration = BROKER) -> None:
-    """From now on `view` commits through `wire`."""
+    """Let `view` commit through `wire` from now on."""
     catalog = rpc_catalog(view, wire, registration)
 
     async def commit(commits: Sequence[CatalogCommit]) -> list[CatalogResult]:

@@ -154,7 +154,7 @@ class Quorum(MemoryCatalog):
                     self.elect(topic.id, number, broker_id)
 
     def fence(self, broker_id: int) -> None:
-        """Its session has ended: others lead what it led."""
+        """End its session: others lead its partitions."""
         self._fenced(broker_id, 1)
         self._lead_elsewhere(broker_id)
 
@@ -403,5 +403,5 @@ class Member(World):
 
     @property
     def is_keeper(self) -> bool:
-        """Whether this process keeps the prefix, as far as it knows."""
+        """Return whether this process is the keeper, as far as it knows."""
         return self.manager._fence.is_ours

@@ -1,4 +1,4 @@
-"""A chain is proved in one way and told in one wording, by `firn fsck` and by audits."""
+"""The proof of a chain, the same for `firn fsck` and for audits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def told(
     return list(proved_segments(chain, load, lambda where, what: errors.append((where, what)))), errors
 
 
-def test_what_no_codec_would_let_through_is_found_all_the_same(world: World) -> None:
+def test_a_chain_that_decodes_but_contradicts_itself_is_reported(world: World) -> None:
     chain = chain_of(world)
     manifest = chain.manifest
     load = lambda ref: open_page(world.bucket, ref, manifest)  # noqa: E731
@@ -172,6 +172,6 @@ def test_fsck_and_an_audit_say_the_same_of_it(world: World, how: str, count: int
 
 
 def _place(of: str, error: str) -> tuple[str, str]:
-    """Where and what; an error of a chain says itself where in it."""
+    """Return key and text; an error of a chain names its own place."""
     where, _, what = error.partition(": ")
     return (where, what) if where.startswith("data/") else (of, error)

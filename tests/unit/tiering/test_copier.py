@@ -1,7 +1,8 @@
-"""One segment into one object: what is proved, what is laid out, what it costs."""
+"""One segment becomes one object: verification, layout, cost."""
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -158,8 +159,8 @@ def test_an_upload_that_is_given_up_stops_at_the_next_block(log: LocalLog) -> No
 
 def test_a_segment_deleted_meanwhile_is_still_read_through_its_open_file(log: LocalLog) -> None:
     segment = log.sealed.describe_all()[0]
-    assert segment.log_file.fd >= 0
     whole = segment.log_file.path.read_bytes()
+    assert os.fstat(segment.log_file.fd).st_size == len(whole), "open before the file is deleted"
     for suffix in (".log", ".index", ".timeindex"):
         segment.log_file.path.with_suffix(suffix).unlink()
     store = MemoryStore(SystemThreads())

@@ -170,7 +170,7 @@ def test_a_fenced_leader_cannot_commit_a_manifest(world: World) -> None:
     world.check_at_rest()
 
 
-def test_what_another_leader_committed_is_continued_inside_a_local_segment(tmp_path: Path) -> None:
+def test_a_new_leader_continues_the_archive_inside_a_local_segment(tmp_path: Path) -> None:
     """Two leaders roll at different offsets; the second goes on exactly where the first one's chain ends."""
     world = World(tmp_path)
     [replica] = world.replicas

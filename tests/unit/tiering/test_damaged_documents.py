@@ -1,4 +1,4 @@
-"""`cluster.json` and `topics.json` change under a running node: its own come back, others' are left."""
+"""`cluster.json` and `topics.json` change under a running node: its own are restored, others' are left."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_start_with_a_damaged_cluster_json_says_what_to_do(world: World) -> No
     assert world.bucket.get("cluster.json", max_size=1 << 20) == damaged
 
 
-def test_of_two_that_write_none_takes_the_other_s_damage_for_its_own() -> None:
+def test_damage_by_another_writer_is_not_repaired_as_our_own() -> None:
     store = MemoryStore(SystemThreads())
     own = OwnWrites()
     for at in range(6):
@@ -205,7 +205,7 @@ def test_a_first_claim_that_is_damaged_on_its_way_is_made_again_by_its_cluster_a
     assert read_cluster(store) == ClusterFile(CLUSTER)
 
 
-def test_topics_that_change_all_the_time_are_written_all_the_same(world: World) -> None:
+def test_topics_json_is_written_even_if_topics_change_all_the_time(world: World) -> None:
     """Each change puts the writing off by a second, and all of them together by ten at the most."""
     before = open_topics(world.bucket).metadata_offset
     for _ in range(24):

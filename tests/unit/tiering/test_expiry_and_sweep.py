@@ -1,4 +1,4 @@
-"""Objects go when the log no longer needs them, after a grace, and nothing else ever goes."""
+"""Objects are deleted after a grace once the log does not need them, and no others are."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_an_archive_is_not_given_up_once_tiering_is_on_again(world: World) -> No
     world.check_at_rest()
 
 
-def test_what_lies_below_the_log_start_offset_goes(world: World) -> None:
+def test_segments_below_the_log_start_offset_expire(world: World) -> None:
     world.fill(4)
     world.run()
     [replica] = world.replicas
@@ -394,7 +394,7 @@ def test_a_node_that_forgot_its_topics_deletes_none_of_them(
     assert "topics.json is not overwritten" in caplog.text
 
 
-def test_what_a_store_was_probed_with_is_swept_after_a_grace(world: World) -> None:
+def test_probe_objects_are_swept_after_the_grace(world: World) -> None:
     world.run()
     key = f"probe/{uuid4()}"
     world.bucket.put(key, b"one")

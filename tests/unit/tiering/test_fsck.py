@@ -274,7 +274,7 @@ def test_without_topics_json_the_names_come_from_the_manifests(world: World) -> 
     assert {one.topic for one in report.partitions} == {"events"}
 
 
-def test_what_is_left_of_a_deleted_topic_is_told_and_not_wrong(world: World) -> None:
+def test_fsck_reports_objects_of_a_deleted_topic_without_an_error(world: World) -> None:
     world.fill(2, world.add(TopicIdPartition(uuid4(), "gone", 0)))
     world.run()
     world.delete_topic("gone")

@@ -1,4 +1,4 @@
-"""The office of the keeper of a prefix: handed on by who fails, kept by nobody of another prefix."""
+"""The keeper of a prefix: succession after a failure, and other prefixes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_keeper_that_cannot_keep_hands_the_office_on_within_a_minute_and_takes
         member.check()
 
 
-def test_a_restarted_broker_says_for_whom_it_waits_and_since_when(
+def test_a_restarted_broker_reports_which_keeper_it_waits_for(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.fill(1)
@@ -125,7 +125,7 @@ def test_a_broker_with_another_prefix_keeps_nothing_writes_nothing_and_says_so(
     assert "firn.remote.url" in waits
 
 
-def test_a_foreign_cluster_json_displaces_and_ends_nobody_and_all_goes_on_when_it_is_put_back(
+def test_tiering_pauses_during_a_foreign_cluster_json_and_resumes(
     cluster: Cluster,
 ) -> None:
     cluster.fill(1)
@@ -171,7 +171,7 @@ def test_a_cluster_json_that_says_nothing_is_told_while_nothing_is_written(
         assert member.manager.may_delete_local
 
 
-def test_who_takes_the_office_in_turn_does_not_say_that_another_failed(
+def test_a_regular_takeover_by_the_next_keeper_logs_no_failure(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Broker 1 is unfenced while broker 2 takes the prefix over, as at the first start of a cluster."""

@@ -1,4 +1,4 @@
-"""Which blocks get a least timestamp at offload, and that nothing a batch holds keeps a segment from it."""
+"""Least timestamps of blocks at offload; no batch keeps a segment from being offloaded."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def resealed(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("codec", [CompressionType.GZIP, CompressionType.LZ4, CompressionType.ZSTD])
-def test_what_inflates_beyond_the_bound_is_not_looked_at(codec: CompressionType) -> None:
+def test_a_batch_that_inflates_beyond_the_bound_is_not_read(codec: CompressionType) -> None:
     records = record(0, bytes(MAX_INFLATED_BYTES), None, 0) + record(1, b"")
     bomb = batches.batch(
         payload=bytes(compress(codec, records, 1)), count=2, attributes=codec, base_timestamp=NOW

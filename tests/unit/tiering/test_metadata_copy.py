@@ -1,4 +1,4 @@
-"""The newest snapshot of the metadata in the bucket: written, named, replaced, and never by an older one."""
+"""The newest metadata snapshot in the bucket: written, named, and replaced by newer ones only."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def kept(store: MemoryStore) -> list[int]:
     return [int(info.key.split("/")[1][:20]) for info in store.list("metadata")]
 
 
-def test_what_is_written_is_named_and_read_back(store: MemoryStore) -> None:
+def test_a_metadata_copy_is_named_in_cluster_json_and_read_back(store: MemoryStore) -> None:
     assert open_metadata(store) is None
     write(store, 64)
     found = open_metadata(store)
@@ -61,7 +61,7 @@ def test_what_is_written_is_named_and_read_back(store: MemoryStore) -> None:
     assert fsck(store).errors == []
 
 
-def test_it_is_the_image_of_the_metadata(store: MemoryStore) -> None:
+def test_a_metadata_copy_decodes_to_the_image(store: MemoryStore) -> None:
     image = MetadataImage()
     taken = MetadataSnapshot(image.offset + 1, image.epoch, lambda: encode_image(image, 7))
     write_metadata(store, CLUSTER, taken, WRITER, UUID(int=9), OwnWrites())
@@ -94,7 +94,7 @@ def test_older_metadata_is_not_written_over_newer(store: MemoryStore) -> None:
     assert kept(store) == [64], "nothing was uploaded for it"
 
 
-def test_what_is_there_already_is_not_written_again(store: MemoryStore) -> None:
+def test_an_existing_metadata_copy_is_not_written_again(store: MemoryStore) -> None:
     write(store, 64)
     before = store.head("cluster.json").etag
     write_metadata(store, CLUSTER, snapshot(64, b"other"), WRITER, UUID(int=9), OwnWrites())
@@ -136,7 +136,7 @@ def test_a_later_life_writes_over_an_earlier_one_and_removes_its_copies(store: M
         write(store, 900)
 
 
-def test_of_one_life_the_epoch_decides_before_the_offset(store: MemoryStore) -> None:
+def test_within_a_life_the_epoch_orders_copies_before_the_offset(store: MemoryStore) -> None:
     write(store, 64)
     older = MetadataSnapshot(90, 2, lambda: [b"epoch 2"])
     with pytest.raises(OlderMetadata):
@@ -155,7 +155,7 @@ def test_damage_is_named_and_a_missing_one_is_looked_for_again(store: MemoryStor
         open_metadata(store)
 
 
-def test_one_replaced_while_it_is_read_is_found_all_the_same(store: MemoryStore) -> None:
+def test_a_copy_that_is_replaced_during_the_read_is_found(store: MemoryStore) -> None:
     write(store, 10)
 
     class Replaced(MemoryStore):

@@ -1,4 +1,4 @@
-"""A node of today goes on with the bucket that one of version 1 left."""
+"""A node continues a bucket of format version 1."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_chain_of_version_1_goes_on_in_version_2_and_loses_nothing(tmp_path: P
     assert cluster.stamp is not None, "taken over"
 
 
-def test_what_version_1_replaced_is_swept(tmp_path: Path) -> None:
+def test_objects_that_format_version_1_replaced_are_swept(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.fill(3)
     world.settle()

@@ -1,4 +1,4 @@
-"""What may go wrong when one side's past comes back: an older image, a new disk, a clone, an older bucket."""
+"""An older state of one side returns: an older image, a new disk, a clone, an older bucket."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_new_disk_under_the_same_cluster_id_deletes_nothing(
     assert "topics.json is not overwritten" in caplog.text
 
 
-def test_topics_that_nobody_knows_are_reported_and_topics_json_goes_on_naming_them(
+def test_unknown_topics_are_reported_and_stay_in_topics_json(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.fill(2)
@@ -160,7 +160,7 @@ def test_topics_that_nobody_knows_are_reported_and_topics_json_goes_on_naming_th
     assert "they are not touched" in caplog.text
 
 
-def test_of_two_nodes_with_one_past_the_displaced_one_stops_for_good(
+def test_the_displaced_one_of_two_clones_stops_for_good(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = World(tmp_path / "first", MemoryStore(SystemThreads()))
@@ -437,7 +437,7 @@ def test_a_call_that_was_given_up_in_the_queue_is_never_made() -> None:
     assert not done
 
 
-def test_the_judge_lets_go_on_only_who_is_not_behind() -> None:
+def test_only_metadata_that_is_not_behind_head_may_continue() -> None:
     ours = CatalogEntry(3, "m3", 0, 0, 9, 1, 10)
     assert check_damaged_head(ours, 3) is HeadVerdict.OURS_NEWER
     assert check_damaged_head(ours, 4) is HeadVerdict.UNREADABLE

@@ -1,4 +1,4 @@
-"""The pure parts: what may be copied, what has expired, which states follow which, how long to wait."""
+"""The pure parts: segments to copy, expired segments, states and their moves, pauses."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def test_empty_segments_are_not_copied() -> None:
     assert [one.from_offset for one in plan(Segment(0, 9), Segment(10, 19, size=0)).copies] == [0]
 
 
-def test_who_has_waited_longest_goes_first_and_then_who_has_most() -> None:
+def test_uploads_are_ordered_by_waiting_time_and_then_size() -> None:
     small, large = plan(Segment(0, 9)), plan(Segment(0, 9, size=500))
     assert priority(large, 10) < priority(small, 10) < priority(large, 20)
     assert priority(small, 90, is_urgent=True) < priority(large, 10), "its disk fills up"
 
 
-def test_what_has_failed_goes_behind_all_that_has_not_for_ten_minutes() -> None:
+def test_failed_work_yields_to_all_other_work_for_ten_minutes() -> None:
     failed_at = 1_000_000
     failed = priority_after_failure(priority(plan(Segment(0, 9)), 10), failed_at)
     for sealed_at in (20, failed_at, failed_at + 599_999):
@@ -227,7 +227,7 @@ def test_every_move_that_is_not_in_the_table_raises(state: SegmentState) -> None
                 move(state, to)
 
 
-def test_what_is_live_can_only_be_dropped_and_only_after_it_was_published() -> None:
+def test_a_live_segment_is_dropped_only_after_its_publication() -> None:
     assert SegmentState.DROPPED not in MOVES[SegmentState.COMMITTED]
     for live in (SegmentState.COMMITTED, SegmentState.PUBLISHED):
         assert SegmentState.ABANDONED not in MOVES[live]

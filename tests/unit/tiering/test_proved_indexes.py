@@ -1,4 +1,4 @@
-"""Indexes are held against the log before they are archived, in the look at it that proves the batches."""
+"""Indexes are compared with the log before they are archived, in the scan that verifies the batches."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ DAMAGES: list[Callable[[bytes], bytes]] = [
 
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_indexes_that_are_not_true_are_made_anew(
+def test_wrong_indexes_are_rebuilt_for_the_archive(
     log: LocalLog, which: int, damage: Callable[[bytes], bytes]
 ) -> None:
     sound = IndexBytes(*(path.read_bytes() for path in files(log)))
@@ -87,13 +87,13 @@ def test_indexes_that_are_not_true_are_made_anew(
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_an_index_that_was_lost_is_made_anew(log: LocalLog, which: int) -> None:
+def test_a_missing_index_is_rebuilt_for_the_archive(log: LocalLog, which: int) -> None:
     sound = IndexBytes(*(path.read_bytes() for path in files(log)))
     files(log)[which].unlink()
     assert archived(log)[0] == sound
 
 
-def test_the_log_itself_is_not_made_anew(log: LocalLog) -> None:
+def test_a_damaged_log_file_is_not_archived(log: LocalLog) -> None:
     path = log.sealed.describe_all()[0].log_file.path
     path.write_bytes(flipped(path.read_bytes()))
     with pytest.raises(CorruptionError):
@@ -158,7 +158,7 @@ def test_a_damaged_producer_snapshot_is_refused_and_named(log: LocalLog) -> None
 
 
 @pytest.mark.parametrize("data", [bytes(33), b"\x00\x01" + bytes(32)])
-def test_what_is_no_transaction_index_is_refused_and_named(log: LocalLog, data: bytes) -> None:
+def test_a_malformed_transaction_index_is_refused_by_name(log: LocalLog, data: bytes) -> None:
     path = log.sealed.describe_all()[0].log_file.path.with_suffix(".txnindex")
     path.write_bytes(data)
     segment = log.sealed.describe_all()[0]._replace(txn_index_path=path)

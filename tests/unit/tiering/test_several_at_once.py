@@ -23,7 +23,7 @@ def versions(world: World) -> list[int]:
     return [one.entry.segments for one in world.catalog.history]
 
 
-def test_catching_up_writes_a_manifest_for_so_many_segments_and_no_more(world: World) -> None:
+def test_catching_up_writes_one_manifest_for_several_segments(world: World) -> None:
     world.fill(11)
     world.run()
     assert versions(world) == [4, 8, 11]
@@ -56,7 +56,7 @@ def test_pages_spill_in_the_middle_of_what_goes_together(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LIE, Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 @pytest.mark.parametrize("failing", [1, 2, 4])
-def test_what_was_uploaded_before_a_failure_is_committed(world: World, failing: int, fault: Fault) -> None:
+def test_segments_uploaded_before_a_failure_are_committed(world: World, failing: int, fault: Fault) -> None:
     calls = [0]
 
     def decide(operation: str, key: str) -> Fault:

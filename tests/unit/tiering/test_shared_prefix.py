@@ -135,7 +135,7 @@ def test_one_that_the_keeper_has_not_named_writes_nothing_and_waits(cluster: Clu
     assert all(cluster.ends())
 
 
-def test_a_broker_that_starts_anew_is_named_and_goes_on(cluster: Cluster) -> None:
+def test_a_restarted_broker_is_named_by_the_keeper_and_continues(cluster: Cluster) -> None:
     cluster.fill(1)
     cluster.run()
     before = cluster.ends()
@@ -150,7 +150,7 @@ def test_a_broker_that_starts_anew_is_named_and_goes_on(cluster: Cluster) -> Non
     assert cluster.ends()[1] > before[1]
 
 
-def test_while_the_keeper_starts_anew_those_that_it_had_named_go_on(cluster: Cluster) -> None:
+def test_named_brokers_continue_while_the_keeper_restarts(cluster: Cluster) -> None:
     cluster.fill(1)
     cluster.run()
     before = cluster.ends()
@@ -180,7 +180,7 @@ def test_the_next_one_follows_a_keeper_that_is_fenced_and_gives_way_to_it_again(
     assert all(one.manager.metrics.displaced is None for one in cluster.members)
 
 
-def test_who_keeps_it_no_more_stops_before_the_next_batch_and_who_is_fenced_deletes_nothing(
+def test_a_deposed_keeper_stops_and_a_fenced_one_deletes_nothing(
     cluster: Cluster,
 ) -> None:
     cluster.run()
@@ -200,7 +200,7 @@ def test_who_keeps_it_no_more_stops_before_the_next_batch_and_who_is_fenced_dele
         keeper.do(keeper.manager._fence.check_before_delete())
 
 
-def test_who_keeps_it_copies_the_metadata_and_a_keeper_that_was_followed_is_not_displaced(
+def test_the_keeper_copies_the_metadata_and_replaces_its_predecessor(
     cluster: Cluster,
 ) -> None:
     cluster[1].metadata = MetadataSnapshot(50, 1, lambda: [b"of broker 1"])
@@ -250,7 +250,7 @@ def test_a_store_without_conditional_writes_is_not_shared(
 
 
 @pytest.mark.parametrize("step", [CommitStep.BEFORE_UPLOAD, CommitStep.UPLOADED, CommitStep.PROPOSED])
-def test_what_is_under_way_ends_with_the_change_that_deposes_it(cluster: Cluster, step: CommitStep) -> None:
+def test_losing_leadership_ends_a_copy_that_is_under_way(cluster: Cluster, step: CommitStep) -> None:
     cluster.run()
     leader = cluster[2]
     calls: list[str] = []
@@ -327,7 +327,7 @@ def test_a_head_that_its_leader_did_not_come_to_write_is_written_by_the_keeper(c
 # -- what is swept -------------------------------------------------------------------------------------------
 
 
-def test_of_other_leaders_only_what_can_never_be_named_any_more_is_swept(cluster: Cluster) -> None:
+def test_only_objects_of_other_leaders_that_can_never_commit_are_swept(cluster: Cluster) -> None:
     cluster.fill(2)
     cluster.run()
     entry = cluster.quorum.entries[TOPIC, 1]
@@ -358,7 +358,7 @@ def test_of_other_leaders_only_what_can_never_be_named_any_more_is_swept(cluster
     assert archive(cluster) & (dead | in_flight | left) == left
 
 
-def test_what_was_there_before_a_barrier_is_held_against_the_version_behind_it(cluster: Cluster) -> None:
+def test_a_sweep_compares_its_list_with_the_catalog_after_the_barrier(cluster: Cluster) -> None:
     """A sweep may list what a commit has made possible that came after its barrier."""
     cluster.fill(1)
     cluster.run()
@@ -434,7 +434,7 @@ def clone_of(cluster: Cluster, tmp: Path) -> Cluster:
     return Cluster(tmp / "clone", cluster.bucket, cluster.quorum.clone())
 
 
-def test_a_clone_of_the_whole_cluster_takes_over_only_what_nobody_has_gone_on_with(
+def test_a_cloned_cluster_takes_over_only_unchanged_partitions(
     cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.fill(2)

@@ -1,4 +1,4 @@
-"""The small pure parts of tiering: a house of one, verdicts in words, a chain's old end, what is counted."""
+"""Small pure parts of tiering: a sole owner, texts of verdicts, an archive's old end, counters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHER = TopicIdPartition(UUID(int=8), "others", 0)
 ENTRY = CatalogEntry(5, "m5", 1, 0, 50, 5, 500)
 
 
-def test_who_shares_its_prefix_with_nobody_is_the_keeper_and_knows_of_no_other() -> None:
+def test_a_sole_owner_is_the_keeper_and_has_no_members() -> None:
     house = SoleOwner(lambda: 17)
     assert (house.is_keeper(), house.is_unfenced(), house.rank(), house.life()) == (True, True, 0, 0)
     assert (house.knows(UUID(int=1)), house.broker_of(UUID(int=1)), house.members()) == (False, None, ())
@@ -66,7 +66,7 @@ class Told(NamedTuple):
     version: int
 
 
-def test_what_is_wrong_is_said_of_both_sides() -> None:
+def test_a_head_problem_names_the_versions_of_both_sides() -> None:
     head: Any = Told(6)
     assert problem(HeadVerdict.HEAD_NEWER, TIP, ENTRY, head).startswith(
         "events-3: the bucket is ahead of this node's metadata: HEAD names version 6, the metadata version 5;"
@@ -118,14 +118,14 @@ def test_no_limit_keeps_all_and_says_what_is_oldest() -> None:
 @pytest.mark.parametrize(
     ("ms", "start"), [(9_000, None), (8_999, 10), (8_000, 10), (7_999, 20), (6_000, 30), (5_999, 40), (0, 40)]
 )
-def test_what_is_older_than_the_limit_goes(ms: int, start: int | None) -> None:
+def test_segments_older_than_retention_ms_expire(ms: int, start: int | None) -> None:
     assert expired(FOUR, retention=Retention(ms, -1)).start == start
 
 
 @pytest.mark.parametrize(
     ("limit", "start"), [(501, None), (500, None), (401, None), (400, 10), (301, 10), (300, 20), (0, 40)]
 )
-def test_what_the_log_has_too_much_of_goes(limit: int, start: int | None) -> None:
+def test_segments_beyond_retention_bytes_expire(limit: int, start: int | None) -> None:
     """100 bytes of the log are not in the bucket yet."""
     assert expired(FOUR, retention=Retention(-1, limit), total_bytes=500).start == start
 
@@ -147,7 +147,7 @@ def test_a_chain_begins_where_the_log_does_and_no_further_than_it_ends() -> None
     assert expired(FOUR, log_start_offset=15, span=ChainSpan(19, 40)).first == FOUR[1]
 
 
-def test_what_has_no_time_ages_from_its_upload() -> None:
+def test_segments_without_timestamps_age_from_their_upload() -> None:
     bare = [Part(0, 9), Part(10, 19)]
     keeps = Retention(1_000, -1)
     assert expired(bare, retention=keeps).start is None
@@ -212,7 +212,7 @@ def test_two_limits_that_are_none_are_none() -> None:
 # -- what is counted
 
 
-def test_who_has_waited_longest_and_why_a_partition_does_not_tier() -> None:
+def test_metrics_give_the_oldest_wait_and_the_reason_of_a_partition() -> None:
     metrics = TieringMetrics()
     assert metrics.oldest_sealed_ms is None
     metrics.waiting = {TIP: 50, OTHER: 20}
@@ -224,7 +224,7 @@ def test_who_has_waited_longest_and_why_a_partition_does_not_tier() -> None:
     assert (metrics.why(TIP), metrics.why(OTHER)) == ("HEAD is damaged", None)
 
 
-def test_a_task_that_begins_anew_fails_for_nobody() -> None:
+def test_forgetting_a_task_clears_its_failures() -> None:
     metrics = TieringMetrics()
     failing: Any = metrics.failing
     failing.update({(Task.COPY, TIP): 1, (Task.COPY, OTHER): 2, (Task.EXPIRE, TIP): 3})
@@ -235,7 +235,7 @@ def test_a_task_that_begins_anew_fails_for_nobody() -> None:
 # -- the queue
 
 
-def test_a_lane_gives_the_smallest_and_forgets_who_went() -> None:
+def test_a_lane_returns_the_smallest_priority_and_forgets_removed_keys() -> None:
     queue: WorkQueue[str] = WorkQueue(2, 0)
     for name, priority in (("c", 3), ("a", 1), ("b", 2)):
         queue.add_ready(name, 1, (2, priority, 0))
@@ -247,14 +247,14 @@ def test_a_lane_gives_the_smallest_and_forgets_who_went() -> None:
     assert [queue.pop_ready(1), queue.pop_ready(1), queue.pop_ready(0)] == ["a", None, "c"]
 
 
-def test_of_equals_who_came_first_goes_first() -> None:
+def test_equal_priorities_are_served_in_order_of_arrival() -> None:
     queue: WorkQueue[str] = WorkQueue(1, 0)
     for name in ("b", "a", "c"):
         queue.add_ready(name, 0, (2, 1, 0))
     assert [queue.pop_ready(0) for _ in range(4)] == ["b", "a", "c", None]
 
 
-def test_what_counts_no_more_is_kept_up_to_twice_the_keys_and_64() -> None:
+def test_stale_heap_entries_are_bounded() -> None:
     queue: WorkQueue[int] = WorkQueue(1, 0)
     for key in range(3):
         queue.add_ready(key, 0, (2, key, 0))
@@ -266,7 +266,7 @@ def test_what_counts_no_more_is_kept_up_to_twice_the_keys_and_64() -> None:
     assert [queue.pop_ready(0) for _ in range(4)] == [1, 2, 0, None]
 
 
-def test_what_is_due_comes_at_its_time_once_and_after_what_was_told() -> None:
+def test_delayed_keys_are_due_once_and_after_dirty_ones() -> None:
     queue: WorkQueue[str] = WorkQueue(1, 0)
     queue.add_delayed("a", 100)
     queue.add_delayed("b", None)

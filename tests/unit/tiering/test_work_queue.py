@@ -1,4 +1,4 @@
-"""Who is looked at when: the queue by itself, held against a walk over all of its keys."""
+"""The work queue by itself, compared with a scan of all its keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_free_places_go_to_the_smallest_priority_first_and_equal_ones_in_turn() 
     assert (queue.pop_ready(1), queue.ready_count(1)) == ("short", 0)
 
 
-def test_what_is_told_of_leaves_its_place_when_it_is_assessed() -> None:
+def test_a_dirty_key_leaves_the_ready_and_delayed_queues() -> None:
     queue: WorkQueue[str] = WorkQueue(lanes=1, now_ms=0)
     queue.add_ready("a", 0, (True, 1, 0))
     queue.add_delayed("b", 100)
@@ -31,7 +31,7 @@ def test_what_is_told_of_leaves_its_place_when_it_is_assessed() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_it_does_what_a_walk_over_all_keys_would_do(seed: int) -> None:
+def test_the_work_queue_equals_a_scan_of_all_keys(seed: int) -> None:
     rng = random.Random(seed)
     queue: WorkQueue[int] = WorkQueue(lanes=1, now_ms=0)
     due: dict[int, int] = {}

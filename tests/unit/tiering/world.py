@@ -455,11 +455,11 @@ class World:
         self.catalog.leader_epochs[replica.tip.topic_id, replica.tip.partition] += 1
 
     def elect(self, replica: Replica) -> None:
-        """This node leads, under the quorum's epoch."""
+        """Make this node the leader, under the quorum's epoch."""
         replica.leader_epoch = self.catalog.leader_epochs[replica.tip.topic_id, replica.tip.partition]
 
     def drop_local(self, replica: Replica) -> None:
-        """What the hot tier does under `local.retention`: whatever is published goes."""
+        """Delete published segments, as the hot tier does under `local.retention`."""
         if replica.published:
             replica.log.deletion.delete_segments(replica.published - 1, "local retention")
 
@@ -551,7 +551,7 @@ class World:
         assert archive == produced(replica, first, entry.end_offset), "T9: other bytes"
 
     def check_at_rest(self) -> None:
-        """What holds besides once nothing is under way, and after the sweeper."""
+        """Check what holds once nothing is under way, and after the sweeper."""
         self.check()
         for replica in self.replicas:
             entry, head = self.entry(replica), self.head(replica)

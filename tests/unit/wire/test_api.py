@@ -71,7 +71,7 @@ def test_a_broken_header_is_malformed(frame: bytes) -> None:
 @pytest.mark.parametrize(
     ("key", "version"), [(999, 0), (-1, 0), (3, 14), (3, -1), (0, 0), (0, 14), (1, 3), (8, 1)]
 )
-def test_what_is_not_served_is_refused(key: int, version: int) -> None:
+def test_unsupported_apis_and_versions_are_refused(key: int, version: int) -> None:
     with pytest.raises(UnsupportedRequest):
         parse_request_header(head(key, version, tags=b"\x00"))
 
@@ -221,7 +221,7 @@ def test_records_parts_are_passed_through_untouched() -> None:
     assert int.from_bytes(parts[0][:4], "big") == heads + 70_000 + 7 - 4  # type: ignore[index]
 
 
-def test_what_a_version_cannot_carry_is_found_once() -> None:
+def test_fields_that_a_version_lacks_are_computed_once() -> None:
     m = request_module(ApiKey.BROKER_HEARTBEAT)
     newest, oldest = m.BrokerHeartbeatRequest, import_module("kio.schema.broker_heartbeat.v0.request")
     found = dropped_fields(oldest.BrokerHeartbeatRequest, newest)

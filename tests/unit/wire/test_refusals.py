@@ -118,7 +118,7 @@ def asked(key: int) -> Any:
 
 
 def as_it_is(key: int, version: int, frame: bytes) -> Any:
-    """By the version's own schema, read to its end."""
+    """Decode by the version's own schema, to the end."""
     kind = getattr(_module(APIS[key], version, "response"), f"{APIS[key].name}Response")
     if hasattr(kind, "__flexible__") and kind.__module__.startswith("kio"):
         start = 9 if kind.__flexible__ else 8
@@ -185,7 +185,7 @@ def test_the_error_is_said_of_all_that_was_asked(key: int, version: int) -> None
 
 
 @pytest.mark.parametrize("key", [ApiKey.ELECT_LEADERS, ApiKey.LIST_PARTITION_REASSIGNMENTS])
-def test_who_asks_for_all_hears_it_once(key: ApiKey) -> None:
+def test_a_refusal_of_all_topics_has_one_error_code(key: ApiKey) -> None:
     module = request_module(key)
     values: dict[str, Any] = {"topics": None}
     if key is ApiKey.ELECT_LEADERS:

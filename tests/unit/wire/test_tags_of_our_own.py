@@ -1,4 +1,4 @@
-"""Tagged fields of Firn's own in Kafka's messages: told between its nodes, skipped by Kafka's schemas."""
+"""Tagged fields of Firn's own in Kafka's messages: sent between its nodes, skipped by Kafka's schemas."""
 
 from __future__ import annotations
 

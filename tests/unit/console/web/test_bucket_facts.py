@@ -1,4 +1,4 @@
-"""What S3 tells of a bucket, in words; and answers that make no sense."""
+"""Facts that S3 reports of a bucket, in words; and malformed answers."""
 
 from __future__ import annotations
 

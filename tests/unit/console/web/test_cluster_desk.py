@@ -1,4 +1,4 @@
-"""The desk of the cluster: each thing is asked once for all who look, and what hangs hides nothing else."""
+"""Data of the cluster pages: each request is shared by all viewers, and a hanging one hides no other."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def made() -> tuple[Kafka, ClusterDesk, ManualClock]:
 
 
 @on_a_loop
-async def test_all_who_look_at_once_share_each_answer() -> None:
+async def test_concurrent_views_share_one_request() -> None:
     kafka, desk, clock = made()
     pages = await asyncio.gather(*(desk.find() for _ in range(20)))
     assert (kafka.looks, kafka.counts) == (1, 1)
@@ -138,7 +138,7 @@ async def test_a_cluster_that_is_away_is_said_and_asked_again() -> None:
 
 
 @on_a_loop
-async def test_what_hangs_is_waited_for_once_and_the_last_answer_stays() -> None:
+async def test_a_hanging_request_is_awaited_once_and_the_old_answer_stays() -> None:
     clock, answers = ManualClock(), asyncio.get_running_loop().create_future
     asked: list[asyncio.Future[int]] = []
 

@@ -71,7 +71,7 @@ def desk(kafka: Kafka, step_ms: int = 1) -> GroupDesk:
 
 
 @on_a_loop
-async def test_all_who_ask_at_once_share_one_list() -> None:
+async def test_concurrent_views_share_one_list_of_groups() -> None:
     kafka = Kafka()
     found = desk(kafka)
     pages = await asyncio.gather(*(found.find_groups("", n) for n in range(20)))
@@ -115,7 +115,7 @@ async def test_a_group_that_was_looked_at_gets_a_past_by_itself(monkeypatch: pyt
 
 
 @on_a_loop
-async def test_groups_that_nobody_looks_at_any_more_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unwatched_groups_are_not_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_desk, "SAMPLE_S", 0)
     kafka = Kafka()
     found = desk(kafka)

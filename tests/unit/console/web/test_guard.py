@@ -1,4 +1,4 @@
-"""Who may look into a console."""
+"""Access to a console."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_without_a_token_everybody_of_this_machine_may_look_and_no_other_name() 
         assert not found.admits_host(host)
 
 
-def test_who_guesses_is_not_compared_any_more_for_a_while() -> None:
+def test_too_many_wrong_tokens_lock_an_address_for_a_while() -> None:
     clock = ManualClock()
     found = guard("right-token", clock)
     for _ in range(MOST_WRONG):

@@ -1,4 +1,4 @@
-"""What looks at the nodes come to: points of the charts, and what needs somebody's eye."""
+"""Samples of the nodes: points of the charts, and alerts."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_the_past_is_bounded() -> None:
         ('firn_tiering_blocked_partitions{reason="no room"} 3', "3 partitions do not tier: no room"),
     ],
 )
-def test_what_is_wrong_with_a_node_is_told(line: str, words: str) -> None:
+def test_a_problem_of_a_node_raises_an_alert(line: str, words: str) -> None:
     (alert,) = alerts([look(None, figures(0, 0, line))])
     assert words in alert.what
     assert alert.where == "node 1"
 
 
-def test_a_node_that_is_well_needs_nobody() -> None:
+def test_a_healthy_node_raises_no_alert() -> None:
     assert alerts([look(figures(0, 0), figures(1, 1))]) == []
 
 

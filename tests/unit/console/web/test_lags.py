@@ -18,14 +18,14 @@ def test_points_come_in_order_and_the_oldest_go() -> None:
     assert [lag for _, lag in line] == list(range(10, MOST_POINTS + 10))
 
 
-def test_many_who_look_at_once_make_one_point() -> None:
+def test_concurrent_lag_samples_make_one_point() -> None:
     lags = Lags()
     for ms in (0, 1, LEAST_STEP_MS - 1, LEAST_STEP_MS):
         lags.add("g", ms, [at(0, ms)])
     assert lags.of("g") == {("t", 0): ((0, 0), (LEAST_STEP_MS, LEAST_STEP_MS))}
 
 
-def test_the_group_that_nobody_looks_at_goes_first() -> None:
+def test_the_least_recently_viewed_group_is_evicted() -> None:
     lags = Lags()
     for n in range(MOST_GROUPS):
         lags.add(f"g{n}", n, [at(0, 1)])

@@ -45,7 +45,7 @@ def test_attributes_that_are_off_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("words", ["\u202eevil", "a\x00b", "\x1b[2J", "\ufeff", "\u2066x"])
-def test_what_does_not_print_is_shown_as_an_escape(words: str) -> None:
+def test_unprintable_characters_are_shown_as_escapes(words: str) -> None:
     assert visible(words).isprintable()
     assert "\\" in visible(words)
 

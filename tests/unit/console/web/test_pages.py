@@ -300,7 +300,7 @@ def test_names_of_others_are_text_on_every_page(page: str) -> None:
     assert "\x00" not in evil.words
 
 
-def test_what_there_is_not_is_said() -> None:
+def test_missing_data_is_explained_on_the_page() -> None:
     found = PAGES["nothing, overview"]("why not")
     assert "The cluster does not answer" in found
     assert "why not" in found
@@ -314,7 +314,7 @@ def test_days_and_costs_are_of_what_is_chosen() -> None:
     assert "Named by nothing" in words
 
 
-def test_what_is_secret_is_shown_nowhere() -> None:
+def test_sensitive_values_are_not_shown() -> None:
     """Neither as the value nor among the settings that it comes before."""
     one = ConfigEntry(
         "a.key", "s3cret", 4, 9, True, True, "", (("a.key", "s3cret", 4), ("b", "old-s3cret", 5))
@@ -360,7 +360,7 @@ def test_a_huge_group_has_a_page_that_is_not() -> None:
     assert "Page 1 of 20" in text
 
 
-def test_the_cluster_says_who_is_away_and_what_is_not_whole() -> None:
+def test_the_cluster_page_lists_offline_voters_and_unhealthy_partitions() -> None:
     text = a_cluster("c")
     words = Checked(text).words
     assert "led by 1" in words

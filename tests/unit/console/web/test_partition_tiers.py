@@ -20,7 +20,7 @@ def segment(first: int, end: int, *, active: bool = False) -> TierBlock:
 DISK_BLOCKS = [segment(0, 100), segment(100, 200), segment(200, 300), segment(300, 320, active=True)]
 
 
-def test_what_lies_below_the_local_start_is_not_counted() -> None:
+def test_segments_below_the_local_start_are_not_counted() -> None:
     line = partition_tiers(
         ONE, PartitionData(TierOffsets(0, 100, 200, 320, 999, None), PUBLISHED, DISK_BLOCKS, True)
     )
@@ -30,7 +30,7 @@ def test_what_lies_below_the_local_start_is_not_counted() -> None:
     assert line.blocks[-1].max_ms == 999
 
 
-def test_what_waits_is_seen_before_anything_is_in_the_bucket() -> None:
+def test_waiting_segments_are_shown_before_the_first_upload() -> None:
     line = partition_tiers(ONE, PartitionData(TierOffsets(0, 0, 0, 320, None, None), None, DISK_BLOCKS, True))
     assert (line.waiting_segments, line.bucket_objects) == (3, 0)
     assert "water-waiting" in str(drawing(line, OFFSETS, 0, 320, 0))

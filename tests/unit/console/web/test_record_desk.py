@@ -98,7 +98,7 @@ def test_a_batch_that_inflates_to_too_much_is_named(monkeypatch: pytest.MonkeyPa
     assert found.next_offset == 1
 
 
-def test_what_is_held_is_bounded_however_well_it_was_compressed() -> None:
+def test_decompressed_records_on_a_page_are_bounded() -> None:
     """A hundred batches of some kilobytes are a hundred times eight megabytes of records."""
     inflated = record(0, b"\0" * (8 << 20))
     payload = gzip.compress(inflated, 9)
@@ -110,7 +110,7 @@ def test_what_is_held_is_bounded_however_well_it_was_compressed() -> None:
     assert found.next_offset == len(found.records)
 
 
-def test_what_is_looked_through_ends_with_its_time() -> None:
+def test_a_search_of_records_ends_at_its_deadline() -> None:
     class Slow(Log):
         def fetch(self, *args: Any, **options: Any) -> FetchResult:
             clock.advance(3_000)
@@ -149,7 +149,7 @@ def test_downloads_are_of_the_record_asked_for_or_of_none() -> None:
     assert [json.loads(line)["value"] for line in data.splitlines()] == ["a", None, {"base64": "/w=="}]
 
 
-def test_what_cannot_be_downloaded_says_why() -> None:
+def test_a_failed_download_names_its_reason() -> None:
     desk = RecordDesk(Log(batch([b"a"], crc=1), end=1), ManualClock())  # type: ignore[arg-type]
     with pytest.raises(StorageError, match="is corrupt"):
         desk.download(RecordQuery("t", 0, FROM_START), "lines")

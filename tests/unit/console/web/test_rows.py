@@ -84,7 +84,7 @@ def test_a_line_of_json_keeps_what_is_not_text() -> None:
     assert len(as_json_line(0, Record(1, 2, 0, None, bytes(10_000), ()))) < 15_000
 
 
-def test_what_a_form_cannot_mean_is_named() -> None:
+def test_invalid_form_values_are_refused_by_name() -> None:
     assert RecordRequest({}).ask is None
     assert RecordRequest({"topic": "t", "where": "offset", "at": "-1"}).problem is not None
     assert RecordRequest({"topic": "t", "where": "time", "at": "soon"}).problem is not None

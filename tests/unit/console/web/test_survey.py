@@ -58,7 +58,7 @@ def test_topics_are_summed_up_by_partition_and_day() -> None:
     assert [(day.added, day.held) for day in days[:4]] == [(120, 7620), (6500, 7500), (0, 1000), (1000, 1000)]
 
 
-def test_what_no_manifest_names_is_an_orphan_unless_it_is_young() -> None:
+def test_an_unreferenced_object_is_an_orphan_after_the_grace() -> None:
     survey, groups = surveyed()
     for group in groups:
         survey.judged(group, {segment(TOPIC, 0, 0), segment(TOPIC, 1, 0)})

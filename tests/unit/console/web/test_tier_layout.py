@@ -79,7 +79,7 @@ def test_retention_lets_go_where_time_and_bytes_say() -> None:
     assert edges == {"retention.ms": 250, "local.retention.bytes": 200}
 
 
-def test_what_is_not_known_is_not_drawn() -> None:
+def test_a_layout_with_unknown_sizes_is_drawn_by_offsets_only() -> None:
     line = TierLayout(3, 1, (1,), (1,), 0, 0, 0, 10, (TierBlock(DISK, 0, 10, None, None, None, None, ""),))
     assert drawing(line, OFFSETS, 0, 10, 0) is not None
     assert drawing(line, BYTES, 0, 10, 0) is None

@@ -1,0 +1,70 @@
+"""Every metric family has a sample in the text of a node that serves, copies and meets errors."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.clock import SystemClock
+from service.console.process import memory_limit, of_process
+from service.console.rendering import render
+from service.wire.api import ApiKey
+from tests.node.conftest import NodeThread, Talk
+from tests.node.requests import DAY, commit, list_offset
+from tests.support.processes import REPOSITORY, wait_until
+
+
+def documented() -> set[str]:
+    """Return the names in the first columns of docs/metrics.md's tables."""
+    lines = (Path(REPOSITORY) / "docs" / "metrics.md").read_text("utf-8").splitlines()
+    return {line.split("`")[1] for line in lines if line.startswith("| `")}
+
+
+def rendered(running: NodeThread) -> set[str]:
+    """Return the documented names that the node's text has a sample of."""
+    process = of_process(memory_limit())
+    text = render(running.node.parts, SystemClock().now_ms(), with_partitions=True, more=process)
+    lines = b"".join(asyncio.run_coroutine_threadsafe(text, running._loop).result(20)).decode().splitlines()
+    samples = {re.split("[ {]", line)[0] for line in lines if not line.startswith("#")}
+    return {name for name in documented() if name in samples or f"{name}_count" in samples}
+
+
+def fill(talk: Talk, topic_id: Any) -> None:
+    for number in range(10):
+        assert talk.produce(topic_id, [bytes(500)] * 3, DAY + number).error_code == 0
+
+
+def test_a_node_renders_every_documented_metric(start: Callable[..., NodeThread], tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    running = start(firn_remote_url=f"file://{bucket}")
+    with running.client() as client:
+        talk = Talk(client)
+        configs = {
+            "local_retention_bytes": "1",
+            "internal_segment_bytes": "2000",
+            "file_delete_delay_ms": "0",
+        }
+        topic_id = talk.create("t", 1, remote_storage_enable="true", **configs).topic_id
+        fill(talk, topic_id)
+        wait_until("segments to be offloaded", lambda: list_offset(talk, -4).offset > 0, 80)
+        assert talk.fetch(topic_id, 0, max_wait=5000).records, "from the bucket"
+        talk(ApiKey.FIND_COORDINATOR, "FindCoordinatorRequest", key_type=0, coordinator_keys=("g",))
+        committed = {topic_id: {0: ErrorCode.none}}
+        wait_until("the group to be loaded", lambda: commit(talk, {topic_id: range(1)}) == committed)
+        assert talk.produce(UUID(int=9), [b"value"], DAY).error_code == ErrorCode.unknown_topic_id
+        # A store that is gone blocks the partition.
+        bucket.rename(tmp_path / "away")
+        fill(talk, topic_id)
+        wait_until(
+            "the partition to be blocked",
+            lambda: "firn_tiering_blocked_partitions" in rendered(running),
+        )
+    assert len(documented()) > 100
+    assert documented() - rendered(running) == set()
