@@ -377,21 +377,27 @@ class ClusterWorld:
         """Allow the machine to lose what is neither `durable` there nor in the bucket.
 
         Returns where the rest ends, by partition."""
-        number, left = int(machine.name[1:]), {}
-        self.oracle.replicas.died(number, self.oracle.broker_epochs.get(number, -1))
+        number, left = int(machine.name[1:]), dict[str, int]()
+        replicas = self.oracle.replicas
+        replicas.died(number, self.oracle.broker_epochs.get(number, -1))
         for topic, partition in self.on(machine):
             key = topic.topic_id, partition.index
             at = left[str(partition)] = max(durable(topic, partition), self.archived_end(key))
-            if self.oracle.replicas.placed[key].had_many:
-                self.oracle.replicas.lost(number, key, at)
+            if replicas.placed[key].had_many:
+                replicas.lost(number, key, at)
                 continue
-            self.oracle.replicas.shaken.add(key)
+            replicas.shaken.add(key)
             if answered_stays and topic.flushed:
                 at = max(at, partition.answered_end)
             elif not answered_stays:
                 partition.deleted_below = partition.log_start = 0  # that was noted on the disk
                 partition.archived_below = max(partition.archived_below, at)
             partition.may_lose_from(at)
+        # A deletion that nobody answered may not have happened: that topic's replicas lose records, too.
+        gone = {topic.topic_id for topic in self.topics if topic.deleted}
+        for key, placed in replicas.placed.items():
+            if key[0] in gone and number in placed.replicas:
+                replicas.lost(number, key, 0)
         return left
 
     def links_of(self, name: str) -> set[Link]:
