@@ -278,7 +278,8 @@ class SimWorld:
                 self.groups.excuse(number, why)
         for topic, partition in self.partitions():
             if path.name == LOG_START_OFFSETS:
-                partition.deleted_below = 0  # a checkpoint that cannot be read counts as empty
+                # A checkpoint that cannot be read counts as empty.
+                partition.deleted_below = partition.log_start = 0
             if str(partition) == name:
                 partition.excused = why
                 if path.suffix == ".log":
