@@ -8,7 +8,6 @@ from uuid import UUID
 import pytest
 
 from service.base.errors import InvariantError
-from service.metadata.endpoint import Endpoint
 from service.metadata.raft.core import RaftCore
 from service.metadata.raft.events import (
     AdvanceHighWatermark,
@@ -33,58 +32,14 @@ from service.metadata.raft.roles import (
     Follower,
     Leader,
     Prospective,
-    RaftTiming,
-    ReplicaIdentity,
     Resigned,
     Unattached,
 )
 from service.metadata.raft.state import QuorumState
 from service.metadata.raft.voters import VoterNode, VoterSet
-from simulator.machines.model import Batch, ModelLog
+from tests.unit.metadata.raft_cores import NOW_MS, core, key, place, voter
 
-NOW_MS = 10_000
 INTERNAL = "INTERNAL"
-
-
-class Chance:
-    """Draws what it is told to, in parts of a hundred, and notes out of how many."""
-
-    def __init__(self) -> None:
-        self.percent = 50
-        self.asked: list[int] = []
-
-    def randrange(self, stop: int) -> int:
-        self.asked.append(stop)
-        return stop * self.percent // 100
-
-    def shuffle(self, items: list[Any]) -> None:
-        items.reverse()
-
-
-def place(node_id: int, name: str = "CONTROLLER") -> Endpoint:
-    return Endpoint(name, f"n{node_id}", 9093)
-
-
-def key(node_id: int) -> ReplicaKey:
-    return ReplicaKey(node_id, UUID(int=node_id))
-
-
-def voter(node_id: int, *places: Endpoint) -> VoterNode:
-    return VoterNode(key(node_id), places or (place(node_id),))
-
-
-def core(*voters: VoterNode, version: int = 0, end: int = 0, **identity: Any) -> RaftCore:
-    """Node 1; with `version` 1 its voters were said in the log at 0, below all that is there."""
-    log = ModelLog(VoterSet(voters or (voter(1), voter(2), voter(3))))
-    if version:
-        log.voters.add_version(0, version)
-        log.voters.add(0, log.voters.latest)
-    if end:
-        log.append(Batch(0, 1, tuple(range(end))))
-    known: dict[str, Any] = {"key": key(1), "cluster_id": "cluster", "endpoints": (place(1),), **identity}
-    made = RaftCore(ReplicaIdentity(**known), log, RaftTiming(), Chance())
-    made.now_ms = NOW_MS
-    return made
 
 
 # -- who is who
