@@ -150,7 +150,7 @@ class TestPartitions:
             refused = talk.create("more", 110)
             assert refused.error_code == ErrorCode.policy_violation
             assert "150 partitions" in refused.error_message
-            assert "256 open files (RLIMIT_NOFILE) carry 144" in refused.error_message
+            assert "256 open files (RLIMIT_NOFILE) allow 144" in refused.error_message
             assert talk.create("few", 8).error_code == 0
 
 

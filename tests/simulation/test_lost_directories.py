@@ -293,7 +293,7 @@ def test_a_voter_of_a_static_quorum_comes_back_from_a_copy_alone(tmp_path: Path)
     disk = make_world().disk
     note_metadata(disk, cluster, [logs], UUID(int=7 << 100))
     for directory_id in (UUID(int=7 << 100), UUID(int=8 << 100)):
-        with pytest.raises(CorruptionError, match="of a static quorum it comes back from a copy"):
+        with pytest.raises(CorruptionError, match="only a copy of the directory brings it back"):
             check_metadata(disk, cluster, [logs], directory_id, recovers=False)
     (apart_from / ".metadata-directory").unlink()
     (logs / ".metadata-directory").unlink()

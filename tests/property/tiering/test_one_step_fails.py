@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from service.base import turn_queues
 from service.base.clock import ManualClock
 from service.base.threads import SystemThreads
 from service.remote.format.keys import SegmentKey, segment_key
@@ -28,9 +29,10 @@ from tests.unit.tiering.world import GRACE_MS, SETTINGS, Fault, Replica, World
 @pytest.mark.parametrize("operation", [None, "put_stream", "get", "put"])
 @pytest.mark.parametrize("copier_threads", [1, 4])
 def test_a_topic_that_is_refused_slows_no_other_down(
-    tmp_path: Path, operation: str | None, copier_threads: int
+    tmp_path: Path, operation: str | None, copier_threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twelve partitions of one topic answer 403: the other topic is never behind, nor waits for a trial."""
+    monkeypatch.setattr(turn_queues, "SLICE_S", 60)  # all partitions are assessed before a task starts
     world = World(tmp_path, partitions=0, settings=SETTINGS._replace(copier_threads=copier_threads))
     denied_id = uuid4()
     denied = [tier(world, "denied", n, denied_id) for n in range(12)]
