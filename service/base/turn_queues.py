@@ -36,22 +36,25 @@ STEPS_AT_ONCE: Final = 200
 class SliceClock:
     """The end of a slice, by the clock of the running loop. A new one begins at once."""
 
-    __slots__ = ("_began_s", "_left")
+    __slots__ = ("_began_s", "_left", "_now_s")
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
         """Begin the next slice."""
-        self._began_s = asyncio.get_running_loop().time()
+        self._began_s = self._now_s = asyncio.get_running_loop().time()
         self._left = STEPS_AT_ONCE
 
     def is_over(self) -> bool:
         """Return whether the slice is used up. Called once before each step."""
-        took = asyncio.get_running_loop().time() - self._began_s
-        self._left -= 1
-        # A simulated clock stands still during a turn: there the number of steps ends a slice.
-        return took >= SLICE_S or (self._left < 0 and not took)
+        now_s = asyncio.get_running_loop().time()
+        if now_s == self._now_s:
+            # A simulated clock stands still during a turn: there the number of steps ends a slice.
+            self._left -= 1
+        else:
+            self._now_s, self._left = now_s, STEPS_AT_ONCE
+        return now_s - self._began_s >= SLICE_S or self._left < 0
 
 
 class CallQueue:

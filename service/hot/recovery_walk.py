@@ -22,7 +22,9 @@ from service.records.segment_indexes import MAX_RELATIVE_OFFSET, IndexBuilder
 from service.records.walk import Read, at_position, read_verified
 
 _PIECE_BYTES: Final = 1 << 20
-_PAGE_BYTES: Final = 4096
+PAGE_BYTES: Final = 4096
+_OFFSET_ZEROS: Final = 7
+"""Most bytes of zeros that a batch begins with: of a base offset below 256. They look unwritten, too."""
 _LEAST_ZEROS: Final = 8
 """the length of a base offset, which is zero only in the first batch"""
 _SLOTS: Final = 1024
@@ -89,8 +91,8 @@ def has_unwritten_page(read: Read, position: int, end: int) -> bool:
     `position`, on. Damage to a batch that was written leaves other bytes."""
     at = position
     while at < end:
-        until = at - at % _PAGE_BYTES + _PAGE_BYTES
-        if until > end and at != position:
+        until = at - at % PAGE_BYTES + PAGE_BYTES
+        if until - end > _OFFSET_ZEROS and at != position:
             return False  # zeros may be the last bytes of a batch
         page = read(min(until, end) - at, at)
         if len(page) >= _LEAST_ZEROS and not any(page):

@@ -354,7 +354,8 @@ class BrokerSessions:
         return []
 
     def _know(self, event: BrokerAtClaim, now_ms: int) -> None:
-        session = _Session(event.broker_epoch, is_unfenced=not event.is_fenced)
+        # Its connection to the previous controller has just ended: a break within a moment is one more.
+        session = _Session(event.broker_epoch, is_unfenced=not event.is_fenced, lost_ms=now_ms)
         if not event.is_fenced and not event.is_local:
             session.heard_ms = now_ms
             self._suspect_in(CLAIM_MS, session, now_ms)

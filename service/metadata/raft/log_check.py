@@ -28,8 +28,15 @@ from service.base.disk import Disk, Open
 from service.base.errors import CorruptionError
 from service.base.files import exists
 from service.hot import names
-from service.hot.recovery_walk import has_unwritten_page
-from service.records.batch import HEADER_SIZE, BatchHeader, complete_headers, read_header, verify_crc
+from service.hot.recovery_walk import PAGE_BYTES, has_unwritten_page
+from service.records.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    BatchHeader,
+    complete_headers,
+    read_header,
+    verify_crc,
+)
 from service.records.walk import find_sound
 
 _READ_BYTES: Final = 4 * 1024 * 1024
@@ -69,13 +76,14 @@ class LogEnd(NamedTuple):
 
 class _Break(NamedTuple):
     """Position where a file stops being a valid log. `is_whole`: a complete batch is there, so no crash made
-    it."""
+    it. `is_unwritten`: the page with its first bytes was never written."""
 
     path: Path
     position: int
     offset: int
     reason: str
     is_whole: bool = False
+    is_unwritten: bool = False
 
 
 def check_log(disk: Disk, directory: Path, durable: Durable, control: list[bytes] | None = None) -> LogEnd:
@@ -153,7 +161,8 @@ class _Check:
             for header, data in _whole_batches(self._disk, fd, self._disk.size(fd)):
                 defect = self._defect(header)
                 if defect is not None:
-                    return _Break(path, header.position, self._offset, defect, True)
+                    lost = self._lost_first_bytes(fd, header.position)
+                    return _Break(path, header.position, self._offset, defect, not lost, lost)
                 if header.next_offset > self._durable.offset and path not in dict(self._doubtful):
                     self._doubtful.append((path, header.position))
                 self._offset, self._epoch = header.next_offset, header.partition_leader_epoch
@@ -167,6 +176,12 @@ class _Check:
         finally:
             self._disk.close(fd)
         return None
+
+    def _lost_first_bytes(self, fd: int, position: int) -> bool:
+        """Return whether a page ends within the batch's base offset and length, and was never written: what is
+        left is a complete batch of another offset, which no checksum covers."""
+        size = -position % PAGE_BYTES
+        return 0 < size < LOG_OVERHEAD and self._disk.pread(fd, size, position) == bytes(size)
 
     def _defect(self, header: BatchHeader) -> str | None:
         """Return why a complete batch does not belong here. Its checksum does not cover offset and epoch."""
@@ -189,6 +204,8 @@ class _Check:
         """Return whether valid records lie behind the break: then the broken ones had been written, too."""
         if not self._durable.is_acknowledged:
             return False  # a crash may keep any part of it; it is fetched again
+        if found.is_unwritten and self._durable.is_exact:
+            return False
         later = [base for base in self._bases() if self._path(base) > found.path]
         if not self._durable.is_exact and any(self._disk.stat(self._path(base)).size for base in later):
             return True

@@ -91,6 +91,18 @@ def test_a_clock_that_stands_still_ends_a_slice_after_200_steps() -> None:
     assert 10 <= with_clock(scenario) <= 12
 
 
+def test_a_slice_ends_too_where_the_clock_moved_once_and_then_stands_still() -> None:
+    async def scenario(clock: Clock) -> int:
+        piece, steps = Slice(), 0
+        assert not piece.is_over()
+        clock.advance_us(1)
+        while not piece.is_over():
+            steps += 1
+        return steps
+
+    assert with_clock(scenario) <= 201
+
+
 def test_much_that_nobody_reads_any_more_is_freed_in_many_turns() -> None:
     clock, turn, freed = Clock(), 0, list[int]()
 
