@@ -178,8 +178,8 @@ class _Check:
         return None
 
     def _lost_first_bytes(self, fd: int, position: int) -> bool:
-        """Return whether a page ends within the batch's base offset and length, and was never written: what is
-        left is a complete batch of another offset, which no checksum covers."""
+        """Return whether a page that was never written ends within the batch's base offset and length: what
+        is left is a complete batch of another offset, which no checksum covers."""
         size = -position % PAGE_BYTES
         return 0 < size < LOG_OVERHEAD and self._disk.pread(fd, size, position) == bytes(size)
 

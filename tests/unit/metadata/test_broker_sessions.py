@@ -273,6 +273,15 @@ def test_a_connection_that_breaks_again_within_two_seconds_is_suspected_two_seco
     refused_often(sessions, 10_001 + suspected_ms, silent_ms=65 + suspected_ms - again_ms)
 
 
+def test_a_break_within_two_seconds_of_a_claim_is_suspected_two_seconds_later() -> None:
+    """The connection to the previous controller broke just before."""
+    sessions = BrokerSessions(SessionTimes())
+    sessions.handle(BrokerAtClaim(1, 7, is_fenced=False), 10_000)
+    sessions.handle(HeartbeatReceived(1, 7, 9), 10_100)
+    assert sessions.handle(ConnectionLost(1, 7), 10_150) == []
+    assert ticks(sessions, 12_150) == [(12_150, Probe(1, 7))]
+
+
 def test_refused_probes_far_apart_do_not_add_up() -> None:
     sessions = suspected()
     for now_ms in (10_001, 10_900, 12_500):
