@@ -62,9 +62,9 @@ def in_slices(steps: Steps[T]) -> T | Awaitable[T]:
     A caller that does this for many peers in one turn has to stop when the turn is old: work done at once is
     not counted against the turn's slice.
     """
-    deadline = SliceClock()
+    clock = SliceClock()
     try:
-        while not deadline.is_over():
+        while not clock.is_over():
             next(steps)
     except StopIteration as e:
         result: T = e.value

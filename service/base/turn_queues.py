@@ -102,14 +102,14 @@ class CallQueue:
 class SliceQueue:
     """Queue of tasks with long work. Used by one loop."""
 
-    __slots__ = ("_deadline", "_is_due", "_is_taken", "_waiting", "taken")
+    __slots__ = ("_clock", "_is_due", "_is_taken", "_waiting", "taken")
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_taken = False
         """whether a task has the slice of the next turn"""
         self._is_due = False
-        self._deadline = SliceClock()
+        self._clock = SliceClock()
         self.taken = 0
         """number of slices that tasks have waited for"""
 
@@ -120,8 +120,8 @@ class SliceQueue:
         """Return whether this turn's slice is used up, so that the next step belongs to a later turn."""
         if not self._is_due:
             self._schedule()
-            self._deadline.begin()
-        return self._deadline.is_over()
+            self._clock.begin()
+        return self._clock.is_over()
 
     async def next_turn(self) -> None:
         """Wait for a slice, behind the tasks already queued. The task can be cancelled here."""
@@ -132,20 +132,20 @@ class SliceQueue:
             await place
         else:
             self._is_taken = True
-            if not self._is_due:
-                self._schedule()
-            await asyncio.sleep(0)
-        if not self._is_due:
             self._schedule()
-        self._deadline.begin()
+            await asyncio.sleep(0)
+        self._schedule()
+        self._clock.begin()
 
     def _schedule(self) -> None:
-        self._is_due = True
-        asyncio.get_running_loop().call_soon(self._begin_turn)
+        """Have the next turn begin a slice of its own."""
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._begin_turn)
 
     def _begin_turn(self) -> None:
         self._is_due = self._is_taken = False
-        self._deadline.begin()
+        self._clock.begin()
         while self._waiting:
             place = self._waiting.popleft()
             if not place.done():  # its task has not been cancelled

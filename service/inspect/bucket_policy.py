@@ -21,7 +21,7 @@ from service.base.errors import ConfigError
 OF_OBJECTS: Final = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject")
 OF_LISTING: Final = "s3:ListBucket"
 OF_UPLOADS: Final = "s3:ListBucketMultipartUploads"
-"""What `firn sweep` needs in addition, and a node does not."""
+"""Permission that `firn sweep` needs in addition, and a node does not."""
 OF_KEYS: Final = ("kms:Decrypt", "kms:GenerateDataKey")
 
 CHECK_PERMISSIONS: Final[Mapping[str, str]] = MappingProxyType(

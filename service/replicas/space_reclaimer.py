@@ -73,8 +73,6 @@ class SpaceReclaimer:
             least_bytes = min_sealed_bytes(step, partition.config.segment_bytes)
             if self._try(partition, partial(PartitionArchive.seal_early, least_bytes=least_bytes)):
                 self._metrics.disk_sealed_segments += 1
-                if piece.is_over():
-                    await piece.next_turn()
 
     async def free(self, to_free: int) -> None:
         """Delete one local segment of each partition, as long as there are any that the bucket has, until

@@ -71,12 +71,6 @@ class EncodedSettings:
         entries = describe_broker_default(config) if default else describe_broker(config)
         return self._add(key, entries, options)
 
-    def knows_topic(
-        self, overrides: Mapping[str, str], config: BrokerConfig, options: DescribeConfigsOptions
-    ) -> bool:
-        """Return whether `of_topic` would find its result in the cache."""
-        return self._get((options, frozenset(overrides.items())), config) is not None
-
     def _get(self, key: object, config: BrokerConfig) -> Settings | None:
         if config is not self._config:
             self._config = config
