@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import signal
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -52,6 +53,18 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("patient")
 
 
+# pytest puts the name of a test into the environment, where Linux refuses 128 KiB (E2BIG).
+MOST_OF_A_NAME = 1000
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name a long parameter by its argument, length and checksum."""
+    if not isinstance(val, str | bytes) or len(val) <= 100:
+        return None
+    checksum = zlib.crc32(val if isinstance(val, bytes) else val.encode("utf-8", "surrogatepass"))
+    return f"{argname}-{len(val)}-{checksum:08x}"
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Under `--dist loadgroup` a test goes to whichever worker is free.
@@ -59,6 +72,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     But those that share what their module has started go to one, and so do files of tests/process, of which
     some share what the machine has: a compiler's cache, LocalStack.
     """
+    if long := [item.nodeid[:100] for item in items if len(item.nodeid) > MOST_OF_A_NAME]:
+        raise pytest.UsageError(f"names of tests longer than {MOST_OF_A_NAME} characters: {long}")
     if not getattr(config.option, "loadgroup", False):
         return
     for item in items:
