@@ -29,6 +29,7 @@ from service.base.slices import Slice
 from service.base.types import Buffer
 from service.controller_client.controller_channel import OutcomeUnknown, is_not_controller
 from service.network.request import RequestContext, Response
+from service.security.principal import Principal
 from service.wire.api import (
     APIS,
     ApiKey,
@@ -51,24 +52,18 @@ of all forwarded requests (``retryTimeoutMs`` of ``NodeToControllerChannelManage
 _CORRELATION_ID: Final = struct.Struct(">i").unpack_from
 
 
-# The principal: without security all clients have the same one.
-
-
-def _principal(kind: str, name: str) -> bytes:
+def write_principal(principal: Principal) -> bytes:
+    """Return Kafka's DefaultPrincipalData, which begins with its version, 0."""
     out = bytearray()
     write_int16(out, 0)
-    write_compact_string(out, kind)
-    write_compact_string(out, name)
-    out += b"\0\0"  # not authenticated by a token; no tagged fields
+    write_compact_string(out, principal.type)
+    write_compact_string(out, principal.name)
+    out += b"\1\0" if principal.is_token else b"\0\0"  # then no tagged fields
     return bytes(out)
 
 
-ANONYMOUS: Final = _principal("User", "ANONYMOUS")
-"""``User:ANONYMOUS`` as Kafka's DefaultPrincipalData: its version, 0, then its bytes."""
-
-
-def read_principal(data: Buffer | None) -> str:
-    """Read DefaultPrincipalData; return ``Type:Name``. Raises `MalformedMessage`."""
+def read_principal(data: Buffer | None) -> Principal:
+    """Read DefaultPrincipalData. Raises `MalformedMessage`."""
     if data is None:
         raise MalformedMessage("no principal")
     cursor = Cursor(data)
@@ -77,11 +72,11 @@ def read_principal(data: Buffer | None) -> str:
         if version != 0:
             raise MalformedMessage(f"version {version} of the principal")
         kind, name = cursor.compact_string(), cursor.compact_string()
-        cursor.boolean()
+        is_token = cursor.boolean()
         cursor.skip_tagged_fields()
     except struct.error as e:
         raise MalformedMessage(str(e)) from e
-    return f"{kind}:{name}"
+    return Principal(kind, name, is_token)
 
 
 # A broker's side
@@ -99,14 +94,14 @@ CaughtUp = Callable[[], Awaitable[object]]
 """Returns once this node's image has all that the controller had committed when it was called."""
 
 
-def wrap(frame: Buffer, client_host: str) -> EnvelopeRequest:
+def wrap(frame: Buffer, client_host: str, principal: Principal) -> EnvelopeRequest:
     """Put a client's request frame, without its size, into an Envelope."""
     try:
         address = ipaddress.ip_address(client_host.partition("%")[0]).packed
     except ValueError:
         address = bytes(4)  # the client was gone before its address was read
     return EnvelopeRequest(
-        request_data=bytes(frame), request_principal=ANONYMOUS, client_host_address=address
+        request_data=bytes(frame), request_principal=write_principal(principal), client_host_address=address
     )
 
 
@@ -140,7 +135,7 @@ class Forwarder:
         try:
             envelope = await self._controllers.ask(
                 ApiKey.ENVELOPE,
-                wrap(frame, context.client_host),
+                wrap(frame, context.client_host, context.session.principal),
                 timeout_ms=timeout_ms,
                 inner_key=header.api_key,
             )
@@ -204,7 +199,7 @@ class Forwarded(NamedTuple):
     request: Any
     """canonical"""
     client_host: str
-    principal: str
+    principal: Principal
 
 
 async def unwrap(envelope: EnvelopeRequest) -> Forwarded:

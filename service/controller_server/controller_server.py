@@ -37,6 +37,7 @@ from service.network.admission import Admission
 from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, NetworkMetrics
 from service.network.request import PeerLimits, RequestContext
 from service.network.server import Server
+from service.security.session import NODE_ITSELF
 from service.serving.config_validation import NodeConfigRules
 from service.serving.dispatch import Dispatcher
 from service.wire.api import APIS, ApiKey
@@ -357,6 +358,6 @@ class ControllerNode:
 
     async def here(self, api_key: int, message: Any) -> Any:
         """Return the response of this controller to its own process; a `controller_channel.Here`."""
-        context = RequestContext(-1, "127.0.0.1", 0, self._options.listeners[0].name)
+        context = RequestContext(-1, "127.0.0.1", 0, self._options.listeners[0].name, NODE_ITSELF)
         context.api_key, context.api_version = api_key, APIS[api_key].max_version
         return await handle_locally(self.side, context, message)

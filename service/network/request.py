@@ -9,6 +9,7 @@ from typing import Any
 
 from service.base.printable import quoted
 from service.network.sender import Part
+from service.security.session import Session
 
 
 class Response:
@@ -113,14 +114,17 @@ class RequestContext:
 
     __slots__ = (
         "api_key", "api_version", "cancel_on_disconnect", "client_host", "client_id", "client_port",
-        "connection_id", "correlation_id", "ends_with_peer", "has_left", "hurry", "listener",
+        "connection_id", "correlation_id", "ends_with_peer", "has_left", "hurry", "listener", "session",
     )  # fmt: skip
 
-    def __init__(self, connection_id: int, client_host: str, client_port: int, listener: str) -> None:
+    def __init__(
+        self, connection_id: int, client_host: str, client_port: int, listener: str, session: Session
+    ) -> None:
         self.connection_id = connection_id
         self.client_host = client_host
         self.client_port = client_port
         self.listener = listener
+        self.session = session
         self.client_id = ""
         self.api_key = -1
         self.api_version = -1
@@ -135,7 +139,9 @@ class RequestContext:
 
     def kept(self) -> RequestContext:
         """Return a copy that the next request does not overwrite."""
-        own = RequestContext(self.connection_id, self.client_host, self.client_port, self.listener)
+        own = RequestContext(
+            self.connection_id, self.client_host, self.client_port, self.listener, self.session
+        )
         own.client_id, own.api_key, own.api_version = self.client_id, self.api_key, self.api_version
         own.correlation_id = self.correlation_id
         return own

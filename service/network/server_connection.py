@@ -16,6 +16,7 @@ from service.network.request import RequestContext
 from service.network.request_pipeline import RequestPipeline
 from service.network.response_queue import FAILED
 from service.network.shared import Shared
+from service.security.session import anonymous
 
 _READ_BYTES = 256 << 10
 """Most bytes of a large request in one read."""
@@ -53,7 +54,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer = transport.get_extra_info("peername") or ("?", 0)
         shared.counters.accepted += 1
-        context = RequestContext(shared.counters.accepted, str(peer[0]), int(peer[1]), shared.listener)
+        host, listener = str(peer[0]), shared.listener
+        context = RequestContext(
+            shared.counters.accepted, host, int(peer[1]), listener, anonymous(host, listener)
+        )
         self.requests = RequestPipeline(shared, transport, self._framer, context, self)
         self._sender = self.requests.sender
         self._connections[self] = None

@@ -61,7 +61,7 @@ class Dispatcher:
         if served is None:
             raise UnsupportedRequest(f"{APIS[header.api_key].name} is not served on this listener")
         if served.quick is not None:
-            at_once = served.quick(self._broker, header, frame)
+            at_once = served.quick(self._broker, context, header, frame)
             if at_once is not None:
                 return at_once
         if served.forwards is not None:

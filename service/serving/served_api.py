@@ -16,7 +16,7 @@ from service.wire.api import RequestHeader
 
 Handler = Callable[[Any, RequestContext, Any], Any]
 """Handler of an API; its first argument is the node's interface to the listener's handlers (`Host`)."""
-Quick = Callable[[Any, RequestHeader, memoryview], Response | PendingResponse | None]
+Quick = Callable[[Any, RequestContext, RequestHeader, memoryview], Response | PendingResponse | None]
 Parse = Callable[[int, memoryview, int, int], Any]
 ParseSteps = Callable[[int, memoryview, int], Generator[None, None, Any]]
 

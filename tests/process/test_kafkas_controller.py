@@ -20,6 +20,7 @@ from service.controller_client.lifecycle_messages import Feature, Identity
 from service.controller_client.remote_log_catalog import Registration, RpcCatalog
 from service.metadata.controller.requests import Endpoint
 from service.network.request import RequestContext
+from service.security.session import anonymous
 from service.wire.api import (
     ApiKey,
     decode_request,
@@ -151,7 +152,7 @@ def test_an_envelope_is_taken_and_its_answer_is_the_clients(quorum: KafkasQuorum
         for code in (ErrorCode.none, ErrorCode.topic_already_exists):
             frame = encode_request(ApiKey.CREATE_TOPICS, 7, 77, "admin", message)[4:]
             header = parse_request_header(frame)
-            context = RequestContext(1, "10.1.2.3", 5, "PLAINTEXT")
+            context = RequestContext(1, "10.1.2.3", 5, "PLAINTEXT", anonymous("10.1.2.3", "PLAINTEXT"))
             response = await forwarder.forward(context, header, frame, decode_request(header, frame))
             whole = b"".join(one for one in response.parts if isinstance(one, bytes | bytearray | memoryview))
             correlation_id, answer = decode_response(ApiKey.CREATE_TOPICS, 7, whole[4:])

@@ -44,6 +44,7 @@ from service.metadata.raft.snapshots import write_snapshot
 from service.metadata.raft.voters import VoterNode, VoterSet
 from service.metadata.snapshot_codec import encode_snapshot
 from service.network.request import RequestContext
+from service.security.session import anonymous
 from service.wire.api import (
     ApiKey,
     decode_request,
@@ -241,7 +242,7 @@ class Broker:
         """The answer to a client's request, by Envelope."""
         frame = encode_request(api_key, version, 7, "client", message)[4:]
         header = parse_request_header(frame)
-        context = RequestContext(1, "192.0.2.9", 5, "PLAINTEXT")
+        context = RequestContext(1, "192.0.2.9", 5, "PLAINTEXT", anonymous("192.0.2.9", "PLAINTEXT"))
         context.api_key, context.api_version = header.api_key, header.api_version
         answer = await self.forwarder.forward(context, header, frame, decode_request(header, frame))
         parts: list[Any] = list(answer.parts)

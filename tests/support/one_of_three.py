@@ -36,6 +36,7 @@ from service.records.builder import BatchBuilder
 from service.replicas.metadata_applier import Applier
 from service.replicas.partition_registry import Replicas
 from service.replication.throttle import Quota, ReplicationThrottle
+from service.security.session import anonymous
 from service.serving.api_table import BROKER_APIS
 from service.serving.dispatch import Dispatcher
 from service.serving.group_coordinators import GroupCoordinators
@@ -146,7 +147,7 @@ class OneOfThree:
         self, key: ApiKey, message: Any, version: int, context: RequestContext | None = None, number: int = 0
     ) -> Answer | Later:
         """Return the immediate answer to a canonical message."""
-        context = context or RequestContext(1, "127.0.0.1", 50_000, OUTSIDE)
+        context = context or RequestContext(1, "127.0.0.1", 50_000, OUTSIDE, anonymous("127.0.0.1", OUTSIDE))
         frame = memoryview(bytearray(encode_request(key, version, number, "test", message)))[4:]
         return self._dispatcher(context, frame)
 
@@ -159,7 +160,8 @@ class OneOfThree:
         context: RequestContext | None = None,
     ) -> Any:
         """The canonical answer to a canonical message. `context`: that of a connection with more requests."""
-        context = context or RequestContext(1, "127.0.0.1", 50_000, listener)
+        session = anonymous("127.0.0.1", listener)
+        context = context or RequestContext(1, "127.0.0.1", 50_000, listener, session)
         number = next(self._numbers)
         answer: Any = self.handle(key, message, version, context, number)
         response = answer if isinstance(answer, Response) else await answer

@@ -12,6 +12,7 @@ from service.base.errors import RequestError
 from service.controller_client import forwarding
 from service.controller_server.request_host import ControllerSide, check_active
 from service.network.request import RequestContext
+from service.security.session import Session
 from service.serving.served_api import Served
 from service.wire.api import ApiKey
 
@@ -37,7 +38,9 @@ def handling(
                 check_active(side)
         except RequestError as e:
             return forwarding.envelope_error(e.code)
-        inner = RequestContext(connection_id, forwarded.client_host, port, listener)
+        outer = context.session
+        session = Session(forwarded.principal, forwarded.client_host, outer.listener, outer.protocol)
+        inner = RequestContext(connection_id, forwarded.client_host, port, listener, session)
         inner.api_key, inner.api_version = header.api_key, header.api_version
         inner.correlation_id, inner.client_id = header.correlation_id, header.client_id
         answer: Any = rows[header.api_key].handle(side, inner, forwarded.request)

@@ -38,22 +38,24 @@ def handle(
     return _commit(broker, version, request)
 
 
-def quick(broker: Broker, header: RequestHeader, frame: memoryview) -> PendingResponse | None:
+def quick(
+    broker: Broker, context: RequestContext, header: RequestHeader, frame: memoryview
+) -> PendingResponse | None:
     """Commit a plain request (`groups/quick_commits`) and return its pending response; None for any other."""
     if header.api_version < FIRST_BY_HAND:
         return None
     plain = quick_commits.read(frame, header.body, header.api_version)
-    context = None if plain is None else broker.groups.active(plain.group_id)
-    if plain is None or context is None:
+    group = None if plain is None else broker.groups.active(plain.group_id)
+    if plain is None or group is None:
         return None
-    now_ms, shard = context.now_ms(), context.shard
+    now_ms, shard = group.now_ms(), group.shard
     decided = quick_commits.decide(plain, shard, broker.groups.topics, now_ms)
     if decided is None:
         return None
     block, effects = decided
     response = Response([quick_commits.answer(plain, block, header.correlation_id)])
     promise = _PlainCommit(header, frame)
-    if not context.write_block(block, response, effects, promise, now_ms):
+    if not group.write_block(block, response, effects, promise, now_ms):
         return None
     shard.metrics.offset_commits += block.count
     return promise

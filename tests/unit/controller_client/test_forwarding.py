@@ -15,7 +15,6 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.controller_client.controller_channel import OutcomeUnknown
 from service.controller_client.forwarding import (
-    ANONYMOUS,
     Forwarder,
     envelope_error,
     read_principal,
@@ -23,8 +22,11 @@ from service.controller_client.forwarding import (
     unwrap,
     wrap,
     wrap_response,
+    write_principal,
 )
 from service.network.request import RequestContext
+from service.security.principal import Principal
+from service.security.session import anonymous
 from service.wire.api import (
     APIS,
     ApiKey,
@@ -43,6 +45,8 @@ from tests.property.wire.schema_strategies import kio_bytes
 from tests.support.virtual_loop import run_virtually
 
 CREATE = ApiKey.CREATE_TOPICS
+ALICE = Principal("User", "alice")
+ANONYMOUS = bytes.fromhex("00 00 05 55 73 65 72 0a 41 4e 4f 4e 59 4d 4f 55 53 00 00")
 
 
 def create_topics(*names: str, timeout_ms: int = 5_000) -> Any:
@@ -99,7 +103,7 @@ async def forward(controller: Controller, message: Any, key: int = CREATE, versi
     """Return the client's response: (response frame, canonical)."""
     frame = framed(message, key, version)
     header = parse_request_header(frame)
-    context = RequestContext(1, "10.1.2.3", 999, "PLAINTEXT")
+    context = RequestContext(1, "10.1.2.3", 999, "PLAINTEXT", anonymous("10.1.2.3", "PLAINTEXT"))
     forwarder = Forwarder(controller, controller.catch_up)
     response = await forwarder.forward(context, header, memoryview(frame), decode_request(header, frame))
     whole = b"".join(part for part in response.parts if isinstance(part, bytes | bytearray | memoryview))
@@ -113,17 +117,19 @@ async def forward(controller: Controller, message: Any, key: int = CREATE, versi
 def test_the_principal_is_kafkas_bytes() -> None:
     data = DefaultPrincipalData(type_="User", name="ANONYMOUS", token_authenticated=False)
     assert b"\0\0" + kio_bytes(data) == ANONYMOUS
-    assert ANONYMOUS.hex(" ") == "00 00 05 55 73 65 72 0a 41 4e 4f 4e 59 4d 4f 55 53 00 00"
-    assert read_principal(ANONYMOUS) == "User:ANONYMOUS"
+    assert write_principal(Principal("User", "ANONYMOUS")) == ANONYMOUS
+    assert read_principal(ANONYMOUS) == ("User", "ANONYMOUS", False)
+    assert read_principal(write_principal(Principal("User", "a\nb", True))) == ("User", "a\nb", True)
 
 
 def test_an_envelope_has_the_requests_own_bytes() -> None:
     frame = framed(create_topics("a"), version=5)
-    envelope = wrap(memoryview(frame), "10.1.2.3")
+    envelope = wrap(memoryview(frame), "10.1.2.3", ALICE)
     assert envelope.request_data == frame
     assert envelope.client_host_address == bytes((10, 1, 2, 3))
-    assert wrap(frame, "fe80::1%eth0").client_host_address == bytes.fromhex("fe80" + "00" * 13 + "01")
-    assert wrap(frame, "?").client_host_address == bytes(4)
+    assert envelope.request_principal.hex(" ") == "00 00 05 55 73 65 72 06 61 6c 69 63 65 00 00"
+    assert wrap(frame, "fe80::1%eth0", ALICE).client_host_address == bytes.fromhex("fe80" + "00" * 13 + "01")
+    assert wrap(frame, "?", ALICE).client_host_address == bytes(4)
 
 
 def test_timeouts_are_the_requests_own() -> None:
@@ -291,16 +297,16 @@ _FULL: dict[int, Any] = {
 
 def test_an_envelope_round_trips() -> None:
     async def scenario() -> None:
-        inner = await unwrap(wrap(framed(create_topics("a"), version=4), "10.1.2.3"))
+        inner = await unwrap(wrap(framed(create_topics("a"), version=4), "10.1.2.3", ALICE))
         assert inner.header[:4] == (CREATE, 4, 77, "admin-1")
         assert inner.request.topics[0].name == "a"
-        assert (inner.client_host, inner.principal) == ("10.1.2.3", "User:ANONYMOUS")
+        assert (inner.client_host, inner.principal) == ("10.1.2.3", ("User", "alice", False))
 
     run_virtually(scenario())
 
 
 GOOD = framed(create_topics("a"))
-NESTED = framed(wrap(GOOD, "10.0.0.1"), ApiKey.ENVELOPE)
+NESTED = framed(wrap(GOOD, "10.0.0.1", ALICE), ApiKey.ENVELOPE)
 PRODUCE = struct.pack(">hhih", ApiKey.PRODUCE, 13, 1, -1) + b"\0" * 9
 BAD = {
     "no principal": (GOOD, None, b"\x0a\0\0\1", ErrorCode.principal_deserialization_failure),

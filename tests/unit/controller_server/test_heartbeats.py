@@ -17,6 +17,7 @@ from service.controller_server.request_host import ControllerSide
 from service.metadata.controller.broker_sessions import ProbeOutcome
 from service.metadata.image import BrokerImage
 from service.network.request import RequestContext
+from service.security.session import anonymous
 from tests.support.world import make_world
 from tests.unit.metadata.controllers import CLUSTER_ID, registration, running
 from tests.unit.metadata.test_controller import HeldExecutor
@@ -39,7 +40,7 @@ def test_a_broker_whose_heartbeats_connection_ends_is_looked_after(tmp_path: Pat
             side = ControllerSide(lambda: config, clock, 1, CLUSTER_ID, controller.publisher, controller)
             epoch = await controller.brokers.register(registration(2))
             executor.held = []
-            context = RequestContext(7, "127.0.0.1", 9, "CONTROLLER")
+            context = RequestContext(7, "127.0.0.1", 9, "CONTROLLER", anonymous("127.0.0.1", "CONTROLLER"))
             says = Heartbeat(epoch, epoch, want_fence=False, want_shut_down=False)
             unfencing = asyncio.create_task(
                 brokers.heartbeat(side, context, lifecycle_messages.heartbeat(2, says))

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from service.controller_server.handlers.partitions import elect
 from service.metadata.controller.requests import ElectionResult, ElectLeaders
 from service.network.request import RequestContext
+from service.security.session import anonymous
 from service.wire.api import ApiKey, request_module
 from tests.support.turns import Clock, count_turns, with_clock
 
@@ -36,7 +37,7 @@ def test_many_elections_are_read_and_answered_in_slices(is_every: bool) -> None:
     side = SimpleNamespace(controller=Elects(), deadline_ms=lambda timeout_ms: timeout_ms)
 
     async def scenario(clock: Clock) -> Any:
-        context = RequestContext(1, "127.0.0.1", 50_000, "C")
+        context = RequestContext(1, "127.0.0.1", 50_000, "C", anonymous("127.0.0.1", "C"))
         work = asyncio.ensure_future(elect(cast("Any", side), context, request))
         return await count_turns(work), work.result()
 

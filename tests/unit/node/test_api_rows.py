@@ -15,6 +15,7 @@ from service.network.request import RequestContext
 from service.node.quorum_control_plane import MEMBER_APIS
 from service.node.standalone_apis import alone_apis
 from service.partition.metrics import ServingMetrics
+from service.security.session import anonymous
 from service.serving.api_table import BROKER_APIS
 from service.serving.dispatch import Dispatcher
 from service.serving.served_api import Served
@@ -237,7 +238,8 @@ def api_versions(where: str, version: int) -> bytes:
         client_software_name="x", client_software_version="1"
     )
     frame = memoryview(encode_request(ApiKey.API_VERSIONS, version, 7, "c", message))[4:]
-    answer: Any = Dispatcher(node, TABLES[where][1])(RequestContext(1, "192.0.2.9", 5, "L"), frame)
+    context = RequestContext(1, "192.0.2.9", 5, "L", anonymous("192.0.2.9", "L"))
+    answer: Any = Dispatcher(node, TABLES[where][1])(context, frame)
     [data] = answer.parts
     return bytes(data)
 

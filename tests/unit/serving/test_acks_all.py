@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from service.metadata.records import RemoveTopicRecord
 from service.network.request import PendingResponse, RequestContext
 from service.replication.leader import BrokerStatus, Leadership
+from service.security.session import anonymous
 from service.wire.api import ApiKey
 from tests.support.followers import ALL_THREE, EPOCH, SPREAD, Followed, produce_message, produced
 from tests.support.one_of_three import HIDDEN, ME, OTHER, OUTSIDE, TOPIC, OneOfThree, changed, one_of_three
@@ -62,7 +63,8 @@ def test_the_answer_waits_until_all_in_sync_have_it(tmp_path: Path) -> None:
 
 def test_pipelined_produces_of_a_connection_get_their_own_responses(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
-        one, context = Followed(node), RequestContext(1, "127.0.0.1", 50_000, OUTSIDE)
+        one = Followed(node)
+        context = RequestContext(1, "127.0.0.1", 50_000, OUTSIDE, anonymous("127.0.0.1", OUTSIDE))
         tasks = [await begun(node, 0, context=context, version=version) for version in (13, 13, 13)]
         assert one.partition.log.log_end_offset == 3
         one.has(2)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from service.network.request import RequestContext
+from service.security.session import anonymous
 from service.serving.decode_budget import DecodeBudget
 
 MIB = 1 << 20
@@ -16,7 +17,7 @@ ROOM = 64 * MIB
 
 
 def asker(number: int) -> RequestContext:
-    return RequestContext(number, "client", number, "PLAINTEXT")
+    return RequestContext(number, "client", number, "PLAINTEXT", anonymous("client", "PLAINTEXT"))
 
 
 async def _soon() -> None:

@@ -13,6 +13,7 @@ from service.metadata.raft.keys import ReplicaKey
 from service.metadata.raft.messages_out import to_request
 from service.metadata.raft.requests import RaftFetchRequest
 from service.network.request import RequestContext
+from service.security.session import anonymous
 from service.serving import handlers
 from service.serving.api_table import BROKER_APIS
 from service.serving.dispatch import Dispatcher
@@ -28,7 +29,7 @@ def test_a_slow_fetch_is_described_on_either_listener(apis: dict[int, Served]) -
     host: Any = None
     _, _, message = to_request(RaftFetchRequest(ReplicaKey(2), 1, 0, 0, 0, 0, 0, None))
     frame = memoryview(encode_request(ApiKey.FETCH, 18, 7, "client", message))[4:]
-    context = RequestContext(1, "192.0.2.9", 5, "CONTROLLER")
+    context = RequestContext(1, "192.0.2.9", 5, "CONTROLLER", anonymous("192.0.2.9", "CONTROLLER"))
     context.api_key, context.api_version = ApiKey.FETCH, 18
     assert Dispatcher(host, apis).describe(context, frame).startswith("FETCH ")
 

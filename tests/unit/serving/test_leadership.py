@@ -13,6 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.network.request import RequestContext
+from service.security.session import anonymous
 from service.serving.handlers import fetch as fetch_handler
 from service.serving.internal_topics import OFFSETS
 from service.wire.api import ApiKey, decode_response, request_module
@@ -237,7 +238,7 @@ def test_a_fetch_of_an_offline_replica_is_told_so_in_words_that_its_version_know
     request = FetchRequestView(-1, -1, 0, 1, 1 << 20, 0, 0, -1, [("t", asked)], [], "", None)
 
     async def scenario(node: OneOfThree) -> None:
-        context = RequestContext(1, "127.0.0.1", 50_000, INSIDE)
+        context = RequestContext(1, "127.0.0.1", 50_000, INSIDE, anonymous("127.0.0.1", INSIDE))
         context.api_version = version
         response: Any = fetch_handler.handle(node.broker, context, request)
         frame = bytearray(b"".join(response.parts))[4:]

@@ -10,6 +10,7 @@ import pytest
 
 from service.base import turn_queues
 from service.network.request import RequestContext
+from service.security.session import anonymous
 from service.serving.handlers.update_features import handle
 from service.wire.api import ApiKey, request_module
 
@@ -35,7 +36,7 @@ def test_very_many_features_take_many_turns(monkeypatch: pytest.MonkeyPatch) -> 
             ),
         )
         host: Any = SimpleNamespace(feature_admin=SimpleNamespace(update_features=update_features))
-        context = RequestContext(1, "client", 1, "PLAINTEXT")
+        context = RequestContext(1, "client", 1, "PLAINTEXT", anonymous("client", "PLAINTEXT"))
         context.api_version = 2
         answer = asyncio.ensure_future(handle(host, context, request))
         while not answer.done():

@@ -15,6 +15,7 @@ from service.network.request import RequestContext
 from service.records.batch import iter_headers
 from service.replication.leader import Leadership
 from service.replication.selectors import of_the_rack
+from service.security.session import anonymous
 from service.serving.handlers.fetch import handle
 from service.wire.api import ApiKey, decode_response, request_module
 from service.wire.fetch import FetchPartition, FetchRequestView
@@ -85,7 +86,7 @@ def test_fetches_of_versions_before_kip_392_are_refused_by_followers(tmp_path: P
     async def scenario(node: OneOfThree) -> None:
         one = Followed(node)
         one.partition.follow(EPOCH + 1)
-        context = RequestContext(1, "127.0.0.1", 50_000, INSIDE)
+        context = RequestContext(1, "127.0.0.1", 50_000, INSIDE, anonymous("127.0.0.1", INSIDE))
         context.api_version = version
         asks = FetchPartition(0, -1, 0, -1, -1, 1 << 20)
         request = FetchRequestView(-1, -1, 0, 1, 1 << 20, 0, 0, -1, [("t", [asks])], [], "", None)

@@ -1,0 +1,1 @@
+"""Client quotas: rates over windows, and who shares them. [P]"""

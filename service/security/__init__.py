@@ -1,0 +1,1 @@
+"""Principals, sessions, logins and access rules. [P]"""
