@@ -12,9 +12,10 @@ source of randomness.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 _MOST_DOUBLINGS: Final = 30
+Number = TypeVar("Number", int, float)
 
 
 def backoff(failures: int, *, first: float, longest: float, jitter: float, uniform: float) -> float:
@@ -22,5 +23,11 @@ def backoff(failures: int, *, first: float, longest: float, jitter: float, unifo
 
     `uniform` lies in [0, 1].
     """
-    pause = min(first * (1 << min(failures - 1, _MOST_DOUBLINGS)), longest)
+    pause = doubled(failures, first, longest)
     return min(longest, pause * (1 + jitter * (2 * uniform - 1)))
+
+
+def doubled(failures: int, first: Number, longest: Number) -> Number:
+    """Return the pause without jitter: `first`, twice as long after each further failure, at most
+    `longest`."""
+    return min(first * (1 << min(failures - 1, _MOST_DOUBLINGS)), longest)

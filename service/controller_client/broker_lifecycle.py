@@ -32,6 +32,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from service.base.backoff import doubled
 from service.base.errors import InvariantError
 
 _CATCHING_UP_MS: Final = 10
@@ -360,10 +361,9 @@ class Lifecycle:
             if self.state is State.LEAVING:
                 return [self._exit("the controller does not know this broker any more")]
         self._failures += 1
-        pause_ms = _FIRST_RETRY_MS << min(self._failures - 1, 20)
         # A new controller waits one second for heartbeats before a refused connection fences a broker.
         longest_ms = _HASTE_MS if self.is_registered else self._timing.heartbeat_interval_ms
-        self._send_in(min(pause_ms, longest_ms), now_ms)
+        self._send_in(doubled(self._failures, _FIRST_RETRY_MS, longest_ms), now_ms)
         return []
 
     def _published(self, offset: int, now_ms: int) -> None:

@@ -22,6 +22,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from service.base.backoff import doubled
 from service.base.errors import ConfigError, StorageError
 from service.pipelines.avro_references import full_name, inlined
 
@@ -128,15 +129,14 @@ class SchemaRegistry:
 
     def _get(self, path: str) -> Mapping[str, Any] | None:
         """Return the response's JSON object; None where the registry reports that there is none."""
-        wait_s = _FIRST_WAIT_S
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return self._once(path)
             except _Retry as e:
                 if attempt == _ATTEMPTS:
                     raise StorageError(f"the schema registry {self._url} does not answer: {e}") from e
+            wait_s = doubled(attempt, _FIRST_WAIT_S, _LONGEST_WAIT_S)
             self._sleep(wait_s * (0.5 + self._jitter() / 2))
-            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
         raise AssertionError("unreachable")
 
     def _once(self, path: str) -> Mapping[str, Any] | None:

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from service.base.backoff import doubled
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, TopicIdPartition
 from service.replication.fetch_session_handler import NO_SESSION, FetchPartitionData, FetchSessionHandler
 from service.replication.follower_events import (
@@ -56,7 +57,8 @@ _NOT_YET: Final = (
     ErrorCode.unknown_topic_or_partition,
 )
 """errors of a leader whose image is older than ours"""
-_DOUBLINGS: Final = 10
+_LONGEST_EARLY: Final = 1024
+"""longest pause after such errors, in times of the first one"""
 _FetchChanges = tuple[list[tuple[TopicIdPartition, FetchPartitionData]], list[TopicIdPartition]]
 """partitions that a fetch names, and those that it forgets"""
 
@@ -347,9 +349,8 @@ class FollowerMachine:
             self._changed[followed.tip] = None
         elif error in _NOT_YET:
             followed.early_errors += 1
-            self._delay(
-                followed, now_ms, self._settings.early_ms << min(followed.early_errors - 1, _DOUBLINGS)
-            )
+            early_ms = self._settings.early_ms
+            self._delay(followed, now_ms, doubled(followed.early_errors, early_ms, early_ms * _LONGEST_EARLY))
         else:
             self._delay(followed, now_ms)
 

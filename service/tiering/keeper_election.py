@@ -21,6 +21,7 @@ from itertools import islice
 from typing import Final
 from uuid import UUID
 
+from service.base.backoff import doubled
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
 from service.remote.catalog import CatalogEntry
 from service.remote.format.manifest_codec import ClusterFile
@@ -165,7 +166,7 @@ class KeeperElection:
         if self._fence.displaced is not None:
             return _DISPLACED_PAUSE_MS
         if self._failures:
-            return min(_FIRST_PAUSE_MS << min(self._failures - 1, 10), RENEW_MS)
+            return doubled(self._failures, _FIRST_PAUSE_MS, RENEW_MS)
         return RENEW_MS * max(1, min(self._owner.rank(), _MAX_RANK))
 
     # -- steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from service.base.backoff import doubled
 from service.metadata.raft.roles import RaftTiming, RandomSource
 
 
@@ -23,5 +24,5 @@ class ElectionTimeouts:
         """Return a random back-off after a lost election, longer after each
         (``binaryExponentialElectionBackoffMs``)."""
         timing = self._timing
-        most = min(timing.election_backoff_max_ms, timing.retry_backoff_ms << min(self.lost, 16))
+        most = doubled(self.lost + 1, timing.retry_backoff_ms, timing.election_backoff_max_ms)
         return self._random.randrange(max(most, 1)) + 1

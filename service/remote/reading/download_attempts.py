@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from service.base.backoff import doubled
 from service.base.errors import CorruptionError
 from service.base.threads import Condition
 from service.base.world import World
@@ -148,7 +149,7 @@ class DownloadAttempts:
         with self._lock:
             if self._state.problem is not None:
                 return False
-            backoff_s = min(_FIRST_BACKOFF_S * 2 ** (failures - 1), _MAX_BACKOFF_S)
+            backoff_s = doubled(failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S)
             backoff_s *= self._random.uniform(0.5, 1.0)
         with self._pause:
             return not self._pause.wait_for(lambda: self._is_closed or download.is_over, backoff_s)

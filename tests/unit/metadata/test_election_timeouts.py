@@ -47,6 +47,6 @@ def test_after_each_lost_election_the_wait_may_be_twice_as_long_up_to_a_second()
 def test_a_doubling_has_an_end() -> None:
     chance = Chance()
     timeouts = ElectionTimeouts(RaftTiming(election_backoff_max_ms=2**40, retry_backoff_ms=20), chance)
-    for timeouts.lost in (15, 16, 17):
+    for timeouts.lost in (29, 30, 31):
         timeouts.backoff_ms()
-    assert chance.asked == [20 << 15, 20 << 16, 20 << 16]
+    assert chance.asked == [20 << 29, 20 << 30, 20 << 30]
