@@ -1,8 +1,8 @@
 """Audit log: a line for each answer of the authorizer, in Kafka's words.
 
 Denied requests are logged at INFO, allowed ones at DEBUG, and denials that only filter a list at TRACE (5,
-below Python's DEBUG). The same line is written once in `SAME_LINE_S`; at the end of that time another one tells
-how often it came again.
+below Python's DEBUG). The same line is written once in `SAME_LINE_S`; at the end of that time another one
+tells how often it came again.
 """
 
 from __future__ import annotations
