@@ -86,6 +86,11 @@ class Authorizer:
         self._bugs = RateLimitedLog(_log, now=now)
         self.metrics = AuthorizationMetrics()
 
+    @property
+    def version(self) -> object:
+        """The ACLs of the newest image: another object exactly after a change."""
+        return self._acls()
+
     def allows(
         self,
         session: Session,

@@ -37,6 +37,11 @@ _EMPTY: Final[dict[str, Any]] = {
     "responses": (),
     "results": (),
     "replica_election_results": (),
+    "brokers": (),
+    "cluster_id": "",
+    "config_resources": (),
+    "directories": (),
+    "should_shut_down": False,
     "producer_id_start": -1,
     "producer_id_len": 0,
 }

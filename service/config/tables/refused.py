@@ -30,7 +30,6 @@ REASONS: Final[Mapping[str, str]] = MappingProxyType(
         "transactional.": "transactions are not supported",
         "ssl.": "TLS is not supported",
         "sasl.": "SASL is not supported",
-        "authorizer.class.name": "authorization is not supported",
         "aws.": "credentials come from the environment, never from a configuration key",
         "firn.remote.s3.access": "credentials come from the environment, never from a configuration key",
         "firn.remote.s3.secret": "credentials come from the environment, never from a configuration key",

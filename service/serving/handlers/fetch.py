@@ -25,7 +25,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.base.slices import Slice, free_in_slices
+from service.base.slices import Slice, free_in_slices, in_slices
 from service.base.steps import Steps, at_once
 from service.network.request import RequestContext, Response
 from service.network.sender import Part
@@ -41,6 +41,8 @@ from service.partition.fetch_sessions import (
     next_epoch,
 )
 from service.replication.leader import ReplicaSession
+from service.security.operations import Operation, ResourceType
+from service.serving.authorization import is_allowed, is_allowed_on_cluster
 from service.serving.fetch_read import FetchRead, InlineSmallSlices, PendingReads
 from service.serving.request_host import Broker
 from service.wire.fetch import (
@@ -72,6 +74,8 @@ def handle(
     broker: Broker, context: RequestContext, fetch: FetchRequestView
 ) -> Response | Awaitable[Response]:
     """Respond at once if there is enough to send, else wait for bytes, the bucket or the deadline."""
+    if fetch.replica_id >= 0 and broker.authorizer is not None and not _is_node(broker, context):
+        return _refuse_replica(context, fetch)
     if fetch.session_epoch in FULL_FETCH_EPOCHS:
         if fetch.session_id != NO_SESSION:
             broker.fetch_sessions.close(fetch.session_id)
@@ -95,6 +99,32 @@ def handle(
     if session is None:
         return _FullFetch(broker, context, fetch, wants_session=False).begin()
     return _IncrementalFetch(broker, context, fetch, session).begin()
+
+
+def _is_node(broker: Broker, context: RequestContext) -> bool:
+    """Return whether the client may fetch as a replica: before anything is noted of the replica that it says
+    it is, as that moves the high watermark."""
+    return is_allowed_on_cluster(broker, context, Operation.CLUSTER_ACTION)
+
+
+def _refuse_replica(context: RequestContext, fetch: FetchRequestView) -> Response | Awaitable[Response]:
+    """Return TOPIC_AUTHORIZATION_FAILED for each named partition, without a session, as Kafka does."""
+    return in_slices(_refused_partitions(context, fetch))
+
+
+def _refused_partitions(context: RequestContext, fetch: FetchRequestView) -> Steps[Response]:
+    error = ErrorCode.topic_authorization_failed
+    topics: list[TopicResults] = []
+    for topic, partitions in fetch.topics:
+        answers: list[FetchPartitionResult] = []
+        for one in partitions:
+            yield
+            answers.append(FetchPartitionResult(one.partition, error))
+        topics.append((topic, answers))
+    parts = yield from encode_fetch_response_in_steps(
+        context.api_version, context.correlation_id, topics, session_id=NO_SESSION, endpoints=()
+    )
+    return Response(cast("list[Part]", parts))
 
 
 def _refusal(context: RequestContext, error: ErrorCode, session_id: int = NO_SESSION) -> Response:
@@ -365,7 +395,7 @@ class _Fetch:
 class _FullFetch(_Fetch):
     """Fetch of all partitions that the request names; creates a session if the client wants one."""
 
-    __slots__ = ("_session_id", "_topics", "_wants_session")
+    __slots__ = ("_looked_under", "_session_id", "_topics", "_wants_session")
 
     def __init__(
         self, broker: Broker, context: RequestContext, fetch: FetchRequestView, *, wants_session: bool
@@ -376,6 +406,7 @@ class _FullFetch(_Fetch):
             self._replica = ReplicaSession(broker.clock.monotonic_ms())
         self._session_id = NO_SESSION
         self._topics: list[TopicResults] = []
+        self._looked_under: tuple[object, object] | None = None
 
     def _partition_count(self) -> int:
         return sum([len(partitions) for _, partitions in self._fetch.topics])
@@ -398,6 +429,9 @@ class _FullFetch(_Fetch):
     def _read_partitions(self, started: PendingReads) -> Steps[None]:
         found = self._new_pass(started)
         topics: list[TopicResults] = []
+        authorizer = self._broker.authorizer
+        if authorizer is not None:
+            self._looked_under = self._context.session.principal, authorizer.version
         for topic, partitions in self._fetch.topics:
             answers: list[FetchPartitionResult] = []
             for wanted in partitions:
@@ -426,6 +460,7 @@ class _FullFetch(_Fetch):
         )
         if session is None:
             return
+        session.looked_under = self._looked_under
         if self._replica is not None:
             session.replica_id, session.replica_epoch = fetch.replica_id, fetch.replica_epoch
             session.replica = self._replica
@@ -463,18 +498,40 @@ class _FullFetch(_Fetch):
 class _IncrementalFetch(_Fetch):
     """Fetch of the partitions of a session that may have changed."""
 
-    __slots__ = ("_reads", "_session")
+    __slots__ = ("_principal", "_reads", "_session")
 
     def __init__(
         self, broker: Broker, context: RequestContext, fetch: FetchRequestView, session: FetchSession
     ) -> None:
         super().__init__(broker, context, fetch)
         self._session = session
+        self._principal = context.session.principal
         self._replica = session.replica if session.replica_id == fetch.replica_id else None
         self._reads: list[PartitionRead] = []
 
     def _partition_count(self) -> int:
-        return len(self._session.dirty)
+        return len(self._session.partitions if self._looks_again() else self._session.dirty)
+
+    def _looks_again(self) -> bool:
+        """Return whether all partitions are to be looked at, as the client may have other rights to them than
+        at the last look: under other ACLs, or as it is another client."""
+        authorizer = self._broker.authorizer
+        if authorizer is None or self._replica is not None:
+            return False
+        under = self._session.looked_under
+        return under is None or under[1] is not authorizer.version or under[0] != self._principal
+
+    def _mark_all(self) -> Steps[None]:
+        """Mark all partitions of the session dirty, for this client and these ACLs."""
+        authorizer, session = self._broker.authorizer, self._session
+        assert authorizer is not None
+        under = self._principal, authorizer.version
+        for n, one in enumerate(tuple(session.partitions.values())):
+            if not n % PARTITIONS_AT_A_TIME:
+                yield
+            if session.partitions.get((one.topic, one.asked.partition)) is one:
+                session.dirty[one] = None
+        session.looked_under = under
 
     def _has_known_partition(self) -> bool:
         return len(self._session.partitions) > self._pass.unknown
@@ -488,6 +545,8 @@ class _IncrementalFetch(_Fetch):
 
     def _read_partitions(self, started: PendingReads) -> Steps[None]:
         session = self._session
+        if self._looks_again():
+            yield from self._mark_all()
         session.patrol()
         found = self._new_pass(started)
         reads: list[PartitionRead] = []
@@ -509,7 +568,8 @@ class _IncrementalFetch(_Fetch):
             partition, answer = found.read_partition(one.topic, one.asked, is_named=is_named)
             _note_name(self._broker, one)
             if answer.error_code == ErrorCode.unknown_topic_id and one.name is not None:
-                answer = answer._replace(error_code=_missing_topic_error(self._broker, one.name))
+                error = _missing_topic_error(self._broker, self._context, one.name)
+                answer = answer._replace(error_code=error)
             one.is_held_back = bool(found.held_back) and partition in found.held_back
             read = PartitionRead(one, partition, answer)
             session.note_read(read)
@@ -549,11 +609,14 @@ def _note_name(broker: Broker, one: SessionPartition) -> None:
         one.name = None if topic is None else topic.name
 
 
-def _missing_topic_error(broker: Broker, name: str) -> ErrorCode:
+def _missing_topic_error(broker: Broker, context: RequestContext, name: str) -> ErrorCode:
     """Return the error for a session's topic `name` whose id is no longer in the metadata.
 
-    UNKNOWN_TOPIC_ID is only for ids whose name was never known (Kafka `ReplicaManager.readFromLog`).
+    UNKNOWN_TOPIC_ID is only for ids whose name was never known (Kafka `ReplicaManager.readFromLog`). The name
+    may be another topic's now, of which the client must not learn.
     """
+    if not is_allowed(broker, context, Operation.READ, ResourceType.TOPIC, name):
+        return ErrorCode.topic_authorization_failed
     if name in broker.image.topics_by_name:
         return ErrorCode.inconsistent_topic_id
     return ErrorCode.unknown_topic_or_partition
