@@ -328,7 +328,8 @@ def _inter_broker(
     *,
     is_alone: bool,
 ) -> str:
-    """Return the name of the listener for traffic among brokers; "" on a pure controller that sets none."""
+    """Return the name of the listener for traffic among brokers; "" on a pure controller that sets neither
+    key of it."""
     chosen = values["inter.broker.listener.name"]
     key = "security.inter.broker.protocol"
     by_protocol = protocol_named(str(values[key]), key)
@@ -344,7 +345,7 @@ def _inter_broker(
                 "controller.listener.names must not contain an explicitly set inter.broker.listener.name "
                 "configuration value when process.roles=controller"
             )
-        return "" if chosen is None else name
+        return "" if chosen is None and by_protocol is SecurityProtocol.PLAINTEXT else name
     names = [listener.name for listener in advertised]
     if name in names:
         return name

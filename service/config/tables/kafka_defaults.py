@@ -21,7 +21,6 @@ KAFKA_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "authorizer.class.name": "",
         "background.threads": "10",
         "broker.id": "-1",
-        "config.providers": "",
         "controller.quota.window.num": "11",
         "controller.quota.window.size.seconds": "1",
         "controller.socket.timeout.ms": "30000",

@@ -24,7 +24,6 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "alter.log.dirs.replication.quota.window.size.seconds": "replicas are not moved between directories",
         "background.threads": "a node is one event loop and small pools of threads",
         "client.quota.callback.class": _NO_PLUGINS,
-        "config.providers": _NO_PLUGINS,
         "controller.quota.window.num": _NO_QUOTAS,
         "controller.quota.window.size.seconds": _NO_QUOTAS,
         "controller.socket.timeout.ms": _FIXED,

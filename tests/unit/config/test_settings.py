@@ -67,6 +67,7 @@ def test_every_key_of_a_node_reaches_it() -> None:
     of_groups = {key.name for key in (*OFFSETS_TOPIC, *GROUPS)}
     read_otherwise = {
         "log.dir",
+        "config.providers",
         "listener.security.protocol.map",
         "security.inter.broker.protocol",
         "connections.max.reauth.ms",
