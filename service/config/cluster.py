@@ -101,6 +101,12 @@ class ClusterConfig:
     unclean_leader_election_interval_ms: int
 
     @property
+    def listener_names(self) -> tuple[str, ...]:
+        """Names of this node's listeners, of the controllers' and of the brokers' for each other."""
+        own = (one.name for one in (*self.listeners, *self.controller_listeners))
+        return (*own, *self.controller_listener_names, self.inter_broker_listener_name)
+
+    @property
     def is_broker(self) -> bool:
         return BROKER in self.process_roles
 

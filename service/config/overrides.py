@@ -17,6 +17,7 @@ from service.base.errors import ConfigError
 from service.config.keys import ConfigKey, Value
 from service.config.parsing import did_you_mean, parse, parse_value
 from service.config.tables import BROKER_KEYS, refusal
+from service.config.tables.kafka_defaults import KAFKA_DEFAULTS
 
 PREFIX: Final = "listener.name."
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
@@ -76,6 +77,23 @@ def base_name(name: str) -> str:
         return split(name).key.name if name.startswith(PREFIX) else name
     except ConfigError:
         return name
+
+
+def may_be_secret(name: str) -> bool:
+    """Return whether a value of a broker's key may be a password: also if the key is not known, as in Kafka
+    (`KafkaConfig.maybeSensitive`)."""
+    key = BROKER_KEYS.get(base_name(name))
+    return name not in KAFKA_DEFAULTS if key is None else key.is_secret
+
+
+def of_listeners(settings: Mapping[str, str], listeners: Iterable[str]) -> dict[str, str]:
+    """Return the settings without those of listeners that are not among these names."""
+    known = {name.lower() for name in listeners}
+    return {
+        name: text
+        for name, text in settings.items()
+        if base_name(name) == name or split(name).listener in known
+    }
 
 
 def check_listeners(values: Mapping[str, Value], listeners: Iterable[str]) -> list[str]:

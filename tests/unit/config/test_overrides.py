@@ -6,7 +6,14 @@ import pytest
 
 from service.base.errors import ConfigError
 from service.config.describing import describe_broker
-from service.config.overrides import of_all_listeners, parse_node, split, value_for
+from service.config.overrides import (
+    may_be_secret,
+    of_all_listeners,
+    of_listeners,
+    parse_node,
+    split,
+    value_for,
+)
 from service.config.settings import BrokerConfig
 from tests.unit.config.refusals import refused
 
@@ -180,8 +187,35 @@ class TestWhileTheNodeRuns:
             self.NODE.with_dynamic({own: "none"} if own else {}, {everyone: "none"} if everyone else {})
         assert str(raised.value) == message
 
+    def test_settings_of_a_listener_that_is_there_no_more_are_left_out(self) -> None:
+        name = "listener.name.{}.ssl.keystore.location"
+        settings = {name.format("internal"): "/a", name.format("old"): "/b", "num.io.threads": "1", "x": "y"}
+        assert of_listeners(settings, self.NODE.cluster.listener_names) == {
+            name.format("internal"): "/a",
+            "num.io.threads": "1",
+            "x": "y",
+        }
+
     def test_a_controller_checks_keys_and_values_but_not_the_names_of_others_listeners(self) -> None:
         settings = {"listener.name.theirs.ssl.keystore.type": "PEM", "num.io.threads": "3"}
         assert of_all_listeners(settings) == {"num.io.threads": "3"}
         with pytest.raises(ConfigError, match="String must be one of: JKS, PKCS12, PEM"):
             of_all_listeners({"listener.name.theirs.ssl.keystore.type": "DER"})
+
+
+@pytest.mark.parametrize(
+    ("name", "is_secret"),
+    [
+        ("ssl.key.password", True),
+        ("listener.name.any.plain.sasl.jaas.config", True),
+        ("delegation.token.secret.key", True),
+        ("sasl.oauthbearer.client.credentials.client.secret", True),
+        ("anything.else", True),
+        ("listener.name.any.anything", True),
+        ("num.io.threads", False),
+        ("log.retention.ms", False),
+        ("listener.name.any.ssl.keystore.location", False),
+    ],
+)
+def test_a_key_that_is_not_known_may_be_secret(name: str, is_secret: bool) -> None:
+    assert may_be_secret(name) == is_secret
