@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from service.base.errors import StorageError
 from service.controller_server.handlers import (
+    access,
     brokers,
     catalog,
     cluster,
@@ -30,7 +31,9 @@ from service.serving.handlers import (
     create_partitions,
     create_topics,
     delete_topics,
+    describe_acls,
     describe_configs,
+    describe_user_scram_credentials,
     incremental_alter_configs,
     update_features,
 )
@@ -74,6 +77,9 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.API_VERSIONS: Served(NOTHING, api_versions.handler_for(ListenerType.CONTROLLER, features_of)),
     ApiKey.CREATE_TOPICS: _decided(ASKS_ITSELF, on_controller(create_topics.handle)),
     ApiKey.DELETE_TOPICS: _decided(ASKS_ITSELF, on_controller(delete_topics.handle)),
+    ApiKey.DESCRIBE_ACLS: Served(DESCRIBES, describe_acls.handle),
+    ApiKey.CREATE_ACLS: _decided(ALTERS, access.create_acls),
+    ApiKey.DELETE_ACLS: _decided(ALTERS, access.delete_acls),
     ApiKey.DESCRIBE_CONFIGS: Served(ASKS_ITSELF, describe_configs.handle),
     ApiKey.ALTER_CONFIGS: _decided(ASKS_ITSELF, on_controller(alter_configs.handle)),
     ApiKey.CREATE_PARTITIONS: _decided(ASKS_ITSELF, on_controller(create_partitions.handle)),
@@ -81,6 +87,9 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _decided(ASKS_ITSELF, on_controller(incremental_alter_configs.handle)),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _decided(ALTERS, reassignments.alter),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(DESCRIBES, reassignments.list_ongoing),
+    ApiKey.ALTER_CLIENT_QUOTAS: _decided(OfCluster(Operation.ALTER_CONFIGS), access.alter_client_quotas),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Served(DESCRIBES, describe_user_scram_credentials.handle),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _decided(ALTERS, access.alter_scram_credentials),
     ApiKey.VOTE: _of_quorum(Operation.CLUSTER_ACTION),
     ApiKey.BEGIN_QUORUM_EPOCH: _of_quorum(Operation.CLUSTER_ACTION),
     ApiKey.END_QUORUM_EPOCH: _of_quorum(Operation.CLUSTER_ACTION),

@@ -71,6 +71,12 @@ class AclSet:
         """The entries by id, in arbitrary order."""
         return _Entries(self._by_id)
 
+    def __contains__(self, entry: AclEntry) -> bool:
+        """Return whether an equal entry is in the set, under any id."""
+        kind = _PREFIXED if entry.pattern == PatternType.PREFIXED else _LITERAL
+        held = self._indexes[kind][entry.resource_type].get(entry.name)
+        return held is not None and _has(held, entry.principal, entry.host, entry.rights)
+
     def edit(self) -> AclEdit:
         """Begin a change. Each of its steps is short, so that it can be made in slices."""
         return AclEdit(self)

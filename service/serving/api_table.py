@@ -55,6 +55,7 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.DELETE_RECORDS: Served(ASKS_ITSELF, delete_records.handle),
     ApiKey.INIT_PRODUCER_ID: Served(ASKS_ITSELF, init_producer_id.handle),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(ASKS_ITSELF, offset_for_leader_epoch.handle),
+    ApiKey.DESCRIBE_ACLS: Served(OfCluster(Operation.DESCRIBE), late="describe_acls"),
     ApiKey.DESCRIBE_CONFIGS: Served(ASKS_ITSELF, describe_configs.handle),
     ApiKey.ALTER_CONFIGS: Served(ASKS_ITSELF, alter_configs.handle),
     ApiKey.DESCRIBE_LOG_DIRS: Served(OfCluster(Operation.DESCRIBE), describe_log_dirs.handle),
@@ -62,6 +63,12 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.DELETE_GROUPS: Served(ASKS_ITSELF, late="delete_groups"),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(ASKS_ITSELF, incremental_alter_configs.handle),
     ApiKey.OFFSET_DELETE: Served(ASKS_ITSELF, late="offset_delete"),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: Served(
+        OfCluster(Operation.DESCRIBE_CONFIGS), late="describe_client_quotas"
+    ),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Served(
+        OfCluster(Operation.DESCRIBE), late="describe_user_scram_credentials"
+    ),
     ApiKey.UPDATE_FEATURES: Served(OfCluster(Operation.ALTER), late="update_features"),
     ApiKey.DESCRIBE_CLUSTER: Served(ASKS_ITSELF, describe_cluster.handle),
     ApiKey.DESCRIBE_PRODUCERS: Served(ASKS_ITSELF, describe_producers.handle),

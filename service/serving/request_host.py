@@ -47,6 +47,7 @@ from service.wire.produce import NodeEndpoint
 if TYPE_CHECKING:
     from service.replication.selectors import Selector
     from service.replication.throttle import ReplicationThrottle
+    from service.security.authorizer import Authorizer
     from service.serving.control_plane import ControlPlane
 
 _log = logging.getLogger(__name__)
