@@ -23,7 +23,7 @@ from service.controller_server.handlers import (
 from service.controller_server.handlers.admin import on_controller
 from service.controller_server.request_host import ControllerSide, features_of
 from service.network.request import RequestContext
-from service.security.operations import Operation
+from service.security.operations import AclOperation
 from service.serving.authorization import ASKS_ITSELF, NOTHING, Authorizes, OfCluster
 from service.serving.handlers import (
     alter_configs,
@@ -41,9 +41,9 @@ from service.serving.served_api import Handler, Served, table
 from service.wire.apis import ApiKey, ListenerType
 from service.wire.errors import Unanswered
 
-BY_NODES: Final = OfCluster(Operation.CLUSTER_ACTION)
-ALTERS: Final = OfCluster(Operation.ALTER)
-DESCRIBES: Final = OfCluster(Operation.DESCRIBE)
+BY_NODES: Final = OfCluster(AclOperation.CLUSTER_ACTION)
+ALTERS: Final = OfCluster(AclOperation.ALTER)
+DESCRIBES: Final = OfCluster(AclOperation.DESCRIBE)
 
 
 def _decided(authorizes: Authorizes, handle: Handler) -> Served:
@@ -62,14 +62,14 @@ def _decided(authorizes: Authorizes, handle: Handler) -> Served:
     return Served(authorizes, handled)
 
 
-def _of_quorum(operation: Operation) -> Served:
+def _of_quorum(operation: AclOperation) -> Served:
     """Return a row that the quorum's machine answers."""
     return Served(OfCluster(operation, quorum.refuse), quorum.handle)
 
 
 _ROWS: Final[dict[int, Served]] = {
     ApiKey.FETCH: Served(
-        OfCluster(Operation.CLUSTER_ACTION, quorum.refuse_fetch),
+        OfCluster(AclOperation.CLUSTER_ACTION, quorum.refuse_fetch),
         quorum.handle_fetch,
         quorum.parse_fetch,
         quorum.parse_fetch_steps,
@@ -87,16 +87,16 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _decided(ASKS_ITSELF, on_controller(incremental_alter_configs.handle)),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _decided(ALTERS, reassignments.alter),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(DESCRIBES, reassignments.list_ongoing),
-    ApiKey.ALTER_CLIENT_QUOTAS: _decided(OfCluster(Operation.ALTER_CONFIGS), access.alter_client_quotas),
+    ApiKey.ALTER_CLIENT_QUOTAS: _decided(OfCluster(AclOperation.ALTER_CONFIGS), access.alter_client_quotas),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Served(DESCRIBES, describe_user_scram_credentials.handle),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _decided(ALTERS, access.alter_scram_credentials),
-    ApiKey.VOTE: _of_quorum(Operation.CLUSTER_ACTION),
-    ApiKey.BEGIN_QUORUM_EPOCH: _of_quorum(Operation.CLUSTER_ACTION),
-    ApiKey.END_QUORUM_EPOCH: _of_quorum(Operation.CLUSTER_ACTION),
-    ApiKey.DESCRIBE_QUORUM: _of_quorum(Operation.DESCRIBE),
+    ApiKey.VOTE: _of_quorum(AclOperation.CLUSTER_ACTION),
+    ApiKey.BEGIN_QUORUM_EPOCH: _of_quorum(AclOperation.CLUSTER_ACTION),
+    ApiKey.END_QUORUM_EPOCH: _of_quorum(AclOperation.CLUSTER_ACTION),
+    ApiKey.DESCRIBE_QUORUM: _of_quorum(AclOperation.DESCRIBE),
     ApiKey.ALTER_PARTITION: _decided(BY_NODES, partitions.alter),
     ApiKey.UPDATE_FEATURES: _decided(ALTERS, on_controller(update_features.handle)),
-    ApiKey.FETCH_SNAPSHOT: _of_quorum(Operation.CLUSTER_ACTION),
+    ApiKey.FETCH_SNAPSHOT: _of_quorum(AclOperation.CLUSTER_ACTION),
     ApiKey.DESCRIBE_CLUSTER: Served(ALTERS, cluster.handle),
     ApiKey.BROKER_REGISTRATION: _decided(BY_NODES, brokers.register),
     ApiKey.BROKER_HEARTBEAT: _decided(BY_NODES, brokers.heartbeat),
@@ -104,15 +104,15 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.ALLOCATE_PRODUCER_IDS: _decided(BY_NODES, brokers.allocate_producer_ids),
     ApiKey.CONTROLLER_REGISTRATION: _decided(BY_NODES, brokers.register_controller),
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: _decided(BY_NODES, partitions.assign),
-    ApiKey.ADD_RAFT_VOTER: _of_quorum(Operation.ALTER),
-    ApiKey.REMOVE_RAFT_VOTER: _of_quorum(Operation.ALTER),
-    ApiKey.UPDATE_RAFT_VOTER: _of_quorum(Operation.CLUSTER_ACTION),
-    ApiKey.COMMIT_CATALOG: _decided(OfCluster(Operation.CLUSTER_ACTION, catalog.refuse), catalog.handle),
+    ApiKey.ADD_RAFT_VOTER: _of_quorum(AclOperation.ALTER),
+    ApiKey.REMOVE_RAFT_VOTER: _of_quorum(AclOperation.ALTER),
+    ApiKey.UPDATE_RAFT_VOTER: _of_quorum(AclOperation.CLUSTER_ACTION),
+    ApiKey.COMMIT_CATALOG: _decided(OfCluster(AclOperation.CLUSTER_ACTION, catalog.refuse), catalog.handle),
 }
 CONTROLLER_APIS: Final[dict[int, Served]] = table(_ROWS)
 """APIs of a controller's listener; the handlers get a `ControllerSide`."""
 CONTROLLER_APIS[ApiKey.ENVELOPE] = Served(
-    OfCluster(Operation.CLUSTER_ACTION, envelope.refuse), envelope.handling(CONTROLLER_APIS)
+    OfCluster(AclOperation.CLUSTER_ACTION, envelope.refuse), envelope.handling(CONTROLLER_APIS)
 ).asked()
 
 

@@ -32,7 +32,7 @@ from service.metadata.publisher import Publisher
 from service.network.request import RequestContext, Response
 from service.partition.metrics import ServingMetrics
 from service.security.authorizer import Authorizer
-from service.security.operations import Operation
+from service.security.operations import AclOperation
 from service.serving.handlers.api_versions import Features
 from service.serving.response_cache import EncodedSettings
 from service.wire.api import ApiKey, RequestHeader
@@ -159,7 +159,7 @@ class Admin:
     The broker that got the client's request has checked which broker its broker settings name.
     """
 
-    alters_loggers: Final = Operation.CLUSTER_ACTION
+    alters_loggers: Final = AclOperation.CLUSTER_ACTION
 
     def __init__(self, side: ControllerSide, deadline_ms: int) -> None:
         self._side = side

@@ -17,7 +17,7 @@ from service.metadata.controller.requests import (
     ResourceType,
 )
 from service.network.request import RequestContext
-from service.security.operations import Operation
+from service.security.operations import AclOperation
 from service.serving.authorization import check_config
 from service.serving.ports import AdminHost
 
@@ -71,7 +71,7 @@ async def _asked(
         if piece.is_over():
             await piece.next_turn()
         kind, name = one.resource_type, one.resource_name
-        operation = host.alters_loggers if kind == ResourceType.BROKER_LOGGER else Operation.ALTER_CONFIGS
+        operation = host.alters_loggers if kind == ResourceType.BROKER_LOGGER else AclOperation.ALTER_CONFIGS
         try:
             if times[kind, name] == 1:
                 check_config(host, context, operation, kind, name)

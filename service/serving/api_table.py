@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from service.security.operations import Operation
+from service.security.operations import AclOperation
 from service.serving.authorization import ASKS_ITSELF, NOTHING, OfCluster
 from service.serving.handlers import (
     alter_configs,
@@ -55,26 +55,28 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.DELETE_RECORDS: Served(ASKS_ITSELF, delete_records.handle),
     ApiKey.INIT_PRODUCER_ID: Served(ASKS_ITSELF, init_producer_id.handle),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(ASKS_ITSELF, offset_for_leader_epoch.handle),
-    ApiKey.DESCRIBE_ACLS: Served(OfCluster(Operation.DESCRIBE), late="describe_acls"),
+    ApiKey.DESCRIBE_ACLS: Served(OfCluster(AclOperation.DESCRIBE), late="describe_acls"),
     ApiKey.DESCRIBE_CONFIGS: Served(ASKS_ITSELF, describe_configs.handle),
     ApiKey.ALTER_CONFIGS: Served(ASKS_ITSELF, alter_configs.handle),
-    ApiKey.DESCRIBE_LOG_DIRS: Served(OfCluster(Operation.DESCRIBE), describe_log_dirs.handle),
+    ApiKey.DESCRIBE_LOG_DIRS: Served(OfCluster(AclOperation.DESCRIBE), describe_log_dirs.handle),
     ApiKey.CREATE_PARTITIONS: Served(ASKS_ITSELF, create_partitions.handle),
     ApiKey.DELETE_GROUPS: Served(ASKS_ITSELF, late="delete_groups"),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(ASKS_ITSELF, incremental_alter_configs.handle),
     ApiKey.OFFSET_DELETE: Served(ASKS_ITSELF, late="offset_delete"),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: Served(
-        OfCluster(Operation.DESCRIBE_CONFIGS), late="describe_client_quotas"
+        OfCluster(AclOperation.DESCRIBE_CONFIGS), late="describe_client_quotas"
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Served(
-        OfCluster(Operation.DESCRIBE), late="describe_user_scram_credentials"
+        OfCluster(AclOperation.DESCRIBE), late="describe_user_scram_credentials"
     ),
-    ApiKey.UPDATE_FEATURES: Served(OfCluster(Operation.ALTER), late="update_features"),
+    ApiKey.UPDATE_FEATURES: Served(OfCluster(AclOperation.ALTER), late="update_features"),
     ApiKey.DESCRIBE_CLUSTER: Served(ASKS_ITSELF, describe_cluster.handle),
     ApiKey.DESCRIBE_PRODUCERS: Served(ASKS_ITSELF, describe_producers.handle),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Served(ASKS_ITSELF, late="consumer_group_heartbeat"),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Served(ASKS_ITSELF, late="consumer_group_describe"),
-    ApiKey.LIST_CONFIG_RESOURCES: Served(OfCluster(Operation.DESCRIBE_CONFIGS), list_config_resources.handle),
+    ApiKey.LIST_CONFIG_RESOURCES: Served(
+        OfCluster(AclOperation.DESCRIBE_CONFIGS), list_config_resources.handle
+    ),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(ASKS_ITSELF, describe_topic_partitions.handle),
 }
 BROKER_APIS: Final[dict[int, Served]] = table(_ROWS)

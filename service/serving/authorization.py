@@ -17,7 +17,7 @@ from service.base.slices import Slice
 from service.base.steps import Steps
 from service.network.request import RequestContext
 from service.security.authorizer import Authorizer
-from service.security.operations import CLUSTER_NAME, SUPPORTED, Operation, ResourceType
+from service.security.operations import CLUSTER_NAME, SUPPORTED, AclOperation, AclResourceType
 from service.wire.refusals import refusal
 
 T = TypeVar("T")
@@ -32,10 +32,10 @@ DENIED_MESSAGES: Final = {
 }
 """Kafka's messages of the errors, where a response has one."""
 DENIED: Final = {
-    ResourceType.TOPIC: ErrorCode.topic_authorization_failed,
-    ResourceType.GROUP: ErrorCode.group_authorization_failed,
-    ResourceType.CLUSTER: ErrorCode.cluster_authorization_failed,
-    ResourceType.TRANSACTIONAL_ID: ErrorCode.transactional_id_authorization_failed,
+    AclResourceType.TOPIC: ErrorCode.topic_authorization_failed,
+    AclResourceType.GROUP: ErrorCode.group_authorization_failed,
+    AclResourceType.CLUSTER: ErrorCode.cluster_authorization_failed,
+    AclResourceType.TRANSACTIONAL_ID: ErrorCode.transactional_id_authorization_failed,
 }
 NOT_ASKED: Final = -(1 << 31)
 """Authorized operations in a response to a request that did not ask for them."""
@@ -67,7 +67,7 @@ def _refuse(context: RequestContext, request: Any, code: ErrorCode, message: str
 class OfCluster(NamedTuple):
     """An operation on the cluster that the whole request takes; `refuse` makes the response without it."""
 
-    operation: Operation
+    operation: AclOperation
     refuse: Refuse = _refuse
 
 
@@ -100,8 +100,8 @@ def asking(
 def is_allowed(
     host: Asker,
     context: RequestContext,
-    operation: Operation,
-    resource: ResourceType,
+    operation: AclOperation,
+    resource: AclResourceType,
     name: str,
     *,
     quiet: bool = False,
@@ -117,16 +117,16 @@ def is_allowed(
 
 
 def is_allowed_on_cluster(
-    host: Asker, context: RequestContext, operation: Operation, *, quiet: bool = False
+    host: Asker, context: RequestContext, operation: AclOperation, *, quiet: bool = False
 ) -> bool:
-    return is_allowed(host, context, operation, ResourceType.CLUSTER, CLUSTER_NAME, quiet=quiet)
+    return is_allowed(host, context, operation, AclResourceType.CLUSTER, CLUSTER_NAME, quiet=quiet)
 
 
 def check(
     host: Asker,
     context: RequestContext,
-    operation: Operation,
-    resource: ResourceType,
+    operation: AclOperation,
+    resource: AclResourceType,
     name: str,
     *,
     count: int = 1,
@@ -136,10 +136,10 @@ def check(
         raise RequestError(DENIED[resource])
 
 
-def check_cluster(host: Asker, context: RequestContext, operation: Operation) -> None:
+def check_cluster(host: Asker, context: RequestContext, operation: AclOperation) -> None:
     """Raise `RequestError` CLUSTER_AUTHORIZATION_FAILED unless the client may do `operation`."""
     if not is_allowed_on_cluster(host, context, operation):
-        raise RequestError(DENIED[ResourceType.CLUSTER], f"The request needs {operation.name} permission.")
+        raise RequestError(DENIED[AclResourceType.CLUSTER], f"The request needs {operation.name} permission.")
 
 
 TOPIC_CONFIG: Final = 2
@@ -148,14 +148,14 @@ OTHER_CONFIGS: Final = frozenset({4, 8, 16})
 """Kafka's ``ConfigResource.Type`` of what belongs to the cluster: brokers, their loggers, client metrics."""
 
 
-def check_config(host: Asker, context: RequestContext, operation: Operation, kind: int, name: str) -> None:
+def check_config(host: Asker, context: RequestContext, operation: AclOperation, kind: int, name: str) -> None:
     """Raise `RequestError`, with Kafka's message, unless the client may do `operation` to a resource that has
     settings. Not for a kind that has none, which is refused for that."""
     if host.authorizer is None:
         return
-    resource = ResourceType.CLUSTER
+    resource = AclResourceType.CLUSTER
     if kind in (TOPIC_CONFIG, GROUP_CONFIG):
-        resource = ResourceType.TOPIC if kind == TOPIC_CONFIG else ResourceType.GROUP
+        resource = AclResourceType.TOPIC if kind == TOPIC_CONFIG else AclResourceType.GROUP
     elif kind in OTHER_CONFIGS:
         name = CLUSTER_NAME
     else:
@@ -177,16 +177,16 @@ async def split(items: Sequence[T], is_allowed_one: Callable[[T], bool]) -> tupl
 
 
 def refused_group(
-    host: Asker, context: RequestContext, operation: Operation, group_id: str
+    host: Asker, context: RequestContext, operation: AclOperation, group_id: str
 ) -> ErrorCode | None:
     """Return the error of a group of which the client may not do `operation`, else None."""
-    if is_allowed(host, context, operation, ResourceType.GROUP, group_id):
+    if is_allowed(host, context, operation, AclResourceType.GROUP, group_id):
         return None
     return ErrorCode.group_authorization_failed
 
 
 def topics_allowed(
-    host: Asker, context: RequestContext, operation: Operation, *, quiet: bool = False
+    host: Asker, context: RequestContext, operation: AclOperation, *, quiet: bool = False
 ) -> Callable[[str], bool] | None:
     """Return the question whether the client may do `operation` to a topic; None without an authorizer. It
     may be asked after the request, too.
@@ -194,11 +194,13 @@ def topics_allowed(
     authorizer, session, api = host.authorizer, context.session, context.api_key
     if authorizer is None:
         return None
-    return lambda name: authorizer.allows(session, operation, ResourceType.TOPIC, name, quiet=quiet, api=api)
+    return lambda name: authorizer.allows(
+        session, operation, AclResourceType.TOPIC, name, quiet=quiet, api=api
+    )
 
 
 def allows_any(
-    host: Asker, context: RequestContext, operation: Operation, resource: ResourceType
+    host: Asker, context: RequestContext, operation: AclOperation, resource: AclResourceType
 ) -> Steps[bool]:
     """Return whether the client may do `operation` to some resource of the type, in steps."""
     authorizer = host.authorizer
@@ -207,7 +209,7 @@ def allows_any(
     return (yield from authorizer.allows_any(context.session, operation, resource, api=context.api_key))
 
 
-def operations(host: Asker, context: RequestContext, resource: ResourceType, name: str) -> int:
+def operations(host: Asker, context: RequestContext, resource: AclResourceType, name: str) -> int:
     """Return the bit field of the operations that the client may do to a resource."""
     authorizer = host.authorizer
     if authorizer is None:
@@ -219,6 +221,6 @@ def cluster_operations(host: Asker, context: RequestContext, *, asked: bool) -> 
     """Return the operations on the cluster as they are told: 0 to a client that may not describe it."""
     if not asked:
         return NOT_ASKED
-    if not is_allowed_on_cluster(host, context, Operation.DESCRIBE):
+    if not is_allowed_on_cluster(host, context, AclOperation.DESCRIBE):
         return 0
-    return operations(host, context, ResourceType.CLUSTER, CLUSTER_NAME)
+    return operations(host, context, AclResourceType.CLUSTER, CLUSTER_NAME)

@@ -27,7 +27,7 @@ from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
 from service.replication.replica_fetch import ReplicaFetch, judge_topic
 from service.replication.selectors import ReplicaView
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed
 from service.serving.metadata_cache import NO_BROKER
 from service.serving.request_host import Broker
@@ -204,7 +204,7 @@ class FetchRead:
         if name is None and (known := self._broker.image.topic(topic)) is not None:
             name = known.name
         allowed = name is None or is_allowed(
-            self._broker, self._context, Operation.READ, ResourceType.TOPIC, name
+            self._broker, self._context, AclOperation.READ, AclResourceType.TOPIC, name
         )
         self._asked = topic, allowed
         return allowed

@@ -13,7 +13,7 @@ from service.groups.metrics import GroupMetrics
 from service.groups.requests import RequestOrigin
 from service.groups.shard import GroupShard
 from service.network.request import RequestContext
-from service.security.operations import Operation
+from service.security.operations import AclOperation
 from service.serving.authorization import Asker, topics_allowed
 
 
@@ -50,7 +50,7 @@ def client_of(host: Asker, context: RequestContext) -> RequestOrigin:
         context.client_id,
         f"/{context.client_host}",
         context.api_version,
-        topics_allowed(host, context, Operation.DESCRIBE, quiet=True),
+        topics_allowed(host, context, AclOperation.DESCRIBE, quiet=True),
     )
 
 

@@ -19,7 +19,7 @@ from service.metadata.controller.requests import (
     ProducerIdBlock,
 )
 from service.metadata.image import MetadataImage
-from service.security.operations import Operation
+from service.security.operations import AclOperation
 from service.serving.authorization import Asker
 
 
@@ -85,7 +85,7 @@ class AdminHost(Asker, Protocol):
         """The newest committed metadata."""
 
     @property
-    def alters_loggers(self) -> Operation:
+    def alters_loggers(self) -> AclOperation:
         """The operation on the cluster that it takes to change levels of loggers."""
 
     @property

@@ -35,7 +35,7 @@ from service.partition.metrics import ServingMetrics
 from service.replicas.disk_pressure import DiskWatch
 from service.replicas.partition_registry import Replicas
 from service.security.authorizer import Authorizer
-from service.security.operations import Operation
+from service.security.operations import AclOperation
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.metadata_cache import ClusterView
 from service.serving.ports import BrokerAdmin, ConfigAdmin, FeatureAdmin, TopicAdmin
@@ -69,7 +69,7 @@ CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 class Broker:
     """The node as its handlers see it."""
 
-    alters_loggers: Final = Operation.ALTER_CONFIGS
+    alters_loggers: Final = AclOperation.ALTER_CONFIGS
 
     def __init__(
         self,

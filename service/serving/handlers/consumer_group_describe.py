@@ -14,7 +14,7 @@ from service.base.steps import Steps
 from service.groups.consumer.requests import DescribedConsumerGroup
 from service.groups.requests import refused_group_id
 from service.network.request import RequestContext
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import operations, refused_group, topics_allowed
 from service.serving.group_shards import consumer_groups_of
 from service.serving.request_host import NO_THROTTLE, Broker
@@ -32,13 +32,13 @@ def handle(
 
 def _steps(broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest) -> Steps[Any]:
     found = []
-    may_describe = topics_allowed(broker, context, Operation.DESCRIBE)
+    may_describe = topics_allowed(broker, context, AclOperation.DESCRIBE)
     for group_id in request.group_ids:
         yield
         one = _describe(broker, context, group_id)
         yield
         if request.include_authorized_operations and one.error_code is ErrorCode.none:
-            told = operations(broker, context, ResourceType.GROUP, group_id)
+            told = operations(broker, context, AclResourceType.GROUP, group_id)
             one = one._replace(authorized_operations=told)
         if may_describe is not None and not (yield from _is_visible(one, may_describe)):
             one = DescribedConsumerGroup(group_id, ErrorCode.topic_authorization_failed, HIDDEN_TOPICS)
@@ -64,7 +64,7 @@ def _is_visible(group: DescribedConsumerGroup, may_describe: Callable[[str], boo
 def _describe(broker: Broker, context: RequestContext, group_id: str) -> DescribedConsumerGroup:
     if not broker.groups.serves_consumer_groups:
         return DescribedConsumerGroup(group_id, ErrorCode.unsupported_version)
-    denied = refused_group(broker, context, Operation.DESCRIBE, group_id)
+    denied = refused_group(broker, context, AclOperation.DESCRIBE, group_id)
     refused = denied or refused_group_id(group_id)
     if refused is not None:
         return DescribedConsumerGroup(group_id, refused)

@@ -12,7 +12,7 @@ from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.groups.consumer.requests import ConsumerGroupHeartbeatResponse
 from service.network.request import RequestContext
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, refused_group
 from service.serving.group_shards import client_of, consumer_groups_of
 from service.serving.request_host import Broker
@@ -60,13 +60,13 @@ def _refused(
     broker: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> Steps[ConsumerGroupHeartbeatResponse | None]:
     """Return the error of a member that may not read the group, or not describe a topic that it names."""
-    denied = refused_group(broker, context, Operation.READ, request.group_id)
+    denied = refused_group(broker, context, AclOperation.READ, request.group_id)
     if denied is not None:
         return ConsumerGroupHeartbeatResponse(denied)
-    topic, hidden = ResourceType.TOPIC, False
+    topic, hidden = AclResourceType.TOPIC, False
     for name in dict.fromkeys(request.subscribed_topic_names or ()):
         yield
-        hidden |= not is_allowed(broker, context, Operation.DESCRIBE, topic, name)
+        hidden |= not is_allowed(broker, context, AclOperation.DESCRIBE, topic, name)
     return ConsumerGroupHeartbeatResponse(ErrorCode.topic_authorization_failed) if hidden else None
 
 

@@ -18,7 +18,7 @@ from service.metadata.controller.requests import (
     CreatePartitionsResult,
 )
 from service.network.request import RequestContext
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, split
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
@@ -62,7 +62,7 @@ async def _asked(
     def may_alter(topic: CreatePartitionsTopic) -> bool:
         if times[topic.name] > 1:
             return True
-        return is_allowed(broker, context, Operation.ALTER, ResourceType.TOPIC, topic.name)
+        return is_allowed(broker, context, AclOperation.ALTER, AclResourceType.TOPIC, topic.name)
 
     return await split(topics, may_alter)
 

@@ -24,7 +24,7 @@ from service.metadata.controller.requests import (
     CreateTopicResult,
 )
 from service.network.request import RequestContext
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, is_allowed_on_cluster, split
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
@@ -62,14 +62,14 @@ async def _asked(
 ) -> tuple[Sequence[CreatableTopic], Sequence[CreatableTopic]]:
     """Return the topics that the client may create, and the others. One that is named twice, or the metadata
     log, is refused for that, whoever names it."""
-    if is_allowed_on_cluster(broker, context, Operation.CREATE, quiet=True):
+    if is_allowed_on_cluster(broker, context, AclOperation.CREATE, quiet=True):
         return topics, ()
     times = Counter(one.name for one in topics)
 
     def may_create(topic: CreatableTopic) -> bool:
         if times[topic.name] > 1 or topic.name == CLUSTER_METADATA:
             return True
-        return is_allowed(broker, context, Operation.CREATE, ResourceType.TOPIC, topic.name)
+        return is_allowed(broker, context, AclOperation.CREATE, AclResourceType.TOPIC, topic.name)
 
     return await split(topics, may_create)
 
@@ -91,7 +91,7 @@ def _parse(topic: CreatableTopic) -> CreateTopic:
 def _answer(broker: AdminHost, context: RequestContext, result: CreateTopicResult) -> CreatableTopicResult:
     failed = result.error is not ErrorCode.none
     if not failed and not is_allowed(
-        broker, context, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, result.name, quiet=True
+        broker, context, AclOperation.DESCRIBE_CONFIGS, AclResourceType.TOPIC, result.name, quiet=True
     ):
         return CreatableTopicResult(
             name=result.name,

@@ -12,7 +12,7 @@ from service.base.slices import Slice, next_turn
 from service.groups.requests import DeletedGroup
 from service.groups.shard import DELETED_AT_ONCE
 from service.network.request import RequestContext
-from service.security.operations import Operation
+from service.security.operations import AclOperation
 from service.serving.authorization import refused_group
 from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module
@@ -28,7 +28,7 @@ async def handle(broker: Broker, context: RequestContext, request: DeleteGroupsR
     for group_id in dict.fromkeys(request.groups_names):
         if piece.is_over():
             await piece.next_turn()
-        denied = refused_group(broker, context, Operation.DELETE, group_id)
+        denied = refused_group(broker, context, AclOperation.DELETE, group_id)
         if denied is not None:
             refused.append(DeletedGroup(group_id, denied))
             continue

@@ -22,7 +22,7 @@ from service.metadata.controller.requests import (
     DeleteTopicResult,
 )
 from service.network.request import RequestContext
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, is_allowed_on_cluster
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
@@ -66,7 +66,7 @@ async def _asked(
 ) -> tuple[Sequence[DeleteTopic], list[DeleteTopicResult]]:
     """Return the topics that the client may delete, and the errors of the others, before a look at what
     exists. One that is named twice, or by name and id, is refused for that, whoever names it."""
-    if is_allowed_on_cluster(broker, context, Operation.DELETE, quiet=True):
+    if is_allowed_on_cluster(broker, context, AclOperation.DELETE, quiet=True):
         return topics, []
     piece, wanted, refused = Slice(), [], []
     times = Counter(topics)
@@ -92,8 +92,8 @@ def _refused(broker: AdminHost, context: RequestContext, topic: DeleteTopic) -> 
             return DeleteTopicResult(None, topic.topic_id, ErrorCode.unknown_topic_id, UNKNOWN_ID)
         name = known.name
     describes, deletes = (
-        is_allowed(broker, context, operation, ResourceType.TOPIC, name)
-        for operation in (Operation.DESCRIBE, Operation.DELETE)
+        is_allowed(broker, context, operation, AclResourceType.TOPIC, name)
+        for operation in (AclOperation.DESCRIBE, AclOperation.DELETE)
     )
     if describes and deletes:
         return None

@@ -18,7 +18,7 @@ from service.metadata.controller.requests import ResourceType
 from service.metadata.controller.topic_names import topic_name_error
 from service.metadata.image import MetadataImage
 from service.network.request import RequestContext
-from service.security.operations import Operation
+from service.security.operations import AclOperation
 from service.serving import logger_levels
 from service.serving.authorization import Asker, check_config
 from service.serving.request_host import NO_THROTTLE
@@ -85,7 +85,7 @@ def _result(
     error, message = ErrorCode.none, ""
     try:
         of, name = resource.resource_type, resource.resource_name
-        check_config(broker, context, Operation.DESCRIBE_CONFIGS, of, name)
+        check_config(broker, context, AclOperation.DESCRIBE_CONFIGS, of, name)
         if not is_room:
             raise RequestError(
                 ErrorCode.invalid_request,

@@ -13,7 +13,7 @@ from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.groups.requests import DescribedGroup
 from service.network.request import RequestContext
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import operations, refused_group
 from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module
@@ -28,14 +28,14 @@ def _steps(broker: Broker, context: RequestContext, request: DescribeGroupsReque
     found = []
     for group_id in request.groups:
         yield
-        denied = refused_group(broker, context, Operation.DESCRIBE, group_id)
+        denied = refused_group(broker, context, AclOperation.DESCRIBE, group_id)
         if denied is not None:
             found.append(DescribedGroup(group_id, error_code=denied))
             continue
         one = _describe(broker, context.api_version, group_id)
         yield
         if request.include_authorized_operations and one.error_code is ErrorCode.none:
-            told = operations(broker, context, ResourceType.GROUP, group_id)
+            told = operations(broker, context, AclResourceType.GROUP, group_id)
             one = one._replace(authorized_operations=told)
         found.append(one)
     return response_module(ApiKey.DESCRIBE_GROUPS).DescribeGroupsResponse(

@@ -19,7 +19,7 @@ from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.metadata.controller.topic_names import topic_name_error
 from service.network.request import RequestContext
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import check
 from service.serving.request_host import NO_THROTTLE, Broker
 
@@ -60,7 +60,7 @@ def _partition(
         reason = topic_name_error(topic)
         if reason is not None:
             raise RequestError(ErrorCode.invalid_topic_exception, reason)
-        check(broker, context, Operation.READ, ResourceType.TOPIC, topic)
+        check(broker, context, AclOperation.READ, AclResourceType.TOPIC, topic)
         log = broker.replicas.find(topic, index).log
         log.check()
         if len(log.producers) > room:

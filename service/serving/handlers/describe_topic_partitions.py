@@ -20,7 +20,7 @@ from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.metadata.image import PartitionImage, TopicImage
 from service.network.request import RequestContext
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, operations
 from service.serving.handlers.metadata import missing_topic_error
 from service.serving.internal_topics import INTERNAL_TOPICS
@@ -64,7 +64,7 @@ def _steps(
             break
         yield
         topic = known.get(name)
-        told = operations(broker, context, ResourceType.TOPIC, name)
+        told = operations(broker, context, AclResourceType.TOPIC, name)
         if topic is None:
             if request.topics:
                 topics.append(_missing(name, missing_topic_error(name), told))
@@ -118,7 +118,9 @@ def _names(
         for name in wanted:
             yield
             quiet = not request.topics
-            if not is_allowed(broker, context, Operation.DESCRIBE, ResourceType.TOPIC, name, quiet=quiet):
+            if not is_allowed(
+                broker, context, AclOperation.DESCRIBE, AclResourceType.TOPIC, name, quiet=quiet
+            ):
                 hidden.append(name)
         for name in hidden:
             yield

@@ -41,7 +41,7 @@ from service.partition.fetch_sessions import (
     next_epoch,
 )
 from service.replication.leader import ReplicaSession
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, is_allowed_on_cluster
 from service.serving.fetch_read import FetchRead, InlineSmallSlices, PendingReads
 from service.serving.request_host import Broker
@@ -104,7 +104,7 @@ def handle(
 def _is_node(broker: Broker, context: RequestContext) -> bool:
     """Return whether the client may fetch as a replica: before anything is noted of the replica that it says
     it is, as that moves the high watermark."""
-    return is_allowed_on_cluster(broker, context, Operation.CLUSTER_ACTION)
+    return is_allowed_on_cluster(broker, context, AclOperation.CLUSTER_ACTION)
 
 
 def _refuse_replica(context: RequestContext, fetch: FetchRequestView) -> Response | Awaitable[Response]:
@@ -615,7 +615,7 @@ def _missing_topic_error(broker: Broker, context: RequestContext, name: str) -> 
     UNKNOWN_TOPIC_ID is only for ids whose name was never known (Kafka `ReplicaManager.readFromLog`). The name
     may be another topic's now, of which the client must not learn.
     """
-    if not is_allowed(broker, context, Operation.READ, ResourceType.TOPIC, name):
+    if not is_allowed(broker, context, AclOperation.READ, AclResourceType.TOPIC, name):
         return ErrorCode.topic_authorization_failed
     if name in broker.image.topics_by_name:
         return ErrorCode.inconsistent_topic_id

@@ -20,7 +20,7 @@ from service.base.slices import each_in_slices, in_slices
 from service.base.steps import Steps
 from service.metadata.image import TopicImage
 from service.network.request import RequestContext
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, is_allowed_on_cluster
 from service.serving.internal_topics import OFFSETS
 from service.serving.request_host import NO_THROTTLE, Broker
@@ -34,9 +34,9 @@ NAME_OF_NO_ERROR: Final = "NONE"
 """Kafka's error message without an error, in versions with one key."""
 _NO_NODE: Final = -1
 _RESOURCES: Final = {
-    GROUP: (ResourceType.GROUP, ErrorCode.group_authorization_failed, "Group"),
+    GROUP: (AclResourceType.GROUP, ErrorCode.group_authorization_failed, "Group"),
     TRANSACTION: (
-        ResourceType.TRANSACTIONAL_ID,
+        AclResourceType.TRANSACTIONAL_ID,
         ErrorCode.transactional_id_authorization_failed,
         "Transactional Id",
     ),
@@ -52,7 +52,7 @@ def handle(
         kind == SHARE and context.api_version < FIRST_VERSION_WITH_SHARES
     ):
         return _refused(request, ErrorCode.invalid_request, f"Unknown coordinator type {kind}")
-    if kind == SHARE and not is_allowed_on_cluster(broker, context, Operation.CLUSTER_ACTION):
+    if kind == SHARE and not is_allowed_on_cluster(broker, context, AclOperation.CLUSTER_ACTION):
         return _refused(request, ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
     may_find = None if broker.authorizer is None else _Asked(broker, context)
     if kind != GROUP:
@@ -78,7 +78,7 @@ class _Asked:
     def refused(self, kind: int, key: str) -> Coordinator | None:
         """Return the error for a key that the client may not describe."""
         resource, error, what = _RESOURCES[kind]
-        if is_allowed(self._broker, self._context, Operation.DESCRIBE, resource, key):
+        if is_allowed(self._broker, self._context, AclOperation.DESCRIBE, resource, key):
             return None
         several = self._context.api_version >= FIRST_VERSION_WITH_SEVERAL_KEYS
         return _without_node(key, error, "" if several else f"{what} authorization failed.")

@@ -10,7 +10,7 @@ from service.base.errors import RequestError
 from service.base.slices import Slice
 from service.base.types import NO_PRODUCER_ID
 from service.network.request import RequestContext
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import allows_any, is_allowed, is_allowed_on_cluster
 from service.serving.request_host import NO_THROTTLE, Broker
 
@@ -43,13 +43,13 @@ async def _denied(
 ) -> ErrorCode | None:
     """Return the error of a client that may write under no transactional id, or to no topic."""
     if request.transactional_id is not None:
-        resource = ResourceType.TRANSACTIONAL_ID
-        if is_allowed(broker, context, Operation.WRITE, resource, request.transactional_id):
+        resource = AclResourceType.TRANSACTIONAL_ID
+        if is_allowed(broker, context, AclOperation.WRITE, resource, request.transactional_id):
             return None
         return ErrorCode.transactional_id_authorization_failed
-    if is_allowed_on_cluster(broker, context, Operation.IDEMPOTENT_WRITE, quiet=True):
+    if is_allowed_on_cluster(broker, context, AclOperation.IDEMPOTENT_WRITE, quiet=True):
         return None
-    if await Slice().go_on(allows_any(broker, context, Operation.WRITE, ResourceType.TOPIC)):
+    if await Slice().go_on(allows_any(broker, context, AclOperation.WRITE, AclResourceType.TOPIC)):
         return None
     return ErrorCode.cluster_authorization_failed
 

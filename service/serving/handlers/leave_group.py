@@ -12,7 +12,7 @@ from kio.schema.leave_group.v5.request import LeaveGroupRequest
 from service.base.slices import next_turn
 from service.groups.requests import LeaveGroupResponse, LeftMember, RequestOrigin, refused_group_id
 from service.network.request import RequestContext
-from service.security.operations import Operation
+from service.security.operations import AclOperation
 from service.serving.authorization import refused_group
 from service.serving.group_shards import client_of
 from service.serving.request_host import Broker
@@ -25,7 +25,7 @@ def handle(
     broker: Broker, context: RequestContext, request: LeaveGroupRequest
 ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
     """Remove each member, with its own error; very many in pieces."""
-    denied = refused_group(broker, context, Operation.READ, request.group_id)
+    denied = refused_group(broker, context, AclOperation.READ, request.group_id)
     refused = denied or refused_group_id(request.group_id)
     if refused is not None:
         return LeaveGroupResponse(refused)

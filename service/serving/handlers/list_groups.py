@@ -14,7 +14,7 @@ from service.base.steps import Steps
 from service.groups.admin import GroupFilter
 from service.groups.requests import ListedGroup
 from service.network.request import RequestContext
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, is_allowed_on_cluster
 from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module
@@ -30,7 +30,7 @@ def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) 
 
 
 def _steps(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> Steps[Any]:
-    describes_all = is_allowed_on_cluster(broker, context, Operation.DESCRIBE, quiet=True)
+    describes_all = is_allowed_on_cluster(broker, context, AclOperation.DESCRIBE, quiet=True)
     runtime = broker.groups.runtime
     found: list[ListedGroup] = []
     error = ErrorCode.none
@@ -60,6 +60,8 @@ def _visible(
     found = []
     for one in groups:
         yield
-        if is_allowed(broker, context, Operation.DESCRIBE, ResourceType.GROUP, one.group_id, quiet=True):
+        if is_allowed(
+            broker, context, AclOperation.DESCRIBE, AclResourceType.GROUP, one.group_id, quiet=True
+        ):
             found.append(one)
     return found

@@ -38,7 +38,7 @@ from service.hot.search import SegmentSearch
 from service.network.request import RequestContext
 from service.partition.partition import Partition
 from service.partition.unified_log import NOT_FOUND
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed
 from service.serving.request_host import NO_THROTTLE, Broker
 
@@ -146,8 +146,10 @@ class _Offsets:
 
     def _may_describe(self, topic: ListOffsetsTopic) -> bool:
         count = len(topic.partitions)
-        resource = ResourceType.TOPIC
-        return is_allowed(self._broker, self._context, Operation.DESCRIBE, resource, topic.name, count=count)
+        resource = AclResourceType.TOPIC
+        return is_allowed(
+            self._broker, self._context, AclOperation.DESCRIBE, resource, topic.name, count=count
+        )
 
     def _answer_or_defer(
         self, topic: str, one: ListOffsetsPartition, answers: list[ListOffsetsPartitionResponse]

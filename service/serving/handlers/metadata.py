@@ -17,7 +17,7 @@ from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
 from service.metadata.controller.topic_names import topic_name_error
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
 from service.network.request import RequestContext
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import cluster_operations, is_allowed, is_allowed_on_cluster
 from service.serving.authorization import operations as authorized_operations
 from service.serving.internal_topics import CREATED_WITHIN_S, INTERNAL_TOPICS, OFFSETS, creation_request
@@ -39,7 +39,7 @@ MOST_VARIANTS: Final = 3
 FIRST_VERSION_WITH_LISTENER_NOT_FOUND: Final = 6
 FIRST_VERSION_BY_ID: Final = 12
 """Requests of versions 10 and 11 can have ids and null names, but their responses cannot."""
-TOPIC: Final = ResourceType.TOPIC
+TOPIC: Final = AclResourceType.TOPIC
 NOT_CREATED: Final = INTERNAL_TOPICS - {OFFSETS}
 """Internal topics of features that are not served."""
 
@@ -192,8 +192,8 @@ def _missing_names(
             if not _may_describe(broker, context, name, quiet=True) or name in known:
                 continue
             if creates_all is None:
-                creates_all = is_allowed_on_cluster(broker, context, Operation.CREATE, quiet=True)
-            if not creates_all and not is_allowed(broker, context, Operation.CREATE, TOPIC, name):
+                creates_all = is_allowed_on_cluster(broker, context, AclOperation.CREATE, quiet=True)
+            if not creates_all and not is_allowed(broker, context, AclOperation.CREATE, TOPIC, name):
                 denied.add(name)
                 continue
         if name not in known and name not in NOT_CREATED and topic_name_error(name) is None:
@@ -228,7 +228,7 @@ def _find(
 
 
 def _may_describe(broker: Broker, context: RequestContext, name: str, *, quiet: bool = False) -> bool:
-    return is_allowed(broker, context, Operation.DESCRIBE, TOPIC, name, quiet=quiet)
+    return is_allowed(broker, context, AclOperation.DESCRIBE, TOPIC, name, quiet=quiet)
 
 
 def missing_topic_error(name: str) -> ErrorCode:

@@ -14,7 +14,7 @@ from service.groups.offset_commits import KnownCommit, known_commit
 from service.groups.offset_pieces import add_topics, pieces
 from service.groups.requests import CommittedTopic, GroupCommitResponse, commit_failed
 from service.network.request import PendingResponse, RequestContext, Response
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, topics_allowed
 from service.serving.request_host import Broker
 from service.wire.api import RequestHeader, read_request, response_frame
@@ -44,7 +44,7 @@ def handle(
 
 
 def _may_commit(broker: Broker, context: RequestContext, group_id: str) -> bool:
-    return is_allowed(broker, context, Operation.READ, ResourceType.GROUP, group_id)
+    return is_allowed(broker, context, AclOperation.READ, AclResourceType.GROUP, group_id)
 
 
 def quick(
@@ -61,7 +61,7 @@ def quick(
     if broker.authorizer is not None:
         if not _may_commit(broker, context, plain.group_id):
             return None
-        may_use = topics_allowed(broker, context, Operation.READ)
+        may_use = topics_allowed(broker, context, AclOperation.READ)
     now_ms, shard = group.now_ms(), group.shard
     decided = quick_commits.decide(plain, shard, broker.groups.topics, now_ms, may_use)
     if decided is None:
@@ -96,7 +96,7 @@ def _commit(
     broker: Broker, context: RequestContext, request: OffsetCommitRequest
 ) -> GroupCommitResponse | Awaitable[GroupCommitResponse]:
     groups, version = broker.groups, context.api_version
-    may_use = topics_allowed(broker, context, Operation.READ)
+    may_use = topics_allowed(broker, context, AclOperation.READ)
     known = known_commit(request, groups.topics, version, may_use)
     if not known.request.topics:
         return known.answer(GroupCommitResponse(()))

@@ -13,7 +13,7 @@ from service.groups.offset_commits import known_delete
 from service.groups.offset_pieces import add_topics, pieces
 from service.groups.requests import DeletedTopic, OffsetDeleteResponse, refused_group_id
 from service.network.request import RequestContext
-from service.security.operations import Operation
+from service.security.operations import AclOperation
 from service.serving.authorization import refused_group, topics_allowed
 from service.serving.request_host import Broker
 
@@ -27,7 +27,7 @@ def handle(
     """Delete the offsets of each partition, with its own error; very many in pieces. A group error becomes
     the whole response.
     """
-    denied = refused_group(broker, context, Operation.DELETE, request.group_id)
+    denied = refused_group(broker, context, AclOperation.DELETE, request.group_id)
     refused = denied or refused_group_id(request.group_id)
     if refused is not None:
         return OffsetDeleteResponse(refused)
@@ -42,7 +42,7 @@ def handle(
 def _delete(
     broker: Broker, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
-    may_use = topics_allowed(broker, context, Operation.READ)
+    may_use = topics_allowed(broker, context, AclOperation.READ)
     known = known_delete(request, broker.groups.topics, may_use)
     answer = broker.groups.write(
         request.group_id,

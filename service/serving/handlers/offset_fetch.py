@@ -14,7 +14,7 @@ from service.groups.offset_commits import KnownFetch, MayUse, known_fetch, with_
 from service.groups.offset_pieces import add_topics, pieces
 from service.groups.requests import FetchedGroup, FetchedTopic, fetch_failed
 from service.network.request import RequestContext
-from service.security.operations import Operation
+from service.security.operations import AclOperation
 from service.serving.authorization import refused_group, topics_allowed
 from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module
@@ -76,9 +76,9 @@ def _group(
     broker: Broker, context: RequestContext, group: OffsetFetchRequestGroup, stable: bool
 ) -> FetchedGroup | Awaitable[FetchedGroup]:
     version = context.api_version
-    if (denied := refused_group(broker, context, Operation.DESCRIBE, group.group_id)) is not None:
+    if (denied := refused_group(broker, context, AclOperation.DESCRIBE, group.group_id)) is not None:
         return fetch_failed(group, denied, version)
-    may_use = topics_allowed(broker, context, Operation.DESCRIBE)
+    may_use = topics_allowed(broker, context, AclOperation.DESCRIBE)
     known = known_fetch(group, broker.groups.topics, version, may_use)
     request = known.request
     if request.topics is None:

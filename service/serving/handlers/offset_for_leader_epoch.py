@@ -19,7 +19,7 @@ from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.network.request import RequestContext
-from service.security.operations import Operation
+from service.security.operations import AclOperation
 from service.serving.authorization import is_allowed_on_cluster, topics_allowed
 from service.serving.request_host import NO_THROTTLE, Broker
 
@@ -35,8 +35,8 @@ def _steps(
     broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> Steps[OffsetForLeaderEpochResponse]:
     topics = []
-    may_use = topics_allowed(broker, context, Operation.DESCRIBE)
-    if is_allowed_on_cluster(broker, context, Operation.CLUSTER_ACTION, quiet=True):
+    may_use = topics_allowed(broker, context, AclOperation.DESCRIBE)
+    if is_allowed_on_cluster(broker, context, AclOperation.CLUSTER_ACTION, quiet=True):
         may_use = None
     for topic in request.topics:
         yield

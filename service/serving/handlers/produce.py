@@ -38,7 +38,7 @@ from service.records.validation import (
     check_frame,
     validate_produced,
 )
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import check, is_allowed
 from service.serving.delayed_produce import DelayedProduce, DelayedResponse
 from service.serving.internal_topics import ADMIN_CLIENT, INTERNAL_TOPICS
@@ -264,7 +264,7 @@ class _Produce:
         if name is None and (known := self.broker.image.topic(topic)) is not None:
             name = known.name
         if name is not None:
-            check(self.broker, self.context, Operation.WRITE, ResourceType.TOPIC, name)
+            check(self.broker, self.context, AclOperation.WRITE, AclResourceType.TOPIC, name)
         self.allowed = topic
 
     def _appended(
@@ -323,8 +323,8 @@ class _Produce:
         return True
 
     def _may_transact(self, transactional_id: str) -> bool:
-        resource = ResourceType.TRANSACTIONAL_ID
-        return is_allowed(self.broker, self.context, Operation.WRITE, resource, transactional_id)
+        resource = AclResourceType.TRANSACTIONAL_ID
+        return is_allowed(self.broker, self.context, AclOperation.WRITE, resource, transactional_id)
 
     def _refused(self, topic: TopicKey, index: int, error: FirnError) -> ProducePartitionResult:
         self.failed = True

@@ -9,7 +9,7 @@ from kio.schema.sync_group.v5.request import SyncGroupRequest
 
 from service.groups.requests import SyncGroupResponse, refused_sync
 from service.network.request import RequestContext
-from service.security.operations import Operation
+from service.security.operations import AclOperation
 from service.serving.authorization import refused_group
 from service.serving.group_shards import client_of
 from service.serving.request_host import Broker
@@ -22,7 +22,7 @@ def handle(
     client = client_of(broker, context)
     refused = refused_sync(request, client.version)
     if refused is None or refused is ErrorCode.invalid_group_id:
-        refused = refused_group(broker, context, Operation.READ, request.group_id) or refused
+        refused = refused_group(broker, context, AclOperation.READ, request.group_id) or refused
     if refused is not None:
         return SyncGroupResponse(refused)
     return broker.groups.write(

@@ -11,7 +11,7 @@ from service.base.steps import at_once
 from service.security.acls import AclEntry, AclSet
 from service.security.audit import Audit
 from service.security.authorizer import Authorizer
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.security.principal import Principal
 from service.security.session import Session
 from tests.support.acl_rules import (
@@ -56,7 +56,7 @@ class _Asked:
 
     def ask(self, random: Random, entries: list[AclEntry]) -> None:
         principal, host = random.choice(PRINCIPALS), random.choice(HOSTS)
-        operation, resource = Operation(random.choice(OPERATIONS)), ResourceType(random.choice(TYPES))
+        operation, resource = AclOperation(random.choice(OPERATIONS)), AclResourceType(random.choice(TYPES))
         name = random.choice(NAMES)
         session = self.sessions[principal, host]
         asked = principal, host, operation, resource
@@ -116,8 +116,8 @@ def _ask_one(random: Random, acls: AclSet, entries: list[AclEntry]) -> None:
     asked.acls = acls
     principal, host = f"User:{random.randrange(45)}", random.choice(HOSTS)
     session = Session(Principal(*principal.split(":")), host, "L", "PLAINTEXT")
-    operation, name = Operation(random.choice(OPERATIONS)), random.choice(("a", "ab", "7", "77", "777"))
-    found = asked.authorizer.allows(session, operation, ResourceType.TOPIC, name)
+    operation, name = AclOperation(random.choice(OPERATIONS)), random.choice(("a", "ab", "7", "77", "777"))
+    found = asked.authorizer.allows(session, operation, AclResourceType.TOPIC, name)
     assert found is expected(entries, principal, host, operation, 2, name, False)
-    found = at_once(asked.authorizer.allows_any(session, operation, ResourceType.TOPIC))
+    found = at_once(asked.authorizer.allows_any(session, operation, AclResourceType.TOPIC))
     assert found is expected_somewhere(entries, principal, host, operation, 2, False)
