@@ -207,9 +207,10 @@ def known_fetch(group: Any, topics: TopicsView, version: int, may_use: MayUse | 
     known: list[OffsetFetchTopic] = []
     refused: list[FetchedTopic] = []
     for asked in group.topics:
-        name, topic_id = asked.name, None
-        error = NONE
-        if version >= TOPIC_IDS_FROM:
+        topic_id, error = None, NONE
+        if version < TOPIC_IDS_FROM:
+            name = asked.name
+        else:
             topic = None if asked.topic_id is None else topics.by_id(asked.topic_id)
             name, topic_id = ("", asked.topic_id) if topic is None else (topic.name, topic.topic_id)
             error = ErrorCode.unknown_topic_id if topic is None else NONE

@@ -91,6 +91,11 @@ class Authorizer:
         """The ACLs of the newest image: another object exactly after a change."""
         return self._acls()
 
+    @property
+    def acl_count(self) -> int:
+        acls = self._acls()
+        return 0 if acls is None else len(acls)
+
     def allows(
         self,
         session: Session,

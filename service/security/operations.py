@@ -8,7 +8,7 @@ from typing import Final
 
 
 class AclOperation(IntEnum):
-    """What is done to a resource (Kafka `AclOperation`)."""
+    """Operations on resources (Kafka `AclOperation`)."""
 
     UNKNOWN = 0
     ANY = 1
@@ -42,7 +42,7 @@ class AclResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How the name of an ACL is compared (Kafka `PatternType`)."""
+    """Ways to compare the name of an ACL (Kafka `PatternType`)."""
 
     UNKNOWN = 0
     ANY = 1
@@ -52,7 +52,7 @@ class PatternType(IntEnum):
 
 
 class AclPermissionType(IntEnum):
-    """Whether an ACL allows or denies (Kafka `AclPermissionType`)."""
+    """Effect of an ACL: it allows or denies (Kafka `AclPermissionType`)."""
 
     UNKNOWN = 0
     ANY = 1

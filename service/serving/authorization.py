@@ -41,7 +41,7 @@ NOT_ASKED: Final = -(1 << 31)
 """Authorized operations in a response to a request that did not ask for them."""
 
 
-class Asker(Protocol):
+class AuthorizerHost(Protocol):
     """Interface of a node, broker or controller, to what asks its authorizer."""
 
     @property
@@ -50,7 +50,7 @@ class Asker(Protocol):
 
 
 class Authorization(Enum):
-    """What a row without a check of its own says about authorization."""
+    """Authorization of a row whose check is not made before its handler."""
 
     ASKS_ITSELF = auto()
     """the handler asks, since the names are in the request"""
@@ -86,7 +86,7 @@ def asking(
         return handle
     operation, refuse = authorizes
 
-    def ask(host: Asker, context: RequestContext, request: Any) -> Any:
+    def ask(host: AuthorizerHost, context: RequestContext, request: Any) -> Any:
         if host.authorizer is not None:
             try:
                 check_cluster(host, context, operation)
@@ -98,7 +98,7 @@ def asking(
 
 
 def is_allowed(
-    host: Asker,
+    host: AuthorizerHost,
     context: RequestContext,
     operation: AclOperation,
     resource: AclResourceType,
@@ -117,13 +117,13 @@ def is_allowed(
 
 
 def is_allowed_on_cluster(
-    host: Asker, context: RequestContext, operation: AclOperation, *, quiet: bool = False
+    host: AuthorizerHost, context: RequestContext, operation: AclOperation, *, quiet: bool = False
 ) -> bool:
     return is_allowed(host, context, operation, AclResourceType.CLUSTER, CLUSTER_NAME, quiet=quiet)
 
 
 def check(
-    host: Asker,
+    host: AuthorizerHost,
     context: RequestContext,
     operation: AclOperation,
     resource: AclResourceType,
@@ -136,7 +136,7 @@ def check(
         raise RequestError(DENIED[resource])
 
 
-def check_cluster(host: Asker, context: RequestContext, operation: AclOperation) -> None:
+def check_cluster(host: AuthorizerHost, context: RequestContext, operation: AclOperation) -> None:
     """Raise `RequestError` CLUSTER_AUTHORIZATION_FAILED unless the client may do `operation`."""
     if not is_allowed_on_cluster(host, context, operation):
         raise RequestError(DENIED[AclResourceType.CLUSTER], f"The request needs {operation.name} permission.")
@@ -148,7 +148,9 @@ OTHER_CONFIGS: Final = frozenset({4, 8, 16})
 """Kafka's ``ConfigResource.Type`` of what belongs to the cluster: brokers, their loggers, client metrics."""
 
 
-def check_config(host: Asker, context: RequestContext, operation: AclOperation, kind: int, name: str) -> None:
+def check_config(
+    host: AuthorizerHost, context: RequestContext, operation: AclOperation, kind: int, name: str
+) -> None:
     """Raise `RequestError`, with Kafka's message, unless the client may do `operation` to a resource that has
     settings. Not for a kind that has none, which is refused for that."""
     if host.authorizer is None:
@@ -177,7 +179,7 @@ async def split(items: Sequence[T], is_allowed_one: Callable[[T], bool]) -> tupl
 
 
 def refused_group(
-    host: Asker, context: RequestContext, operation: AclOperation, group_id: str
+    host: AuthorizerHost, context: RequestContext, operation: AclOperation, group_id: str
 ) -> ErrorCode | None:
     """Return the error of a group of which the client may not do `operation`, else None."""
     if is_allowed(host, context, operation, AclResourceType.GROUP, group_id):
@@ -186,7 +188,7 @@ def refused_group(
 
 
 def topics_allowed(
-    host: Asker, context: RequestContext, operation: AclOperation, *, quiet: bool = False
+    host: AuthorizerHost, context: RequestContext, operation: AclOperation, *, quiet: bool = False
 ) -> Callable[[str], bool] | None:
     """Return the question whether the client may do `operation` to a topic; None without an authorizer. It
     may be asked after the request, too.
@@ -200,7 +202,7 @@ def topics_allowed(
 
 
 def allows_any(
-    host: Asker, context: RequestContext, operation: AclOperation, resource: AclResourceType
+    host: AuthorizerHost, context: RequestContext, operation: AclOperation, resource: AclResourceType
 ) -> Steps[bool]:
     """Return whether the client may do `operation` to some resource of the type, in steps."""
     authorizer = host.authorizer
@@ -209,7 +211,7 @@ def allows_any(
     return (yield from authorizer.allows_any(context.session, operation, resource, api=context.api_key))
 
 
-def operations(host: Asker, context: RequestContext, resource: AclResourceType, name: str) -> int:
+def operations(host: AuthorizerHost, context: RequestContext, resource: AclResourceType, name: str) -> int:
     """Return the bit field of the operations that the client may do to a resource."""
     authorizer = host.authorizer
     if authorizer is None:
@@ -217,7 +219,7 @@ def operations(host: Asker, context: RequestContext, resource: AclResourceType, 
     return authorizer.allowed_operations(context.session, resource, name)
 
 
-def cluster_operations(host: Asker, context: RequestContext, *, asked: bool) -> int:
+def cluster_operations(host: AuthorizerHost, context: RequestContext, *, asked: bool) -> int:
     """Return the operations on the cluster as they are told: 0 to a client that may not describe it."""
     if not asked:
         return NOT_ASKED

@@ -14,7 +14,7 @@ from service.groups.requests import RequestOrigin
 from service.groups.shard import GroupShard
 from service.network.request import RequestContext
 from service.security.operations import AclOperation
-from service.serving.authorization import Asker, topics_allowed
+from service.serving.authorization import AuthorizerHost, topics_allowed
 
 
 def make_shard(
@@ -44,7 +44,7 @@ def make_shard(
     return GroupShard(partition, topics, config, metrics, modern, warn)
 
 
-def client_of(host: Asker, context: RequestContext) -> RequestOrigin:
+def client_of(host: AuthorizerHost, context: RequestContext) -> RequestOrigin:
     """Return the client of a request, in the form that groups store."""
     return RequestOrigin(
         context.client_id,

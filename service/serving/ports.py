@@ -1,4 +1,4 @@
-"""Interfaces of the controller that handlers use, each with few methods. [P]"""
+"""Interfaces of the controller that handlers use, each with few methods."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from service.metadata.controller.requests import (
 )
 from service.metadata.image import MetadataImage
 from service.security.operations import AclOperation
-from service.serving.authorization import Asker
+from service.serving.authorization import AuthorizerHost
 
 
 class TopicMaker(Protocol):
@@ -75,7 +75,7 @@ class BrokerAdmin(TopicMaker, ConfigAdmin, Protocol):
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock: ...
 
 
-class AdminHost(Asker, Protocol):
+class AdminHost(AuthorizerHost, Protocol):
     """Interface of a node, broker or controller, to the handlers of admin requests."""
 
     @property

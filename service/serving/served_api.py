@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 from service.base.errors import InvariantError
 from service.network.request import PendingResponse, RequestContext, Response
 from service.partition.metrics import ServingMetrics
-from service.serving.authorization import Asker, Authorizes, asking
+from service.serving.authorization import AuthorizerHost, Authorizes, asking
 from service.wire.api import RequestHeader
 
 Handler = Callable[[Any, RequestContext, Any], Any]
@@ -26,7 +26,7 @@ def _is_not_loaded(broker: Host, context: RequestContext, request: Any) -> NoRet
     raise InvariantError(f"the handler module of API {context.api_key} is not loaded")
 
 
-class Host(Asker, Protocol):
+class Host(AuthorizerHost, Protocol):
     """Interface of a node, broker or controller, to the dispatcher."""
 
     @property

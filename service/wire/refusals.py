@@ -34,6 +34,8 @@ _EMPTY: Final[dict[str, Any]] = {
     "throttle_time": 0,
     "topics": (),
     "nodes": (),
+    "entries": None,
+    "resources": (),
     "responses": (),
     "results": (),
     "replica_election_results": (),

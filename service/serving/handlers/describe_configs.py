@@ -20,7 +20,7 @@ from service.metadata.image import MetadataImage
 from service.network.request import RequestContext
 from service.security.operations import AclOperation
 from service.serving import logger_levels
-from service.serving.authorization import Asker, check_config
+from service.serving.authorization import AuthorizerHost, check_config
 from service.serving.request_host import NO_THROTTLE
 from service.serving.response_cache import DescribeConfigsOptions, EncodedSettings, Settings, encoded_loggers
 from service.wire.api import ApiKey, encode_element
@@ -30,7 +30,7 @@ MOST_BYTES: Final = 100 << 20
 """Limit of one response: further resources are refused. Clients read no more (librdkafka: 100 MB)."""
 
 
-class SettingsHost(Asker, Protocol):
+class SettingsHost(AuthorizerHost, Protocol):
     """Interface of a node, broker or controller, whose settings are described."""
 
     @property

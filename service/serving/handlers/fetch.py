@@ -20,12 +20,11 @@ import asyncio
 from collections.abc import Awaitable, Hashable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.base.slices import Slice, free_in_slices, in_slices
+from service.base.slices import Slice, free_in_slices
 from service.base.steps import Steps, at_once
 from service.network.request import RequestContext, Response
 from service.network.sender import Part
@@ -41,8 +40,14 @@ from service.partition.fetch_sessions import (
     next_epoch,
 )
 from service.replication.leader import ReplicaSession
-from service.security.operations import AclOperation, AclResourceType
-from service.serving.authorization import is_allowed, is_allowed_on_cluster
+from service.serving.fetch_answers import (
+    TopicResults,
+    down_converted,
+    may_replicate,
+    missing_topic_error,
+    note_name,
+    refuse_replica,
+)
 from service.serving.fetch_read import FetchRead, InlineSmallSlices, PendingReads
 from service.serving.request_host import Broker
 from service.wire.fetch import (
@@ -67,15 +72,13 @@ PARTITIONS_AT_A_TIME: Final = 400
 WITH_RECORDS: Final = 15
 """Partitions without records that take as long as one with records."""
 
-TopicResults = tuple[TopicKey, list[FetchPartitionResult]]
-
 
 def handle(
     broker: Broker, context: RequestContext, fetch: FetchRequestView
 ) -> Response | Awaitable[Response]:
     """Respond at once if there is enough to send, else wait for bytes, the bucket or the deadline."""
-    if fetch.replica_id >= 0 and broker.authorizer is not None and not _is_node(broker, context):
-        return _refuse_replica(context, fetch)
+    if fetch.replica_id >= 0 and broker.authorizer is not None and not may_replicate(broker, context):
+        return refuse_replica(context, fetch)
     if fetch.session_epoch in FULL_FETCH_EPOCHS:
         if fetch.session_id != NO_SESSION:
             broker.fetch_sessions.close(fetch.session_id)
@@ -99,32 +102,6 @@ def handle(
     if session is None:
         return _FullFetch(broker, context, fetch, wants_session=False).begin()
     return _IncrementalFetch(broker, context, fetch, session).begin()
-
-
-def _is_node(broker: Broker, context: RequestContext) -> bool:
-    """Return whether the client may fetch as a replica: before anything is noted of the replica that it says
-    it is, as that moves the high watermark."""
-    return is_allowed_on_cluster(broker, context, AclOperation.CLUSTER_ACTION)
-
-
-def _refuse_replica(context: RequestContext, fetch: FetchRequestView) -> Response | Awaitable[Response]:
-    """Return TOPIC_AUTHORIZATION_FAILED for each named partition, without a session, as Kafka does."""
-    return in_slices(_refused_partitions(context, fetch))
-
-
-def _refused_partitions(context: RequestContext, fetch: FetchRequestView) -> Steps[Response]:
-    error = ErrorCode.topic_authorization_failed
-    topics: list[TopicResults] = []
-    for topic, partitions in fetch.topics:
-        answers: list[FetchPartitionResult] = []
-        for one in partitions:
-            yield
-            answers.append(FetchPartitionResult(one.partition, error))
-        topics.append((topic, answers))
-    parts = yield from encode_fetch_response_in_steps(
-        context.api_version, context.correlation_id, topics, session_id=NO_SESSION, endpoints=()
-    )
-    return Response(cast("list[Part]", parts))
 
 
 def _refusal(context: RequestContext, error: ErrorCode, session_id: int = NO_SESSION) -> Response:
@@ -379,7 +356,7 @@ class _Fetch:
         holds = found.holds
         found.record_metrics()
         if context.api_version < FIRST_VERSION_WITH_STORAGE_ERRORS:
-            topics = [(topic, list(map(_down_converted, answers))) for topic, answers in topics]
+            topics = [(topic, list(map(down_converted, answers))) for topic, answers in topics]
         endpoints = broker.node_endpoints(context.listener, found.leaders) if found.leaders else ()
         parts = yield from encode_fetch_response_in_steps(
             context.api_version,
@@ -473,7 +450,7 @@ class _FullFetch(_Fetch):
                     if answer.error_code == ErrorCode.none:
                         partition = broker.replicas.get_by(topic, one.partition)
                     added = session.add(topic, one)
-                    _note_name(broker, added)
+                    note_name(broker, added)
                     session.note_sent(PartitionRead(added, partition, answer))
             broker.fetch_sessions.used(session, now_ms)
             self._session_id = session.id
@@ -566,9 +543,9 @@ class _IncrementalFetch(_Fetch):
                 continue  # forgotten meanwhile
             is_named = (one.topic, one.asked.partition) in named
             partition, answer = found.read_partition(one.topic, one.asked, is_named=is_named)
-            _note_name(self._broker, one)
+            note_name(self._broker, one)
             if answer.error_code == ErrorCode.unknown_topic_id and one.name is not None:
-                error = _missing_topic_error(self._broker, self._context, one.name)
+                error = missing_topic_error(self._broker, self._context, one.name)
                 answer = answer._replace(error_code=error)
             one.is_held_back = bool(found.held_back) and partition in found.held_back
             read = PartitionRead(one, partition, answer)
@@ -600,35 +577,6 @@ class _IncrementalFetch(_Fetch):
             else:
                 topics.append((topic, [answer]))
         return (yield from self._encode(topics, session.id))
-
-
-def _note_name(broker: Broker, one: SessionPartition) -> None:
-    """Note the name of a session's topic, if the metadata has its id."""
-    if one.name is None and isinstance(one.topic, UUID):
-        topic = broker.image.topics_by_id.get(one.topic)
-        one.name = None if topic is None else topic.name
-
-
-def _missing_topic_error(broker: Broker, context: RequestContext, name: str) -> ErrorCode:
-    """Return the error for a session's topic `name` whose id is no longer in the metadata.
-
-    UNKNOWN_TOPIC_ID is only for ids whose name was never known (Kafka `ReplicaManager.readFromLog`). The name
-    may be another topic's now, of which the client must not learn.
-    """
-    if not is_allowed(broker, context, AclOperation.READ, AclResourceType.TOPIC, name):
-        return ErrorCode.topic_authorization_failed
-    if name in broker.image.topics_by_name:
-        return ErrorCode.inconsistent_topic_id
-    return ErrorCode.unknown_topic_or_partition
-
-
-def _down_converted(answer: FetchPartitionResult) -> FetchPartitionResult:
-    """Replace KAFKA_STORAGE_ERROR, which old clients do not know, by an error that they retry (Kafka
-    `KafkaApis.maybeDownConvertStorageError`).
-    """
-    if answer.error_code != ErrorCode.kafka_storage_error:
-        return answer
-    return answer._replace(error_code=ErrorCode.not_leader_or_follower)
 
 
 def _forget_replica(broker: Broker, replica_id: int, session: ReplicaSession, one: SessionPartition) -> None:
