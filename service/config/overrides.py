@@ -135,8 +135,9 @@ def check_dynamic(broker: Mapping[str, str], default: Mapping[str, str]) -> None
 
 
 def of_all_listeners(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings without those of one listener, of which name and value are checked: whether a
-    listener is there, only its own node knows. Raises `ConfigError`."""
+    """Return a broker's settings without those of one listener, which are checked but for the listener: only
+    its own node knows whether it is there. Raises `ConfigError`."""
+    check_dynamic(settings, {})
     for name, text in settings.items():
         if name.startswith(PREFIX):
             parse_value(split(name).key, text, shown=name)
