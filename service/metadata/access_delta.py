@@ -32,7 +32,7 @@ _FIRST_OPERATION: Final = AclOperation.ALL
 
 
 class AccessMaps(NamedTuple):
-    """What the next image says of access."""
+    """The next image's ACLs, credentials and quotas."""
 
     acls: AclSet
     scram: ScramCredentials

@@ -257,6 +257,10 @@ class Reader:
         self.position += struct.calcsize(f">{layout}")
         return fields
 
+    def varint(self) -> int:
+        low = int(self.take("B")[0])
+        return low if low < 128 else low - 128 + 128 * self.varint()
+
     def apis(self, *, is_flexible: bool) -> list[str]:
         (count,) = self.take("B" if is_flexible else "i")
         found = []
@@ -281,8 +285,9 @@ class Reader:
         found: list[Any] = []
         assert self.take("B") == (3,), "three tagged fields"
         for number in range(3):
-            tag, size = self.take("BB")
+            (tag,) = self.take("B")
             assert tag == number
+            size = self.varint()
             end = self.position + size
             found.append(self.take("q")[0] if tag == 1 else self.features(is_highest_first=tag == 2))
             assert self.position == end
