@@ -66,7 +66,7 @@ class Asker:
 
     def allow(self, *rights: str, principal: str = ALICE) -> None:
         """Let the client have these rights, besides those that it has."""
-        module = requestmodule_of(ApiKey.CREATE_ACLS)
+        module = request_module(ApiKey.CREATE_ACLS)
         made = tuple(
             module.AclCreation(
                 resource_type=one.resource,
@@ -86,7 +86,7 @@ class Asker:
 
     def forbid_all(self) -> None:
         """Remove all ACLs."""
-        module = requestmodule_of(ApiKey.DELETE_ACLS)
+        module = request_module(ApiKey.DELETE_ACLS)
         every = module.DeleteAclsFilter(
             resource_type_filter=1,
             resource_name_filter=None,

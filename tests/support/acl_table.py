@@ -1,4 +1,4 @@
-"""What each API asks of the authorizer: the table of KafkaApis and ControllerApis of 4.3.1, case by case."""
+"""Table of what each API asks of the authorizer: KafkaApis and ControllerApis of 4.3.1, case by case."""
 
 from __future__ import annotations
 
