@@ -20,7 +20,7 @@ from service.wire.catalog import CommitCatalogRequest
 from tests.node.conftest import NodeThread, Talk
 from tests.node.test_authorization import SETTINGS, People, of_a_cluster
 from tests.node.test_fetch_sessions import Session
-from tests.support.acl_admin_requests import beat
+from tests.support.acl_admin_requests import beat, commit
 from tests.support.acl_requests import NOW_MS, Asker
 from tests.support.processes import wait_until
 
@@ -106,9 +106,8 @@ def envelope(
     answer = talk.client.request(ApiKey.ENVELOPE, message)
     inner = None
     if answer.response_data is not None:
-        inner = (
-            decode_response(ApiKey.CREATE_TOPICS, 7, memoryview(answer.response_data)).topics[0].error_code
-        )
+        data = memoryview(answer.response_data)
+        inner = decode_response(ApiKey.CREATE_TOPICS, 7, data)[1].topics[0].error_code
     return ErrorCode(answer.error_code), inner
 
 
@@ -260,6 +259,23 @@ def test_the_id_of_a_deleted_topic_tells_nothing_of_the_next_one_of_its_name(ask
     assert after_deletion == after_creation == [DENIED]
 
 
+def test_a_commit_has_its_rights_at_each_moment_on_both_paths(asker: Asker) -> None:
+    """The first commits load the module and make the group; those after them go the quick way."""
+    asker.wait_for_groups()
+    topic, topic_id = asker.new_topic()
+    ok, no_group = "none", "group_authorization_failed"
+    asker.allow("G g READ", f"T {topic} READ")
+    assert [commit(asker.alice, "g", topic_id) for _ in range(5)] == [ok] * 5
+    asker.allow(f"-T {topic} READ")
+    assert [commit(asker.alice, "g", topic_id) for _ in range(3)] == ["topic_authorization_failed"] * 3
+    asker.allow("-G g READ")
+    assert [commit(asker.alice, "g", topic_id) for _ in range(3)] == [no_group] * 3
+    asker.forbid_all()
+    assert commit(asker.alice, "g", topic_id) == no_group
+    asker.allow("G g* READ", "T * READ")
+    assert [commit(asker.alice, "g", topic_id) for _ in range(3)] == [ok] * 3
+
+
 # -- what exists
 
 
@@ -324,14 +340,14 @@ def test_hidden_and_absent_are_the_same_bytes(asker: Asker) -> None:
             asker.alice, ApiKey.DELETE_GROUPS, "DeleteGroupsRequest", groups_names=(name,)
         ),
     }  # fmt: skip
-    commit = request_module(ApiKey.OFFSET_COMMIT)
+    commits = request_module(ApiKey.OFFSET_COMMIT)
     asker.admin(
         ApiKey.OFFSET_COMMIT, "OffsetCommitRequest", group_id=there, member_id="",
         topics=(
-            commit.OffsetCommitRequestTopic(
+            commits.OffsetCommitRequestTopic(
                 topic_id=topic_id,
                 partitions=(
-                    commit.OffsetCommitRequestPartition(
+                    commits.OffsetCommitRequestPartition(
                         partition_index=0, committed_offset=1, committed_metadata=""
                     ),
                 ),
