@@ -1,4 +1,4 @@
-"""Error responses to whole requests of the APIs that brokers forward. [P]
+"""Error responses to whole requests, of the APIs that brokers forward and of any other. [P]
 
 Source: ``getErrorResponse`` of Kafka's request classes. A response to a request that names topics, resources
 or partitions has the error for each of them (`refused_arrays`).
@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from service.wire.api import APIS, response_module
+from service.base.types import Buffer
+from service.wire.api import APIS, RequestHeader, decode_request, is_served, response_frame, response_module
+from service.wire.schema import entity_of_defaults
 
 
 def refusal(api_key: int, request: Any, code: ErrorCode, message: str | None = None) -> Any:
@@ -30,6 +32,26 @@ def refusal(api_key: int, request: Any, code: ErrorCode, message: str | None = N
     return response(**values)
 
 
+def refusal_frame(header: RequestHeader, frame: Buffer, code: ErrorCode) -> bytearray | None:
+    """Return the whole response to a request that may not come now, whatever its API: `code` where the
+    response has a field for it, else nothing but empty arrays.
+
+    None where the version has no canonical response: Produce and Fetch that name topics. Raises
+    `MalformedMessage`.
+    """
+    api = APIS[header.api_key]
+    if header.api_version < api.by_hand_before or not is_served(header):
+        return None
+    request = decode_request(header, frame, _MOST_ELEMENTS)
+    if api.refuse is not None:
+        return response_frame(header, refusal(header.api_key, request, code))
+    response = getattr(response_module(header.api_key), f"{api.name}Response")
+    known = {one.name for one in fields(response)}
+    values = {"error_code": code} if "error_code" in known else {}
+    return response_frame(header, entity_of_defaults(response, **values))
+
+
+_MOST_ELEMENTS: Final = 1000
 _EMPTY: Final[dict[str, Any]] = {
     "throttle_time": 0,
     "topics": (),
