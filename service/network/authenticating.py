@@ -32,7 +32,7 @@ from service.network.request import (
 )
 from service.security.login import Login, LoginEnded, LoginState, UnsupportedMechanism
 from service.security.sasl_server import Evaluation, SaslRefused, SaslServer
-from service.security.sasl_settings import SaslSettings
+from service.security.login_settings import LoginSettings
 from service.security.session import Session
 from service.wire.api import (
     ApiKey,
@@ -65,7 +65,7 @@ class ListenerLogins:
 
     def __init__(
         self,
-        settings: SaslSettings,
+        settings: LoginSettings,
         servers: Mapping[str, Callable[[], SaslServer]],
         protocol: str,
         metrics: AuthenticationMetrics,

@@ -48,7 +48,7 @@ class LoginDeadlines:
     def _check(self) -> None:
         self._timer = None
         now = self._loop.time()
-        late = []
+        late: list[LoggingIn] = []
         for connection, deadline in self._deadlines.items():
             if deadline > now or len(late) == _MOST_AT_ONCE:
                 self._timer = self._loop.call_at(max(deadline, now), self._check)

@@ -214,8 +214,8 @@ class Gate(Protocol):
 
 
 Gone = Callable[[RequestContext], None]
-"""Called when a connection has ended."""
-Describe = Callable[[RequestContext, memoryview | None], str]
+"""Called when the connection of a client with a session has ended."""
+Describe = Callable[[PeerContext, memoryview | None], str]
 """Formats a request and its client, for requests that held the loop long; without the request for those that
 are answered later."""
 

@@ -19,7 +19,7 @@ from service.base.errors import StorageError
 from service.base.metrics import SECONDS
 from service.base.printable import printable
 from service.base.turns import NOTICED_S
-from service.network.connection import ANSWERING, CLOSED, READING, RequestFramer
+from service.network.request_framer import ANSWERING, CLOSED, READING, RequestFramer
 from service.network.metrics import QUICK_S, ApiMetrics
 from service.network.request import (
     Admitted,
@@ -55,8 +55,8 @@ class PipelineOwner(MonitoredConnection, Protocol):
     is_paused: bool
     """reading waits for memory, for a response or for a later turn"""
 
-    def admitted(self) -> None:
-        """Note that the login is complete."""
+    def logged_in(self) -> None:
+        """Note that there is a session."""
 
     def settle(self) -> None:
         """Keep the rest of the input, and resume or pause reading."""
@@ -384,7 +384,7 @@ class RequestPipeline:
         if answer.handler is self._shared.handler:
             self._gate = None
         if self._owner is not None:
-            self._owner.admitted()
+            self._owner.logged_in()
 
     def _close_later(self, answer: Closing) -> None:
         """Read no more and drop what came; send `answer` and close when its time has come."""

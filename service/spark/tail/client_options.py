@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from service.base.errors import ConfigError
-from service.client.sasl import MECHANISMS
+from service.security.login_settings import MECHANISMS
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _LONGEST_MS: Final = 24 * 3600 * 1000

@@ -18,7 +18,7 @@ FindCredential = Callable[[str, str], ScramCredential | None]
 
 
 @dataclass(frozen=True, slots=True)
-class SaslSettings:
+class LoginSettings:
     """Settings of one listener; names in brackets are Kafka's keys, under the listener's prefix."""
 
     mechanisms: tuple[str, ...]
@@ -36,7 +36,7 @@ class SaslSettings:
 
 
 def make_servers(
-    settings: SaslSettings,
+    settings: LoginSettings,
     find_credential: FindCredential,
     unknown: UnknownUsers,
     new_nonce: Callable[[], str],
