@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from service.base.types import Buffer
 from service.security.plain import PLAIN
-from service.security.login_settings import MECHANISMS
 from service.security.scram import ScramClient, ScramMalformed
 from service.wire.errors import MalformedMessage
 from service.wire.frames import frame

@@ -8,7 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from service.base.errors import ConfigError
 from service.client import sasl
+from service.config.client import ClientOptions
+from service.security.jaas import PLAIN_MODULE, SCRAM_MODULE, read_jaas
+from service.security.plain import PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,43 @@ class Security(NamedTuple):
 
 
 PLAINTEXT: Final = Security()
+
+
+def security_of(options: ClientOptions, new_nonce: Callable[[], str]) -> Security:
+    """Return what `options` say; reads certificates and keys. Raises `ConfigError`.
+
+    `new_nonce`: as that of `Credentials`.
+    """
+    tls = None
+    if options.uses_tls:
+        try:
+            tls = tls_context(
+                options.ca_location,
+                options.certificate_location,
+                options.key_location,
+                options.key_password,
+                checks_hostname=options.checks_hostname,
+            )
+        except OSError as e:
+            raise ConfigError(f"options ssl.…: {e}") from e
+    if not options.uses_sasl:
+        return Security(tls)
+    mechanism = options.mechanism or ""
+    if options.jaas is not None:
+        return Security(tls, credentials_of(mechanism, options.jaas, new_nonce))
+    return Security(tls, Credentials(mechanism, options.username, options.password, new_nonce))
+
+
+def credentials_of(mechanism: str, jaas: str, new_nonce: Callable[[], str]) -> Credentials:
+    """Return the user of a client's or a node's own `sasl.jaas.config`. Raises `ConfigError`."""
+    module = read_jaas(jaas)
+    wanted = PLAIN_MODULE if mechanism == PLAIN else SCRAM_MODULE
+    if module.name != wanted:
+        raise ConfigError(f"sasl.jaas.config: {mechanism} needs the login module {wanted}")
+    for name in ("username", "password"):
+        if not module.options.get(name):
+            raise ConfigError(f"sasl.jaas.config: {mechanism} needs the option {name}")
+    return Credentials(mechanism, module.options["username"], module.options["password"], new_nonce)
 
 
 def tls_context(

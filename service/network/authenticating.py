@@ -31,8 +31,8 @@ from service.network.request import (
     authenticated,
 )
 from service.security.login import Login, LoginEnded, LoginState, UnsupportedMechanism
-from service.security.sasl_server import Evaluation, SaslRefused, SaslServer
 from service.security.login_settings import LoginSettings
+from service.security.sasl_server import Evaluation, SaslRefused, SaslServer
 from service.security.session import Session
 from service.wire.api import (
     ApiKey,

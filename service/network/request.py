@@ -176,9 +176,7 @@ class RequestContext(PeerContext):
 
 def authenticated(peer: PeerContext, session: Session) -> RequestContext:
     """Return the context of the requests that follow a login of `peer`."""
-    context = RequestContext(
-        peer.connection_id, peer.client_host, peer.client_port, peer.listener, session
-    )
+    context = RequestContext(peer.connection_id, peer.client_host, peer.client_port, peer.listener, session)
     context.has_left = peer.has_left
     context.client_id, context.api_key, context.api_version = peer.client_id, peer.api_key, peer.api_version
     context.correlation_id = peer.correlation_id

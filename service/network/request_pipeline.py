@@ -19,7 +19,6 @@ from service.base.errors import StorageError
 from service.base.metrics import SECONDS
 from service.base.printable import printable
 from service.base.turns import NOTICED_S
-from service.network.request_framer import ANSWERING, CLOSED, READING, RequestFramer
 from service.network.metrics import QUICK_S, ApiMetrics
 from service.network.request import (
     Admitted,
@@ -33,6 +32,7 @@ from service.network.request import (
     Response,
     Throttled,
 )
+from service.network.request_framer import ANSWERING, CLOSED, READING, RequestFramer
 from service.network.response_queue import EMPTY, FULL, Queued, ResponseQueue
 from service.network.sender import Part, PeerLost, ResponseSender
 from service.network.shared import FULL_S, Shared

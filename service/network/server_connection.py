@@ -12,8 +12,8 @@ import socket
 import termios
 
 from service.network.authenticating import Authenticator
-from service.network.request_framer import READING, RequestFramer
 from service.network.request import Gate, PeerContext, RequestContext
+from service.network.request_framer import READING, RequestFramer
 from service.network.request_pipeline import RequestPipeline
 from service.network.response_queue import FAILED
 from service.network.shared import Shared

@@ -14,10 +14,10 @@ from service.base.turns import TurnTimes
 from service.network.admission import Admission
 from service.network.authenticating import ListenerLogins
 from service.network.buffers import BufferPool
-from service.network.request_framer import RequestFramer
 from service.network.login_deadlines import LoginDeadlines
 from service.network.metrics import NetworkMetrics
 from service.network.request import Describe, Gone, Handler, PeerLimits
+from service.network.request_framer import RequestFramer
 from service.network.sender import SendBudget
 from service.network.sendfile_prefetch import SendfilePrefetcher
 from service.network.slow_peer_monitor import SlowPeerMonitor

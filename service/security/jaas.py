@@ -157,7 +157,9 @@ class _Tokenizer:
     def _number(self, char: str) -> _Token:
         text = self._text
         self._at += 1
-        if char == "-" and not (self._at < len(text) and (text[self._at] == "." or text[self._at] in "0123456789")):
+        if char == "-" and not (
+            self._at < len(text) and (text[self._at] == "." or text[self._at] in "0123456789")
+        ):
             return _Token("-")
         has_dot = char == "."
         while self._at < len(text):

@@ -66,7 +66,16 @@ class UnsupportedMechanism(LoginEnded):
 class Login:
     """State of one connection's login."""
 
-    __slots__ = ("_began_s", "_mechanisms", "_rounds", "_server", "has_headers", "mechanism", "principal", "state")
+    __slots__ = (
+        "_began_s",
+        "_mechanisms",
+        "_rounds",
+        "_server",
+        "has_headers",
+        "mechanism",
+        "principal",
+        "state",
+    )
 
     def __init__(self, mechanisms: Mapping[str, Callable[[], SaslServer]]) -> None:
         """`mechanisms` are those that are enabled, by name; each returns the server of a new login."""

@@ -37,12 +37,16 @@ _VALUE: Final = rb"[\x01-\x2b\x2d-\x7f]+"
 _NAME: Final = rb"(?:" + _SAFE + rb"|=2C|=3D)+"
 _NONCE: Final = rb"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSIONS: Final = rb"(?:,[A-Za-z]+=" + _VALUE + rb")*"
-_BASE64: Final = (
-    rb"(?:[a-zA-Z0-9/+]{4})*(?:[a-zA-Z0-9/+]{3}=|[a-zA-Z0-9/+]{2}==)?"
-)
+_BASE64: Final = rb"(?:[a-zA-Z0-9/+]{4})*(?:[a-zA-Z0-9/+]{3}=|[a-zA-Z0-9/+]{2}==)?"
 _FIRST: Final = re.compile(
     rb"(?P<header>n,(?:a=(?P<authzid>" + _NAME + rb"))?,)"
-    rb"(?P<bare>n=(?P<name>" + _NAME + rb"),r=(?P<nonce>" + _NONCE + rb")(?P<extensions>" + _EXTENSIONS + rb"))"
+    rb"(?P<bare>n=(?P<name>"
+    + _NAME
+    + rb"),r=(?P<nonce>"
+    + _NONCE
+    + rb")(?P<extensions>"
+    + _EXTENSIONS
+    + rb"))"
 )
 _FINAL: Final = re.compile(
     rb"(?P<unproved>c=(?P<binding>" + _BASE64 + rb"),r=(?P<nonce>" + _NONCE + rb")" + _EXTENSIONS + rb")"
@@ -160,7 +164,12 @@ class ScramServer:
         self._name, self._is_known = name, found is not None
         self._credential = made_up if found is None else found
         salt = base64.b64encode(self._credential.salt)
-        answer = b"r=%b%b,s=%b,i=%d" % (match["nonce"], self._nonce.encode(), salt, self._credential.iterations)
+        answer = b"r=%b%b,s=%b,i=%d" % (
+            match["nonce"],
+            self._nonce.encode(),
+            salt,
+            self._credential.iterations,
+        )
         self._first = match["header"], match["bare"], answer
         return Evaluation(answer)
 

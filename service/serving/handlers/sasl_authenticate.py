@@ -1,4 +1,4 @@
-"""SaslAuthenticate outside a login: refused, and the connection stays. Logins are in `network/authenticating`."""
+"""SaslAuthenticate outside a login: refused; the connection stays (logins: `network/authenticating`)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from service.network.request import RequestContext
 
 def handle(node: Any, context: RequestContext, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
     """Return ILLEGAL_SASL_STATE: the listener has no logins, or this one is complete and does not end."""
-    return SaslAuthenticateResponse(error_code=ErrorCode.illegal_sasl_state,
+    return SaslAuthenticateResponse(
+        error_code=ErrorCode.illegal_sasl_state,
         error_message="SaslAuthenticate request received after successful authentication",
-        auth_bytes=b"",)
+        auth_bytes=b"",
+    )

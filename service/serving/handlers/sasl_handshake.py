@@ -1,4 +1,4 @@
-"""SaslHandshake outside a login: refused, and the connection stays. Logins are in `network/authenticating`."""
+"""SaslHandshake outside a login: refused; the connection stays (logins: `network/authenticating`)."""
 
 from __future__ import annotations
 

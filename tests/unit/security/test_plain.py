@@ -7,7 +7,9 @@ import pytest
 from service.security.plain import PlainServer, PlainUsers
 from service.security.sasl_server import Evaluation, SaslRefused
 
-USERS = PlainUsers({"username": "node", "password": "x", "user_alice": "alice-secret", "user_": "", "user_bob": "ö"})
+USERS = PlainUsers(
+    {"username": "node", "password": "x", "user_alice": "alice-secret", "user_": "", "user_bob": "ö"}
+)
 WRONG = "Authentication failed: Invalid username or password"
 
 

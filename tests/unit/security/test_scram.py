@@ -29,7 +29,9 @@ def credential(mechanism: str, password: str, iterations: int = 4096) -> ScramCr
     return credential_from(mechanism, salted, SALT, iterations)
 
 
-def server(mechanism: str = "SCRAM-SHA-256", nonce: str = "of-the-server", iterations: int = 4096) -> ScramServer:
+def server(
+    mechanism: str = "SCRAM-SHA-256", nonce: str = "of-the-server", iterations: int = 4096
+) -> ScramServer:
     users = {"bob": credential(mechanism, "pencil", iterations), "b,o=b": credential(mechanism, "pencil")}
     return ScramServer(mechanism, users.get, UNKNOWN, nonce)
 
@@ -105,7 +107,9 @@ def test_another_authorization_id_is_refused_before_a_user_is_looked_for() -> No
     assert server().evaluate(b"n,a=bob,n=bob,r=x").token.startswith(b"r=xof-the-server,s=")
 
 
-def final(first: bytes, answer: bytes, *, binding: bytes = b"n,,", nonce: bytes | None = None, proof: int = 32) -> bytes:
+def final(
+    first: bytes, answer: bytes, *, binding: bytes = b"n,,", nonce: bytes | None = None, proof: int = 32
+) -> bytes:
     """The final message of bob, who knows the password, with one thing changed."""
     nonce = answer[2 : answer.index(b",")] if nonce is None else nonce
     own = b"c=" + base64.b64encode(binding) + b",r=" + nonce
