@@ -1,7 +1,7 @@
 """Gate before the handlers of a listener with SASL: nothing passes without a `Session`.
 
-`Authenticator` reads ApiVersions, SaslHandshake and SaslAuthenticate, or bare tokens, and moves the `Login` of
-one connection; whatever else comes ends it. When the login is complete, requests go to the listener's
+`Authenticator` reads ApiVersions, SaslHandshake and SaslAuthenticate, or bare tokens, and moves the `Login`
+of one connection; whatever else comes ends it. When the login is complete, requests go to the listener's
 handler. Where sessions end, the gate stays before it: it takes reauthentications (KIP-368) and closes a
 connection whose session has ended.
 
@@ -204,8 +204,9 @@ class Authenticator:
             header = _read_header(context, frame)
             if header.api_key != _AUTHENTICATE and login.state is LoginState.AUTHENTICATE:
                 error = login.ended(f"a request of {ApiKey(header.api_key).name} in place of a token")
-                refused = refusal_frame(header, frame, ErrorCode.illegal_sasl_state)
-                return self._refuse(context, error, refused)
+                return self._refuse(
+                    context, error, refusal_frame(header, frame, ErrorCode.illegal_sasl_state)
+                )
             token = read_request(header, frame, _MOST_ELEMENTS).auth_bytes
             found = login.token_came(bytes(token))
         except LoginEnded as e:

@@ -1,9 +1,10 @@
 """Requests of one connection: each is handled in turn, and the responses are sent in order.
 
-The framer (`connection`) gives whole requests, one at a time; the handler answers at once, later by a future
-or a `PendingResponse`, or after a pause (`Throttled`), or for the last time (`Closing`). Where clients log in,
-a `Gate` handles the messages until there is a session. `response_queue` says in which order responses go out
-and whether a request may be handled while others are pending; this module calls, sends and keeps the timer.
+The framer (`request_framer`) gives whole requests, one at a time; the handler answers at once, later by a
+future or a `PendingResponse`, or after a pause (`Throttled`), or for the last time (`Closing`). Where clients
+log in, a `Gate` handles the messages until there is a session. `response_queue` says in which order responses
+go out and whether a request may be handled while others are pending; this module calls, sends and keeps the
+timer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): both sides of a login, and the keys of a password. [P]
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): both sides of a login, and its keys. [P]
 
 Without channel binding and without SASLprep, as Kafka's (``ScramSaslServer``, ``ScramMessages``,
 ``ScramFormatter``). The server does HMACs only; PBKDF2 is the client's work. Three things are Firn's own: the

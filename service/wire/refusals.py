@@ -12,7 +12,16 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from service.base.types import Buffer
-from service.wire.api import APIS, RequestHeader, decode_request, is_served, response_frame, response_module
+from service.wire.api import (
+    APIS,
+    RequestHeader,
+    decode_request,
+    is_served,
+    own_response_class,
+    response_frame,
+    response_frame_as_is,
+    response_module,
+)
 from service.wire.schema import entity_of_defaults
 
 
@@ -32,23 +41,19 @@ def refusal(api_key: int, request: Any, code: ErrorCode, message: str | None = N
     return response(**values)
 
 
-def refusal_frame(header: RequestHeader, frame: Buffer, code: ErrorCode) -> bytearray | None:
+def refusal_frame(header: RequestHeader, frame: Buffer, code: ErrorCode) -> bytearray:
     """Return the whole response to a request that may not come now, whatever its API: `code` where the
-    response has a field for it, else nothing but empty arrays.
-
-    None where the version has no canonical response: Produce and Fetch that name topics. Raises
-    `MalformedMessage`.
-    """
+    response has a field for it, else nothing but empty arrays. Raises `MalformedMessage`."""
     api = APIS[header.api_key]
-    if header.api_version < api.by_hand_before or not is_served(header):
-        return None
-    request = decode_request(header, frame, _MOST_ELEMENTS)
     if api.refuse is not None:
+        request = decode_request(header, frame, _MOST_ELEMENTS)
         return response_frame(header, refusal(header.api_key, request, code))
-    response = getattr(response_module(header.api_key), f"{api.name}Response")
-    known = {one.name for one in fields(response)}
-    values = {"error_code": code} if "error_code" in known else {}
-    return response_frame(header, entity_of_defaults(response, **values))
+    if not is_served(header):
+        header = header._replace(api_version=0)  # ApiVersions (KIP-511)
+    response = own_response_class(header.api_key, header.api_version)
+    has_code = any(one.name == "error_code" for one in fields(response))
+    values = {"error_code": code} if has_code else {}
+    return response_frame_as_is(header, entity_of_defaults(response, **values))
 
 
 _MOST_ELEMENTS: Final = 1000
