@@ -17,7 +17,7 @@ from service.base.rate_limited_log import RateLimitedLog
 from service.base.types import TopicIdPartition
 from service.controller_client.controller_channel import OutcomeUnknown
 from service.controller_client.forwarding import Asker
-from service.replication.isr_proposals import (
+from service.replication.alter_partition_queue import (
     IsrProposals,
     ProposalRequest,
     ProposalResponse,

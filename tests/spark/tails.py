@@ -7,7 +7,7 @@ from typing import Any
 
 from service.spark.options import ReadOptions
 from service.spark.schema import ReadColumn
-from service.spark.tail.brokers import Brokers
+from service.spark.tail.broker_connections import Brokers
 from service.spark.tail.options import TailOptions, parse_batch
 from service.spark.tail.plan import TailSplit
 from tests.spark.filling import Row

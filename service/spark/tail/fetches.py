@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import CorruptionError
 from service.spark.errors import BrokerError, DataLossError
 from service.spark.options import ReadOptions
-from service.spark.tail.brokers import Brokers
+from service.spark.tail.broker_connections import Brokers
 from service.spark.tail.fetched import FetchedBatches, PartitionFetch, error_of, fetch_request, read_fetched
 from service.spark.tail.options import TailOptions
 from service.spark.tail.patience import RetryTimer

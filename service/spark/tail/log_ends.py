@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from service.config.client import Address
 from service.spark.errors import BrokerError, DataLossError
 from service.spark.plan.snapshots import ChosenPartition
-from service.spark.tail.brokers import Brokers
+from service.spark.tail.broker_connections import Brokers
 from service.spark.tail.options import TailOptions
 from service.spark.tail.patience import RetryTimer
 from service.spark.tail.topic_lookup import (

@@ -29,7 +29,7 @@ from service.replication.follower_events import (
     Truncate,
     Warn,
 )
-from service.replication.isr_proposals import IsrProposals, ProposalResponse, ProposalSettings
+from service.replication.alter_partition_queue import IsrProposals, ProposalResponse, ProposalSettings
 from service.replication.leader import (
     MOVED,
     PROPOSES,

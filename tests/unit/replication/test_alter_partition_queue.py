@@ -7,7 +7,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.types import TopicIdPartition
-from service.replication.isr_proposals import (
+from service.replication.alter_partition_queue import (
     IsrProposals,
     ProposalRequest,
     ProposalResponse,
