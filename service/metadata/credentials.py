@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 from service.metadata.persistent import PersistentMap
-from service.security.scram import ScramCredential
+from service.security.scram import SCRAM_SHA_256, SCRAM_SHA_512, ScramCredential
 
 
 class ScramMechanism(IntEnum):
@@ -17,6 +17,8 @@ class ScramMechanism(IntEnum):
 
 
 MECHANISMS = frozenset(ScramMechanism)
+NUMBERS = {SCRAM_SHA_256: ScramMechanism.SCRAM_SHA_256, SCRAM_SHA_512: ScramMechanism.SCRAM_SHA_512}
+"""by SASL's name"""
 
 
 ScramCredentials = PersistentMap[str, Mapping[int, ScramCredential]]

@@ -10,7 +10,7 @@ from service.base.errors import ConfigError
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.world import World
 from service.config.security import NodeSecurity, SaslSettings
-from service.metadata.credentials import ScramMechanism
+from service.metadata.credentials import NUMBERS
 from service.metadata.image import MetadataImage
 from service.network.authenticating import AnswerVersions, ListenerLogins
 from service.network.metrics import NetworkMetrics
@@ -21,7 +21,6 @@ from service.security.scram import ScramCredential, UnknownUsers, base36
 
 _LOG = logging.getLogger("service.network")
 _NONCE_BITS = 130
-_NUMBERS = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}
 
 
 class NodeLogins:
@@ -65,7 +64,7 @@ class NodeLogins:
         return logins
 
     def _credential(self, user: str, mechanism: str) -> ScramCredential | None:
-        return self._image().scram.get(user, {}).get(_NUMBERS[mechanism])
+        return self._image().scram.get(user, {}).get(NUMBERS[mechanism])
 
     def _new_nonce(self) -> str:
         return new_nonce(self._world)
