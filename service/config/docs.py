@@ -29,6 +29,16 @@ _DIFFERENCES = """What differs from Kafka:
 - Every broker's listener must be advertised.
 - `controller.quorum.append.linger.ms` defaults to 0, not 25.
 - `firn.remote.url` enables tiered storage.
+- A value of type password is never in the metadata, which is copied to the bucket: IncrementalAlterConfigs
+  answers INVALID_CONFIG. Set it in the properties, by a config provider, or name a store file without one.
+- A variable of a config provider (`${env:NAME}`) that has no value is refused; Kafka takes its text as value.
+- What is set below `listener.name.` for a listener that there is not, or as a key that no single listener
+  has, is refused; Kafka ignores it.
+- GSSAPI, Kafka's default of `sasl.enabled.mechanisms`, `sasl.mechanism.inter.broker.protocol` and
+  `sasl.mechanism.controller.protocol`, is refused where a listener uses SASL: name a mechanism.
+- Controllers cannot log in at each other with SCRAM: its credentials are in the log for which they first have
+  to elect a leader.
+- TLS 1.0 and 1.1 are refused; keys that choose classes or providers of Java, too.
 """
 _NODE = """## Node
 

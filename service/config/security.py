@@ -35,23 +35,23 @@ class TlsSettings:
     whether a certificate has to name the host that is connected to.
     """
 
-    enabled_protocols: tuple[str, ...]
-    cipher_suites: tuple[str, ...]
-    client_auth: str
-    checks_hostname: bool
-    keystore_type: str
-    keystore_location: str | None
-    keystore_password: Password | None
-    key_password: Password | None
-    keystore_key: Password | None
-    keystore_certificate_chain: Password | None
-    truststore_type: str
-    truststore_location: str | None
-    truststore_password: Password | None
-    truststore_certificates: Password | None
-    allow_dn_changes: bool
-    allow_san_changes: bool
-    principal_mapping_rules: str
+    enabled_protocols: tuple[str, ...] = TLS_VERSIONS
+    cipher_suites: tuple[str, ...] = ()
+    client_auth: str = "none"
+    checks_hostname: bool = True
+    keystore_type: str = "JKS"
+    keystore_location: str | None = None
+    keystore_password: Password | None = None
+    key_password: Password | None = None
+    keystore_key: Password | None = None
+    keystore_certificate_chain: Password | None = None
+    truststore_type: str = "JKS"
+    truststore_location: str | None = None
+    truststore_password: Password | None = None
+    truststore_certificates: Password | None = None
+    allow_dn_changes: bool = False
+    allow_san_changes: bool = False
+    principal_mapping_rules: str = "DEFAULT"
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from service.network.slow_peer_monitor import MonitoredConnection
 from service.wire.errors import WireError
 from service.wire.frames import SIZE_BYTES
 
-_LOG = logging.getLogger("service.network.peer")
+_LOG = logging.getLogger("service.network")
 _MOST_IN_A_TURN = 256
 """Most requests that one peer has pipelined that are handled before other peers' requests."""
 _LENT_BYTES = 64 << 10

@@ -1,6 +1,6 @@
 """One connection of a server: the transport's end of it, its input, and its life.
 
-The input goes to the framer (`connection`), whole requests from there to `request_pipeline`. Reading pauses
+The input goes to `RequestFramer`, whole requests from there to `request_pipeline`. Reading pauses
 while the rest of a request has no memory, or too much has arrived behind a request that is not answered.
 """
 

@@ -22,7 +22,7 @@ from service.network.sender import SendBudget
 from service.network.sendfile_prefetch import SendfilePrefetcher
 from service.network.slow_peer_monitor import SlowPeerMonitor
 
-_LOG = logging.getLogger("service.network.peer")
+_LOG = logging.getLogger("service.network")
 _SCRATCH_BYTES = 64 << 10
 FULL_S: Final = 0.004
 """Age of a turn of the loop after which no more requests begin in it."""
