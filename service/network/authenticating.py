@@ -1,9 +1,9 @@
 """Gate before the handlers of a listener with SASL: nothing passes without a `Session`.
 
 `Authenticator` reads ApiVersions, SaslHandshake and SaslAuthenticate, or bare tokens, and moves the
-`ServerLogin` of one connection; whatever else comes ends it. When the login is complete, requests go to the listener's
-handler. Where sessions end, the gate stays before it: it takes reauthentications (KIP-368) and closes a
-connection whose session has ended.
+`ServerLogin` of one connection; whatever else comes ends it. When the login is complete, requests go to the
+listener's handler. Where sessions end, the gate stays before it: it takes reauthentications (KIP-368) and
+closes a connection whose session has ended.
 
 Source: Kafka ``SaslServerAuthenticator``, ``SocketServer.processCompletedReceives``.
 """
