@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from service.base.backoff import backoff
 from service.base.errors import RequestError, StorageError
-from service.base.threads import Threads
 from service.base.turns import TurnTimes
 from service.base.world import World
 from service.client.node_channel import ChannelOptions, Channels
 from service.client.node_security import outgoing_security
 from service.config.listeners import Listener
+from service.config.security import NodeSecurity
 from service.config.settings import BrokerConfig
 from service.controller_client import lifecycle_messages
 from service.controller_client.controller_channel import Active, Calls, Controllers
@@ -124,8 +124,7 @@ class ControllerNode:
         """`peers`: the quorum's transport; `calls`: that to the active controller; None: the network.
         `metrics` counts for its listeners and its connections to others, `turns` for its listeners."""
         metrics = metrics or NetworkMetrics()
-        security = config().cluster.security
-        self._security = outgoing_security(security.controller, partial(new_nonce, world))
+        self._security = outgoing_security(config().cluster.security.controller, partial(new_nonce, world))
         self._options = options
         self._clock = world.clock
         self._random = world.random
@@ -172,10 +171,7 @@ class ControllerNode:
             self._channels(metrics.channel(OF_CONTROLLER)) if calls is None else calls,
             self.here,
         )
-        logins = NodeLogins(
-            security, world, lambda: self.publisher.image, options.controller.cluster_id, metrics
-        )
-        self.servers = self._make_servers(metrics, turns, world.threads, logins)
+        self.servers = self._make_servers(metrics, turns, world, config().cluster.security)
         self._claiming: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -186,8 +182,10 @@ class ControllerNode:
         self._stopping = False
 
     def _make_servers(
-        self, metrics: NetworkMetrics, turns: TurnTimes | None, threads: Threads, logins: NodeLogins
+        self, metrics: NetworkMetrics, turns: TurnTimes | None, world: World, security: NodeSecurity
     ) -> list[Server]:
+        cluster_id = self._options.controller.cluster_id
+        logins = NodeLogins(security, world, lambda: self.publisher.image, cluster_id, metrics)
         dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
         answer_versions = answer_for(ListenerType.CONTROLLER, lambda: features_of(self.side))
         admission = Admission(self._options.max_connections)
@@ -203,8 +201,8 @@ class ControllerNode:
                 turns=turns,
                 describe=dispatcher.describe,
                 on_gone=lambda context: self.side.connection_ended(context.connection_id),
-                threads=threads,
-                logins=logins.of(one.name, answer_versions),
+                threads=world.threads,
+                logins=logins.of(one, answer_versions),
             )
             for one in self._options.listeners
         ]

@@ -51,7 +51,7 @@ class BrokerListeners:
                 metrics=metrics,
                 turns=turns,
                 threads=world.threads,
-                logins=logins.of(listener.name),
+                logins=logins.of(listener),
             )
             await server.bind()
             stack.push_async_callback(server.close)
