@@ -43,7 +43,11 @@ def fill(talk: Talk, topic_id: Any) -> None:
 def test_a_node_renders_every_documented_metric(start: Callable[..., NodeThread], tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     bucket.mkdir()
-    running = start(firn_remote_url=f"file://{bucket}")
+    running = start(
+        firn_remote_url=f"file://{bucket}",
+        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        super_users="User:ANONYMOUS",
+    )
     with running.client() as client:
         talk = Talk(client)
         configs = {
