@@ -9,7 +9,7 @@ from uuid import UUID
 from service.base.errors import CorruptionError
 from service.base.steps import Steps
 from service.metadata.client_quotas import ClientQuotas, QuotaEntity, entity_of
-from service.metadata.credentials import MECHANISMS, ScramCredential, ScramCredentials
+from service.metadata.credentials import MECHANISMS, ScramCredentials
 from service.metadata.image import MetadataImage
 from service.metadata.persistent import REMOVED, Removed
 from service.metadata.records import (
@@ -22,6 +22,7 @@ from service.metadata.records import (
 )
 from service.security.acls import AclEntry, AclSet
 from service.security.operations import AclOperation, AclPermissionType, AclResourceType, PatternType
+from service.security.scram import ScramCredential
 
 _AT_A_TIME: Final = 16
 _SHARDS: Final = 256

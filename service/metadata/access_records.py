@@ -8,7 +8,6 @@ from uuid import UUID
 
 from service.base.steps import Steps
 from service.metadata.client_quotas import QuotaEntity
-from service.metadata.credentials import ScramCredential
 from service.metadata.image import MetadataImage
 from service.metadata.records import (
     AccessControlEntryRecord,
@@ -20,6 +19,7 @@ from service.metadata.records import (
     UserScramCredentialRecord,
 )
 from service.security.acls import AclEntry, AclSet
+from service.security.scram import ScramCredential
 
 _BUCKET_BITS: Final = 12
 _UUID_BITS: Final = 128

@@ -14,6 +14,7 @@ from service.security.session import Session
 from tests.node.conftest import NodeThread, Talk
 from tests.support.acl_requests import Asker
 from tests.support.acl_table import CASES
+from tests.support.processes import free_port
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
@@ -39,9 +40,24 @@ def people(monkeypatch: pytest.MonkeyPatch) -> People:
     return People(monkeypatch)
 
 
-@pytest.fixture
-def node(start: Callable[..., NodeThread], people: People) -> NodeThread:
-    return start(authorizer_class_name=AUTHORIZER, super_users="User:admin", auto_create_topics_enable="true")
+SETTINGS = {"authorizer_class_name": AUTHORIZER, "super_users": "User:admin"}
+
+
+def of_a_cluster() -> dict[str, str]:
+    """Settings of a node with a controller's listener: its broker forwards in Envelopes."""
+    controller = free_port()
+    return {
+        "node_id": "1",
+        "process_roles": "broker,controller",
+        "listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{controller}",
+        "controller_listener_names": "CONTROLLER",
+        "controller_quorum_voters": f"1@127.0.0.1:{controller}",
+    }
+
+
+@pytest.fixture(params=["alone", "of a cluster"])
+def node(request: Any, start: Callable[..., NodeThread], people: People) -> NodeThread:
+    return start(**SETTINGS, **(of_a_cluster() if request.param == "of a cluster" else {}))
 
 
 @pytest.fixture

@@ -129,10 +129,10 @@ def leave_group(p: Place) -> str:
 
 
 def consumer_group_heartbeat(p: Place) -> str:
-    return word(_beat(p.alice, f"modern-{p.group}", topics=(p.topic,)).error_code)
+    return word(beat(p.alice, f"modern-{p.group}", topics=(p.topic,)).error_code)
 
 
-def _beat(
+def beat(
     talk: Talk,
     group: str,
     *,
@@ -170,7 +170,7 @@ def consumer_group_describe(p: Place) -> str:
         .error_code
         != 0
     ):
-        assert _beat(p.admin, group, topics=(p.topic,)).error_code == 0
+        assert beat(p.admin, group, topics=(p.topic,)).error_code == 0
     one = p.alice(
         ApiKey.CONSUMER_GROUP_DESCRIBE,
         "ConsumerGroupDescribeRequest",
