@@ -28,6 +28,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import ConfigError, RequestError
 from service.client.security import PLAINTEXT, Security
 from service.client.session import ClientSession
+from service.network.tls.dialing import ClientTls
 from service.wire.errors import UnsupportedVersion, WireError
 from service.wire.frames import SIZE_BYTES, read_frame_size
 
@@ -184,14 +185,14 @@ class BlockingClient:
         self._socket.settimeout(min(left_s, self._silence_s))
 
 
-def _connected(host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None) -> socket.socket:
+def _connected(host: str, port: int, timeout_s: float, tls: ClientTls | None) -> socket.socket:
     if timeout_s <= 0:
         raise TimeoutError(f"no time is left to connect to {host}:{port}")
     plain = socket.create_connection((host, port), timeout_s)
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
+        return plain if tls is None else tls.context.wrap_socket(plain, server_hostname=host)
     except ssl.SSLCertVerificationError as e:
         plain.close()
         raise ConfigError(f"the certificate of {host}:{port} is not to be trusted: {e.verify_message}") from e

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from service.client import sasl
+from service.network.tls.dialing import ClientTls
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Credentials:
 class Security(NamedTuple):
     """TLS, a login, both or neither."""
 
-    tls: ssl.SSLContext | None = None
+    tls: ClientTls | None = None
     credentials: Credentials | None = None
 
 
@@ -44,8 +45,8 @@ def tls_context(
     key_password: str | None = None,
     *,
     checks_hostname: bool = True,
-) -> ssl.SSLContext:
-    """Return a client's context; without `ca_file` it trusts the system's certificates.
+) -> ClientTls:
+    """Return a client's TLS; without `ca_file` it trusts the system's certificates.
 
     `OSError` (`ssl.SSLError` is one) for files that are missing or not PEM.
     """
@@ -54,4 +55,4 @@ def tls_context(
     if certificate_file is not None:
         # Without a function OpenSSL would prompt on the terminal.
         context.load_cert_chain(certificate_file, key_file, password=lambda: key_password or "")
-    return context
+    return ClientTls(context)

@@ -35,6 +35,8 @@ from service.network.request import Answer, Describe, Gone, Handler, PeerLimits
 from service.network.sendfile_prefetch import SendfilePrefetcher
 from service.network.server_connection import ServerConnection
 from service.network.shared import Shared
+from service.network.tls.listener import TlsListener
+from service.network.tls.shell import TlsTransport
 
 _BACKLOG = 1024
 _ACCEPTED_AT_ONCE = 8
@@ -59,8 +61,10 @@ class Server:
         describe: Describe | None = None,
         on_gone: Gone | None = None,
         threads: Threads | None = None,
+        tls: TlsListener | None = None,
     ) -> None:
-        """`threads` prefetch what is not in the page cache; without them the loop reads it."""
+        """`threads` prefetch what is not in the page cache; without them the loop reads it. `tls`: where
+        connections are encrypted."""
         self.host = host
         self.port = port
         self._handler = handler
@@ -72,6 +76,7 @@ class Server:
         self._describe = describe or (lambda context, request: str(context))
         self._on_gone = on_gone
         self._threads = threads
+        self.tls = tls
         self._shared: Shared | None = None
         self._connections: dict[ServerConnection, None] = {}
         """in order of arrival"""
@@ -122,6 +127,8 @@ class Server:
             self._on_gone,
             SendfilePrefetcher(loop, self._threads, self.counters) if self._threads is not None else None,
         )
+        if self.tls is not None:
+            self.tls.start(loop)
         try:
             server = await loop.create_server(
                 self._connection, self.host, self.port, backlog=_ACCEPTED_AT_ONCE, start_serving=False
@@ -132,9 +139,12 @@ class Server:
         self.port = server.sockets[0].getsockname()[1]
         self._listening.append(server)
 
-    def _connection(self) -> ServerConnection:
+    def _connection(self) -> ServerConnection | TlsTransport:
         assert self._shared is not None
-        return ServerConnection(self._shared, self._connections)
+        connection = ServerConnection(self._shared, self._connections)
+        if self.tls is None:
+            return connection
+        return TlsTransport(self._shared.loop, self.tls, connection)
 
     def set_handler(self, handler: Handler, describe: Describe) -> None:
         """Set the handler, before `start`."""

@@ -16,7 +16,9 @@ from service.network.request import RequestContext
 from service.network.request_pipeline import RequestPipeline
 from service.network.response_queue import FAILED
 from service.network.shared import Shared
-from service.security.session import anonymous
+from service.network.tls.identity import TlsIdentity
+from service.network.tls.shell import TlsTransport, socket_of
+from service.security.session import Session, anonymous
 
 _READ_BYTES = 256 << 10
 """Most bytes of a large request in one read."""
@@ -50,7 +52,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         shared = self._shared
         self._transport = transport
-        if (own := transport.get_extra_info("socket")) is not None:
+        if (own := socket_of(transport)) is not None:
             own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer = transport.get_extra_info("peername") or ("?", 0)
         shared.counters.accepted += 1
@@ -68,6 +70,13 @@ class ServerConnection(asyncio.BufferedProtocol):
             shared.warnings.warning("%s waits: %d connections are open", peer[0], shared.admission.count)
         if shared.stopping:
             transport.abort()
+
+    def secured(self, identity: TlsIdentity) -> None:
+        """Give the client its session: the TLS handshake is done, and requests follow."""
+        context = self.requests.context
+        context.session = Session(
+            identity.principal, context.client_host, context.listener, "SSL", identity.expires_s
+        )
 
     def _admitted(self) -> None:
         """Start reading: another connection has ended, and this one is next."""
@@ -178,8 +187,9 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def has_more(self) -> bool:
-        own = self._transport.get_extra_info("socket")
-        if own is None:
+        transport = self._transport
+        own = socket_of(transport)
+        if own is None or (isinstance(transport, TlsTransport) and transport.held_raw):
             return True
         try:
             return any(fcntl.ioctl(own.fileno(), termios.FIONREAD, bytes(4)))
