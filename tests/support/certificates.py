@@ -1,4 +1,4 @@
-"""Certificates for tests, made in the process: authorities, servers, clients, and all that is wrong with some."""
+"""Certificates for tests, made in the process: authorities, servers, clients, and wrong ones."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Issued:
     @property
     def pem(self) -> str:
         """The certificate alone."""
-        return self.certificate.public_bytes(Encoding.PEM).decode()
+        return pem_of(self.certificate)
 
     @property
     def chain_pem(self) -> str:
-        return "".join(one.public_bytes(Encoding.PEM).decode() for one in (self.certificate, *self.above))
+        return "".join(pem_of(one) for one in (self.certificate, *self.above))
 
     def key_pem(self, password: str | None = None) -> str:
         encryption = NoEncryption() if password is None else BestAvailableEncryption(password.encode())
-        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption).decode()
+        return str(self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption), "ascii")
 
     def write(self, path: Path, password: str | None = None) -> str:
         """Write key and chain into one PEM file; return its name."""
@@ -55,6 +55,10 @@ class Issued:
             )
         )
         return str(path)
+
+
+def pem_of(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(Encoding.PEM).decode()
 
 
 def name_of(common_name: str, *more: tuple[x509.ObjectIdentifier, str]) -> x509.Name:

@@ -1,4 +1,4 @@
-"""A server and our client over TLS on real sockets: what arrives, what is refused, what is seen on the wire."""
+"""A server over TLS on real sockets: what arrives, what is refused, what is seen on the wire."""
 
 from __future__ import annotations
 
@@ -144,11 +144,14 @@ def test_no_plain_byte_of_a_file_leaves_a_tls_listener(tmp_path: Path) -> None:
         return Response([head, FileSlice(file, 0, size)])
 
     crossed = bytearray()
-    with serving(settings(tmp_path), answer) as (port, _), tapped(port, crossed) as middle:
-        with connect(middle, client_context()) as conn:
-            for _ in range(2):
-                conn.sendall(request(b"REQUEST-CANARY"))
-                assert receive(conn, 8 + len(secret))[8:] == secret
+    with (
+        serving(settings(tmp_path), answer) as (port, _),
+        tapped(port, crossed) as middle,
+        connect(middle, client_context()) as conn,
+    ):
+        for _ in range(2):
+            conn.sendall(request(b"REQUEST-CANARY"))
+            assert receive(conn, 8 + len(secret))[8:] == secret
     assert len(crossed) > 2 * len(secret)
     assert not any(canary in crossed for canary in (b"CANARY", b"PLAINTEXT", b"REQUEST"))
 

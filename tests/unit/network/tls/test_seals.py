@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from service.network.tls.engine import SEALED_AT_ONCE_BYTES, SealBroken
+from service.network.tls.engine import SEALED_AT_ONCE_BYTES, Seal, SealBroken
 from tests.support.tls_pairs import MAKERS, Pair, clear, real, shake
 
 TEXT = bytes(range(256)) * 200  # 51,200 bytes: four records
@@ -18,7 +18,7 @@ def make(request: pytest.FixtureRequest) -> Callable[[], Pair]:
     return MAKERS[request.param]
 
 
-def sealed(seal: object, data: bytes) -> bytes:
+def sealed(seal: Seal, data: bytes) -> bytes:
     return b"".join(
         seal.write(data[at : at + SEALED_AT_ONCE_BYTES]) for at in range(0, len(data), SEALED_AT_ONCE_BYTES)
     )
