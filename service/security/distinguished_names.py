@@ -23,6 +23,7 @@ from service.security.der import (
     read_one,
     read_values,
 )
+from service.security.java_text import decode_as_java
 
 KEYWORDS: Final = {
     "2.5.4.3": "CN",
@@ -35,9 +36,9 @@ KEYWORDS: Final = {
     "0.9.2342.19200300.100.1.25": "DC",
     "0.9.2342.19200300.100.1.1": "UID",
 }
-_TEXTS: Final = frozenset({0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1C, 0x1E})
-"""Tags that Java takes for text: UTF8String, PrintableString, T61String, IA5String, GeneralString,
-UniversalString and BMPString. It reads the bytes of all of them as UTF-8."""
+_TEXTS: Final = frozenset({0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1E})
+"""Tags that Java takes for text: UTF8String, PrintableString, T61String, IA5String, GeneralString and
+BMPString. It reads the bytes of all of them as UTF-8."""
 _ESCAPED: Final = str.maketrans({**{one: f"\\{one}" for one in ',=+<>#;"\\'}, "\0": "\\00"})
 _ENDS: Final = " \r"
 """Characters that are escaped at both ends of a value."""
@@ -60,7 +61,7 @@ def _attribute(attribute: DerValue) -> str:
     keyword = KEYWORDS.get(kind)
     if keyword is None or value.tag not in _TEXTS:
         return f"{keyword or kind}=#{value.whole.hex()}"
-    return f"{keyword}={_escaped(value.content.decode('utf-8', 'replace'))}"
+    return f"{keyword}={_escaped(decode_as_java(value.content))}"
 
 
 def _escaped(text: str) -> str:

@@ -26,6 +26,7 @@ _SPLITTER: Final = re.compile(rf"\s*({_RULE})\s*(,\s*|$)", re.ASCII)
 _REFERENCE: Final = re.compile(r"\$(\d+)", re.ASCII)
 _BLANKS: Final = "".join(map(chr, range(0x21)))
 """Characters that Java's ``trim`` takes off."""
+_LINE_ENDS: Final = dict.fromkeys(map(ord, "\r\u0085\u2028\u2029"), "\n")
 _PATTERN_MEMORY: Final = 1 << 20
 
 
@@ -71,23 +72,27 @@ class _Rule:
         self._case = case
 
     def apply(self, name: str) -> str | None:
-        if self._pattern.fullmatch(name) is None:
+        # A dot of Java's matches none of these, one of RE2's all but the last.
+        lines = name.translate(_LINE_ENDS)
+        if self._pattern.fullmatch(lines) is None:
             return None
-        mapped = self._replaced(name)
+        mapped = self._replaced(name, lines)
         if self._case:
             return mapped.lower() if self._case == "L" else mapped.upper()
         return mapped
 
-    def _replaced(self, name: str) -> str:
+    def _replaced(self, name: str, lines: str) -> str:
         """Replace every match, as Java does: one that is empty may follow another at its end."""
         pieces, kept, last = [], 0, (-1, -1)
-        for found in self._pattern.finditer(name):
+        for found in self._pattern.finditer(lines):
             span = found.span()
             if span == last:
                 continue  # RE2 tells an empty match twice
             last = span
             pieces.append(name[kept : span[0]])
-            pieces += (part if isinstance(part, str) else found[part] or "" for part in self._template)
+            for part in self._template:
+                start, end = found.span(part) if isinstance(part, int) else (0, 0)
+                pieces.append(part if isinstance(part, str) else name[max(start, 0) : max(end, 0)])
             kept = span[1]
         pieces.append(name[kept:])
         return "".join(pieces)
