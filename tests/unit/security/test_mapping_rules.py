@@ -44,7 +44,7 @@ def test_a_name_that_no_rule_matches_is_an_error_without_the_name() -> None:
     ],
 )
 def test_rules_that_cannot_work_are_refused_at_start(rules: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match="^ssl") as error:
+    with pytest.raises(ConfigError, match=r"^ssl") as error:
         MappingRules(rules)
     assert reason in str(error.value)
 
