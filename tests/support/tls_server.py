@@ -15,12 +15,12 @@ from typing import Any
 
 from service.base.disk import SystemDisk
 from service.base.turns import TurnTimes
+from service.config.security import TlsSettings
 from service.network.request import RequestContext, Response
 from service.network.server import Server
 from service.network.tls.contexts import server_context
 from service.network.tls.handshakes import Handshakes
 from service.network.tls.listener import TlsListener
-from service.network.tls.settings import TlsSettings
 from tests.support.certificates import Authority
 
 CA = Authority()

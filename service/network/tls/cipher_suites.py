@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from service.base.errors import ConfigError
-from service.network.tls.settings import TLS_12, TLS_13
 
 KEY: Final = "ssl.cipher.suites"
+TLS_12: Final = "TLSv1.2"
+TLS_13: Final = "TLSv1.3"
 _TLS_13_SUITES: Final = {
     "TLS_AES_128_GCM_SHA256": 0x1301,
     "TLS_AES_256_GCM_SHA384": 0x1302,

@@ -8,17 +8,9 @@ from typing import Final, NamedTuple
 from service.base.disk import Disk
 from service.base.errors import ConfigError, StorageError
 from service.base.memory_file import memory_file
-from service.network.tls.cipher_suites import choose_suites
+from service.config.security import TlsSettings
+from service.network.tls.cipher_suites import TLS_12, TLS_13, choose_suites
 from service.network.tls.engine import OpenSslSeal, SealBroken, why
-from service.network.tls.settings import (
-    CLIENT_AUTHS,
-    NONE,
-    PROTOCOLS,
-    REQUESTED,
-    TLS_12,
-    TLS_13,
-    TlsSettings,
-)
 from service.network.tls.stores import KeyStore, TrustStore, load_key_store, load_trust_store
 
 _VERSIONS: Final = {TLS_12: ssl.TLSVersion.TLSv1_2, TLS_13: ssl.TLSVersion.TLSv1_3}
@@ -39,13 +31,11 @@ def server_context(settings: TlsSettings, disk: Disk) -> TlsContext:
     keys, trust = load_key_store(settings, disk), load_trust_store(settings, disk)
     if keys is None:
         raise ConfigError("ssl.keystore.location or ssl.keystore.key has to be set for a listener")
-    if settings.client_auth not in CLIENT_AUTHS:
-        raise ConfigError(f"ssl.client.auth: {settings.client_auth!r} is none of {', '.join(CLIENT_AUTHS)}")
     context = _bare(ssl.PROTOCOL_TLS_SERVER, settings)
-    if settings.client_auth == NONE:
+    if settings.client_auth == "none":
         context.verify_mode = ssl.CERT_NONE
     else:
-        is_asked = settings.client_auth == REQUESTED
+        is_asked = settings.client_auth == "requested"
         context.verify_mode = ssl.CERT_OPTIONAL if is_asked else ssl.CERT_REQUIRED
         # A resumed session brings no certificate: each connection shows its own.
         context.options |= ssl.OP_NO_TICKET
@@ -70,10 +60,6 @@ def client_context(settings: TlsSettings, disk: Disk) -> TlsContext:
 def _bare(protocol: int, settings: TlsSettings) -> ssl.SSLContext:
     """Return a context with protocols and suites, and without anything that an attacker would like."""
     context = ssl.SSLContext(protocol)
-    unknown = [one for one in settings.enabled_protocols if one not in PROTOCOLS]
-    if unknown or not settings.enabled_protocols:
-        what = ", ".join(unknown) or "nothing"
-        raise ConfigError(f"ssl.enabled.protocols: {what} is not served, but {', '.join(PROTOCOLS)}")
     names = {one["id"] & 0xFFFF: one["name"] for one in context.get_ciphers()}
     chosen = choose_suites(settings.cipher_suites, settings.enabled_protocols, names)
     if chosen.openssl is not None:

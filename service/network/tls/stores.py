@@ -18,10 +18,11 @@ from service.base.disk import Disk, DiskError, os_error_text
 from service.base.errors import ConfigError, CorruptionError
 from service.base.files import read_file
 from service.config.passwords import Password
-from service.network.tls.settings import PEM, TlsSettings
+from service.config.security import TlsSettings
 from service.security.certificates import Certificate, read_certificate
 from service.security.der import DerError
 
+PEM: Final = "PEM"
 _MOST_STORE_BYTES: Final = 4 << 20
 _JKS: Final = bytes.fromhex("feedfeed")
 _JCEKS: Final = bytes.fromhex("cececece")

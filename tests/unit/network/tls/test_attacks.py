@@ -118,7 +118,7 @@ def test_a_renegotiation_is_refused(tmp_path: Path) -> None:
 
 def test_a_chain_of_a_hundred_kilobytes_is_refused(tmp_path: Path, lines: list[str]) -> None:
     own = CA.issue("alice")
-    many = Issued(own.key, own.certificate, tuple(CA.issue(f"nobody {at}").certificate for at in range(250)))
+    many = Issued(own.key, own.certificate, tuple(CA.issue(f"nobody {at}").certificate for at in range(400)))
     with serving(settings(tmp_path, client_auth="requested"), echo) as (port, server):
         assert is_refused(port, client_context(many, tmp_path))
         assert gone(server)
@@ -168,7 +168,7 @@ def subject_with(value: str, kind: x509.ObjectIdentifier = NameOID.COMMON_NAME) 
     [
         ("alice\0.evil", "CN=alice\\00.evil"),
         ("alice\nUser:admin", "CN=alice\nUser:admin"),
-        ("a,O=x", "CN=a\\,O=x"),
+        ("a,O=x", "CN=a\\,O\\=x"),
     ],
 )
 def test_a_hostile_name_is_spelled_so_that_it_is_nobody_elses(tmp_path: Path, value: str, name: str) -> None:
