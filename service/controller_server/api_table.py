@@ -30,6 +30,8 @@ from service.serving.handlers import (
     delete_topics,
     describe_configs,
     incremental_alter_configs,
+    sasl_authenticate,
+    sasl_handshake,
     update_features,
 )
 from service.serving.served_api import Handler, Served
@@ -55,11 +57,13 @@ def _decided(handle: Handler) -> Served:
 
 CONTROLLER_APIS: Final[dict[int, Served]] = {
     ApiKey.FETCH: Served(quorum.handle_fetch, quorum.parse_fetch, quorum.parse_fetch_steps),
+    ApiKey.SASL_HANDSHAKE: Served(sasl_handshake.handle),
     ApiKey.API_VERSIONS: Served(api_versions.handler_for(ListenerType.CONTROLLER, features_of)),
     ApiKey.CREATE_TOPICS: _decided(on_controller(create_topics.handle)),
     ApiKey.DELETE_TOPICS: _decided(on_controller(delete_topics.handle)),
     ApiKey.DESCRIBE_CONFIGS: Served(describe_configs.handle),
     ApiKey.ALTER_CONFIGS: _decided(on_controller(alter_configs.handle)),
+    ApiKey.SASL_AUTHENTICATE: Served(sasl_authenticate.handle),
     ApiKey.CREATE_PARTITIONS: _decided(on_controller(create_partitions.handle)),
     ApiKey.ELECT_LEADERS: _decided(partitions.elect),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _decided(on_controller(incremental_alter_configs.handle)),

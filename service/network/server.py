@@ -29,6 +29,7 @@ from service.base.errors import ConfigError
 from service.base.threads import Threads
 from service.base.turns import TurnTimes
 from service.network.admission import Admission
+from service.network.authenticating import AnswerVersions, ListenerLogins
 from service.network.buffers import BufferPool
 from service.network.metrics import NetworkMetrics
 from service.network.request import Answer, Describe, Gone, Handler, PeerLimits
@@ -61,10 +62,11 @@ class Server:
         describe: Describe | None = None,
         on_gone: Gone | None = None,
         threads: Threads | None = None,
+        logins: ListenerLogins | None = None,
         tls: TlsListener | None = None,
     ) -> None:
-        """`threads` prefetch what is not in the page cache; without them the loop reads it. `tls`: where
-        connections are encrypted."""
+        """`threads` prefetch what is not in the page cache; without them the loop reads it. `logins`: where
+        clients have to log in. `tls`: where connections are encrypted."""
         self.host = host
         self.port = port
         self._handler = handler
@@ -77,6 +79,9 @@ class Server:
         self._on_gone = on_gone
         self._threads = threads
         self.tls = tls
+        self._logins = logins
+        if logins is not None:
+            logins.handler = handler
         self._shared: Shared | None = None
         self._connections: dict[ServerConnection, None] = {}
         """in order of arrival"""
@@ -126,6 +131,7 @@ class Server:
             self._describe,
             self._on_gone,
             SendfilePrefetcher(loop, self._threads, self.counters) if self._threads is not None else None,
+            self._logins,
         )
         if self.tls is not None:
             self.tls.start(loop)
@@ -146,10 +152,14 @@ class Server:
             return connection
         return TlsTransport(self._shared.loop, self.tls, connection)
 
-    def set_handler(self, handler: Handler, describe: Describe) -> None:
-        """Set the handler, before `start`."""
+    def set_handler(
+        self, handler: Handler, describe: Describe, answer_versions: AnswerVersions | None = None
+    ) -> None:
+        """Set the handler, before `start`; where clients log in, what answers their ApiVersions before."""
         assert self._shared is not None
         self._shared.handler, self._shared.describe = handler, describe
+        if self._logins is not None and answer_versions is not None:
+            self._logins.handler, self._logins.answer_versions = handler, answer_versions
 
     async def start(self) -> None:
         """Accept connections; bind first if necessary."""
@@ -218,6 +228,8 @@ class Server:
         if self._sweeper is not None:
             self._sweeper.cancel()
         shared.monitor.close()
+        if shared.deadlines is not None:
+            shared.deadlines.close()
         for connection in list(self._connections):
             connection.requests.finish()
         deadline = loop.time() + grace_s

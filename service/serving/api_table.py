@@ -27,6 +27,8 @@ from service.serving.handlers import (
     metadata,
     offset_for_leader_epoch,
     produce,
+    sasl_authenticate,
+    sasl_handshake,
 )
 from service.serving.served_api import Served
 from service.wire.apis import ApiKey, ListenerType
@@ -47,6 +49,7 @@ BROKER_APIS: Final[dict[int, Served]] = {
     ApiKey.SYNC_GROUP: Served(late="sync_group"),
     ApiKey.DESCRIBE_GROUPS: Served(late="describe_groups"),
     ApiKey.LIST_GROUPS: Served(late="list_groups"),
+    ApiKey.SASL_HANDSHAKE: Served(sasl_handshake.handle),
     ApiKey.API_VERSIONS: Served(api_versions.handler_for(ListenerType.BROKER)),
     ApiKey.CREATE_TOPICS: Served(create_topics.handle),
     ApiKey.DELETE_TOPICS: Served(delete_topics.handle),
@@ -56,6 +59,7 @@ BROKER_APIS: Final[dict[int, Served]] = {
     ApiKey.DESCRIBE_CONFIGS: Served(describe_configs.handle),
     ApiKey.ALTER_CONFIGS: Served(alter_configs.handle),
     ApiKey.DESCRIBE_LOG_DIRS: Served(describe_log_dirs.handle),
+    ApiKey.SASL_AUTHENTICATE: Served(sasl_authenticate.handle),
     ApiKey.CREATE_PARTITIONS: Served(create_partitions.handle),
     ApiKey.DELETE_GROUPS: Served(late="delete_groups"),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(incremental_alter_configs.handle),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from service.base.errors import ConfigError
+from service.client.security import PLAINTEXT, Security
 from service.console.web.costs import Prices
 from service.console.web.guard import LEAST_TOKEN, is_loopback
 
@@ -28,6 +29,8 @@ class ConsoleSettings:
     fsck_path: str | None = None
     survey_s: int = 900
     survey_most: int = 1_000_000
+    security: Security = PLAINTEXT
+    """of the connections to brokers"""
 
     def check(self) -> None:
         """Raise `ConfigError` for settings that would give access to everybody."""

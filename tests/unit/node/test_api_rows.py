@@ -35,13 +35,13 @@ def test_every_key_has_one_row() -> None:
 
 
 def test_rows_say_what_brokers_and_controllers_serve() -> None:
-    """ApiMessageType.ListenerType of 4.3.1, without SASL, ACLs, tokens, SCRAM and quotas; and our own."""
+    """ApiMessageType.ListenerType of 4.3.1, without ACLs, tokens, SCRAM and quotas; and our own."""
     brokers = {
-        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 32, 33, 35, 37, 42, 43, 44, 45,
-        46, 47, 55, 57, 60, 61, 64, 68, 69, 74, 75, 80, 81,
+        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 32, 33, 35, 36, 37, 42, 43,
+        44, 45, 46, 47, 55, 57, 60, 61, 64, 68, 69, 74, 75, 80, 81,
     }  # fmt: skip
     controllers = {
-        1, 18, 19, 20, 32, 33, 37, 43, 44, 45, 46, 52, 53, 54, 55, 56, 57, 58, 59, 60, 62, 63, 64, 67, 70, 73,
+        1, 17, 18, 19, 20, 32, 33, 36, 37, 43, 44, 45, 46, 52, 53, 54, 55, 56, 57, 58, 59, 60, 62, 63, 64, 67, 70, 73,
         80, 81, 82, 20000,
     }  # fmt: skip
     assert {api.key for api in served_on(ListenerType.BROKER)} == brokers
@@ -56,7 +56,7 @@ def test_rows_say_what_is_forwarded_and_what_may_be_sent_again() -> None:
     assert {api.key for api in rows if api.is_forwardable and api.is_safe_again} == safe
     idempotent = {33, 45, 62, 63, 64, 67, 70, 73, 20000}
     assert {api.key for api in rows if api.effect is RequestEffect.IDEMPOTENT} == idempotent
-    reads = {1, 2, 3, 9, 10, 15, 16, 18, 23, 32, 35, 46, 55, 59, 60, 61, 69, 74, 75}
+    reads = {1, 2, 3, 9, 10, 15, 16, 17, 18, 23, 32, 35, 36, 46, 55, 59, 60, 61, 69, 74, 75}
     assert {api.key for api in rows if api.effect is RequestEffect.READS} == reads
 
 
@@ -99,6 +99,7 @@ BROKER_VERSIONS = """
     14 SyncGroup 0-5
     15 DescribeGroups 0-6
     16 ListGroups 0-5
+    17 SaslHandshake 0-1
     18 ApiVersions 0-4
     19 CreateTopics 2-7
     20 DeleteTopics 1-6
@@ -108,6 +109,7 @@ BROKER_VERSIONS = """
     32 DescribeConfigs 1-4
     33 AlterConfigs 0-2
     35 DescribeLogDirs 1-5
+    36 SaslAuthenticate 0-2
     37 CreatePartitions 0-3
     42 DeleteGroups 0-2
     43 ElectLeaders 0-2
@@ -129,11 +131,13 @@ BROKER_VERSIONS = """
 """
 CONTROLLER_VERSIONS = """
     1 Fetch 4-18
+    17 SaslHandshake 0-1
     18 ApiVersions 0-4
     19 CreateTopics 2-7
     20 DeleteTopics 1-6
     32 DescribeConfigs 1-4
     33 AlterConfigs 0-2
+    36 SaslAuthenticate 0-2
     37 CreatePartitions 0-3
     43 ElectLeaders 0-2
     44 IncrementalAlterConfigs 0-1
