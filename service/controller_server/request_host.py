@@ -31,6 +31,7 @@ from service.metadata.image import KRAFT_VERSION, FeatureRange, MetadataImage
 from service.metadata.publisher import Publisher
 from service.network.request import RequestContext, Response
 from service.partition.metrics import ServingMetrics
+from service.security.authorizer import Authorizer
 from service.serving.handlers.api_versions import Features
 from service.serving.response_cache import EncodedSettings
 from service.wire.api import ApiKey, RequestHeader
@@ -66,6 +67,8 @@ class ControllerSide:
         self.supported = tuple(cluster_features() if supported is None else supported)
         self.heartbeat_interval_ms = heartbeat_interval_ms
         self.encoded_settings = EncodedSettings()
+        self.authorizer: Authorizer | None = None
+        """asked what clients may do; None: everything"""
         self.metrics = ServingMetrics()
         # One limit each: nodes of another cluster retry for ever, and would suppress the lines about brokers.
         self._strangers, self._refused_brokers = (
