@@ -39,6 +39,7 @@ from service.network.admission import Admission
 from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, NetworkMetrics
 from service.network.request import PeerLimits, RequestContext
 from service.network.server import Server
+from service.network.tls.node_tls import NodeTls
 from service.security.session import NODE_ITSELF
 from service.serving.config_validation import NodeConfigRules
 from service.serving.dispatch import Dispatcher
@@ -118,12 +119,16 @@ class ControllerNode:
         calls: Calls | None = None,
         metrics: NetworkMetrics | None = None,
         turns: TurnTimes | None = None,
+        tls: NodeTls | None = None,
     ) -> None:
         """`peers`: the quorum's transport; `calls`: that to the active controller; None: the network.
         `metrics` counts for its listeners and its connections to others, `turns` for its listeners."""
         metrics = metrics or NetworkMetrics()
         security = config().cluster.security
-        self._security = outgoing_security(security.controller, partial(new_nonce, world))
+        self._tls = tls
+        self._security = outgoing_security(
+            security.controller, partial(new_nonce, world), None if tls is None else tls.controller
+        )
         self._options = options
         self._clock = world.clock
         self._random = world.random
@@ -202,6 +207,7 @@ class ControllerNode:
                 on_gone=lambda context: self.side.connection_ended(context.connection_id),
                 threads=threads,
                 logins=logins.of(one.name, answer_versions),
+                tls=None if self._tls is None else self._tls.listener(one.name),
             )
             for one in self._options.listeners
         ]

@@ -31,6 +31,7 @@ from service.hot.log import LocalLog
 from service.hot.manager import LogManager
 from service.metadata.image import MetadataImage
 from service.network.metrics import OF_REPLICATION
+from service.network.tls.node_tls import NodeTls
 from service.node import fd_budget
 from service.node.data_directories import DataDirectories
 from service.node.fd_budget import Budget
@@ -89,6 +90,7 @@ class Node:
         self._open_store = open_store
         self._directories = DataDirectories(config, world)
         self._applier: Applier | None = None
+        self._tls: NodeTls
         self.parts = NodeParts(supervisor, turns or TurnTimes(), is_broker=config.cluster.is_broker)
 
     async def start(self, stack: AsyncExitStack) -> None:
@@ -97,6 +99,9 @@ class Node:
         config, parts = self._static_config, self.parts
         if config.cluster.is_member:
             check_cluster(config)
+        self._tls = parts.tls = NodeTls(config.cluster.security, self._world)
+        stack.callback(self._tls.close)
+        self._tls.start()
         cluster_id = await self._directories.cluster_id(self._supervisor.stopped)
         budget = None
         if self._open_files is not None:
@@ -169,6 +174,7 @@ class Node:
             turns=self.parts.turns,
             stopped=self._supervisor.stopped,
             on_fatal=fail,
+            tls=self._tls,
         )
 
     async def _start_broker(self, stack: AsyncExitStack, plane: ControlPlane, cluster_id: str) -> Broker:
@@ -184,7 +190,7 @@ class Node:
             parts.network,
         )
         places = await listeners.bind(
-            stack, self._static_config, self._world, parts.network, parts.turns, logins
+            stack, self._static_config, self._world, parts.network, parts.turns, logins, self._tls
         )
         await plane.caught_up(stack, places)
         config = dynamic_config(self._static_config, metadata.image)
@@ -270,7 +276,9 @@ class Node:
             self._world.random.random,
             self.parts.network.channel(OF_REPLICATION),
             outgoing_security(
-                self._static_config.cluster.security.inter_broker, partial(new_nonce, self._world)
+                self._static_config.cluster.security.inter_broker,
+                partial(new_nonce, self._world),
+                self._tls.inter_broker,
             ),
         )
         logs.checkpoint_high_watermarks(replication.marks)

@@ -21,6 +21,7 @@ from service.network.server import Server
 from service.network.tls.contexts import server_context
 from service.network.tls.handshakes import Handshakes
 from service.network.tls.listener import TlsListener
+from service.network.tls.stores import open_stores, read_store_files
 from tests.support.certificates import Authority
 
 CA = Authority()
@@ -48,7 +49,7 @@ def serving(tls: TlsSettings, answer: Answer, *, timeout_s: float = 5.0) -> Iter
 
     async def start() -> None:
         listener = TlsListener(
-            "SSL", server_context(tls, SystemDisk()), Handshakes(pool, 256), timeout_s=timeout_s
+            "SSL", server_context(tls, open_stores(tls, read_store_files(tls, SystemDisk()))), Handshakes(pool, 256), timeout_s=timeout_s
         )
         server = Server("127.0.0.1", 0, answer, listener="SSL", tls=listener, turns=TurnTimes())
         await server.start()

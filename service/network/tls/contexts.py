@@ -5,13 +5,12 @@ from __future__ import annotations
 import ssl
 from typing import Final, NamedTuple
 
-from service.base.disk import Disk
 from service.base.errors import ConfigError, StorageError
 from service.base.memory_file import memory_file
 from service.config.security import TlsSettings
 from service.network.tls.cipher_suites import TLS_12, TLS_13, choose_suites
 from service.network.tls.engine import OpenSslSeal, SealBroken, why
-from service.network.tls.stores import KeyStore, TrustStore, load_key_store, load_trust_store
+from service.network.tls.stores import KeyStore, Stores, TrustStore
 
 _VERSIONS: Final = {TLS_12: ssl.TLSVersion.TLSv1_2, TLS_13: ssl.TLSVersion.TLSv1_3}
 _MOST_SHAKES: Final = 20
@@ -26,9 +25,9 @@ class TlsContext(NamedTuple):
     trust: TrustStore | None
 
 
-def server_context(settings: TlsSettings, disk: Disk) -> TlsContext:
+def server_context(settings: TlsSettings, stores: Stores) -> TlsContext:
     """Return the context of a listener. Raises `ConfigError`."""
-    keys, trust = load_key_store(settings, disk), load_trust_store(settings, disk)
+    keys, trust = stores
     if keys is None:
         raise ConfigError("ssl.keystore.location or ssl.keystore.key has to be set for a listener")
     context = _bare(ssl.PROTOCOL_TLS_SERVER, settings)
@@ -44,12 +43,12 @@ def server_context(settings: TlsSettings, disk: Disk) -> TlsContext:
     return TlsContext(context, settings, keys, trust)
 
 
-def client_context(settings: TlsSettings, disk: Disk) -> TlsContext:
+def client_context(settings: TlsSettings, stores: Stores) -> TlsContext:
     """Return the context of connections to others. Raises `ConfigError`.
 
     Without a trust store the system's certificates are trusted.
     """
-    keys, trust = load_key_store(settings, disk), load_trust_store(settings, disk)
+    keys, trust = stores
     context = _bare(ssl.PROTOCOL_TLS_CLIENT, settings)
     context.check_hostname = settings.checks_hostname
     context.verify_mode = ssl.CERT_REQUIRED

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from service.base.disk import Disk, DiskError, os_error_text
 from service.base.errors import ConfigError, CorruptionError
@@ -23,7 +23,7 @@ from service.security.certificates import Certificate, read_certificate
 from service.security.der import DerError
 
 PEM: Final = "PEM"
-_MOST_STORE_BYTES: Final = 4 << 20
+MOST_STORE_BYTES: Final = 4 << 20
 _JKS: Final = bytes.fromhex("feedfeed")
 _JCEKS: Final = bytes.fromhex("cececece")
 _DER_SEQUENCE: Final = b"\x30"
@@ -64,8 +64,34 @@ class TrustStore:
     source: str
 
 
-def load_key_store(settings: TlsSettings, disk: Disk) -> KeyStore | None:
-    """Return the key store, None if none is configured. Raises `ConfigError`."""
+class StoreFiles(NamedTuple):
+    """Content of the files of stores, as they are; None where no file is configured."""
+
+    keys: bytes | None
+    trust: bytes | None
+
+
+class Stores(NamedTuple):
+    """The stores of one listener; None where none is configured."""
+
+    keys: KeyStore | None
+    trust: TrustStore | None
+
+
+def read_store_files(settings: TlsSettings, disk: Disk) -> StoreFiles:
+    """Read the files. Raises `ConfigError`."""
+    return StoreFiles(
+        _read(settings.keystore_location, disk, "ssl.keystore.location"),
+        _read(settings.truststore_location, disk, "ssl.truststore.location"),
+    )
+
+
+def open_stores(settings: TlsSettings, files: StoreFiles) -> Stores:
+    """Return the stores that `files` and inline settings are. Raises `ConfigError`."""
+    return Stores(_key_store(settings, files.keys), _trust_store(settings, files.trust))
+
+
+def _key_store(settings: TlsSettings, data: bytes | None) -> KeyStore | None:
     path, password = _path(settings.keystore_location), settings.keystore_password
     key, chain = settings.keystore_key, settings.keystore_certificate_chain
     if key is not None:
@@ -84,11 +110,10 @@ def load_key_store(settings: TlsSettings, disk: Disk) -> KeyStore | None:
         )
     if chain is not None:
         raise ConfigError("ssl.keystore.certificate.chain is set without ssl.keystore.key")
-    if path is None:
+    if path is None or data is None:
         if password is not None:
             raise ConfigError("ssl.keystore.password is set without ssl.keystore.location")
         return None
-    data = _read(path, disk, "ssl.keystore.location")
     if _is_pem(data):
         if password is not None:
             raise ConfigError("ssl.keystore.password is not for PEM: set ssl.key.password")
@@ -98,8 +123,7 @@ def load_key_store(settings: TlsSettings, disk: Disk) -> KeyStore | None:
     return _pkcs12_key_store(_pkcs12(data, path, password, "ssl.keystore.location"), path)
 
 
-def load_trust_store(settings: TlsSettings, disk: Disk) -> TrustStore | None:
-    """Return the trust store, None if none is configured. Raises `ConfigError`."""
+def _trust_store(settings: TlsSettings, data: bytes | None) -> TrustStore | None:
     path, password = _path(settings.truststore_location), settings.truststore_password
     if (inline := settings.truststore_certificates) is not None:
         _refuse_unless_pem("ssl.truststore.certificates", "ssl.truststore.type", settings.truststore_type)
@@ -109,11 +133,10 @@ def load_trust_store(settings: TlsSettings, disk: Disk) -> TrustStore | None:
             raise ConfigError("ssl.truststore.password is not for PEM")
         source = "ssl.truststore.certificates"
         return TrustStore(_certificates(inline.reveal().encode(), source), source)
-    if path is None:
+    if path is None or data is None:
         if password is not None:
             raise ConfigError("ssl.truststore.password is set without ssl.truststore.location")
         return None
-    data = _read(path, disk, "ssl.truststore.location")
     if _is_pem(data):
         if password is not None:
             raise ConfigError("ssl.truststore.password is not for PEM")
@@ -136,9 +159,12 @@ def _refuse_unless_pem(key: str, type_key: str, kind: str) -> None:
         raise ConfigError(f"{key} is for {type_key}=PEM, and it is {kind}")
 
 
-def _read(path: Path, disk: Disk, key: str) -> bytes:
+def _read(location: str | None, disk: Disk, key: str) -> bytes | None:
+    if location is None:
+        return None
+    path = Path(location)
     try:
-        data = read_file(disk, path, _MOST_STORE_BYTES)
+        data = read_file(disk, path, MOST_STORE_BYTES)
     except DiskError as e:
         raise ConfigError(f"{key}: {path}: {os_error_text(OSError(e.errno, ''))}") from e
     except CorruptionError as e:
@@ -168,6 +194,8 @@ def _pem_key_store(key: bytes, chain: bytes, password: Password | None, source: 
 
 def _certificates(data: bytes, source: str) -> tuple[bytes, ...]:
     found = []
+    if data.count(b"-----BEGIN ") != len(_BLOCK.findall(data)):
+        raise ConfigError(f"{source}: a PEM block does not end as it begins")
     for block in _BLOCK.finditer(data):
         if block[1] in _CERTIFICATES:
             try:

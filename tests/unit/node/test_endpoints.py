@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-import pytest
-
-from service.config import protocols
 from service.config.cluster import ClusterConfig
-from service.config.protocols import SecurityProtocol
 from service.config.settings import BrokerConfig
 from service.metadata.endpoint import Endpoint
 from service.node.quorum_control_plane import quorum_options
@@ -22,11 +18,6 @@ SECURED = {
     "listener.security.protocol.map": "PLAIN_ONE:PLAINTEXT,TLS_ONE:SSL,C:SSL",
     "inter.broker.listener.name": "PLAIN_ONE",
 }
-
-
-@pytest.fixture(autouse=True)
-def _all_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocols, "SERVED", frozenset(SecurityProtocol))
 
 
 def test_the_protocol_of_each_listener_is_in_its_endpoint() -> None:
