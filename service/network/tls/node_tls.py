@@ -2,9 +2,9 @@
 
 The files of the stores are read again every `firn.ssl.reload.interval.ms`, on a thread. Where their content
 has changed, a new context replaces the old one whole; open connections go on. A content that cannot be used
-changes nothing, and `problems` says so until it can, or is what it was. As when a store is altered in Kafka, a
-new certificate has to have the same name and at least the same alternative names, unless that is allowed; and
-for brokers' own listener the old and the new side have to be able to shake hands with each other.
+changes nothing, and `problems` says so until it can, or is what it was. As when a store is altered in Kafka,
+a new certificate has to have the same name and at least the same alternative names, unless that is allowed;
+and for brokers' own listener the old and the new side have to be able to shake hands with each other.
 """
 
 from __future__ import annotations
@@ -219,7 +219,16 @@ class NodeTls:
     def _change(self, name: str, before: _Loaded) -> _Loaded | str:
         try:
             files = read_store_files(before.settings, self._world.disk)
-            return before if files == before.files else self._checked(name, before.settings, files)
+            if files == before.files:
+                return before
+            try:
+                return self._checked(name, before.settings, files)
+            except ConfigError:
+                if files.keys == before.files.keys or files.trust == before.files.trust:
+                    raise
+                # Who trusts more first, and shows another certificate then, may have done both since the last
+                # look: one after the other both are right. The next look takes the rest, or says why not.
+                return self._checked(name, before.settings, StoreFiles(before.files.keys, files.trust))
         except ConfigError as e:
             return str(e)
 
