@@ -99,7 +99,7 @@ class Node:
         config, parts = self._static_config, self.parts
         if config.cluster.is_member:
             check_cluster(config)
-        self._tls = parts.tls = NodeTls(config.cluster.security, self._world)
+        self._tls = parts.tls = NodeTls(config.cluster.security, self._world, parts.network)
         stack.callback(self._tls.close)
         self._tls.start()
         cluster_id = await self._directories.cluster_id(self._supervisor.stopped)

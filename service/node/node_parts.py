@@ -152,5 +152,6 @@ class NodeParts:
             self.logs,
             self.cold,
             self.is_serving,
+            self.tls,
             is_broker=self._is_broker,
         )

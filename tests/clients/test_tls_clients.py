@@ -75,7 +75,10 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     node = Node(folder)
     node.settings |= {
         "listeners": ",".join(
-            (f"PLAINTEXT://localhost:{node.port}", *(f"{name}://localhost:{at}" for name, at in ports.items()))
+            (
+                f"PLAINTEXT://localhost:{node.port}",
+                *(f"{name}://localhost:{at}" for name, at in ports.items()),
+            )
         ),
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL,MTLS:SSL",
         "inter.broker.listener.name": "PLAINTEXT",

@@ -16,6 +16,7 @@ from typing import Any
 from service.base.disk import SystemDisk
 from service.base.turns import TurnTimes
 from service.config.security import TlsSettings
+from service.network.metrics import AuthenticationMetrics
 from service.network.request import RequestContext, Response
 from service.network.server import Server
 from service.network.tls.contexts import server_context
@@ -49,7 +50,12 @@ def serving(tls: TlsSettings, answer: Answer, *, timeout_s: float = 5.0) -> Iter
 
     async def start() -> None:
         listener = TlsListener(
-            "SSL", server_context(tls, open_stores(tls, read_store_files(tls, SystemDisk()))), Handshakes(pool, 256), timeout_s=timeout_s
+            "SSL",
+            server_context(tls, open_stores(tls, read_store_files(tls, SystemDisk()))),
+            Handshakes(pool, 256),
+            metrics=AuthenticationMetrics(),
+            is_login=True,
+            timeout_s=timeout_s,
         )
         server = Server("127.0.0.1", 0, answer, listener="SSL", tls=listener, turns=TurnTimes())
         await server.start()

@@ -49,8 +49,6 @@ class Handshakes:
         self._first: dict[str, dict[Handshaker, None]] = {}
         self._then: dict[str, dict[Handshaker, None]] = {}
         """waiting connections by address: of those without and with a handshake under way"""
-        self.done = 0
-        self.failed = 0
 
     @property
     def under_way(self) -> int:

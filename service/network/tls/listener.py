@@ -10,11 +10,12 @@ from typing import Final
 from service.base.printable import printable
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.turn_queues import CallQueue, turn_queues
+from service.network.metrics import AuthenticationMetrics
 from service.network.tls.contexts import TlsContext
 from service.network.tls.engine import OpenSslSeal, Seal, SealBroken
 from service.network.tls.handshakes import Handshakes
 from service.network.tls.identity import NOBODY, TlsIdentity
-from service.network.tls.shell import SCRATCH_BYTES, TlsTransport
+from service.network.tls.shell import OPEN, SCRATCH_BYTES, TlsTransport
 from service.security.certificates import read_certificate
 from service.security.der import DerError
 from service.security.mapping_rules import MappingRules, NoMatchingRule
@@ -36,12 +37,15 @@ class TlsListener:
         context: TlsContext,
         handshakes: Handshakes,
         *,
+        metrics: AuthenticationMetrics,
+        is_login: bool,
         timeout_s: float,
         now_s: Callable[[], float] | None = None,
     ) -> None:
         """Read the mapping rules. Raises `ConfigError`.
 
-        `timeout_s`: for a handshake. `now_s`: seconds since 1970, where a session ends with its certificate.
+        `is_login`: whether the handshake is all that a client does to log in. `timeout_s`: for it.
+        `now_s`: seconds since 1970, where a session ends with its certificate.
         """
         self.name = name
         self.context = context
@@ -49,6 +53,8 @@ class TlsListener:
         self.handshakes = handshakes
         self.timeout_s: float | None = timeout_s
         self._now_s = now_s
+        self._metrics = metrics
+        self._is_login = is_login
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.calls: CallQueue
         self._rules = MappingRules(context.settings.principal_mapping_rules)
@@ -62,7 +68,7 @@ class TlsListener:
         self._warnings = RateLimitedLog(_LOG, now=loop.time)
 
     def secured(self) -> None:
-        """Do nothing: the connection itself is told."""
+        self._metrics.succeeded += self._is_login
 
     def new_seal(self) -> Seal:
         return OpenSslSeal(self.context.openssl, server_side=True)
@@ -87,5 +93,6 @@ class TlsListener:
         return TlsIdentity(principal, self._loop.time() + certificate.not_after_s - self._now_s())
 
     def refused(self, transport: TlsTransport, reason: str) -> None:
+        self._metrics.failed += transport.state < OPEN
         peer = transport.get_extra_info("peername") or ("?", 0)
         self._warnings.warning("closed %s:%s on %s: %s", peer[0], peer[1], self.name, printable(reason))

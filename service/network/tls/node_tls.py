@@ -21,6 +21,7 @@ from service.base.disk import Disk
 from service.base.errors import ConfigError
 from service.base.threads import Threads
 from service.config.security import NodeSecurity, TlsSettings
+from service.network.metrics import NetworkMetrics
 from service.network.tls.changes import check_handshakes, check_stores
 from service.network.tls.contexts import TlsContext, client_context, server_context
 from service.network.tls.dialing import ClientTls
@@ -72,7 +73,7 @@ def client_tls(settings: TlsSettings | None, disk: Disk) -> ClientTls | None:
 class NodeTls:
     """Owned by the event loop. `start` begins to look at the files."""
 
-    def __init__(self, security: NodeSecurity, world: TlsWorld) -> None:
+    def __init__(self, security: NodeSecurity, world: TlsWorld, metrics: NetworkMetrics) -> None:
         """Read all stores. Raises `ConfigError`, which names the listener."""
         self._world = world
         self._interval_s = security.reload_interval_ms / 1000
@@ -99,7 +100,7 @@ class NodeTls:
         if self._own:
             self._steps = world.threads.pool("tls", _STEP_THREADS)
             self.handshakes = Handshakes(self._steps, security.tls_handshakes)
-            self._make_listeners(security, self.handshakes)
+            self._make_listeners(security, self.handshakes, metrics)
         self._clients = {
             name: ClientTls(one.client.openssl)
             for name, one in self._loaded.items()
@@ -111,18 +112,22 @@ class NodeTls:
         if loaded.server is not None:
             check_handshakes(loaded.server, loaded.unnamed_client())
 
-    def _make_listeners(self, security: NodeSecurity, handshakes: Handshakes) -> None:
+    def _make_listeners(
+        self, security: NodeSecurity, handshakes: Handshakes, metrics: NetworkMetrics
+    ) -> None:
         for name in self._own:
             server = self._loaded[name].server
             assert server is not None
-            ends = security.expire_sessions and not security.listener(name).protocol.uses_sasl
+            is_login = not security.listener(name).protocol.uses_sasl
             try:
                 self._listeners[name] = TlsListener(
                     name,
                     server,
                     handshakes,
+                    metrics=metrics.logins_of(name),
+                    is_login=is_login,
                     timeout_s=security.authentication_timeout_ms / 1000,
-                    now_s=self._now_s if ends else None,
+                    now_s=self._now_s if is_login and security.expire_sessions else None,
                 )
             except ConfigError as e:
                 raise ConfigError(f"listener {name}: {e}") from e

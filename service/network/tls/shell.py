@@ -98,7 +98,8 @@ class TlsSide(Protocol):
         """Note that the handshake is done."""
 
     def refused(self, transport: TlsTransport, reason: str) -> None:
-        """Note that the connection is closed for what the peer has sent, or not sent."""
+        """Note that the connection is closed for what the peer has sent, or not sent. Its state is still that
+        in which it did."""
 
 
 class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
@@ -180,7 +181,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def _left(self) -> None:
         """Note that the peer has ended the connection. A server's peer that has said nothing only looked."""
         if self.state < OPEN and (self._early_bytes or not self._side.is_server):
-            self._side.handshakes.failed += 1
             self._side.refused(self, "it left before the end of the handshake")
 
     # -- the handshake
@@ -255,9 +255,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def _opened(self, identity: TlsIdentity) -> None:
         self._move(OPEN)
         self._stop_timer()
-        handshakes = self._side.handshakes
-        handshakes.done += 1
-        handshakes.leave(self)
+        self._side.handshakes.leave(self)
         self._side.secured()
         self._inner.secured(identity)
         self._decrypt()
@@ -276,8 +274,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """Close the connection for what the peer has done. What it is told is on its way."""
         if self.state is CLOSED:
             return
-        if self.state is not OPEN:
-            self._side.handshakes.failed += 1
         self._error = TlsFailed(reason)
         self._side.refused(self, reason)
         self._close_state()

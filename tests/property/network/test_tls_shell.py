@@ -101,7 +101,7 @@ def test_damage_in_the_handshake_ends_the_connection(seed: int) -> None:
         assert server.raw.ended == "closed"
         assert server.clear.identity is None
         assert server.side.handshakes.under_way == 0
-        assert server.side.handshakes.failed == 1
+        assert len(server.side.reasons) == 1
 
     asyncio.run(run())
 
@@ -234,7 +234,6 @@ def test_a_peer_that_says_nothing_is_no_failed_handshake() -> None:
         server.shell.eof_received()
         server.shell.connection_lost(None)
         assert server.side.reasons == []
-        assert server.side.handshakes.failed == 0
 
     asyncio.run(run())
 
