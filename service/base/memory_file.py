@@ -22,10 +22,9 @@ def memory_file(content: bytes) -> Iterator[str]:
         raise StorageError("this system has no files in memory (memfd_create)")
     try:
         fd = os.memfd_create("firn", os.MFD_CLOEXEC)
-        try:
-            os.pwrite(fd, content, 0)
-            yield f"/proc/self/fd/{fd}"
-        finally:
-            os.close(fd)
     except OSError as e:
         raise StorageError(f"a file in memory: {e}") from e
+    with open(fd, "wb") as file:
+        file.write(content)
+        file.flush()
+        yield f"/proc/self/fd/{fd}"

@@ -54,6 +54,7 @@ from service.serving.handlers.api_versions import answer_for, features_of_broker
 from service.serving.internal_topics import InternalTopics
 from service.serving.listener_logins import NodeLogins, new_nonce
 from service.serving.request_host import Broker
+from service.serving.store_changes import StoreCheckedAdmin
 from service.wire.apis import ListenerType
 
 if TYPE_CHECKING:
@@ -208,6 +209,7 @@ class Node:
         applier = Applier(config, logs, replicas, reader, timers.purgatory, replication, checked)
         self._applier, parts.replication = applier, replication
         settings = applier.settings
+        settings.watchers.append(lambda changed: self._tls.configure(changed.cluster.security))
         at_once(check_topics(metadata.image, config))
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
         groups = self._make_coordinators(applier, plane, timers, replicas, logs)
@@ -234,6 +236,10 @@ class Node:
         )
         stack.callback(broker.close)
         parts.broker = broker
+        if self._tls.handshakes is not None:
+            broker.config_admin = StoreCheckedAdmin(
+                plane.admin, lambda: settings.config, lambda: metadata.image, self._tls.refusal
+            )
         if config.replication.selects_by_rack:
             broker.replica_selector = of_the_rack
         if replication is not None:
@@ -326,6 +332,7 @@ class Node:
 
     async def _serve(self, stack: AsyncExitStack, broker: Broker) -> None:
         """Start the periodic tasks, and accept connections."""
+        await self._tls.settled()
         parts = self.parts
         logs, applier, cold = parts.logs, self._applier, parts.cold
         assert logs is not None

@@ -86,9 +86,12 @@ class NodeTls:
         self._looking: Executor | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
+        self._looks: set[asyncio.Future[dict[str, _Loaded | str]]] = set()
+        self._wanted = {**self._reached, **self._own}
+        """settings by listener, which may not be in effect"""
         self._problems: dict[str, str] = {}
         self._loaded: dict[str, _Loaded] = {}
-        for name, settings in {**self._reached, **self._own}.items():
+        for name, settings in self._wanted.items():
             try:
                 self._loaded[name] = self._load(name, settings)
                 if name == self._inter_broker:
@@ -171,9 +174,35 @@ class NodeTls:
 
     def start(self) -> None:
         """Begin to look at the files, where there are any."""
-        if self._interval_s > 0 and any(one.files != (None, None) for one in self._loaded.values()):
-            self._looking = self._world.threads.pool("tls-reload", 1)
-            self._arm()
+        self._arm()
+
+    def configure(self, security: NodeSecurity) -> None:
+        """Take changed settings of stores, once they are read and checked. Files are looked at, too."""
+        if not self._wanted:
+            return
+        outgoing = (security.inter_broker, security.controller)
+        found = {one.listener: one.tls for one in outgoing if one is not None and one.tls is not None}
+        found |= {one.name: one.tls for one in security.listeners if one.tls is not None}
+        self._wanted = {name: found.get(name, settings) for name, settings in self._wanted.items()}
+        self._look()
+
+    async def settled(self) -> None:
+        """Wait until what `configure` has taken is in effect, or is known to be of no use."""
+        if self._looks:
+            await asyncio.wait(set(self._looks))
+
+    async def refusal(self, security: NodeSecurity) -> str | None:
+        """Return why this node could not take the settings of stores of `security`; None if it could."""
+        found = {one.name: one.tls for one in security.listeners if one.tls is not None}
+        for name, settings in found.items():
+            if name in self._loaded and settings != self._loaded[name].settings:
+                try:
+                    await asyncio.get_running_loop().run_in_executor(
+                        self._looker, self._checked, name, settings, None
+                    )
+                except ConfigError as e:
+                    return f"listener {name}: {e}"
+        return None
 
     def close(self) -> None:
         """Stop the threads."""
@@ -184,18 +213,30 @@ class NodeTls:
             if pool is not None:
                 pool.shutdown(wait=False)
 
+    @property
+    def _looker(self) -> Executor:
+        if self._looking is None:
+            self._looking = self._world.threads.pool("tls-reload", 1)
+        return self._looking
+
     def _arm(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._look)
+        if self._interval_s > 0 and any(one.files != (None, None) for one in self._loaded.values()):
+            self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._look)
 
     def _look(self) -> None:
-        assert self._looking is not None
-        running = asyncio.get_running_loop().run_in_executor(self._looking, self._changes)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        running = asyncio.get_running_loop().run_in_executor(self._looker, self._changes)
+        self._looks.add(running)
         running.add_done_callback(self._looked)
 
     def _looked(self, running: asyncio.Future[dict[str, _Loaded | str]]) -> None:
-        if self._is_closed:
+        self._looks.discard(running)
+        if self._is_closed or running.cancelled():
             return
-        self._arm()
+        if self._timer is None:
+            self._arm()
         for name, found in running.result().items():
             if isinstance(found, str):
                 self._note_problem(name, found)
@@ -223,21 +264,23 @@ class NodeTls:
 
     def _change(self, name: str, before: _Loaded) -> _Loaded | str:
         try:
-            files = read_store_files(before.settings, self._world.disk)
-            if files == before.files:
+            settings = self._wanted[name]
+            files = read_store_files(settings, self._world.disk)
+            if settings == before.settings and files == before.files:
                 return before
             try:
-                return self._checked(name, before.settings, files)
+                return self._checked(name, settings, files)
             except ConfigError:
-                if files.keys == before.files.keys or files.trust == before.files.trust:
+                is_one = files.keys == before.files.keys or files.trust == before.files.trust
+                if is_one or settings != before.settings:
                     raise
                 # Who trusts more first, and shows another certificate then, may have done both since the last
                 # look: one after the other both are right. The next look takes the rest, or says why not.
-                return self._checked(name, before.settings, StoreFiles(before.files.keys, files.trust))
+                return self._checked(name, settings, StoreFiles(before.files.keys, files.trust))
         except ConfigError as e:
             return str(e)
 
-    def _checked(self, name: str, settings: TlsSettings, files: StoreFiles) -> _Loaded:
+    def _checked(self, name: str, settings: TlsSettings, files: StoreFiles | None) -> _Loaded:
         """Return new contexts of a listener, once it is certain that they can replace the old ones.
 
         Raises `ConfigError`. Reads files: for a thread.
