@@ -129,13 +129,13 @@ def run(args: argparse.Namespace) -> int:
         levels=levels,
         initial_controllers=controllers,
         ignore_formatted=args.ignore_formatted,
-        credentials=tuple(map(_credential, args.add_scram)),
+        credentials=tuple(map(credential_record, args.add_scram)),
     )
     format_directories(system_world(), order, print)
     return 0
 
 
-def _credential(text: str) -> UserScramCredentialRecord:
+def credential_record(text: str) -> UserScramCredentialRecord:
     """Return the record of a user of `--add-scram`. Raises `ConfigError`."""
     import secrets
 

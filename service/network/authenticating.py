@@ -219,7 +219,7 @@ class Authenticator:
         self._lifetime_ms = self._lifetime_of(found) if found.name is not None else None
         return response_module(_AUTHENTICATE).SaslAuthenticateResponse(
             error_code=ErrorCode.none,
-            error_message=None,
+            error_message="",  # as Kafka's
             auth_bytes=found.token,
             session_lifetime=self._lifetime_ms or 0,
         )

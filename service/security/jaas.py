@@ -79,7 +79,7 @@ def _parse_module(first: _Token, tokens: _Tokenizer) -> LoginModule:
     if flag.value is None:
         raise ConfigError("Login module control flag is not available in the JAAS config")
     if flag.value.upper() not in _FLAGS:
-        raise ConfigError(f"Invalid login module control flag '{flag.value[:50]}' in JAAS config")
+        raise ConfigError(f"Invalid login module control flag '{flag.value[:200]}' in JAAS config")
     options: dict[str, str] = {}
     while (token := tokens.next()) is not None and token.kind != ";":
         key = token.text
@@ -90,7 +90,9 @@ def _parse_module(first: _Token, tokens: _Tokenizer) -> LoginModule:
         options[key] = value.value
     if token is None:
         raise ConfigError("JAAS config entry not terminated by semi-colon")
-    return LoginModule(first.text, flag.value.upper(), options)
+    if not first.value:
+        raise ConfigError("Login module name in JAAS config is no word")
+    return LoginModule(first.value, flag.value.upper(), options)
 
 
 _ESCAPES: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}

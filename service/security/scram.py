@@ -38,7 +38,7 @@ _NAME: Final = rb"(?:" + _SAFE + rb"|=2C|=3D)+"
 _NONCE: Final = rb"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSIONS: Final = rb"(?:,[A-Za-z]+=" + _VALUE + rb")*"
 _BASE64: Final = rb"(?:[a-zA-Z0-9/+]{4})*(?:[a-zA-Z0-9/+]{3}=|[a-zA-Z0-9/+]{2}==)?"
-_FIRST: Final = re.compile(
+FIRST: Final = re.compile(
     rb"(?P<header>n,(?:a=(?P<authzid>" + _NAME + rb"))?,)"
     rb"(?P<bare>n=(?P<name>"
     + _NAME
@@ -48,7 +48,7 @@ _FIRST: Final = re.compile(
     + _EXTENSIONS
     + rb"))"
 )
-_FINAL: Final = re.compile(
+FINAL: Final = re.compile(
     rb"(?P<unproved>c=(?P<binding>" + _BASE64 + rb"),r=(?P<nonce>" + _NONCE + rb")" + _EXTENSIONS + rb")"
     rb",p=(?P<proof>" + _BASE64 + rb")"
 )
@@ -150,7 +150,7 @@ class ScramServer:
         return self._challenge(token) if self._first is None else self._check(token, *self._first)
 
     def _challenge(self, token: bytes) -> Evaluation:
-        match = _FIRST.fullmatch(token)
+        match = FIRST.fullmatch(token)
         if match is None:
             raise SaslRefused("SCRAM: the client's first message is malformed")
         name = _username(match["name"])
@@ -174,7 +174,7 @@ class ScramServer:
         return Evaluation(answer)
 
     def _check(self, token: bytes, header: bytes, bare: bytes, answer: bytes) -> Evaluation:
-        match = _FINAL.fullmatch(token)
+        match = FINAL.fullmatch(token)
         if match is None:
             raise SaslRefused("SCRAM: the client's final message is malformed")
         nonce = answer[2 : answer.index(b",")]

@@ -70,6 +70,8 @@ def parse_scram(text: str) -> ScramArgument:
         raise ConfigError(f"Unknown SCRAM configurations: {', '.join(sorted(given))}")
     if password is None and salted is None:
         raise ConfigError("You must supply one of 'password' or 'saltedpassword' to add-scram")
+    if password == "":
+        raise ConfigError("The 'password' of add-scram is empty")
     if password is not None and salted is not None:
         raise ConfigError("'password' and 'saltedpassword' of add-scram: one of them")
     if password is None and salt is None:

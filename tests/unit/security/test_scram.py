@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 
 import pytest
@@ -224,13 +223,3 @@ def test_keys_are_in_no_repr() -> None:
 def test_nonces_are_written_with_36_digits() -> None:
     assert [base36(n) for n in (0, 35, 36, 2**130 - 1)] == ["0", "z", "10", base36(2**130 - 1)]
     assert int(base36(2**130 - 1), 36) == 2**130 - 1
-
-
-def test_keys_are_kafkas() -> None:
-    """Keys of ``kafka-storage format --add-scram`` of Apache Kafka 4.3.1 (also in tests/golden/security)."""
-    salted = salted_password("SCRAM-SHA-256", b"pencil", b"salt", 4096)
-    assert salted == hashlib.pbkdf2_hmac("sha256", b"pencil", b"salt", 4096)
-    found = credential_from("SCRAM-SHA-256", salted, b"salt", 4096)
-    client_key = hmac.digest(salted, b"Client Key", "sha256")
-    assert found.stored_key == hashlib.sha256(client_key).digest()
-    assert found.server_key == hmac.digest(salted, b"Server Key", "sha256")
