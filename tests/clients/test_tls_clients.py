@@ -24,9 +24,13 @@ VALUES = [f"value {at}".encode() * 50 for at in range(2000)]
 """about a megabyte"""
 
 
+PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
+LOGIN = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "secret"}
+
+
 @dataclass(frozen=True)
 class Secured:
-    """A node with listeners SSL (certificates requested) and MTLS (required)."""
+    """A node with listeners SSL (certificates requested), MTLS (required) and SASL_SSL."""
 
     node: Node
     ports: dict[str, int]
@@ -41,6 +45,8 @@ class Secured:
         own = {}
         if listener == "MTLS":
             own = {"ssl.certificate.pem": self.client.chain_pem, "ssl.key.pem": self.client.key_pem()}
+        if listener == "SASL_SSL":
+            own = {**LOGIN, "security.protocol": "SASL_SSL"}
         return {
             "bootstrap.servers": self.bootstrap(listener),
             "security.protocol": "SSL",
@@ -71,7 +77,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     client = ca.issue("alice", hosts=())
     client.write(folder / "client.pem")
     ca.write(folder / "ca.pem")
-    ports = {"SSL": free_port(), "MTLS": free_port()}
+    ports = {"SSL": free_port(), "MTLS": free_port(), "SASL_SSL": free_port()}
     node = Node(folder)
     node.settings |= {
         "listeners": ",".join(
@@ -80,7 +86,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
                 *(f"{name}://localhost:{at}" for name, at in ports.items()),
             )
         ),
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL,MTLS:SSL",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL,MTLS:SSL,SASL_SSL:SASL_SSL",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": PLAIN,
         "inter.broker.listener.name": "PLAINTEXT",
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": ca.issue().write(folder / "server.pem"),
@@ -106,7 +114,7 @@ def make_topic(secured: Secured, name: str) -> str:
     return name
 
 
-@LISTENERS
+@pytest.mark.parametrize("listener", ["SSL", "MTLS", "SASL_SSL"])
 def test_librdkafka_writes_and_reads(secured: Secured, listener: str) -> None:
     topic = make_topic(secured, f"librdkafka-{listener}")
     settings = secured.librdkafka(listener)
