@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
@@ -29,6 +30,7 @@ from service.wire.other_protocols import TLS_HANDSHAKE, first_bytes_of
 SCRATCH_BYTES: Final = 64 << 10
 MOST_HANDSHAKE_BYTES: Final = 256 << 10
 """Raw bytes that a peer may send before the handshake is done."""
+_SHORT_BYTES: Final = 16 << 10
 _MOST_UNASKED_BYTES: Final = 64 << 10
 """Raw bytes that nobody wrote (answers to key updates) and that the peer does not take."""
 
@@ -309,7 +311,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._hold(True)
             if not inner.eof_received():
                 self.close()
-        else:
+        elif self._is_held:
             self._hold(False)
 
     def _decrypt_more(self) -> None:
@@ -366,20 +368,38 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def write(self, data: Buffer) -> None:
         """Seal and send. What is written before the handshake's end, or after the end, is dropped."""
+        if self.state is not OPEN or len(data) > SEALED_AT_ONCE_BYTES:
+            self.writelines((data,))
+            return
+        assert self._seal is not None
+        try:
+            self._raw.write(self._seal.write(data))
+        except SealBroken as e:
+            self._broken(e)
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        """Seal each and send; what is short, such as the head of a response, goes out with what follows."""
         if self.state is not OPEN:
             return
-        seal, raw = self._seal, self._raw
+        seal, raw, short = self._seal, self._raw, b""
         assert seal is not None
         try:
-            if len(data) <= SEALED_AT_ONCE_BYTES:
-                raw.write(seal.write(data))
-                return
-            with memoryview(data) as whole:
-                for at in range(0, len(whole), SEALED_AT_ONCE_BYTES):
-                    raw.write(seal.write(whole[at : at + SEALED_AT_ONCE_BYTES]))
+            for data in list_of_data:
+                with memoryview(data) as whole:
+                    for at in range(0, len(whole), SEALED_AT_ONCE_BYTES):
+                        sealed = short + seal.write(whole[at : at + SEALED_AT_ONCE_BYTES])
+                        short = sealed if len(sealed) < _SHORT_BYTES else b""
+                        if not short:
+                            raw.write(sealed)
         except SealBroken as e:
-            self._side.refused(self, str(e))
-            self.abort()
+            self._broken(e)
+            return
+        if short:
+            raw.write(short)
+
+    def _broken(self, error: SealBroken) -> None:
+        self._side.refused(self, str(error))
+        self.abort()
 
     def close(self) -> None:
         """Close when what was written is out, with ``close_notify`` behind it."""
