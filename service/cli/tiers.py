@@ -150,6 +150,13 @@ def run(args: argparse.Namespace) -> int:
             return 0
 
 
+def _connect(bootstrap: str, security: Security | None) -> Cluster:
+    from service.client.admin import Cluster
+    from service.client.security import PLAINTEXT
+
+    return Cluster(bootstrap, security=security or PLAINTEXT)
+
+
 def collect(
     bootstrap: str,
     topic: str,
@@ -163,14 +170,9 @@ def collect(
 
     Raises `RequestError`, `OSError`; an unreadable bucket is only a `problem`."""
     from service.client.admin import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
-    from service.client.admin import Cluster as Connected
     from service.client.readiness_queries import ask_health
-    from service.client.security import PLAINTEXT
 
-    def connect() -> Cluster:
-        return Connected(bootstrap, security=security or PLAINTEXT)
-
-    with connect() as cluster:
+    with _connect(bootstrap, security) as cluster:
         (info,) = cluster.topics([topic])
         leaders = {p.partition: p.leader for p in info.partitions}
         settings = {
@@ -189,7 +191,7 @@ def collect(
     )
     suspects = [p for p in leaders if p in cold and cold[p].end_offset > last_cold[p] + 1]
     if suspects:  # unless it was committed since the first query
-        with connect() as cluster:
+        with _connect(bootstrap, security) as cluster:
             last_cold = cluster.offsets(topic, leaders, LATEST_TIERED)
     ahead = tuple(p for p in suspects if cold[p].end_offset > last_cold[p] + 1)
     rows = []

@@ -40,6 +40,7 @@ from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, Ne
 from service.network.request import PeerLimits, RequestContext
 from service.network.server import Server
 from service.network.tls.node_tls import NodeTls
+from service.security.authorizer import Authorizer
 from service.security.session import NODE_ITSELF
 from service.serving.config_validation import NodeConfigRules
 from service.serving.dispatch import Dispatcher
@@ -120,6 +121,7 @@ class ControllerNode:
         metrics: NetworkMetrics | None = None,
         turns: TurnTimes | None = None,
         tls: NodeTls | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
         """`peers`: the quorum's transport; `calls`: that to the active controller; None: the network.
         `metrics` counts for its listeners and its connections to others, `turns` for its listeners."""
@@ -166,6 +168,7 @@ class ControllerNode:
             self.controller,
             supported=options.controller.supported,
             heartbeat_interval_ms=options.heartbeat_interval_ms,
+            authorizer=authorizer,
         )
         self.leaders = QuorumLeaders(self.publisher)
         self.controllers = Controllers(

@@ -113,18 +113,6 @@ def _frame(frame: Frame) -> dict[str, object]:
     return {"type": type(record).__name__, "version": frame.version, "data": shown}
 
 
-def _shown(record: MetadataRecord) -> MetadataRecord:
-    """Return the record without a password, which Kafka's controllers write into settings of brokers."""
-    if (
-        isinstance(record, ConfigRecord)
-        and record.resource_type == ResourceType.BROKER
-        and record.value is not None
-        and may_be_secret(record.name)
-    ):
-        return replace(record, value=HIDDEN)
-    return record
-
-
 def _credential(record: UserScramCredentialRecord) -> dict[str, object]:
     """Return the fields of a credential, with the lengths of its salt and keys in their place."""
     return {
@@ -135,3 +123,15 @@ def _credential(record: UserScramCredentialRecord) -> dict[str, object]:
         "server_key_bytes": len(record.server_key),
         "iterations": record.iterations,
     }
+
+
+def _shown(record: MetadataRecord) -> MetadataRecord:
+    """Return the record without a password, which Kafka's controllers write into settings of brokers."""
+    if (
+        isinstance(record, ConfigRecord)
+        and record.resource_type == ResourceType.BROKER
+        and record.value is not None
+        and may_be_secret(record.name)
+    ):
+        return replace(record, value=HIDDEN)
+    return record

@@ -172,6 +172,10 @@ class MetadataImage:
         """Return this image with another ``kraft.version``."""
         return self if level == self.kraft_version else replace(self, kraft_version=level)
 
+    def without_credentials(self) -> MetadataImage:
+        """Return this image without users' credentials."""
+        return replace(self, scram=PersistentMap()) if self.scram else self
+
     @property
     def position(self) -> tuple[int, int, int]:
         """Life, leader epoch and end offset: the greater of two is the newer metadata of one cluster."""

@@ -1,9 +1,9 @@
 """Gate before the handlers of a listener with SASL: nothing passes without a `Session`.
 
-`Authenticator` reads ApiVersions, SaslHandshake and SaslAuthenticate, or bare tokens, and moves the `Login`
-of one connection; whatever else comes ends it. When the login is complete, requests go to the listener's
-handler. Where sessions end, the gate stays before it: it takes reauthentications (KIP-368) and closes a
-connection whose session has ended.
+`Authenticator` reads ApiVersions, SaslHandshake and SaslAuthenticate, or bare tokens, and moves the
+`ServerLogin` of one connection; whatever else comes ends it. When the login is complete, requests go to the
+listener's handler. Where sessions end, the gate stays before it: it takes reauthentications (KIP-368) and
+closes a connection whose session has ended.
 
 Source: Kafka ``SaslServerAuthenticator``, ``SocketServer.processCompletedReceives``.
 """
@@ -20,17 +20,17 @@ from service.base.printable import printable
 from service.base.rate_limited_log import RateLimitedLog
 from service.network.metrics import AuthenticationMetrics
 from service.network.request import (
-    Admitted,
     Answer,
     Closing,
     Handler,
     Later,
+    LoggedIn,
     PeerContext,
     RequestContext,
     Response,
     authenticated,
 )
-from service.security.login import Login, LoginEnded, LoginState, UnsupportedMechanism
+from service.security.login import LoginEnded, LoginState, ServerLogin, UnsupportedMechanism
 from service.security.login_settings import LoginSettings
 from service.security.sasl_server import Evaluation, SaslRefused, SaslServer
 from service.security.session import Session
@@ -60,7 +60,7 @@ _SAME_MOMENT_S: Final = 0.1
 
 
 class ListenerLogins:
-    """What the logins of one listener have in common. `handler` and `answer_versions` are set before it
+    """Logins of one listener: what they have in common. `handler` and `answer_versions` are set before it
     accepts connections."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Authenticator:
     def __init__(self, listener: ListenerLogins, context: PeerContext) -> None:
         self.context = context
         self._listener = listener
-        self._login = Login(listener.servers)
+        self._login = ServerLogin(listener.servers)
         self._began_s: float | None = None
         """begin of the reauthentication"""
         self._lifetime_ms: int | None = None
@@ -114,7 +114,7 @@ class Authenticator:
         made = authenticated(context, session)
         self.context = made
         handler = self._listener.handler if session.expires_s is None else self.handle_expiring
-        return Admitted(() if answer is None else answer.parts, made, handler)
+        return LoggedIn(() if answer is None else answer.parts, made, handler)
 
     # -- requests of a session that ends
 

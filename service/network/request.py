@@ -188,7 +188,7 @@ Later = Awaitable[Answer]
 Handler = Callable[[RequestContext, memoryview], Answer | Later]
 
 
-class Admitted(Response):
+class LoggedIn(Response):
     """The response that completes a login: requests from now on have `context`, and go to `handler`."""
 
     __slots__ = ("context", "handler")
@@ -205,7 +205,7 @@ class Gate(Protocol):
     @property
     def context(self) -> PeerContext: ...
     def handle(self, context: PeerContext, frame: memoryview) -> Answer:
-        """Handle a message of the login. `Admitted` and `Closing` end it."""
+        """Handle a message of the login. `LoggedIn` and `Closing` end it."""
 
     def unmuted(self, last_move: float) -> None:
         """Note that a pause is over; bytes moved at `last_move` at the latest."""

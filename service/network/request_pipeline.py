@@ -22,11 +22,11 @@ from service.base.printable import printable
 from service.base.turns import NOTICED_S
 from service.network.metrics import QUICK_S, ApiMetrics
 from service.network.request import (
-    Admitted,
     Answer,
     Closing,
     Gate,
     Later,
+    LoggedIn,
     PeerContext,
     PendingResponse,
     RequestContext,
@@ -85,7 +85,7 @@ class RequestPipeline:
         self._framer = framer
         self._owner: PipelineOwner | None = owner
         """None once the connection has ended: else the two would keep each other from being freed"""
-        # Each handler takes its own kind of context: here and in `_admit` the two are set together.
+        # Each handler takes its own kind of context: here and in `_handle_answer` the two are set together.
         self._handler: Callable[[Any, memoryview], Answer | Later]
         self.context: PeerContext
         self._gate: Gate | None
@@ -221,8 +221,13 @@ class RequestPipeline:
             self._throttle(answer, api)
         elif isinstance(answer, Closing):
             self._close_later(answer)
-        elif isinstance(answer, Admitted):
-            self._admit(answer)
+        elif isinstance(answer, LoggedIn):
+            self.context, self._handler = answer.context, answer.handler
+            self._framer.limit(self._shared.limits.max_request_bytes)
+            if answer.handler is self._shared.handler:
+                self._gate = None
+            if self._owner is not None:
+                self._owner.logged_in()
             self._handle_answer(Response(answer.parts), api)
         elif isinstance(answer, PendingResponse):
             if answer.done():
@@ -388,14 +393,6 @@ class RequestPipeline:
             self._framer.answered()
             self._next()
 
-    def _admit(self, answer: Admitted) -> None:
-        self.context, self._handler = answer.context, answer.handler
-        self._framer.limit(self._shared.limits.max_request_bytes)
-        if answer.handler is self._shared.handler:
-            self._gate = None
-        if self._owner is not None:
-            self._owner.logged_in()
-
     def _close_later(self, answer: Closing) -> None:
         """Read no more and drop what came; send `answer` and close when its time has come."""
         self._transport.pause_reading()
@@ -403,16 +400,11 @@ class RequestPipeline:
         if self._owner is not None:
             self._owner.is_paused = False  # nobody resumes
         if answer.delay_s > 0:
-            self._mute = self._shared.loop.call_later(answer.delay_s, self._close_with, answer)
+            self._mute = self._shared.loop.call_later(
+                answer.delay_s, _say_last, self.sender, self._transport, answer
+            )
         else:
-            self._close_with(answer)
-
-    def _close_with(self, answer: Closing) -> None:
-        self._mute = None
-        if answer.parts and not self._transport.is_closing() and not self.sender.send(answer.parts):
-            self._transport.abort()
-        else:
-            self._transport.close()
+            _say_last(self.sender, self._transport, answer)
 
     def _watch_send(self) -> None:
         """Let the monitor watch a response that was not sent completely at once."""
@@ -531,3 +523,10 @@ class RequestPipeline:
 
     def described(self) -> str:
         return self._shared.describe(self.context, None)
+
+
+def _say_last(sender: ResponseSender, transport: asyncio.Transport, answer: Closing) -> None:
+    if answer.parts and not transport.is_closing() and not sender.send(answer.parts):
+        transport.abort()
+    else:
+        transport.close()

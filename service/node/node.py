@@ -33,6 +33,7 @@ from service.metadata.image import MetadataImage
 from service.network.metrics import OF_REPLICATION
 from service.network.tls.node_tls import NodeTls
 from service.node import fd_budget
+from service.node.authorizer import make_authorizer
 from service.node.data_directories import DataDirectories
 from service.node.fd_budget import Budget
 from service.node.metadata_check import check_metadata, note_metadata
@@ -124,6 +125,7 @@ class Node:
                 recovers=config.remote_recover,
             )
             note_metadata(disk, config.cluster, log_dirs, home.metadata_directory_id)
+        parts.authorizer = make_authorizer(config, lambda: parts.metadata)
         parts.plane = plane = self._make_plane(home, budget)
         parts.metadata = plane.metadata
         await plane.start(stack)
@@ -162,8 +164,9 @@ class Node:
         if not config.cluster.is_member:
             limit = None if budget is None else partition_limit(budget)
             return AlonePlane(
-                config, current, world, home, world.new_uuid(), partition_limit=limit, on_fatal=fail
-            )
+                config, current, world, home, world.new_uuid(),
+                partition_limit=limit, on_fatal=fail, authorizer=self.parts.authorizer,
+            )  # fmt: skip
         return ClusterPlane(
             config,
             current,
@@ -176,6 +179,7 @@ class Node:
             stopped=self._supervisor.stopped,
             on_fatal=fail,
             tls=self._tls,
+            authorizer=self.parts.authorizer,
         )
 
     async def _start_broker(self, stack: AsyncExitStack, plane: ControlPlane, cluster_id: str) -> Broker:
@@ -240,6 +244,7 @@ class Node:
             broker.config_admin = StoreCheckedAdmin(
                 plane.admin, lambda: settings.config, lambda: metadata.image, self._tls.refusal
             )
+        broker.authorizer = parts.authorizer
         if config.replication.selects_by_rack:
             broker.replica_selector = of_the_rack
         if replication is not None:

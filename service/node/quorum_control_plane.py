@@ -61,7 +61,9 @@ from service.network.server import Server
 from service.network.tls.node_tls import NodeTls, client_tls
 from service.node.standalone_control_plane import Home, endpoints_of, metadata_options
 from service.remote.catalog import CatalogEntry, Tombstone
+from service.security.authorizer import Authorizer
 from service.serving.api_table import BROKER_APIS
+from service.serving.authorization import BY_CONTROLLER, NOTHING
 from service.serving.config_validation import NodeConfigRules
 from service.serving.handlers import api_versions
 from service.serving.handlers.api_versions import Features
@@ -103,14 +105,15 @@ def features_of_member(broker: object) -> Features:
 
 
 def _member_apis() -> Mapping[int, Served]:
-    forwarded = Served(forwards=_always)
+    forwarded = Served(BY_CONTROLLER, forwards=_always)
     table: dict[int, Served] = {
         api.key: forwarded if api.is_forwardable else BROKER_APIS[api.key]
         for api in served_on(ListenerType.BROKER)
     }
     for key in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
         table[key] = BROKER_APIS[key]._replace(forwards=_is_not_of_a_broker)
-    table[ApiKey.API_VERSIONS] = Served(api_versions.handler_for(ListenerType.BROKER, features_of_member))
+    versions = api_versions.handler_for(ListenerType.BROKER, features_of_member)
+    table[ApiKey.API_VERSIONS] = Served(NOTHING, versions)
     return table
 
 
@@ -214,6 +217,7 @@ class ClusterPlane:
         stopped: Callable[[], Awaitable[None]],
         on_fatal: Callable[[str, BaseException], None],
         tls: NodeTls,
+        authorizer: Authorizer | None = None,
     ) -> None:
         """`current` returns the current settings. `stopped` returns once the node is to stop: waits end then.
 
@@ -225,6 +229,7 @@ class ClusterPlane:
         self.incarnation_id = incarnation_id
         self._stopped = stopped
         self._on_fatal = on_fatal
+        self._authorizer = authorizer
         self._channels: list[Channels] = []
         self._tls = tls
         self._security = outgoing_security(
@@ -300,14 +305,10 @@ class ClusterPlane:
             limits,
         )
         return ControllerNode(
-            options,
-            current,
-            self._world,
-            on_fatal=self._on_fatal,
-            metrics=network,
-            turns=turns,
-            tls=self._tls,
-        )
+            options, current, self._world,
+            on_fatal=self._on_fatal, metrics=network, turns=turns, tls=self._tls,
+            authorizer=self._authorizer,
+        )  # fmt: skip
 
     @property
     def epoch(self) -> int:

@@ -1,4 +1,4 @@
-"""Login of one connection: which message may come in which state, and what ends it. [P]
+"""ServerLogin of one connection: which message may come in which state, and what ends it. [P]
 
 The states move by the table `MOVES`; an illegal move raises `InvariantError`. `network/authenticating` reads
 the messages and calls the methods; whatever raises `LoginEnded` or `SaslRefused` has moved to FAILED.
@@ -63,7 +63,7 @@ class UnsupportedMechanism(LoginEnded):
     """A mechanism that the listener does not have: the client is told which it has."""
 
 
-class Login:
+class ServerLogin:
     """State of one connection's login."""
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""Logins over real sockets: order, splits, limits of size and time, delays, and what a crowd of silent peers gets."""
+"""Logins over real sockets: order, splits, limits of size and time, delays, a crowd of silent peers."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import aiokafka
 import confluent_kafka
@@ -91,6 +90,7 @@ def by_kafka_python(address: str, mechanism: str, user: str, password: str) -> s
     common = {
         "bootstrap_servers": address, "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism,
         "sasl_plain_username": user, "sasl_plain_password": password,
+        "bootstrap_timeout_ms": 1500,
     }  # fmt: skip
     try:
         producer = kafka.KafkaProducer(**common, max_block_ms=4000)

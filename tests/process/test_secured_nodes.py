@@ -71,7 +71,10 @@ def produce(cluster: Cluster, topic: str, count: int, start: int = 0) -> None:
     producer = confluent_kafka.Producer(client(cluster, acks="all"))
     for number in range(start, start + count):
         producer.produce(
-            topic, b"%d" % number, partition=number % 3, on_delivery=lambda e, _: failed.append(e) if e else None
+            topic,
+            b"%d" % number,
+            partition=number % 3,
+            on_delivery=lambda e, _: failed.append(e) if e else None,
         )
     assert producer.flush(60) == 0
     assert not failed

@@ -1,4 +1,4 @@
-"""A listener's logins without a socket: users alice (PLAIN) and bob (SCRAM), and a handler that tells of itself."""
+"""Logins of a listener without a socket: alice (PLAIN), bob (SCRAM), and a handler that tells of itself."""
 
 from __future__ import annotations
 
@@ -54,9 +54,8 @@ class Listener:
     def __init__(self, clock: Clock | None = None, **settings: Any) -> None:
         self.clock = clock or Clock()
         users = PlainUsers({"user_alice": "secret", "user_eve": "evil"})
-        self.settings = LoginSettings(
-            **{"mechanisms": ("PLAIN", *SCRAM), "plain_users": users, "failed_delay_ms": 0} | settings
-        )
+        given: dict[str, Any] = {"mechanisms": ("PLAIN", *SCRAM), "plain_users": users, "failed_delay_ms": 0}
+        self.settings = LoginSettings(**given | settings)
         self.metrics = AuthenticationMetrics()
         self.asked: list[tuple[str, int]] = []
         unknown = UnknownUsers(b"cluster")

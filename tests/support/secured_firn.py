@@ -1,4 +1,4 @@
-"""One node of Firn with a listener of SASL_PLAINTEXT: alice logs in by PLAIN, bob by SCRAM, as in secured_kafka."""
+"""A node with a listener of SASL_PLAINTEXT: alice logs in by PLAIN, bob by SCRAM, as in secured_kafka."""
 
 from __future__ import annotations
 

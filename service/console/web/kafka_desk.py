@@ -44,10 +44,10 @@ class KafkaDesk:
     """
 
     def __init__(
-        self, bootstrap: str, clock: Clock, threads: Threads, security: Security = PLAINTEXT
+        self, bootstrap: str, clock: Clock, threads: Threads, security: Security | None = None
     ) -> None:
         self.bootstrap = bootstrap
-        self._security = security
+        self._security = security or PLAINTEXT
         self._clock = clock
         self._lock = threads.lock()
         self._kept: list[Cluster] = []

@@ -64,7 +64,8 @@ def _entry(one: creating.AclCreation) -> AclEntry:
 
 
 def _created(one: AclResult) -> created.AclCreationResult:
-    return created.AclCreationResult(error_code=one.error, error_message=one.message)
+    words = "" if one.error is ErrorCode.none else one.message
+    return created.AclCreationResult(error_code=one.error, error_message=words)
 
 
 async def delete_acls(side: ControllerSide, context: RequestContext, request: Any) -> Any:

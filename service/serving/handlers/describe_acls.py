@@ -77,6 +77,6 @@ def _steps(image: MetadataImage, request: DescribeAclsRequest) -> Steps[Describe
     return DescribeAclsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
-        error_message=None,
+        error_message="",
         resources=tuple(resources),
     )

@@ -50,5 +50,5 @@ def _steps(image: MetadataImage, request: DescribeClientQuotasRequest) -> Steps[
             )
         )
     return DescribeClientQuotasResponse(
-        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, entries=tuple(entries)
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message="", entries=tuple(entries)
     )

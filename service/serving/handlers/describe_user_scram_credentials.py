@@ -49,7 +49,7 @@ def _steps(
             DescribeUserScramCredentialsResult(
                 user=user,
                 error_code=code,
-                error_message=message,
+                error_message="" if code is ErrorCode.none else message,
                 credential_infos=tuple(
                     CredentialInfo(mechanism=one.mechanism, iterations=one.iterations) for one in credentials
                 ),
@@ -58,6 +58,6 @@ def _steps(
     return DescribeUserScramCredentialsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
-        error_message=None,
+        error_message="",
         results=tuple(results),
     )

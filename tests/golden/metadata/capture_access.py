@@ -34,27 +34,34 @@ import json
 import socket
 import struct
 import sys
+from pathlib import Path
 from typing import Any
 
-from kio.schema.alter_client_quotas.v1 import request as altering_quotas
 from kio.schema.alter_client_quotas.v1.response import AlterClientQuotasResponse
-from kio.schema.alter_user_scram_credentials.v0 import request as altering_scram
 from kio.schema.alter_user_scram_credentials.v0.response import AlterUserScramCredentialsResponse
-from kio.schema.create_acls.v3 import request as creating
 from kio.schema.create_acls.v3.response import CreateAclsResponse
-from kio.schema.delete_acls.v3 import request as deleting
 from kio.schema.delete_acls.v3.response import DeleteAclsResponse
-from kio.schema.describe_acls.v3.request import DescribeAclsRequest
 from kio.schema.describe_acls.v3.response import DescribeAclsResponse
-from kio.schema.describe_client_quotas.v1 import request as describing_quotas
 from kio.schema.describe_client_quotas.v1.response import DescribeClientQuotasResponse
-from kio.schema.describe_user_scram_credentials.v0 import request as describing_scram
 from kio.schema.describe_user_scram_credentials.v0.response import DescribeUserScramCredentialsResponse
 from kio.serial import entity_reader, entity_writer
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from tests.golden.metadata.access_requests import answer_of, request_of
 
 connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 steps: list[list[Any]] = []
 ANY = [1, None, 1, None, None, 1, 1]
+RESPONSES: dict[str, Any] = {
+    "create": CreateAclsResponse,
+    "describe": DescribeAclsResponse,
+    "delete": DeleteAclsResponse,
+    "quotas": AlterClientQuotasResponse,
+    "describe_quotas": DescribeClientQuotasResponse,
+    "scram": AlterUserScramCredentialsResponse,
+    "describe_scram": DescribeUserScramCredentialsResponse,
+}
 
 
 def receive(size: int) -> bytes:
@@ -64,171 +71,50 @@ def receive(size: int) -> bytes:
     return data
 
 
-def call(request: Any, response_type: Any) -> Any:
-    kind = type(request)
-    header = kind.__header_schema__(
-        request_api_key=kind.__api_key__,
-        request_api_version=kind.__version__,
+def ask(kind: str, asked: Any) -> None:
+    request, response_type = request_of(kind, asked), RESPONSES[kind]
+    own = type(request)
+    header = own.__header_schema__(
+        request_api_key=own.__api_key__,
+        request_api_version=own.__version__,
         correlation_id=1,
         client_id="capture",
     )
     buffer = io.BytesIO()
     entity_writer(type(header))(buffer, header)
-    entity_writer(kind)(buffer, request)
+    entity_writer(own)(buffer, request)
     connection.sendall(struct.pack(">i", len(buffer.getvalue())) + buffer.getvalue())
     frame = receive(struct.unpack(">i", receive(4))[0])
     _, position = entity_reader(response_type.__header_schema__)(frame, 0)
-    return entity_reader(response_type)(frame, position)[0]
-
-
-def error_of(one: Any) -> list[Any]:
-    return [one.error_code.name, one.error_message]
+    steps.append([kind, asked, answer_of(kind, entity_reader(response_type)(frame, position)[0])])
 
 
 def create(*entries: list[Any]) -> None:
-    names = (
-        "resource_type",
-        "resource_name",
-        "resource_pattern_type",
-        "principal",
-        "host",
-        "operation",
-        "permission_type",
-    )
-    creations = tuple(creating.AclCreation(**dict(zip(names, one, strict=True))) for one in entries)
-    answer = call(creating.CreateAclsRequest(creations=creations), CreateAclsResponse)
-    steps.append(["create", entries, [error_of(one) for one in answer.results]])
-
-
-FILTER = (
-    "resource_type_filter",
-    "resource_name_filter",
-    "pattern_type_filter",
-    "principal_filter",
-    "host_filter",
-    "operation",
-    "permission_type",
-)
+    ask("create", entries)
 
 
 def describe(*wanted: Any) -> None:
-    answer = call(DescribeAclsRequest(**dict(zip(FILTER, wanted, strict=True))), DescribeAclsResponse)
-    found = [
-        [
-            one.resource_type,
-            one.resource_name,
-            one.pattern_type,
-            each.principal,
-            each.host,
-            each.operation,
-            each.permission_type,
-        ]
-        for one in answer.resources
-        for each in one.acls
-    ]
-    steps.append(["describe", wanted, [error_of(answer), sorted(found)]])
+    ask("describe", wanted)
 
 
 def delete(*filters: list[Any]) -> None:
-    wanted = tuple(deleting.DeleteAclsFilter(**dict(zip(FILTER, one, strict=True))) for one in filters)
-    answer = call(deleting.DeleteAclsRequest(filters=wanted), DeleteAclsResponse)
-    results = []
-    for one in answer.filter_results:
-        found = [
-            [
-                each.resource_type,
-                each.resource_name,
-                each.pattern_type,
-                each.principal,
-                each.host,
-                each.operation,
-                each.permission_type,
-            ]
-            for each in one.matching_acls
-        ]
-        results.append([error_of(one), sorted(found)])
-    steps.append(["delete", filters, results])
+    ask("delete", filters)
 
 
 def quotas(*entries: list[Any], validate_only: bool = False) -> None:
-    """Entries as [[[type, name], …], [[key, value or null], …]]."""
-    module = altering_quotas
-    request = module.AlterClientQuotasRequest(
-        entries=tuple(
-            module.EntryData(
-                entity=tuple(module.EntityData(entity_type=kind, entity_name=name) for kind, name in parts),
-                ops=tuple(
-                    module.OpData(key=key, value=value or 0.0, remove=value is None) for key, value in ops
-                ),
-            )
-            for parts, ops in entries
-        ),
-        validate_only=validate_only,
-    )
-    answer = call(request, AlterClientQuotasResponse)
-    results = [
-        [sorted([part.entity_type, part.entity_name] for part in one.entity), *error_of(one)]
-        for one in answer.entries
-    ]
-    steps.append(["quotas", [entries, validate_only], sorted(results, key=repr)])
+    ask("quotas", [entries, validate_only])
 
 
 def describe_quotas(*components: list[Any], strict: bool = False) -> None:
-    """Components as [type, match type, match]."""
-    module = describing_quotas
-    request = module.DescribeClientQuotasRequest(
-        components=tuple(
-            module.ComponentData(entity_type=kind, match_type=how, match=match)
-            for kind, how, match in components
-        ),
-        strict=strict,
-    )
-    answer = call(request, DescribeClientQuotasResponse)
-    found = [
-        [
-            sorted([part.entity_type, part.entity_name] for part in one.entity),
-            sorted([each.key, each.value] for each in one.values),
-        ]
-        for one in answer.entries or ()
-    ]
-    steps.append(["describe_quotas", [components, strict], [error_of(answer), sorted(found, key=repr)]])
+    ask("describe_quotas", [components, strict])
 
 
 def scram(deletions: list[Any], upsertions: list[Any]) -> None:
-    """Deletions as [user, mechanism], upsertions as [user, mechanism, iterations, salt, salted password]."""
-    module = altering_scram
-    request = module.AlterUserScramCredentialsRequest(
-        deletions=tuple(
-            module.ScramCredentialDeletion(name=user, mechanism=kind) for user, kind in deletions
-        ),
-        upsertions=tuple(
-            module.ScramCredentialUpsertion(
-                name=user,
-                mechanism=kind,
-                iterations=times,
-                salt=salt.encode(),
-                salted_password=secret.encode(),
-            )
-            for user, kind, times, salt, secret in upsertions
-        ),
-    )
-    answer = call(request, AlterUserScramCredentialsResponse)
-    steps.append(
-        ["scram", [deletions, upsertions], sorted([one.user, *error_of(one)] for one in answer.results)]
-    )
+    ask("scram", [deletions, upsertions])
 
 
 def describe_scram(users: list[str] | None) -> None:
-    module = describing_scram
-    names = None if users is None else tuple(module.UserName(name=one) for one in users)
-    answer = call(
-        module.DescribeUserScramCredentialsRequest(users=names), DescribeUserScramCredentialsResponse
-    )
-    found = [
-        [one.user, *error_of(one), sorted([each.mechanism, each.iterations] for each in one.credential_infos)]
-        for one in answer.results
-    ]
-    steps.append(["describe_scram", users, [error_of(answer), sorted(found)]])
+    ask("describe_scram", users)
 
 
 describe(*ANY)
@@ -252,9 +138,8 @@ create([2, "", 3, "User:a", "*", 3, 3], [9, "x", 3, "User:a", "*", 3, 3], [1, "x
 create([2, "x", 1, "User:a", "*", 3, 3], [2, "x", 2, "User:a", "*", 3, 3], [2, "x", 9, "User:a", "*", 3, 3])
 create([2, "x", 3, "User:a", "*", 1, 3], [2, "x", 3, "User:a", "*", 99, 3], [2, "x", 3, "User:a", "*", 3, 1])
 create([2, "x", 3, "User:a", "*", 3, 9], [2, "x", 3, "alice", "*", 3, 3], [2, "x", 3, "", "*", 3, 3])
-create(
-    [1, "", 1, "a", "*", 1, 1], [5, "t", 3, "Group:a:b", "", 15, 2], [7, "User:a", 3, "User:b", "*", 13, 3]
-)
+create([1, "", 1, "a", "*", 1, 1])
+create([5, "t", 3, "Group:a:b", "", 15, 2], [7, "User:a", 3, "User:b", "*", 13, 3])
 create()
 describe(*ANY)
 describe(2, None, 1, None, None, 1, 1)

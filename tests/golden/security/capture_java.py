@@ -24,19 +24,77 @@ _PIECES = (
     *('a="b"', "c='d'", 'e = "f"', 'g="h\\"i"', ";", ";", "required", MODULE, "\r\n", "(", "漢"),
 )
 _FIRST = (
-    *(b"n,", b",", b"n=", b"bob", b"r=", b"nonce", b"a=", b"=2C", b"=3D", b"=2c", b"y,", b"p=x,", b",n=b,r=c"),
-    *(b"n,,n=bob,r=x", b",tokenauth=true", b",a=b", b" ", b"\x00", b"\x7f", "é".encode(), b"m=x,", b"=", b"\n"),
+    *(
+        b"n,",
+        b",",
+        b"n=",
+        b"bob",
+        b"r=",
+        b"nonce",
+        b"a=",
+        b"=2C",
+        b"=3D",
+        b"=2c",
+        b"y,",
+        b"p=x,",
+        b",n=b,r=c",
+    ),
+    *(
+        b"n,,n=bob,r=x",
+        b",tokenauth=true",
+        b",a=b",
+        b" ",
+        b"\x00",
+        b"\x7f",
+        "é".encode(),
+        b"m=x,",
+        b"=",
+        b"\n",
+    ),
 )
 _LAST = (
     *(b"c=", b"biws", b",r=", b"nonce", b",p=", b"YWJj", b"YWI=", b"YQ==", b"=", b",a=b", b",", b"?", b"\n"),
     *(b"c=biws,r=x,p=YWJj", b"c=biws,r=x", b",p=", b" "),
 )
-_PLAIN = (b"\0", b"\0", b"\0", b"alice", b"secret", b"bob", "ö".encode(), b"x", b" ", b"alice\0secret", b"\0alice")
+_PLAIN = (
+    b"\0",
+    b"\0",
+    b"\0",
+    b"alice",
+    b"secret",
+    b"bob",
+    "ö".encode(),
+    b"x",
+    b" ",
+    b"alice\0secret",
+    b"\0alice",
+)
 
 
 _FLAGS = ("required", "Requisite", "OPTIONAL", "sufficient", '"required"')
 _KEYS = ("a", "user_b", "x-y", '"quoted key"', "é", "$", "k.1", "'k'")
-_INSIDE = ("a", "b", " ", ";", "=", "'", '\\"', "\\\\", "\\n", "\\t", "\\101", "\\7", "\\47x", "\\477", "\\q", "é", "漢", "/", "//", "#")
+_INSIDE = (
+    "a",
+    "b",
+    " ",
+    ";",
+    "=",
+    "'",
+    '\\"',
+    "\\\\",
+    "\\n",
+    "\\t",
+    "\\101",
+    "\\7",
+    "\\47x",
+    "\\477",
+    "\\q",
+    "é",
+    "漢",
+    "/",
+    "//",
+    "#",
+)
 _BETWEEN = (" ", " ", "\n", " /* c */ ", " // c\n", " / c\n", "\t", " /* * / */ ")
 _B64 = (b"YWJj", b"YWI=", b"YQ==", b"biws", b"", b"+/+/", b"Y")
 

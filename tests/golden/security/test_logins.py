@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from service.network.authenticating import Authenticator
-from service.network.request import Admitted, Closing, Response
+from service.network.request import Closing, LoggedIn, Response
 from service.security.login import LoginState
 from service.wire.errors import WireError
 from tests.support.login_frames import NAMES, message, outcome
@@ -37,7 +37,7 @@ class Peer:
             self.is_open = False
             return None
         assert isinstance(answer, Response)
-        if isinstance(answer, Admitted):
+        if isinstance(answer, LoggedIn):
             self.context, self.handler = answer.context, answer.handler  # type: ignore[assignment]
         if isinstance(answer, Closing):
             self.is_open = False

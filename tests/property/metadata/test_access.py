@@ -29,56 +29,71 @@ from service.metadata.publication import apply_batch
 from service.metadata.snapshot_codec import decode_snapshot, encode_image
 from service.security.acls import AclEntry
 
+
+def mostly(*usual: Any, rarely: tuple[Any, ...]) -> st.SearchStrategy[Any]:
+    return st.sampled_from([*usual * (1 + 6 * len(rarely) // len(usual)), *rarely])
+
+
 names = st.sampled_from(["a", "ab", "*"])
-users = st.sampled_from(["alice", "bob", ""])
+users = mostly("alice", "bob", rarely=("",))
 entries = st.builds(
     AclEntry,
-    st.integers(1, 3),
-    names | st.just(""),
-    st.integers(2, 4),
-    st.sampled_from(["User:a", "User:*", "nobody"]),
+    mostly(2, 3, rarely=(1,)),
+    mostly("a", "ab", "*", rarely=("",)),
+    mostly(3, 4, rarely=(2,)),
+    mostly("User:a", "User:*", rarely=("nobody",)),
     st.sampled_from(["*", "h"]),
-    st.integers(1, 3),
-    st.integers(1, 3),
+    mostly(2, 3, rarely=(1,)),
+    mostly(2, 3, rarely=(1,)),
 )
 filters = st.builds(
     AclFilter,
-    st.integers(0, 3),
+    mostly(1, 2, 3, rarely=(0,)),
     st.none() | names,
     st.integers(1, 4),
     st.none() | st.just("User:a"),
     st.none() | st.just("*"),
-    st.integers(1, 3),
-    st.integers(1, 3),
+    st.sampled_from([1, 1, 2, 3]),
+    st.sampled_from([1, 1, 2, 3]),
 )
-deletions = st.builds(DeleteCredential, users, st.integers(0, 2))
+deletions = st.builds(DeleteCredential, users, mostly(1, 2, rarely=(0,)))
 upsertions = st.builds(
     UpsertCredential,
     users,
-    st.integers(1, 3),
-    st.sampled_from([4095, 4096, 8192]),
+    mostly(1, 2, rarely=(3,)),
+    mostly(4096, 8192, rarely=(4095,)),
     st.just(b"salt"),
     st.sampled_from([b"one", b"two"]),
 )
-parts = st.lists(
-    st.tuples(st.sampled_from(["user", "client-id", "ip"]), st.none() | st.sampled_from(["a", "::1", ""])),
-    max_size=2,
-).map(tuple)
+parts = mostly(
+    (("user", "a"),),
+    (("user", None),),
+    (("client-id", "a"), ("user", "a")),
+    (("user", "a"), ("client-id", None)),
+    (("ip", "::1"),),
+    rarely=((), (("user", ""),), (("ip", "a"),), (("ip", "::1"), ("user", "a"))),
+)
 changes = st.lists(
     st.tuples(
-        st.sampled_from(["producer_byte_rate", "request_percentage", "connection_creation_rate"]),
-        st.none() | st.sampled_from([0.0, 1.0, 1.5]),
+        mostly("producer_byte_rate", "request_percentage", rarely=("connection_creation_rate",)),
+        mostly(None, 1.0, 2.0, rarely=(0.0, 1.5)),
     ),
     max_size=3,
 ).map(tuple)
-alterations = st.builds(QuotaAlteration, parts, changes)
+of_an_address = mostly(1.0, None, rarely=(1.5,)).map(lambda one: (("connection_creation_rate", one),))
+alterations = st.builds(QuotaAlteration, parts, changes) | st.builds(
+    QuotaAlteration, st.just((("ip", "::1"),)), of_an_address
+)
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("create"), st.lists(entries, max_size=5)),
-        st.tuples(st.just("delete"), st.lists(filters, max_size=3)),
+        st.tuples(st.just("create"), st.lists(entries, min_size=1, max_size=5)),
+        st.tuples(st.just("delete"), st.lists(filters, min_size=1, max_size=3)),
         st.tuples(st.just("scram"), st.lists(deletions, max_size=2), st.lists(upsertions, max_size=3)),
-        st.tuples(st.just("quotas"), st.lists(alterations, max_size=4)),
+        st.tuples(st.just("quotas"), st.lists(alterations, min_size=1, max_size=4)),
+        st.tuples(st.just("delete one credential"), st.integers(0, 3)),
+        st.tuples(st.just("delete one quota"), st.integers(0, 3)),
     ),
+    min_size=8,
     max_size=25,
 )
 PARTS = ("acls", "scram", "client_quotas")
@@ -176,8 +191,9 @@ class History:
         self.batches: list[tuple[Frame, ...]] = []
         self.model = Model()
         ids = (UUID(int=number << 100) for number in count(1))
-        for step in script:
+        for asked in script:
             image = self.images[-1]
+            step = self._existing(image, asked)
             decision = at_once(self._decide(image, step, ids.__next__))
             if decision.frames:
                 delta = MetadataDelta(image).replay_all(one.record for one in decision.frames)
@@ -185,6 +201,19 @@ class History:
                 self.batches.append(decision.frames)
             self.model.answered(step, decision.response)
             self.model.check(self.images[-1])
+
+    @staticmethod
+    def _existing(image: MetadataImage, step: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Name what is there in a step that deletes one of it."""
+        match step:
+            case ("delete one credential", number):
+                known = sorted((user, kind) for user, of_user in image.scram.items() for kind in of_user)
+                return "scram", [DeleteCredential(*one) for one in known[number : number + 1]], []
+            case ("delete one quota", number):
+                found = sorted((repr(one), one, key) for one, of in image.client_quotas.items() for key in of)
+                some = found[number : number + 1]
+                return "quotas", [QuotaAlteration(tuple(one.parts), ((key, None),)) for _, one, key in some]
+        return step
 
     @staticmethod
     def _decide(image: MetadataImage, step: tuple[Any, ...], new_uuid: Any) -> Any:

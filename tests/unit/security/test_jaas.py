@@ -55,7 +55,7 @@ def test_options_are_read_as_java_does(text: str, found: dict[str, str]) -> None
         ("com.example.Mine required;", "is not supported"),
     ],
 )
-def test_what_kafka_refuses_is_refused_without_its_values(text: str, reason: str) -> None:
+def test_values_are_not_repeated_where_kafka_refuses(text: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as refused:
         read_jaas(text)
     assert "geheim" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""Login of a connection: states, rounds, reauthentication."""
+"""ServerLogin of a connection: states, rounds, reauthentication."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from service.base.errors import InvariantError
-from service.security.login import MOVES, Login, LoginEnded, LoginState, UnsupportedMechanism
+from service.security.login import MOVES, LoginEnded, LoginState, ServerLogin, UnsupportedMechanism
 from service.security.principal import Principal
 from service.security.sasl_server import Evaluation, SaslRefused
 
@@ -26,11 +26,11 @@ class Scripted:
         return Evaluation(b"go on") if token == b"more" else Evaluation(b"done", token.decode())
 
 
-def login() -> Login:
-    return Login({"M": Scripted, "OTHER": Scripted})
+def login() -> ServerLogin:
+    return ServerLogin({"M": Scripted, "OTHER": Scripted})
 
 
-def complete(name: bytes = b"alice") -> Login:
+def complete(name: bytes = b"alice") -> ServerLogin:
     made = login()
     made.request_came()
     made.versions_came(is_valid=True)
@@ -135,7 +135,7 @@ def test_a_reauthentication_with_another_mechanism_ends_at_its_token() -> None:
     assert made.state is LoginState.FAILED
 
 
-ACTS: dict[str, Callable[[Login], object]] = {
+ACTS: dict[str, Callable[[ServerLogin], object]] = {
     "request": lambda one: one.request_came(),
     "versions": lambda one: one.versions_came(is_valid=True),
     "unknown versions": lambda one: one.versions_came(is_valid=False),

@@ -200,7 +200,7 @@ def test_an_unknown_user_has_a_salt_of_its_own_and_fails_at_the_end(mechanism: s
     assert refused.value.told is None
 
 
-def test_nobody_gets_in_with_the_keys_of_an_unknown_user() -> None:
+def test_the_keys_of_an_unknown_user_open_nothing() -> None:
     mechanism = "SCRAM-SHA-256"
     made_up = UNKNOWN.credential(mechanism, "nobody")
     login = server()
