@@ -25,10 +25,10 @@ from typing import Any, Final, Self
 
 from kio.schema.errors import ErrorCode
 
+from service.base.client_tls import ClientTls
 from service.base.errors import ConfigError, RequestError
 from service.client.security import PLAINTEXT, Security, renewal_s
 from service.client.session import ClientSession
-from service.network.tls.dialing import ClientTls
 from service.wire.errors import UnsupportedVersion, WireError
 from service.wire.frames import SIZE_BYTES, read_frame_size
 

@@ -40,6 +40,7 @@ from service.client.async_connection import (
 from service.client.security import PLAINTEXT, Security, renewal_s
 from service.client.session import ClientSession, UndecodedResponse, Versions
 from service.network.metrics import ChannelMetrics
+from service.network.tls.dialing import connect_tls
 from service.network.tls.shell import TlsFailed
 from service.wire.api import decode_response_steps
 from service.wire.errors import WireError
@@ -248,7 +249,7 @@ class Channel:
                 if tls is None:
                     await self._loop.create_connection(lambda: connection, host, port)
                 else:
-                    await tls.connect(connection, host, port)
+                    await connect_tls(tls, connection, host, port)
                 self.metrics.connected += 1
                 await self._set_up(connection)
         except (OSError, FirnError, ValueError) as e:

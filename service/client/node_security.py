@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from service.base.client_tls import ClientTls
 from service.base.errors import ConfigError
 from service.client.security import PLAINTEXT, Security, credentials_of
 from service.config.security import OutgoingSecurity
-from service.network.tls.dialing import ClientTls
 
 
 def outgoing_security(

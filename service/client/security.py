@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from service.base.client_tls import ClientTls
 from service.base.errors import ConfigError
 from service.client import sasl
 from service.config.client import ClientOptions
-from service.network.tls.dialing import ClientTls
 from service.security.jaas import PLAIN_MODULE, SCRAM_MODULE, read_jaas
 from service.security.plain import PLAIN
 

@@ -8,6 +8,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import confluent_kafka
@@ -143,7 +144,7 @@ def rotate(cluster: Cluster, files: Files, issued: Issued, cas: str, own: Issued
     files.put_keys(issued)
     wanted = ssl.PEM_cert_to_DER_cert(issued.pem)
     for port in ports_of(cluster):
-        wait_until("the new certificate", lambda port=port: shown_by(port, cas, own, folder) == wanted)
+        wait_until("the new certificate", partial(shows, wanted, port, cas, own, folder))
 
 
 def test_rotations_of_certificates_and_their_ca_disturb_nobody(tmp_path: Path, files: Files) -> None:
@@ -161,7 +162,7 @@ def test_rotations_of_certificates_and_their_ca_disturb_nobody(tmp_path: Path, f
             port = ports_of(cluster)
             asking = second.issue("me", hosts=())
             for one in port:
-                wait_until("both authorities", lambda one=one: is_served(one, both, asking, tmp_path))
+                wait_until("both authorities", partial(is_served, one, both, asking, tmp_path))
             rotate(cluster, files, second.issue("node"), both, asking, tmp_path)
             load.settings = client(cluster, second.pem, second.issue("load", hosts=()))
             sent = load.sent
@@ -169,11 +170,19 @@ def test_rotations_of_certificates_and_their_ca_disturb_nobody(tmp_path: Path, f
             files.put_trust(second.pem)
             stale = second.pem, first.issue("me", hosts=()), tmp_path
             for one in port:
-                wait_until("the end of the first", lambda one=one: not is_served(one, *stale))
+                wait_until("the end of the first", partial(is_refused, one, *stale))
             sent = load.sent
             wait_until("records without the first", lambda: load.sent > sent + 500)
         assert load.errors == []
         assert leaders(load.settings, "t") == before
+
+
+def shows(wanted: bytes, port: int, ca: str, own: Issued, folder: Path) -> bool:
+    return shown_by(port, ca, own, folder) == wanted
+
+
+def is_refused(port: int, ca: str, own: Issued, folder: Path) -> bool:
+    return not is_served(port, ca, own, folder)
 
 
 def is_served(port: int, ca: str, own: Issued, folder: Path) -> bool:

@@ -7,6 +7,7 @@ import ssl
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from service.base.client_tls import ClientTls
 from service.base.turn_queues import turn_queues
 from service.network.tls.engine import OpenSslSeal, Seal
 from service.network.tls.handshakes import Handshakes
@@ -16,30 +17,23 @@ from service.network.tls.shell import SCRATCH_BYTES, ClearProtocol, TlsFailed, T
 _MOST_HANDSHAKES: Final = 16
 
 
-class ClientTls:
-    """TLS of connections to others. `context` is for those from now on, and may be replaced at any time."""
+async def connect_tls(tls: ClientTls, connection: ClearProtocol, host: str, port: int) -> None:
+    """Connect `connection`, and return when the handshake is done.
 
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self.context = context
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = WeakKeyDictionary()
-
-    async def connect(self, connection: ClearProtocol, host: str, port: int) -> None:
-        """Connect `connection`, and return when the handshake is done.
-
-        Raises `OSError`: `TlsFailed` if one side refuses the other.
-        """
-        loop = asyncio.get_running_loop()
-        shared = self._loops.get(loop)
-        if shared is None:
-            shared = self._loops[loop] = _OfLoop(loop)
-        side = _Dialing(shared, loop, self.context, host)
-        transport = TlsTransport(loop, side, connection)
-        await loop.create_connection(lambda: transport, host, port)
-        try:
-            await side.done
-        except BaseException:
-            transport.abort()
-            raise
+    Raises `OSError`: `TlsFailed` if one side refuses the other.
+    """
+    loop = asyncio.get_running_loop()
+    shared = _LOOPS.get(loop)
+    if shared is None:
+        shared = _LOOPS[loop] = _OfLoop(loop)
+    side = _Dialing(shared, loop, tls.context, host)
+    transport = TlsTransport(loop, side, connection)
+    await loop.create_connection(lambda: transport, host, port)
+    try:
+        await side.done
+    except BaseException:
+        transport.abort()
+        raise
 
 
 class _OfLoop:
@@ -49,6 +43,9 @@ class _OfLoop:
         self.handshakes = Handshakes(None, _MOST_HANDSHAKES)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.calls = turn_queues(loop).calls
+
+
+_LOOPS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop]] = WeakKeyDictionary()
 
 
 class _Dialing:

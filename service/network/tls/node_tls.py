@@ -16,6 +16,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from service.base.client_tls import ClientTls
 from service.base.clock import Clock
 from service.base.disk import Disk
 from service.base.errors import ConfigError
@@ -24,7 +25,6 @@ from service.config.security import NodeSecurity, TlsSettings
 from service.network.metrics import NetworkMetrics
 from service.network.tls.changes import check_handshakes, check_stores
 from service.network.tls.contexts import TlsContext, client_context, server_context
-from service.network.tls.dialing import ClientTls
 from service.network.tls.handshakes import Handshakes
 from service.network.tls.listener import TlsListener
 from service.network.tls.stores import StoreFiles, Stores, open_stores, read_store_files
