@@ -15,12 +15,13 @@ from typing import Any, Final
 
 from service.base.backoff import backoff
 from service.base.errors import RequestError, StorageError
-from service.base.threads import Threads
 from service.base.turns import TurnTimes
 from service.base.world import World
 from service.client.node_channel import ChannelOptions, Channels
 from service.client.node_security import outgoing_security
+from service.client.security import Security
 from service.config.listeners import Listener
+from service.config.security import NodeSecurity
 from service.config.settings import BrokerConfig
 from service.controller_client import lifecycle_messages
 from service.controller_client.controller_channel import Active, Calls, Controllers
@@ -106,6 +107,12 @@ class QuorumLeaders:
         return None if endpoint is None else Active(node_id, machine.epoch, endpoint)
 
 
+def _outgoing(security: NodeSecurity, world: World, tls: NodeTls | None) -> Security:
+    """Return the security of connections to controllers."""
+    own = None if tls is None else tls.controller
+    return outgoing_security(security.controller, partial(new_nonce, world), own)
+
+
 class ControllerNode:
     """A controller and the publisher's `Guest`. `on_fatal(what, error)` ends the node."""
 
@@ -128,9 +135,7 @@ class ControllerNode:
         metrics = metrics or NetworkMetrics()
         security = config().cluster.security
         self._tls = tls
-        self._security = outgoing_security(
-            security.controller, partial(new_nonce, world), None if tls is None else tls.controller
-        )
+        self._security = _outgoing(security, world, tls)
         self._options = options
         self._clock = world.clock
         self._random = world.random
@@ -177,10 +182,7 @@ class ControllerNode:
             self._channels(metrics.channel(OF_CONTROLLER)) if calls is None else calls,
             self.here,
         )
-        logins = NodeLogins(
-            security, world, lambda: self.publisher.image, options.controller.cluster_id, metrics
-        )
-        self.servers = self._make_servers(metrics, turns, world.threads, logins)
+        self.servers = self._make_servers(metrics, turns, world, security)
         self._claiming: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -191,8 +193,10 @@ class ControllerNode:
         self._stopping = False
 
     def _make_servers(
-        self, metrics: NetworkMetrics, turns: TurnTimes | None, threads: Threads, logins: NodeLogins
+        self, metrics: NetworkMetrics, turns: TurnTimes | None, world: World, security: NodeSecurity
     ) -> list[Server]:
+        cluster_id = self._options.controller.cluster_id
+        logins = NodeLogins(security, world, lambda: self.publisher.image, cluster_id, metrics)
         dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
         answer_versions = answer_for(ListenerType.CONTROLLER, lambda: features_of(self.side))
         admission = Admission(self._options.max_connections)
@@ -208,7 +212,7 @@ class ControllerNode:
                 turns=turns,
                 describe=dispatcher.describe,
                 on_gone=lambda context: self.side.connection_ended(context.connection_id),
-                threads=threads,
+                threads=world.threads,
                 logins=logins.of(one.name, answer_versions),
                 tls=None if self._tls is None else self._tls.listener(one.name),
             )

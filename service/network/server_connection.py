@@ -10,9 +10,11 @@ import asyncio
 import fcntl
 import socket
 import termios
+from collections.abc import Callable
+from typing import Any
 
 from service.network.authenticating import Authenticator
-from service.network.request import Gate, PeerContext, RequestContext
+from service.network.request import Answer, Closing, Gate, Later, PeerContext, RequestContext
 from service.network.request_framer import READING, RequestFramer
 from service.network.request_pipeline import RequestPipeline
 from service.network.response_queue import FAILED
@@ -82,7 +84,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             identity.principal, context.client_host, context.listener, "SSL", identity.expires_s
         )
         if identity.expires_s is not None:
-            self.requests.expire(identity.expires_s)
+            self.requests.handler = _until(identity.expires_s, self.requests.handler, self._shared.now)
 
     def _client(self, host: str, port: int) -> RequestContext | Gate:
         """Return the client's context, or the gate that leads to one."""
@@ -253,3 +255,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Close the connection at once; the current request is cancelled."""
         self.requests.cancel()
         self._transport.abort()
+
+
+def _until(
+    expires_s: float, handler: Callable[[Any, memoryview], Answer | Later], now: Callable[[], float]
+) -> Callable[[Any, memoryview], Answer | Later]:
+    """Return a handler that closes the connection at its first request after `expires_s`."""
+    return lambda context, frame: handler(context, frame) if now() <= expires_s else Closing(())

@@ -55,7 +55,7 @@ NUMBERS: Final[Mapping[str, int]] = {
 
 
 class ChosenSuites(NamedTuple):
-    """What a context is told: versions of the protocol, and OpenSSL's list for TLS 1.2 (None: its own)."""
+    """Versions of the protocol, and OpenSSL's list of suites for TLS 1.2; None: its own choice."""
 
     protocols: tuple[str, ...]
     openssl: str | None

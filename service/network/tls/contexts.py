@@ -67,7 +67,7 @@ def _bare(protocol: int, settings: TlsSettings) -> ssl.SSLContext:
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     # As in Java, a certificate of the trust store is trusted although its own issuer is not in there.
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.verify_flags = context.verify_flags | ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 

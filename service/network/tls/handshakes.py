@@ -31,8 +31,8 @@ class Handshaker(Protocol):
     def begin(self) -> None:
         """Start the handshake: its turn has come."""
 
-    def give_way(self) -> None:
-        """Close the connection, for one of an address that has no handshake under way."""
+    def refuse(self, reason: str) -> None:
+        """Close the connection."""
 
 
 class Handshakes:
@@ -115,5 +115,5 @@ class Handshakes:
         before_s = asyncio.get_running_loop().time() - _SILENT_S
         for one in self._under_way:
             if one.address == address and (since_s := one.silent_since_s) is not None and since_s < before_s:
-                one.give_way()
+                one.refuse("its handshake is slow, and others wait for its place")
                 return

@@ -36,7 +36,7 @@ _DAY_S: Final = 86_400
 
 
 class TlsWorld(Protocol):
-    """What of the world is needed."""
+    """The parts of `World` that are needed."""
 
     @property
     def clock(self) -> Clock: ...
@@ -158,7 +158,7 @@ class NodeTls:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Why stores that have changed are not used, by listener."""
+        """Reasons why stores that have changed are not used, by listener."""
         return self._problems
 
     def days_left(self) -> dict[str, float]:

@@ -193,14 +193,14 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._early_bytes += len(raw)
         early = self._early
         if self._early_bytes > MOST_HANDSHAKE_BYTES:
-            self._refuse(f"{self._early_bytes} bytes came before the end of the handshake")
+            self.refuse(f"{self._early_bytes} bytes came before the end of the handshake")
         elif self.state is AWAITING:
             self._step()
         elif self.state is not NEW:
             return
         elif early[:2] != TLS_HANDSHAKE[: len(early)]:
             if len(early) >= 8 or early[:1] != TLS_HANDSHAKE[:1]:
-                self._refuse(f"TLS is expected here, and it sent {first_bytes_of(early)}")
+                self.refuse(f"TLS is expected here, and it sent {first_bytes_of(early)}")
         elif len(early) >= HEAD_BYTES and len(early) >= HEAD_BYTES + int.from_bytes(early[3:5], "big"):
             self._enter()
 
@@ -214,13 +214,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         try:
             self._seal = self._side.new_seal()
         except SealBroken as e:
-            self._refuse(str(e))
+            self.refuse(str(e))
         else:
             self._step()
-
-    def give_way(self) -> None:
-        """Close the connection, for one of an address that has no handshake under way."""
-        self._refuse("its handshake is slow, and others wait for its place")
 
     def _step(self) -> None:
         """Run the next step on a thread; meanwhile nothing is read."""
@@ -242,7 +238,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if answer := self._seal.take_raw():
             self._raw.write(answer)
         if isinstance(error, SealBroken):
-            self._refuse(str(error))
+            self.refuse(str(error))
         elif error is not None:
             self.abort()
             if isinstance(error, Exception):
@@ -265,14 +261,14 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def _begin_timer(self) -> None:
         timeout_s = self._side.timeout_s
         if self._timer is None and self.state < OPEN and timeout_s is not None:
-            self._timer = self._loop.call_later(timeout_s, self._refuse, "the TLS handshake took too long")
+            self._timer = self._loop.call_later(timeout_s, self.refuse, "the TLS handshake took too long")
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
         """Close the connection for what the peer has done. What it is told is on its way."""
         if self.state is CLOSED:
             return
@@ -300,7 +296,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         except SealBroken as e:
             if answer := seal.take_raw():
                 self._raw.write(answer)
-            self._refuse(str(e))
+            self.refuse(str(e))
             return
         if self.state is not OPEN:
             return
@@ -338,7 +334,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     @property
     def held_raw(self) -> bool:
-        """Whether bytes of the peer are here that the protocol above has not got."""
+        """True while bytes of the peer are here that the protocol above has not got."""
         return self.state is OPEN and self._seal is not None and self._seal.is_ready
 
     def is_closing(self) -> bool:

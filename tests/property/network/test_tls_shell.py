@@ -46,7 +46,7 @@ async def deliver(chance: random.Random, source: End, target: End, raw: bytes) -
 
 @pytest.mark.parametrize("is_real", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_what_is_written_arrives_in_order_however_it_is_cut(seed: int, is_real: bool) -> None:
+def test_clear_bytes_arrive_in_order_however_they_are_cut(seed: int, is_real: bool) -> None:
     async def run() -> None:
         chance = random.Random(seed)
         client, server = ends(
