@@ -213,7 +213,7 @@ class ControllerNode:
                 describe=dispatcher.describe,
                 on_gone=lambda context: self.side.connection_ended(context.connection_id),
                 threads=world.threads,
-                logins=logins.of(one.name, answer_versions),
+                logins=logins.of(one, answer_versions),
                 tls=None if self._tls is None else self._tls.listener(one.name),
             )
             for one in self._options.listeners

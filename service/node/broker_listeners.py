@@ -53,7 +53,7 @@ class BrokerListeners:
                 metrics=metrics,
                 turns=turns,
                 threads=world.threads,
-                logins=logins.of(listener.name),
+                logins=logins.of(listener),
                 tls=tls.listener(listener.name),
             )
             await server.bind()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from service.base.errors import ConfigError
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.world import World
+from service.config.listeners import Listener
 from service.config.security import NodeSecurity, SaslSettings
 from service.metadata.credentials import NUMBERS
 from service.metadata.image import MetadataImage
@@ -40,21 +41,22 @@ class NodeLogins:
         self._unknown = UnknownUsers(cluster_id.encode())
         self._metrics = metrics
 
-    def of(self, listener: str, answer_versions: AnswerVersions | None = None) -> ListenerLogins | None:
+    def of(self, listener: Listener, answer_versions: AnswerVersions | None = None) -> ListenerLogins | None:
         """Return the logins of the listener, None where clients do not log in. Raises `ConfigError`.
 
         Without `answer_versions` the server's handler brings it (`Server.set_handler`).
         """
-        found = self._security.listener(listener)
-        if found.sasl is None:
+        if not listener.protocol.uses_sasl:
             return None
-        settings = login_settings(self._security, found.sasl)
+        found = self._security.listener(listener.name).sasl
+        assert found is not None
+        settings = login_settings(self._security, found)
         now = asyncio.get_running_loop().time
         logins = ListenerLogins(
             settings,
             make_servers(settings, self._credential, self._unknown, self._new_nonce),
-            found.protocol.name,
-            self._metrics.logins_of(listener),
+            listener.protocol.name,
+            self._metrics.logins_of(listener.name),
             now=now,
             now_ms=self._world.clock.now_ms,
             warnings=RateLimitedLog(_LOG, now=now),

@@ -116,7 +116,7 @@ def test_rows_ask_what_kafka_asks(where: str) -> None:
             on_the_cluster.setdefault(operation, set()).add(key)
     assert on_the_cluster == ON_THE_CLUSTER[where]
     assert {key for key, row in rows.items() if row.authorizes is ASKS_ITSELF} == ASKED_BY_HANDLERS[where]
-    assert {key for key, row in rows.items() if row.authorizes is NOTHING} == {18}
+    assert {key for key, row in rows.items() if row.authorizes is NOTHING} == {17, 18, 36}
     rest = {key for key, row in rows.items() if row.authorizes is BY_CONTROLLER}
     assert all(key in TABLES["a controller"][1] for key in rest)
 
