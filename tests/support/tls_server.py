@@ -41,22 +41,35 @@ def settings(folder: Path, **more: Any) -> TlsSettings:
 Answer = Callable[[RequestContext, memoryview], Any]
 
 
+def _listener(
+    tls: TlsSettings, pool: ThreadPoolExecutor, timeout_s: float, now_s: Callable[[], float] | None
+) -> TlsListener:
+    return TlsListener(
+        "SSL",
+        server_context(tls, open_stores(tls, read_store_files(tls, SystemDisk()))),
+        Handshakes(pool, 256),
+        metrics=AuthenticationMetrics(),
+        is_login=True,
+        timeout_s=timeout_s,
+        now_s=now_s,
+    )
+
+
 @contextmanager
-def serving(tls: TlsSettings, answer: Answer, *, timeout_s: float = 5.0) -> Iterator[tuple[int, Server]]:
-    """A server on a loop and a thread of its own."""
+def serving(
+    tls: TlsSettings | None,
+    answer: Answer,
+    *,
+    timeout_s: float = 5.0,
+    now_s: Callable[[], float] | None = None,
+) -> Iterator[tuple[int, Server]]:
+    """A server on a loop and a thread of its own; without `tls` a plain one."""
     loop = asyncio.new_event_loop()
     pool = ThreadPoolExecutor(2)
     made: list[Server] = []
 
     async def start() -> None:
-        listener = TlsListener(
-            "SSL",
-            server_context(tls, open_stores(tls, read_store_files(tls, SystemDisk()))),
-            Handshakes(pool, 256),
-            metrics=AuthenticationMetrics(),
-            is_login=True,
-            timeout_s=timeout_s,
-        )
+        listener = None if tls is None else _listener(tls, pool, timeout_s, now_s)
         server = Server("127.0.0.1", 0, answer, listener="SSL", tls=listener, turns=TurnTimes())
         await server.start()
         made.append(server)

@@ -253,3 +253,40 @@ def test_a_request_that_is_cut_by_the_end_is_not_handled(tmp_path: Path) -> None
         conn.close()
         assert gone(server)
     assert handled == [b"whole"]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_session_goes_on_when_its_certificate_ends_unless_that_is_to_end_it(
+    tmp_path: Path, ends: bool
+) -> None:
+    now = [time.time()]
+    client = CA.issue("alice", hosts=(), days=1)
+    tls = settings(tmp_path, client_auth="required")
+    with (
+        serving(tls, echo, now_s=(lambda: now[0]) if ends else None) as (port, server),
+        connect(port, client_context(client, tmp_path)) as first,
+    ):
+        first.sendall(request(b"before"))
+        assert receive(first, 10)
+        # as if the next client came just before the end
+        now[0] = client.certificate.not_valid_after_utc.timestamp() - 0.4
+        with connect(port, client_context(client, tmp_path)) as last:
+            last.sendall(request(b"before"))
+            assert receive(last, 10)
+            time.sleep(0.6)
+            last.sendall(request(b"after."))
+            if ends:
+                assert last.recv(1) == b""
+            else:
+                assert receive(last, 10)[4:] == b"after."
+        assert server.connection_count >= 1
+
+
+def test_a_tls_client_of_a_plain_listener_is_closed_with_a_line_that_says_so(lines: list[str]) -> None:
+    with (
+        serving(None, echo) as (port, server),
+        pytest.raises((ssl.SSLError, ConnectionError)),
+    ):
+        connect(port, client_context())
+    assert gone(server)
+    assert [one for one in lines if one.endswith("it begins like a TLS ClientHello")]
