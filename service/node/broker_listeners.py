@@ -14,6 +14,7 @@ from service.network.authenticating import AnswerVersions
 from service.network.metrics import NetworkMetrics
 from service.network.request import Answer, RequestContext
 from service.network.server import Server
+from service.network.tls.node_tls import NodeTls
 from service.node.node_options import limits_of
 from service.serving.dispatch import Dispatcher
 from service.serving.listener_logins import NodeLogins
@@ -36,6 +37,7 @@ class BrokerListeners:
         metrics: NetworkMetrics,
         turns: TurnTimes,
         logins: NodeLogins,
+        tls: NodeTls,
     ) -> tuple[Endpoint, ...]:
         """Bind the addresses; return the advertised ones. Raises `ConfigError`."""
         limits, admission = limits_of(config), Admission(config.max_connections)
@@ -52,6 +54,7 @@ class BrokerListeners:
                 turns=turns,
                 threads=world.threads,
                 logins=logins.of(listener),
+                tls=tls.listener(listener.name),
             )
             await server.bind()
             stack.push_async_callback(server.close)

@@ -16,6 +16,7 @@ from service.hot.manager import LogManager
 from service.metadata.publisher import Publisher
 from service.network.metrics import NetworkMetrics
 from service.network.server import Server
+from service.network.tls.node_tls import NodeTls
 from service.node import health
 from service.node.broker_listeners import BrokerListeners
 from service.node.supervisor import Supervisor
@@ -43,6 +44,7 @@ class NodeParts:
         self.plane: ControlPlane | None = None
         self.metadata: Publisher | None = None
         self.listeners = BrokerListeners()
+        self.tls: NodeTls | None = None
         self.cold: ColdTier | None = None
         self.replication: ReplicaManager | None = None
         self.broker: Broker | None = None
@@ -152,5 +154,6 @@ class NodeParts:
             self.logs,
             self.cold,
             self.is_serving,
+            self.tls,
             is_broker=self._is_broker,
         )
