@@ -109,8 +109,3 @@ def connection_limit(limits: Limits, address: str) -> float | None:
         if values is not None and CONNECTION in values:
             return values[CONNECTION]
     return None
-
-
-def has_client_limits(limits: Limits) -> bool:
-    """Return whether any entity of users or client ids has a limit."""
-    return any(ip == "" for _, _, ip in limits)

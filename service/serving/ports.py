@@ -18,6 +18,8 @@ from service.metadata.controller.requests import (
     DeleteTopicResult,
     ProducerIdBlock,
 )
+from service.network.request_meter import RequestQuotas
+from service.quotas.mutations import MutationQuota
 
 
 class TopicMaker(Protocol):
@@ -28,14 +30,30 @@ class TopicMaker(Protocol):
     ) -> list[CreateTopicResult]: ...
 
 
-class TopicAdmin(TopicMaker, Protocol):
-    """Creates topics, adds partitions to them, and deletes them; each has its own outcome."""
+class TopicAdmin(Protocol):
+    """Creates topics, adds partitions to them, and deletes them; each has its own outcome.
+
+    `quota` counts the partitions of each change, and may refuse it."""
+
+    async def create_topics(
+        self,
+        requests: Sequence[CreateTopic],
+        *,
+        validate_only: bool = False,
+        quota: MutationQuota | None = None,
+    ) -> list[CreateTopicResult]: ...
 
     async def create_partitions(
-        self, requests: Sequence[CreatePartitions], *, validate_only: bool = False
+        self,
+        requests: Sequence[CreatePartitions],
+        *,
+        validate_only: bool = False,
+        quota: MutationQuota | None = None,
     ) -> list[CreatePartitionsResult]: ...
 
-    async def delete_topics(self, requests: Sequence[DeleteTopic]) -> list[DeleteTopicResult]: ...
+    async def delete_topics(
+        self, requests: Sequence[DeleteTopic], *, quota: MutationQuota | None = None
+    ) -> list[DeleteTopicResult]: ...
 
 
 class ConfigAdmin(Protocol):
@@ -83,3 +101,5 @@ class AdminHost(Protocol):
     def config_admin(self) -> ConfigAdmin: ...
     @property
     def feature_admin(self) -> FeatureAdmin: ...
+    @property
+    def quotas(self) -> RequestQuotas: ...

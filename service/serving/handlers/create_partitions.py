@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
 from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
 from kio.schema.errors import ErrorCode
@@ -16,7 +18,10 @@ from service.metadata.controller.requests import (
 )
 from service.network.request import RequestContext
 from service.serving.ports import AdminHost
-from service.serving.request_host import NO_THROTTLE
+from service.serving.throttles import throttle_of
+
+FIRST_STRICT_VERSION: Final = 3
+"""Changes beyond the quota are refused, not only throttled (KIP-599)."""
 
 
 async def handle(
@@ -26,18 +31,21 @@ async def handle(
 
     More topics than one operation of the controller may write are refused unread: POLICY_VIOLATION.
     """
+    quota = broker.quotas.mutations_of(context, is_strict=context.api_version >= FIRST_STRICT_VERSION)
     try:
         if len(request.topics) > MAX_RECORDS_PER_OPERATION:
             raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
         topics = await each_in_slices(_parse, request.topics)
-        results = await broker.topic_admin.create_partitions(topics, validate_only=request.validate_only)
+        results = await broker.topic_admin.create_partitions(
+            topics, validate_only=request.validate_only, quota=quota
+        )
     except RequestError as e:
         code, message = e.code, e.message
         results = await each_in_slices(
             lambda one: CreatePartitionsResult(one.name, code, message), request.topics
         )
     return CreatePartitionsResponse(
-        throttle_time=NO_THROTTLE, results=tuple(await each_in_slices(_answer, results))
+        throttle_time=throttle_of(broker.quotas, quota), results=tuple(await each_in_slices(_answer, results))
     )
 
 

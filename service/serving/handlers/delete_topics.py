@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
 from kio.schema.errors import ErrorCode
@@ -17,7 +19,10 @@ from service.metadata.controller.requests import (
 )
 from service.network.request import RequestContext
 from service.serving.ports import AdminHost
-from service.serving.request_host import NO_THROTTLE
+from service.serving.throttles import throttle_of
+
+FIRST_STRICT_VERSION: Final = 5
+"""Changes beyond the quota are refused, not only throttled (KIP-599)."""
 
 
 async def handle(
@@ -27,6 +32,7 @@ async def handle(
 
     More topics than one operation of the controller may write are refused unread: POLICY_VIOLATION.
     """
+    quota = broker.quotas.mutations_of(context, is_strict=context.api_version >= FIRST_STRICT_VERSION)
     topics = await each_in_slices(_parse, request.topics)
     try:
         if not broker.config.delete_topic_enable:
@@ -36,15 +42,14 @@ async def handle(
             raise RequestError(code, "Topic deletion is disabled.")
         if len(topics) > MAX_RECORDS_PER_OPERATION:
             raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
-        results = await broker.topic_admin.delete_topics(topics)
+        results = await broker.topic_admin.delete_topics(topics, quota=quota)
     except RequestError as e:
         code, message = e.code, e.message
         results = await each_in_slices(
             lambda one: DeleteTopicResult(one.name, one.topic_id, code, message), topics
         )
-    return DeleteTopicsResponse(
-        throttle_time=NO_THROTTLE, responses=tuple(await each_in_slices(_answer, results))
-    )
+    answers = await each_in_slices(_answer, results)
+    return DeleteTopicsResponse(throttle_time=throttle_of(broker.quotas, quota), responses=tuple(answers))
 
 
 def _parse(topic: DeleteTopicState) -> DeleteTopic:

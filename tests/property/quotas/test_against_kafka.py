@@ -1,4 +1,4 @@
-"""Throttles against Apache Kafka's own Sensor, Rate and TokenBucket: the same, millisecond for millisecond."""
+"""Throttles against Apache Kafka's Sensor, Rate and TokenBucket: the same, millisecond for millisecond."""
 
 from __future__ import annotations
 

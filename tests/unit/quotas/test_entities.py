@@ -11,7 +11,6 @@ from service.quotas.entities import (
     Share,
     Shares,
     connection_limit,
-    has_client_limits,
     shares_of,
 )
 
@@ -26,7 +25,7 @@ LADDER: list[tuple[Entity, str | None, str | None]] = [
     (("", "c1", ""), None, "c1"),
     (("", None, ""), None, "c1"),
 ]
-"""entities of alice with client id c1, the most specific first, with the user and client id of their bucket"""
+"""entities of alice with client id c1, the most specific first, with user and client id of their bucket"""
 
 
 @pytest.mark.parametrize("first", range(len(LADDER)))
@@ -88,5 +87,3 @@ def test_an_address_has_its_own_limit_or_the_default() -> None:
     assert connection_limit(rates, "10.0.0.1") == 4.0
     assert connection_limit(rates, "10.0.0.2") == 9.0
     assert connection_limit({}, "10.0.0.2") is None
-    assert not has_client_limits(rates)
-    assert has_client_limits({**rates, ("", "c", ""): {KEY: 1.0}})

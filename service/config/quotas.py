@@ -1,0 +1,56 @@
+"""Settings of quotas and of limits on connections: the keys of `tables.quotas`, as one object. [P]"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from service.config.keys import Value
+from service.config.tables.quotas import QUOTAS
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaConfig:
+    """Settings of quotas. A field is its key with `_` for `.`."""
+
+    quota_window_num: int
+    quota_window_size_seconds: int
+    controller_quota_window_num: int
+    controller_quota_window_size_seconds: int
+    max_connections_per_ip: int
+    max_connections_per_ip_overrides: Mapping[str, int]
+    """by address, as `normalized` writes it"""
+    max_connection_creation_rate: int
+
+    def most_connections_of(self, address: str) -> int:
+        """Return how many connections a normalized address may have."""
+        return self.max_connections_per_ip_overrides.get(address, self.max_connections_per_ip)
+
+
+def normalized(address: str) -> str:
+    """Return the one text of an address, without a zone; an IPv4 address in IPv6's form is an IPv4 address.
+    A text that is no address stays as it is.
+
+    >>> normalized("::FFFF:192.0.2.1"), normalized("fe80:0::1%eth0")
+    ('192.0.2.1', 'fe80::1')
+    """
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return str(mapped or found)
+
+
+def read_quotas(values: Mapping[str, Value]) -> QuotaConfig:
+    """Build the settings from the parsed `values` of all keys."""
+    fields: dict[str, Any] = {one.name.replace(".", "_"): values[one.name] for one in QUOTAS}
+    overrides: dict[str, int] = {}
+    for entry in fields["max_connections_per_ip_overrides"].split(","):
+        address, _, count = entry.strip().rpartition(":")
+        if address:
+            overrides[normalized(address.strip("[]"))] = int(count)
+    fields["max_connections_per_ip_overrides"] = overrides
+    return QuotaConfig(**fields)
