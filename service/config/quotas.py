@@ -5,10 +5,13 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from service.config.keys import Value
 from service.config.tables.quotas import QUOTAS
+
+_OF_LISTENER: Final = "listener.name."
+_CREATION_RATE: Final = "max.connection.creation.rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,12 @@ class QuotaConfig:
     max_connections_per_ip_overrides: Mapping[str, int]
     """by address, as `normalized` writes it"""
     max_connection_creation_rate: int
+    listener_creation_rates: Mapping[str, int]
+    """by name in lower case, of listeners that have one of their own"""
+
+    def creation_rate_of(self, listener: str) -> int:
+        """Return how many connections a listener accepts per second."""
+        return self.listener_creation_rates.get(listener.lower(), self.max_connection_creation_rate)
 
     def most_connections_of(self, address: str) -> int:
         """Return how many connections a normalized address may have."""
@@ -53,4 +62,10 @@ def read_quotas(values: Mapping[str, Value]) -> QuotaConfig:
         if address:
             overrides[normalized(address.strip("[]"))] = int(count)
     fields["max_connections_per_ip_overrides"] = overrides
+    end = "." + _CREATION_RATE
+    fields["listener_creation_rates"] = {
+        name.removeprefix(_OF_LISTENER).removesuffix(end): value
+        for name, value in values.items()
+        if name.startswith(_OF_LISTENER) and name.endswith(end)
+    }
     return QuotaConfig(**fields)

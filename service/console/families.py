@@ -93,6 +93,30 @@ NETWORK: Final = (
     ),
     _counter("connections_waited", "Connections that came while max.connections were open."),
     _counter(
+        "connections_refused",
+        "Connections closed, as their address had too many (max.connections.per.ip: count) or opened too many "
+        "per second (connection_creation_rate: rate).", "listener", "limit",
+    ),
+    _counter(
+        "connections_delayed", "Connections accepted late, for max.connection.creation.rate.", "listener",
+        kafka="kafka.server:type=socket-server-metrics,name=connection-accept-rate,listener=*",
+    ),
+    _counter(
+        "connections_throttled_seconds",
+        "Throttles of new connections: of the listener or of all (listener), of an address (ip).", "listener",
+        "limit",
+        kafka="kafka.server:type=socket-server-metrics,name=connection-accept-throttle-time,listener=*",
+    ),
+    _counter(
+        "quota_throttles", "Requests after which a quota throttled their client.", "quota",
+        kafka="kafka.server:type={Produce,Fetch,Request,ControllerMutation},user=*,client-id=*",
+    ),
+    _counter(
+        "quota_throttle_seconds", "Time of these throttles.", "quota",
+        kafka="kafka.server:type={Produce,Fetch,Request,ControllerMutation},user=*,client-id=*",
+    ),
+    _gauge("quota_clients", "Users and clients under a quota who used it in the last windows.", "quota"),
+    _counter(
         "connections_idle_closed", "Connections closed because they were idle.",
         kafka="kafka.network:type=SocketServer,name=ExpiredConnectionsKilledCount",
     ),

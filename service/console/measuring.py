@@ -18,7 +18,8 @@ from service.console.ports import CoordinatedGroups, ObservedColdTier, ObservedN
 from service.hot.metrics import HotMetrics
 from service.metadata.partition_index import NO_LEADER_SHELF
 from service.metadata.publisher import Publisher
-from service.network.metrics import ChannelMetrics, NetworkMetrics
+from service.network.metrics import QUOTA_NAMES, ChannelMetrics, NetworkMetrics
+from service.network.request_meter import RequestQuotas
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
@@ -105,6 +106,7 @@ def of_node(node: ObservedNode, now_ms: int) -> Iterator[Sample]:
     yield Sample("firn_isr_expands", replicated.isr_expands)
     for side, size in node.throttled_bytes().items():
         yield Sample("firn_replication_throttled_bytes", size, (side,))
+    yield from _quotas(node.quotas)
     if node.serving is not None:
         yield from _serving(node.serving)
     if node.fetch_sessions is not None:
@@ -142,8 +144,24 @@ def _network(metrics: NetworkMetrics) -> Iterator[Sample]:
     yield Sample("firn_connections_ended_for_memory", metrics.ended_for_memory)
     yield Sample("firn_connections_malformed", metrics.wire_errors)
     yield Sample("firn_handler_failures", metrics.handler_errors)
+    for listener, one in tuple(metrics.arrivals.items()):
+        yield Sample("firn_connections_refused", one.too_many_of_address, (listener, "count"))
+        yield Sample("firn_connections_refused", one.throttled_of_address, (listener, "rate"))
+        yield Sample("firn_connections_delayed", one.delayed, (listener,))
+        yield Sample("firn_connections_throttled_seconds", one.delay_ms / 1000, (listener, "listener"))
+        yield Sample("firn_connections_throttled_seconds", one.address_throttle_ms / 1000, (listener, "ip"))
     for purpose, channel in tuple(metrics.channels.items()):
         yield from _channel(purpose, channel)
+
+
+def _quotas(quotas: Sequence[RequestQuotas]) -> Iterator[Sample]:
+    """Yield the samples of quotas: of the broker and of the controller of this process."""
+    for name in QUOTA_NAMES if quotas else ():
+        throttles = [one.throttles[name] for one in quotas]
+        yield Sample("firn_quota_throttles", sum(one.throttled for one in throttles), (name,))
+        throttle_ms = sum(one.throttle_ms for one in throttles)
+        yield Sample("firn_quota_throttle_seconds", throttle_ms / 1000, (name,))
+        yield Sample("firn_quota_clients", sum(one.active_clients()[name] for one in quotas), (name,))
 
 
 def _channel(purpose: str, metrics: ChannelMetrics) -> Iterator[Sample]:

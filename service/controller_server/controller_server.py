@@ -34,6 +34,7 @@ from service.metadata.publisher import MetadataOptions, Publisher
 from service.metadata.raft.peers import Peers
 from service.metadata.raft.roles import RaftTiming
 from service.network.admission import Admission
+from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, NetworkMetrics
 from service.network.request import PeerLimits, RequestContext
 from service.network.server import Server
@@ -177,6 +178,8 @@ class ControllerNode:
     ) -> list[Server]:
         dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
         admission = Admission(self._options.max_connections)
+        names = tuple(one.name for one in self._options.listeners)
+        arrivals = self.arrivals = ConnectionQuotas(lambda: self.side.config.quotas, names, metrics=metrics)
         return [
             Server(
                 one.host,
@@ -190,6 +193,7 @@ class ControllerNode:
                 describe=dispatcher.describe,
                 on_gone=lambda context: self.side.connection_ended(context.connection_id),
                 threads=threads,
+                arrivals=arrivals,
             )
             for one in self._options.listeners
         ]
@@ -231,6 +235,8 @@ class ControllerNode:
         await self.publisher.stop()
         for server in self.servers:
             await server.close(1.0)
+        self.arrivals.close()
+        self.side.quotas.close()
         for channels in self._own:
             await channels.close()
 

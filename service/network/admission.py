@@ -39,9 +39,10 @@ class Admission:
         """Stop and resume accepting on `door` from now on."""
         self._doors.append(door)
 
-    def enter(self, admit: Callable[[], None]) -> bool:
-        """Return whether a new connection may begin; if not, `admit` is called later, in its turn."""
-        if self.count >= self.most:
+    def enter(self, admit: Callable[[], None], *, is_protected: bool = False) -> bool:
+        """Return whether a new connection may begin; if not, `admit` is called later, in its turn. One of a
+        protected listener always may: it counts, but clients do not keep it out."""
+        if self.count >= self.most and not is_protected:
             self._waiting[admit] = None
             return False
         self.count += 1
@@ -58,6 +59,8 @@ class Admission:
     def leave(self) -> None:
         """Note the end of an admitted connection; admit the next one."""
         self.count -= 1
+        if self.count >= self.most:
+            return
         if self._waiting:
             admit = next(iter(self._waiting))
             del self._waiting[admit]

@@ -13,6 +13,36 @@ OF_CONTROLLER: Final = "controller"
 OF_REPLICATION: Final = "replication"
 """Purposes of the node's own connections to other nodes."""
 
+OF_PRODUCE: Final = "produce"
+OF_FETCH: Final = "fetch"
+OF_REQUEST: Final = "request"
+OF_MUTATION: Final = "controller_mutation"
+QUOTA_NAMES: Final = (OF_PRODUCE, OF_FETCH, OF_REQUEST, OF_MUTATION)
+
+
+@dataclass(slots=True, eq=False)
+class ThrottleMetrics:
+    """Throttles of clients by one quota."""
+
+    throttled: int = 0
+    """requests after which their client was throttled"""
+    throttle_ms: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class ArrivalMetrics:
+    """Counters of the new connections of one listener."""
+
+    accepted: int = 0
+    too_many_of_address: int = 0
+    """closed, as their address had as many as it may"""
+    throttled_of_address: int = 0
+    """closed after a throttle of their address"""
+    address_throttle_ms: int = 0
+    delayed: int = 0
+    """accepted late, for the rate of the listener or of all"""
+    delay_ms: int = 0
+
 
 @dataclass(slots=True, eq=False)
 class ApiMetrics:
@@ -67,6 +97,8 @@ class NetworkMetrics:
     """by API key; one for each served API"""
     channels: dict[str, ChannelMetrics] = field(default_factory=dict)
     """of the node's own connections to other nodes, by purpose"""
+    arrivals: dict[str, ArrivalMetrics] = field(default_factory=dict)
+    """by listener"""
     accepted: int = 0
     waited: int = 0
     """connections that came while ``max.connections`` were open"""

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
-from dataclasses import dataclass, field
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from service.config.quotas import QuotaConfig
+from service.network.bucket_sweeper import BucketSweeper
+from service.network.metrics import OF_FETCH, OF_PRODUCE, OF_REQUEST, QUOTA_NAMES, ThrottleMetrics
 from service.quotas.buckets import Rates, Tokens
 from service.quotas.entities import UNLIMITED, Limits, Shares, shares_of
 from service.quotas.mutations import MutationQuota
@@ -29,29 +30,6 @@ T = TypeVar("T")
 
 PERCENT: Final = 100
 """A client that holds the loop all the time uses so much of ``request_percentage``."""
-OF_PRODUCE: Final = "produce"
-OF_FETCH: Final = "fetch"
-OF_REQUEST: Final = "request"
-OF_MUTATION: Final = "controller_mutation"
-
-
-@dataclass(slots=True, eq=False)
-class ThrottleMetrics:
-    """Throttles of one quota."""
-
-    throttled: int = 0
-    throttle_ms: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class QuotaMetrics:
-    """Throttles by quota."""
-
-    by_quota: dict[str, ThrottleMetrics] = field(
-        default_factory=lambda: {
-            name: ThrottleMetrics() for name in (OF_PRODUCE, OF_FETCH, OF_REQUEST, OF_MUTATION)
-        }
-    )
 
 
 class RequestQuotas:
@@ -68,12 +46,12 @@ class RequestQuotas:
         self.mutation = Tokens(
             config.controller_quota_window_num, config.controller_quota_window_size_seconds * 1000
         )
-        self.metrics = QuotaMetrics()
+        self.throttles = {name: ThrottleMetrics() for name in QUOTA_NAMES}
+        """counters by quota"""
         self.now_s = loop.time
-        self._loop = loop
         self._limits: Limits = {}
-        self._forget_s = number * size_s
-        self._timer: asyncio.TimerHandle | None = None
+        kinds = (self.produce, self.fetch, self.request, self.mutation)
+        self.sweeper = BucketSweeper(loop, kinds, number * size_s)
 
     def apply(self, limits: Limits) -> None:
         """Apply these limits from the next request on; immutable."""
@@ -103,33 +81,22 @@ class RequestQuotas:
         share = self.shares_of(context).mutation if self.active else None
         if share is None:
             return None
-        self.keep_clean()
+        self.sweeper.watch()
         bucket = self.mutation.of(share, self.now_ms())
         return MutationQuota(bucket, share.limit, is_strict, self.now_ms)
 
-    def keep_clean(self) -> None:
-        """Have idle buckets forgotten from time to time, as long as there are some."""
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._forget_s, self._forget)
-
-    def _forget(self) -> None:
-        self._timer = None
-        now_ms = self.now_ms()
+    def active_clients(self) -> dict[str, int]:
+        """Return the number of users or clients with something that counts, by quota."""
         kinds = (self.produce, self.fetch, self.request, self.mutation)
-        left = sum(kind.forget_idle(now_ms) for kind in kinds)
-        if left:
-            self._timer = self._loop.call_later(0, self._forget)
-        elif any(map(len, kinds)):
-            self.keep_clean()
+        return dict(zip(QUOTA_NAMES, map(len, kinds), strict=True))
 
     def close(self) -> None:
-        """End the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Forget nothing any more."""
+        self.sweeper.close()
 
     def throttled(self, quota: str, throttle_ms: int) -> None:
         """Count a throttle of a client."""
-        counts = self.metrics.by_quota[quota]
+        counts = self.throttles[quota]
         counts.throttled += 1
         counts.throttle_ms += throttle_ms
 
@@ -147,7 +114,7 @@ class RequestMeter:
         self._recorded_s = 0.0
         self._is_answered = False
         self._since_s: float | None = quotas.now_s()
-        quotas.keep_clean()
+        quotas.sweeper.watch()
 
     # -- time
 

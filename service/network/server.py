@@ -30,6 +30,7 @@ from service.base.threads import Threads
 from service.base.turns import TurnTimes
 from service.network.admission import Admission
 from service.network.buffers import BufferPool
+from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import NetworkMetrics
 from service.network.request import Answer, Describe, Gone, Handler, PeerLimits
 from service.network.sendfile_prefetch import SendfilePrefetcher
@@ -59,8 +60,10 @@ class Server:
         describe: Describe | None = None,
         on_gone: Gone | None = None,
         threads: Threads | None = None,
+        arrivals: ConnectionQuotas | None = None,
     ) -> None:
-        """`threads` prefetch what is not in the page cache; without them the loop reads it."""
+        """`threads` prefetch what is not in the page cache; without them the loop reads it. `arrivals` limits
+        new connections."""
         self.host = host
         self.port = port
         self._handler = handler
@@ -72,6 +75,7 @@ class Server:
         self._describe = describe or (lambda context, request: str(context))
         self._on_gone = on_gone
         self._threads = threads
+        self._arrivals = arrivals
         self._shared: Shared | None = None
         self._connections: dict[ServerConnection, None] = {}
         """in order of arrival"""
@@ -79,6 +83,9 @@ class Server:
         self._kept: list[socket.socket] = []
         """listening sockets while accepting is paused"""
         self._shut = False
+        """whether all connections that may be open are"""
+        self._rests: asyncio.TimerHandle | None = None
+        """until when no connection is accepted, as too many came"""
         self._reopening: asyncio.Task[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -121,6 +128,8 @@ class Server:
             self._describe,
             self._on_gone,
             SendfilePrefetcher(loop, self._threads, self.counters) if self._threads is not None else None,
+            self._arrivals,
+            self._rest,
         )
         try:
             server = await loop.create_server(
@@ -145,7 +154,8 @@ class Server:
         """Accept connections; bind first if necessary."""
         if not self._listening:
             await self.bind()
-        self._admission.watch(self)
+        if self._arrivals is None or not self._arrivals.is_protected(self.listener):
+            self._admission.watch(self)
         for server in self._listening:
             await server.start_serving()
             _extend_backlog(server)
@@ -160,7 +170,29 @@ class Server:
     def open(self) -> None:
         """Accept connections again."""
         self._shut = False
-        if self._reopening is None and self._kept and self._shared is not None and not self._shared.stopping:
+        self._reopen()
+
+    def _rest(self, pause_s: float) -> None:
+        """Accept nothing for so long."""
+        assert self._shared is not None
+        if self._rests is not None:
+            self._rests.cancel()
+        self._rests = self._shared.loop.call_later(pause_s, self._rested)
+        if self._reopening is None:
+            self._pause()
+
+    def _rested(self) -> None:
+        self._rests = None
+        self._reopen()
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._shut or self._rests is not None
+
+    def _reopen(self) -> None:
+        if self._is_closed or self._shared is None or self._shared.stopping:
+            return
+        if self._reopening is None and self._kept:
             self._reopening = self._shared.loop.create_task(self._resume(), name="listener")
 
     def _pause(self) -> None:
@@ -174,7 +206,7 @@ class Server:
         shared = self._shared
         assert shared is not None
         try:
-            while self._kept and not self._shut and not shared.stopping:
+            while self._kept and not self._is_closed and not shared.stopping:
                 sock = self._kept[-1]
                 server = await shared.loop.create_server(
                     self._connection, sock=sock, backlog=_ACCEPTED_AT_ONCE
@@ -184,10 +216,10 @@ class Server:
                 self._listening.append(server)
         except OSError as e:
             shared.errors.log(logging.ERROR, "cannot listen on %s:%d again yet: %s", self.host, self.port, e)
-            shared.loop.call_later(1.0, self.open)
+            shared.loop.call_later(1.0, self._reopen)
         finally:
             self._reopening = None
-        if self._shut or shared.stopping:
+        if self._is_closed or shared.stopping:
             self._pause()
 
     async def close(self, grace_s: float = 5.0) -> None:
@@ -205,8 +237,9 @@ class Server:
         for kept in self._kept:
             kept.close()
         self._listening, self._kept = [], []
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for timer in (self._sweeper, self._rests):
+            if timer is not None:
+                timer.cancel()
         shared.monitor.close()
         for connection in list(self._connections):
             connection.requests.finish()

@@ -28,8 +28,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     """One connection. Owned by the event loop."""
 
     __slots__ = (
-        "_connections", "_framer", "_has_place", "_sender", "_shared", "_transport", "_view", "is_paused",
-        "requests",
+        "_connections", "_framer", "_has_place", "_held", "_is_counted", "_sender", "_shared", "_transport",
+        "_view", "is_paused", "requests",
     )  # fmt: skip
 
     def __init__(self, shared: Shared, connections: dict[ServerConnection, None]) -> None:
@@ -42,6 +42,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         """space in the framer's memory that the transport reads into; None: into `Shared.scratch`"""
         self._has_place = True
         """whether it counts among the admitted connections"""
+        self._is_counted = False
+        """whether it counts among those of its address"""
+        self._held: asyncio.TimerHandle | None = None
+        """until when it is not read, as too many came"""
         self.is_paused = False
 
     # -- called by the transport
@@ -61,7 +65,19 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.requests = RequestPipeline(shared, transport, self._framer, context, self)
         self._sender = self.requests.sender
         self._connections[self] = None
-        if not shared.admission.enter(self._admitted):
+        arrivals, wait_s, is_protected = shared.arrivals, 0.0, False
+        if arrivals is not None:
+            is_refused, wait_s = arrivals.arrives(shared.listener, host)
+            if is_refused:
+                self._refuse(wait_s)
+                return
+            self._is_counted, is_protected = True, arrivals.is_protected(shared.listener)
+        if wait_s:
+            transport.pause_reading()
+            self._held = shared.loop.call_later(wait_s, self._let_in)
+            if shared.rest is not None:
+                shared.rest(wait_s)
+        if not shared.admission.enter(self._admitted, is_protected=is_protected):
             self._has_place = False
             transport.pause_reading()
             shared.counters.waited += 1
@@ -69,11 +85,32 @@ class ServerConnection(asyncio.BufferedProtocol):
         if shared.stopping:
             transport.abort()
 
+    def _refuse(self, wait_s: float) -> None:
+        """Close without reading, at once or after a throttle: too many connections of its address came."""
+        shared, arrivals = self._shared, self._shared.arrivals
+        assert arrivals is not None
+        self._has_place = False
+        shared.warnings.warning(
+            "refused %s: too many connections of its address", self.requests.context.client_host
+        )
+        if not wait_s or shared.stopping:
+            self._transport.abort()
+            return
+        self._transport.pause_reading()
+        arrivals.held += 1
+        self._held = shared.loop.call_later(wait_s, self._transport.abort)
+
+    def _let_in(self) -> None:
+        """Start reading: the time that it waited for has passed."""
+        self._held = None
+        if self._has_place:
+            self._admitted()
+
     def _admitted(self) -> None:
         """Start reading: another connection has ended, and this one is next."""
         self._has_place = True
         self.requests.moved()
-        if not self._transport.is_closing():
+        if self._held is None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -117,6 +154,13 @@ class ServerConnection(asyncio.BufferedProtocol):
             shared.admission.leave()
         else:
             shared.admission.give_up(self._admitted)
+        if shared.arrivals is not None:
+            if self._is_counted:
+                shared.arrivals.leaves(context.client_host)
+            elif self._held is not None:
+                shared.arrivals.held -= 1
+        if self._held is not None:
+            self._held.cancel()
         shared.monitor.gone(self)
         self._framer.close()
         self._framer = shared.closed  # its own machine refers to this object

@@ -14,6 +14,7 @@ from service.base.turns import TurnTimes
 from service.network.admission import Admission
 from service.network.buffers import BufferPool
 from service.network.connection import RequestFramer
+from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import NetworkMetrics
 from service.network.request import Describe, Gone, Handler, PeerLimits
 from service.network.sender import SendBudget
@@ -44,6 +45,10 @@ class Shared:
     describe: Describe
     on_gone: Gone | None = None
     ahead: SendfilePrefetcher | None = None
+    arrivals: ConnectionQuotas | None = None
+    """limits on new connections"""
+    rest: Callable[[float], None] | None = None
+    """accepts nothing for some seconds"""
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
     warnings: RateLimitedLog = field(init=False)
     errors: RateLimitedLog = field(init=False)

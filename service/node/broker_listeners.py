@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from service.base.errors import InvariantError
@@ -10,6 +11,7 @@ from service.base.world import World
 from service.config.settings import BrokerConfig
 from service.metadata.controller.requests import Endpoint
 from service.network.admission import Admission
+from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import NetworkMetrics
 from service.network.request import Answer, RequestContext
 from service.network.server import Server
@@ -25,6 +27,8 @@ class BrokerListeners:
         """those that are bound"""
         self.places: dict[str, tuple[str, int]] = {}
         """advertised host and port by listener"""
+        self.arrivals: ConnectionQuotas | None = None
+        """limits on new connections, once they are bound"""
 
     async def bind(
         self,
@@ -36,6 +40,10 @@ class BrokerListeners:
     ) -> tuple[Endpoint, ...]:
         """Bind the addresses; return the advertised ones."""
         limits, admission = limits_of(config), Admission(config.max_connections)
+        names = tuple(one.name for one in config.listeners)
+        protected = config.cluster.inter_broker_listener_name
+        self.arrivals = ConnectionQuotas(lambda: config.quotas, names, protected, metrics)
+        stack.callback(self.arrivals.close)
         advertised = {one.name: one for one in config.advertised_listeners}
         for listener in config.listeners:
             server = Server(
@@ -48,6 +56,7 @@ class BrokerListeners:
                 metrics=metrics,
                 turns=turns,
                 threads=world.threads,
+                arrivals=self.arrivals,
             )
             await server.bind()
             stack.push_async_callback(server.close)
@@ -56,8 +65,10 @@ class BrokerListeners:
             self.places[listener.name] = (shown.host, shown.port or server.port)
         return tuple(Endpoint(name, host, port) for name, (host, port) in self.places.items())
 
-    def serve_with(self, dispatcher: Dispatcher) -> None:
-        """Set the handler of requests."""
+    def serve_with(self, dispatcher: Dispatcher, config: Callable[[], BrokerConfig]) -> None:
+        """Set the handler of requests, and where the current settings are."""
+        assert self.arrivals is not None
+        self.arrivals.config = lambda: config().quotas
         for server in self.servers:
             server.set_handler(dispatcher, dispatcher.describe)
 

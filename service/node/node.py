@@ -221,7 +221,7 @@ class Node:
             replication.watch_room(broker.disks)
         broker.disks.report_room(self._directories.ids, plane)
         broker.endpoints.update(listeners.places)
-        listeners.serve_with(Dispatcher(broker, plane.apis))
+        listeners.serve_with(Dispatcher(broker, plane.apis), lambda: settings.config)
         if plane.prefix_owner is None:
             await plane.join(stack)
         return broker

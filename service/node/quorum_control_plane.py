@@ -55,6 +55,7 @@ from service.metadata.raft.keys import ReplicaKey
 from service.metadata.raft.voters import VoterNode, VoterSet
 from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, NetworkMetrics
 from service.network.request import PeerLimits
+from service.network.request_meter import RequestQuotas
 from service.network.server import Server
 from service.node.standalone_control_plane import Home, endpoints_of, metadata_options
 from service.remote.catalog import CatalogEntry, Tombstone
@@ -304,6 +305,11 @@ class ClusterPlane:
     def servers(self) -> Sequence[Server]:
         """The controller's listeners."""
         return () if self.controller is None else self.controller.servers
+
+    @property
+    def quotas(self) -> Sequence[RequestQuotas]:
+        """Quotas of clients at the controller."""
+        return () if self.controller is None else (self.controller.side.quotas,)
 
     async def in_quorum(self) -> None:
         """Return once this node leads the quorum or follows its leader. Raises `NodeEnds`."""

@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 from service.base.slices import Slice
+from service.network.metrics import OF_MUTATION
 from service.network.request import Response, Throttled
-from service.network.request_meter import OF_MUTATION, RequestMeter, RequestQuotas
+from service.network.request_meter import RequestMeter, RequestQuotas
 from service.quotas.mutations import MutationQuota
 from service.wire.api import ApiKey, RequestHeader, decode_response_steps, millis, response_steps
 
