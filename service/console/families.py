@@ -94,8 +94,8 @@ NETWORK: Final = (
     _counter("connections_waited", "Connections that came while max.connections were open."),
     _counter(
         "connections_refused",
-        "Connections closed, as their address had too many (max.connections.per.ip: count) or opened too many "
-        "per second (connection_creation_rate: rate).", "listener", "limit",
+        "Connections closed, as their address had too many (count: max.connections.per.ip) or opened too many"
+        " a second (rate: connection_creation_rate).", "listener", "limit",
     ),
     _counter(
         "connections_delayed", "Connections accepted late, for max.connection.creation.rate.", "listener",

@@ -28,7 +28,7 @@ _MOST_HELD: Final = 1000
 
 
 class Arrival(NamedTuple):
-    """What becomes of a new connection. `wait_s`: time until it is read or, if refused, closed."""
+    """Fate of a new connection. `wait_s`: time until it is read or, if refused, closed."""
 
     is_refused: bool = False
     wait_s: float = 0.0

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from types import coroutine
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from service.config.quotas import QuotaConfig
 from service.network.bucket_sweeper import BucketSweeper
@@ -21,9 +21,7 @@ from service.network.metrics import OF_FETCH, OF_PRODUCE, OF_REQUEST, QUOTA_NAME
 from service.quotas.buckets import Rates, Tokens
 from service.quotas.entities import UNLIMITED, Limits, Shares, shares_of
 from service.quotas.mutations import MutationQuota
-
-if TYPE_CHECKING:
-    from service.network.request import RequestContext
+from service.security.session import Session
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -62,23 +60,23 @@ class RequestQuotas:
         """Return the loop's time."""
         return int(self.now_s() * 1000)
 
-    def shares_of(self, context: RequestContext) -> Shares:
-        """Return the shares of the request's client, which its session remembers for its last client id."""
-        session, client_id, limits = context.session, context.client_id, self._limits
+    def shares_of(self, session: Session, client_id: str) -> Shares:
+        """Return the shares of a client, which its session remembers for its last client id."""
+        limits = self._limits
         memo = session.shares
         if memo is None or memo[0] is not limits or memo[1] != client_id:
             shares = shares_of(limits, session.principal.name, client_id)
             memo = session.shares = (limits, client_id, shares)
         return memo[2]
 
-    def meter(self, context: RequestContext, size: int) -> RequestMeter | None:
+    def meter(self, session: Session, client_id: str, size: int) -> RequestMeter | None:
         """Return the meter of a request of `size` bytes; None where its client is unlimited."""
-        shares = self.shares_of(context)
+        shares = self.shares_of(session, client_id)
         return None if shares is UNLIMITED else RequestMeter(self, shares, size)
 
-    def mutations_of(self, context: RequestContext, *, is_strict: bool) -> MutationQuota | None:
-        """Return what the request may change; None without a limit."""
-        share = self.shares_of(context).mutation if self.active else None
+    def mutations_of(self, session: Session, client_id: str, *, is_strict: bool) -> MutationQuota | None:
+        """Return what a request of this client may change; None without a limit."""
+        share = self.shares_of(session, client_id).mutation if self.active else None
         if share is None:
             return None
         self.sweeper.watch()
@@ -102,7 +100,7 @@ class RequestQuotas:
 
 
 class RequestMeter:
-    """What one request uses. It runs while the loop works for the request."""
+    """Use of the node by one request. It runs while the loop works for the request."""
 
     __slots__ = ("_is_answered", "_quotas", "_recorded_s", "_since_s", "_size", "_spent_s", "shares")
 

@@ -27,7 +27,7 @@ _FORGOTTEN_BY_A_NEW_ONE = 2
 
 
 class Bucket(Protocol):
-    """What one share has used."""
+    """Use of one share."""
 
     def is_idle(self, now_ms: int) -> bool:
         """Return whether it is as good as a new one."""

@@ -25,7 +25,7 @@ LONGEST_THROTTLE_MS: Final = (1 << 31) - 1
 """Longest throttle that a response can tell."""
 
 
-class Window:
+class SampledWindow:
     """Sum of the values of one window."""
 
     __slots__ = ("begun_ms", "last_ms", "value")
@@ -49,12 +49,12 @@ class Windows:
         """age of its last value at which a window is forgotten"""
         self.total: float = 0
         """sum of all values that are not forgotten"""
-        self._kept: deque[Window] = deque()
+        self._kept: deque[SampledWindow] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._kept)
 
-    def __iter__(self) -> Iterator[Window]:
+    def __iter__(self) -> Iterator[SampledWindow]:
         """Return the windows, oldest first."""
         return iter(self._kept)
 
@@ -76,7 +76,7 @@ class Windows:
                 kept.popleft()
             # Taken anew with each window, so that fractions do not add up to an error.
             self.total = sum([one.value for one in kept])
-            kept.append(Window(now_ms))
+            kept.append(SampledWindow(now_ms))
         newest = kept[-1]
         newest.last_ms = now_ms
         newest.value += value

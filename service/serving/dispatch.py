@@ -15,9 +15,10 @@ from kio.schema.errors import ErrorCode
 from service.base.printable import printable
 from service.base.slices import Slice, next_turn
 from service.network.request import Answer, Later, RequestContext, Response, Throttled
+from service.network.request_meter import RequestMeter
 from service.serving.decode_budget import GROWTH, GROWTH_BY_HAND, DecodeBudget
 from service.serving.served_api import Host, Served
-from service.serving.throttles import EXEMPT, throttled, throttled_as_told
+from service.serving.throttles import throttled, throttled_as_told
 from service.wire.api import (
     APIS,
     ApiKey,
@@ -30,7 +31,7 @@ from service.wire.api import (
     response_steps,
     unsupported_api_versions_frame,
 )
-from service.wire.apis import RequestEffect
+from service.wire.apis import ListenerType, RequestEffect
 from service.wire.errors import UnsupportedRequest
 from service.wire.primitives import ManyElements
 
@@ -62,8 +63,8 @@ class Dispatcher:
         if served is None:
             raise UnsupportedRequest(f"{APIS[header.api_key].name} is not served on this listener")
         meter = context.meter
-        if self._broker.quotas.active and meter is None and header.api_key not in EXEMPT:
-            meter = context.meter = self._broker.quotas.meter(context, len(frame))
+        if self._broker.quotas.active and meter is None:
+            meter = context.meter = self._meter(context, len(frame))
         if served.quick is not None and (meter is None or meter.is_quick()):
             at_once = served.quick(self._broker, context, header, frame)
             if at_once is not None:
@@ -93,6 +94,12 @@ class Dispatcher:
             if throttle_ms:
                 return Throttled([response_frame(header, answer)], throttle_ms / 1000)
         return Response([response_frame(header, answer)])
+
+    def _meter(self, context: RequestContext, size: int) -> RequestMeter | None:
+        """Return the meter of a request; None for what nodes ask of each other, which no quota counts."""
+        if APIS[context.api_key].listeners is ListenerType.CONTROLLER:
+            return None
+        return self._broker.quotas.meter(context.session, context.client_id, size)
 
     async def _forward(
         self,

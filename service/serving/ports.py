@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from service.config.settings import BrokerConfig
 from service.metadata.controller.features_control import FeatureUpdate
@@ -18,8 +18,10 @@ from service.metadata.controller.requests import (
     DeleteTopicResult,
     ProducerIdBlock,
 )
-from service.network.request_meter import RequestQuotas
 from service.quotas.mutations import MutationQuota
+
+if TYPE_CHECKING:
+    from service.network.request_meter import RequestQuotas
 
 
 class TopicMaker(Protocol):

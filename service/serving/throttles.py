@@ -4,33 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from service.base.slices import Slice
 from service.network.metrics import OF_MUTATION
 from service.network.request import Response, Throttled
 from service.network.request_meter import RequestMeter, RequestQuotas
 from service.quotas.mutations import MutationQuota
-from service.wire.api import ApiKey, RequestHeader, decode_response_steps, millis, response_steps
-
-EXEMPT: Final = frozenset(
-    {
-        ApiKey.VOTE,
-        ApiKey.BEGIN_QUORUM_EPOCH,
-        ApiKey.END_QUORUM_EPOCH,
-        ApiKey.UPDATE_RAFT_VOTER,
-        ApiKey.FETCH_SNAPSHOT,
-        ApiKey.ALTER_PARTITION,
-        ApiKey.ENVELOPE,
-        ApiKey.BROKER_REGISTRATION,
-        ApiKey.BROKER_HEARTBEAT,
-        ApiKey.CONTROLLER_REGISTRATION,
-        ApiKey.ALLOCATE_PRODUCER_IDS,
-        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
-        ApiKey.COMMIT_CATALOG,
-    }
-)
-"""What nodes ask of each other with CLUSTER_ACTION: no quota counts it. Nor fetches of replicas."""
+from service.wire.api import RequestHeader, decode_response_steps, millis, response_steps
 
 
 def throttled(message: Any, meter: RequestMeter) -> tuple[Any, int]:

@@ -31,7 +31,8 @@ async def handle(
 
     More topics than one operation of the controller may write are refused unread: POLICY_VIOLATION.
     """
-    quota = broker.quotas.mutations_of(context, is_strict=context.api_version >= FIRST_STRICT_VERSION)
+    is_strict = context.api_version >= FIRST_STRICT_VERSION
+    quota = broker.quotas.mutations_of(context.session, context.client_id, is_strict=is_strict)
     try:
         if len(request.topics) > MAX_RECORDS_PER_OPERATION:
             raise RequestError(ErrorCode.policy_violation, EXCESSIVE)

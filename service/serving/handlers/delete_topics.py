@@ -32,7 +32,8 @@ async def handle(
 
     More topics than one operation of the controller may write are refused unread: POLICY_VIOLATION.
     """
-    quota = broker.quotas.mutations_of(context, is_strict=context.api_version >= FIRST_STRICT_VERSION)
+    is_strict = context.api_version >= FIRST_STRICT_VERSION
+    quota = broker.quotas.mutations_of(context.session, context.client_id, is_strict=is_strict)
     topics = await each_in_slices(_parse, request.topics)
     try:
         if not broker.config.delete_topic_enable:

@@ -74,7 +74,7 @@ async def _create_and_answer(
     missing: list[str] | Awaitable[list[str]],
 ) -> MetadataResponse:
     names = missing if isinstance(missing, list) else await missing
-    quota = broker.quotas.mutations_of(context, is_strict=False)
+    quota = broker.quotas.mutations_of(context.session, context.client_id, is_strict=False)
     if 0 < len(names) <= MAX_RECORDS_PER_OPERATION:  # the controller refuses more
         config, image = broker.config, broker.image
         creations = await each_in_slices(lambda name: creation_request(name, config, image), names)

@@ -41,7 +41,7 @@ def test_a_throttle_lasts_until_the_average_is_at_the_limit(
     assert one.throttle_ms(limit, 0) == throttle_ms
 
 
-def test_what_is_taken_back_does_not_count() -> None:
+def test_a_value_that_is_taken_back_does_not_count() -> None:
     one = rate()
     one.record(900, 0)
     one.record(5_000, 1_500)
