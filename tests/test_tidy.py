@@ -479,7 +479,7 @@ TABLES_OF_APIS = {
     "service.controller_server.api_table": "the handlers of controllers' listeners",
     "service.metadata.raft.messages_out": "which API carries an event of the quorum's machine",
     "service.serving.api_table": "the handlers of brokers' listeners",
-    "service.spark.tail.brokers": "the lowest versions that the tail takes of any broker",
+    "service.spark.tail.broker_connections": "the lowest versions that the tail takes of any broker",
     "service.wire.apis": "the rows",
 }
 TABLE_KEYS = 3

@@ -23,7 +23,8 @@ def parse_properties(text: str) -> dict[str, str]:
     result: dict[str, str] = {}
     for line in _logical_lines(text):
         key, value = _split(line)
-        result[_unescape(key)] = _unescape(value)
+        name = _unescape(key, "a key")
+        result[name] = _unescape(value, f"the value of {name}")
     return result
 
 
@@ -57,7 +58,8 @@ def _split(line: str) -> tuple[str, str]:
     return line[:position], rest
 
 
-def _unescape(text: str) -> str:
+def _unescape(text: str, what: str) -> str:
+    """Return the text without escapes. An error has no text of it: a value may be a password."""
     if "\\" not in text:
         return text
     out: list[str] = []
@@ -73,7 +75,7 @@ def _unescape(text: str) -> str:
         if char == "u":
             digits = text[position : position + 4]
             if len(digits) < 4 or any(d not in "0123456789abcdefABCDEF" for d in digits):
-                raise ConfigError(f"malformed \\uxxxx encoding near {text!r}")
+                raise ConfigError(f"malformed \\uxxxx encoding in {what}")
             out.append(chr(int(digits, 16)))
             position += 4
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from service.cli.server import add_set_option
+from service.cli.server import add_set_option, given_properties
 
 if TYPE_CHECKING:
     from service.config.cluster import ClusterConfig
@@ -94,15 +94,13 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from service.base.errors import ConfigError
-    from service.base.properties_file import load_properties
     from service.base.world import system_world
     from service.config.cluster import ClusterConfig
     from service.config.tables.checks import cluster_id_problem
     from service.metadata.features import cluster_features, supported_features
     from service.metadata.formatting import Order, effective_levels, format_directories
 
-    properties = load_properties(args.config) if args.config else {}
-    cluster = ClusterConfig.from_properties({**properties, **dict(args.set)})
+    cluster = ClusterConfig.from_properties(given_properties(args))
     if (problem := cluster_id_problem(args.cluster_id)) is not None:
         raise ConfigError(f"--cluster-id {args.cluster_id}: {problem}")
     controllers = _initial_controllers(args, cluster)

@@ -59,17 +59,26 @@ def setting(text: str) -> tuple[str, str]:
 def run(args: argparse.Namespace) -> int:
     import signal
 
-    from service.base.properties_file import load_properties
     from service.config.settings import BrokerConfig
 
-    properties = load_properties(args.config) if args.config else {}
     if args.until_eof:
         _end_at_eof()
-    code = serve(BrokerConfig.from_properties({**properties, **dict(args.set)}), args.log_level)
+    code = serve(BrokerConfig.from_properties(given_properties(args)), args.log_level)
     # A signal that comes while the interpreter exits must not change the exit code.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     return code
+
+
+def given_properties(args: argparse.Namespace) -> dict[str, str]:
+    """Return the properties of the file and of `--set`, with the values of config providers."""
+    import os
+
+    from service.base.properties_file import load_properties
+    from service.config.providers import resolved
+
+    properties = load_properties(args.config) if args.config else {}
+    return resolved({**properties, **dict(args.set)}, os.environ)
 
 
 def _end_at_eof() -> None:

@@ -37,8 +37,9 @@ from service.config.listeners import (
     read_listeners,
     read_voters,
 )
-from service.config.parsing import effective, parse
-from service.config.tables import BROKER_KEYS
+from service.config.overrides import check_listeners, parse_node
+from service.config.parsing import effective
+from service.config.security import NodeSecurity, read_security
 
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
@@ -85,6 +86,7 @@ class ClusterConfig:
     advertised_controller_listeners: tuple[Listener, ...]
     controller_listener_names: tuple[str, ...]
     inter_broker_listener_name: str
+    security: NodeSecurity
     metadata_max_retention_bytes: int
     metadata_max_retention_ms: int
     metadata_max_idle_interval_ms: int
@@ -97,6 +99,12 @@ class ClusterConfig:
     leader_imbalance_check_interval_seconds: int
     unclean_leader_election_enable: bool
     unclean_leader_election_interval_ms: int
+
+    @property
+    def listener_names(self) -> tuple[str, ...]:
+        """Names of this node's listeners, of the controllers' and of the brokers' for each other."""
+        own = (one.name for one in (*self.listeners, *self.controller_listeners))
+        return (*own, *self.controller_listener_names, self.inter_broker_listener_name)
 
     @property
     def is_broker(self) -> bool:
@@ -134,7 +142,7 @@ class ClusterConfig:
         The node's other keys are accepted, too; each is checked by itself.
         """
         problems: list[str] = []
-        values = parse(effective(properties), BROKER_KEYS, "configuration key", problems)
+        values = parse_node(effective(properties), problems)
         if problems:
             raise ConfigError("\n".join(problems))
         return read_cluster(values)
@@ -164,7 +172,7 @@ class ClusterConfig:
                 "controller.listener.names has multiple entries; only the first will be used since "
                 f"process.roles=broker: {','.join(self.controller_listener_names)}"
             )
-        return found
+        return [*found, *self.security.complaints]
 
 
 def read_cluster(values: Mapping[str, Value]) -> ClusterConfig:
@@ -185,12 +193,21 @@ def read_cluster(values: Mapping[str, Value]) -> ClusterConfig:
         raise ConfigError("\n".join([*problems, str(e)])) from None
     is_alone = _is_alone(node_id, roles, voters, bootstrap)
     problems.extend(_quorum_problems(values, node_id, roles, voters, bootstrap, is_alone=is_alone))
-    listeners: Listeners | None = None
     try:
         listeners = read_listeners(values, voters, is_alone=is_alone)
     except ConfigError as e:
-        problems.append(str(e))
-    if problems or listeners is None:
+        raise ConfigError("\n".join([*problems, str(e)])) from None
+    names = {one.name for one in (*listeners.broker, *listeners.controller)}
+    problems.extend(check_listeners(values, (*names, *listeners.controller_names, listeners.inter_broker)))
+    security = read_security(
+        values,
+        listeners,
+        problems,
+        is_broker=BROKER in roles,
+        is_alone=is_alone and not listeners.controller,
+        joins_controllers=CONTROLLER in roles and _has_others(listeners, node_id, voters, bootstrap),
+    )
+    if problems:
         raise ConfigError("\n".join(problems))
     metadata_dir = values["metadata.log.dir"]
     fields: dict[str, Any] = {name.removeprefix("firn.").replace(".", "_"): values[name] for name in values}
@@ -207,6 +224,7 @@ def read_cluster(values: Mapping[str, Value]) -> ClusterConfig:
             "advertised_controller_listeners": listeners.advertised_controller,
             "controller_listener_names": listeners.controller_names,
             "inter_broker_listener_name": listeners.inter_broker,
+            "security": security,
         }
     )
 
@@ -263,6 +281,14 @@ def _is_alone(
     node_id: int, roles: tuple[str, ...], voters: tuple[StaticVoter, ...], bootstrap: tuple[Address, ...]
 ) -> bool:
     return set(roles) == {BROKER, CONTROLLER} and not bootstrap and {v.node_id for v in voters} <= {node_id}
+
+
+def _has_others(
+    listeners: Listeners, node_id: int, voters: tuple[StaticVoter, ...], bootstrap: tuple[Address, ...]
+) -> bool:
+    """Return whether the configuration names controllers beside this one."""
+    own = {(one.host, one.port) for one in (*listeners.controller, *listeners.advertised_controller)}
+    return any(one.node_id != node_id for one in voters) or any(tuple(one) not in own for one in bootstrap)
 
 
 def _log_dirs(values: Mapping[str, Value], problems: list[str]) -> tuple[Path, ...]:

@@ -8,10 +8,12 @@ is, say) shows the effective value without synonyms.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from service.config.keys import ConfigKey, ConfigSource, ConfigType, to_text
-from service.config.parsing import parse_value
+from service.config.overrides import PREFIX, base_name, split
+from service.config.parsing import effective, parse_value
 from service.config.settings import BrokerConfig, topic_values
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS
 from service.config.tables.groups import GROUP
@@ -24,7 +26,7 @@ class ConfigSynonym(NamedTuple):
 
 
 class DescribedConfig(NamedTuple):
-    """One key of a DescribeConfigs response. No key of Firn is sensitive: secrets are never configured."""
+    """One key of a DescribeConfigs response. A sensitive one has no value, and neither have its synonyms."""
 
     name: str
     value: str | None
@@ -74,12 +76,31 @@ def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[D
 
 
 def describe_broker(broker: BrokerConfig) -> list[DescribedConfig]:
-    """Return every key of this node by name; keys for the metadata log alone only if set."""
-    return [
-        _entry(key, _broker_value(key, broker), _broker_synonyms(key.name, broker), read_only=not key.dynamic)
-        for key in sorted(BROKER_KEYS.values(), key=lambda key: key.name)
+    """Return every key of this node by name; keys for the metadata log alone only if set.
+
+    Those of one listener that are set are among them, with the key of all listeners as a synonym.
+    """
+    keys = {
+        key.name: key
+        for key in BROKER_KEYS.values()
         if key.static or key.name in broker.dynamic or key.name in broker.dynamic_default
+    }
+    for level in (broker.static, broker.dynamic):
+        keys.update((name, _of_listener(name)) for name in effective(level) if name.startswith(PREFIX))
+    return [
+        _entry(
+            key,
+            _broker_value(key, broker),
+            _broker_synonyms(key.name, broker),
+            read_only=not (key.dynamic or key.listener_dynamic),
+        )
+        for _, key in sorted(keys.items())
     ]
+
+
+def _of_listener(name: str) -> ConfigKey:
+    """Return the key of this full name. It is shown as read-only, as in Kafka, even if it can change."""
+    return replace(split(name).key, name=name, dynamic=False, listener_dynamic=False)
 
 
 def describe_broker_default(broker: BrokerConfig) -> list[DescribedConfig]:
@@ -96,13 +117,15 @@ def _entry(
 ) -> DescribedConfig:
     found = tuple(synonyms)
     source = found[0].source if found else ConfigSource.DEFAULT_CONFIG
+    if key.is_secret:
+        value, found = None, tuple(one._replace(value=None) for one in found)
     return DescribedConfig(
         name=key.name,
         value=value,
         type=key.type,
         source=source,
         is_default=source is ConfigSource.DEFAULT_CONFIG,
-        is_sensitive=False,
+        is_sensitive=key.is_secret,
         read_only=read_only,
         synonyms=found,
         documentation=key.doc,
@@ -122,6 +145,8 @@ def _broker_value(key: ConfigKey, broker: BrokerConfig) -> str | None:
 def _broker_synonyms(name: str, broker: BrokerConfig) -> list[ConfigSynonym]:
     if name == "log.flush.interval.ms":
         names: tuple[str, ...] = (name, "log.flush.scheduler.interval.ms")
+    elif name.startswith(PREFIX):
+        names = (name, base_name(name))
     else:
         names = next((family for family in _FAMILIES if name in family), (name,))
     levels = (
@@ -131,7 +156,9 @@ def _broker_synonyms(name: str, broker: BrokerConfig) -> list[ConfigSynonym]:
     )
     found = [ConfigSynonym(n, level[n], source) for level, source in levels for n in names if n in level]
     for candidate in names:
-        key = BROKER_KEYS[candidate]
+        key = BROKER_KEYS.get(candidate)
+        if key is None:  # a listener's: it has no default of its own
+            continue
         default = to_text(key.default)
         if key.static and default is not None:  # Kafka has no default for a key of the metadata log alone
             found.append(ConfigSynonym(candidate, default, ConfigSource.DEFAULT_CONFIG))

@@ -17,8 +17,8 @@ Generated from the key tables by `python -m service.config.docs`; a test keeps i
 defaults and bounds are Apache Kafka 4.3's where Kafka has the key; keys under `firn.` are ours. A key is
 accepted only if it has an effect: an unknown key or an invalid value stops the node at start with
 its name and the reason, all errors at once. Keys of Kafka that have no effect here are accepted at Kafka's
-default, with a warning in the log. Credentials are never configured here: object storage takes them from its
-environment, S3 from the usual AWS chain.
+default, with a warning in the log. Credentials of object storage are never configured here: they come from
+its environment, for S3 from the usual AWS chain. Values of type password are shown nowhere.
 
 """
 _DIFFERENCES = """What differs from Kafka:
@@ -29,13 +29,31 @@ _DIFFERENCES = """What differs from Kafka:
 - Every broker's listener must be advertised.
 - `controller.quorum.append.linger.ms` defaults to 0, not 25.
 - `firn.remote.url` enables tiered storage.
+- A value of type password is never in the metadata, which is copied to the bucket: IncrementalAlterConfigs
+  answers INVALID_CONFIG. Set it in the properties, by a config provider, or name a store file without one.
+- A variable of a config provider (`${env:NAME}`) that has no value is refused; Kafka takes its text as value.
+- What is set below `listener.name.` for a listener that there is not, or as a key that no single listener
+  has, is refused; Kafka ignores it.
+- GSSAPI, Kafka's default of `sasl.enabled.mechanisms`, `sasl.mechanism.inter.broker.protocol` and
+  `sasl.mechanism.controller.protocol`, is refused where a listener uses SASL: name a mechanism.
+- Controllers cannot log in at each other with SCRAM: its credentials are in the log for which they first have
+  to elect a leader.
+- TLS 1.0 and 1.1 are refused; keys that choose classes or providers of Java, too.
+"""
+_NODE = """## Node
+
+Keys marked * can be altered while the node runs. Keys marked † can be set for one listener, too, and those
+marked ‡ for one SASL mechanism of it: `listener.name.internal.ssl.client.auth`,
+`listener.name.internal.scram-sha-512.sasl.jaas.config`, names in lower case; the most specific value counts.
+Keys marked †* can be altered while the node runs, for one listener of one broker.
+
 """
 
 
 def markdown() -> str:
     """Return the whole text of docs/configuration.md."""
     parts = [_HEAD, _DIFFERENCES]
-    parts.append("## Node\n\nKeys marked * can be altered while the node runs.\n\n")
+    parts.append(_NODE)
     parts.append(_table(BROKER_KEYS.values()))
     parts.append("\n## Topic\n\nSet when a topic is created, or later with `kafka-configs --alter`.\n\n")
     parts.append(_table(TOPIC_KEYS.values()))
@@ -57,8 +75,15 @@ def _table(keys: Iterable[ConfigKey]) -> str:
         default = to_text(key.default)
         shown = "" if default is None else f"`{default}`" if default else "(empty)"
         valid = key.valid_values()
-        mark = " *" if key.dynamic else ""
-        rows.append(f"| `{key.name}`{mark} | {key.type.name.lower()} | {shown} | {valid} | {key.doc} |\n")
+        mark = (
+            " "
+            + "†" * key.per_listener
+            + "‡" * key.per_mechanism
+            + "*" * (key.dynamic or key.listener_dynamic)
+        )
+        rows.append(
+            f"| `{key.name}`{mark.rstrip()} | {key.type.name.lower()} | {shown} | {valid} | {key.doc} |\n"
+        )
     return "".join(rows)
 
 

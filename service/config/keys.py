@@ -12,11 +12,12 @@ from enum import IntEnum
 from typing import Final
 
 from service.base.errors import ConfigError
+from service.config.passwords import Password
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
-Value = bool | int | float | str | tuple[str, ...] | None
+Value = bool | int | float | str | tuple[str, ...] | Password | None
 
 
 class ConfigType(IntEnum):
@@ -28,6 +29,7 @@ class ConfigType(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 class ConfigSource(IntEnum):
@@ -59,6 +61,9 @@ class ConfigKey:
     `static` (broker keys only): can be set in the node's properties. Other keys can be set in the metadata
     log alone, and are shown only if set.
     `internal`: accepted, but shown and documented only if set.
+    `per_listener` (broker keys only): can be set for one listener, too (`config.overrides`); with
+    `per_mechanism` for one of its SASL mechanisms.
+    `listener_dynamic` (broker keys only): can be altered while the node runs, for one listener of one broker.
     """
 
     name: str
@@ -73,6 +78,14 @@ class ConfigKey:
     dynamic: bool = False
     static: bool = True
     internal: bool = False
+    per_listener: bool = False
+    per_mechanism: bool = False
+    listener_dynamic: bool = False
+
+    @property
+    def is_secret(self) -> bool:
+        """True if no description may have the value."""
+        return self.type is ConfigType.PASSWORD
 
     def valid_values(self) -> str:
         """Return the bounds in Kafka's notation, "" if every value of the type is valid."""
@@ -91,8 +104,8 @@ def invalid(name: str, value: object, reason: str) -> ConfigError:
 
 
 def to_text(value: Value) -> str | None:
-    """Return a value as in properties files and DescribeConfigs."""
-    if value is None:
+    """Return a value as in properties files and DescribeConfigs; None for a password."""
+    if value is None or isinstance(value, Password):
         return None
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 from service.base.errors import ConfigError
 from service.config.keys import INT_MAX, Value
+from service.config.protocols import SecurityProtocol, protocol_named, read_protocols
 
 _ENTRY: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]{1,10})")
 _ADDRESS: Final = re.compile(r"(?:[0-9a-zA-Z\-%._]*://)?\[?([0-9a-zA-Z\-%._:]*)\]?:([0-9]{1,5})")
 PLAINTEXT: Final = "PLAINTEXT"
-_PROTOCOLS: Final = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _EVERY_INTERFACE: Final = ("", "0.0.0.0", "::")
 
 
@@ -26,6 +26,7 @@ class Listener(NamedTuple):
     name: str
     host: str
     port: int
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -34,7 +35,8 @@ class Listener(NamedTuple):
 
 class Listeners(NamedTuple):
     """Listeners and advertised listeners of a node, by role. `inter_broker`: name of the listener for traffic
-    among brokers; `controller_names`: names of the controllers' listeners, on all nodes."""
+    among brokers; `controller_names`: names of the controllers' listeners, on all nodes; `protocols`: by
+    listener name, with those of other nodes' listeners."""
 
     broker: tuple[Listener, ...]
     advertised_broker: tuple[Listener, ...]
@@ -42,6 +44,7 @@ class Listeners(NamedTuple):
     advertised_controller: tuple[Listener, ...]
     controller_names: tuple[str, ...]
     inter_broker: str
+    protocols: Mapping[str, SecurityProtocol]
 
 
 class Address(NamedTuple):
@@ -80,6 +83,10 @@ def read_listeners(
         raise ConfigError("Configuration 'controller.listener.names' values must not be duplicated.")
     every = _parse_list("listeners", values["listeners"])
     _check_differ(every)
+    protocols = read_protocols(
+        values["listener.security.protocol.map"], [one.name for one in every], controller_names
+    )
+    every = _with_protocols(every, controller_names, protocols)
     controller = tuple(listener for listener in every if listener.name in controller_names)
     broker = tuple(listener for listener in every if listener.name not in controller_names)
     if "controller" in roles:
@@ -93,7 +100,6 @@ def read_listeners(
         )
     given = values["advertised.listeners"]
     advertised = None if given is None else _parse_list("advertised.listeners", given)
-    _check_protocols(broker, every, controller_names, values["listener.security.protocol.map"])
     advertised_broker = _advertised_broker(broker, every, advertised, controller_names)
     return Listeners(
         broker,
@@ -101,7 +107,8 @@ def read_listeners(
         controller,
         _advertised_controller(controller, advertised, controller_names, _own(values, voters)),
         controller_names,
-        _inter_broker(values, roles, advertised_broker, controller_names, is_alone=is_alone),
+        _inter_broker(values, roles, advertised_broker, controller_names, protocols, is_alone=is_alone),
+        protocols,
     )
 
 
@@ -224,52 +231,23 @@ def _check_pure_broker(controller: Sequence[Listener], controller_names: Sequenc
         )
 
 
-def _check_protocols(
-    broker: Sequence[Listener], every: Sequence[Listener], controller_names: Sequence[str], value: Value
-) -> None:
-    if value is None:
-        unknown = [listener.name for listener in broker if listener.name != PLAINTEXT]
-        if unknown:
-            raise ConfigError(
-                f"listeners: No security protocol defined for listener {unknown[0]}; "
-                f"set listener.security.protocol.map={unknown[0]}:PLAINTEXT"
-            )
-        if secured := [name for name in controller_names if name in _PROTOCOLS and name != PLAINTEXT]:
-            raise ConfigError(f"controller.listener.names: {secured[0]}: only PLAINTEXT is supported")
-        return
-    protocols = _parse_protocols(str(value))
-    for listener in every:
-        protocol = protocols.get(listener.name, "")
-        if not protocol:
-            raise ConfigError(f"listeners: No security protocol defined for listener {listener.name}")
-        if protocol != PLAINTEXT:
-            raise ConfigError(f"listeners: {listener.name} is {protocol}; only PLAINTEXT is supported")
-    for name in controller_names:
-        if name not in protocols:
-            raise ConfigError(
-                f"Controller listener with name {name} defined in controller.listener.names not found in "
-                "listener.security.protocol.map  (an explicit security mapping for each controller listener "
-                "is required if listener.security.protocol.map is non-empty, or if there are security "
-                "protocols other than PLAINTEXT in use)"
-            )
-        if protocols[name] != PLAINTEXT:
-            raise ConfigError(
-                f"controller.listener.names: {name} is {protocols[name]}; only PLAINTEXT is supported"
-            )
-
-
-def _parse_protocols(text: str) -> dict[str, str]:
-    protocols: dict[str, str] = {}
-    for entry in text.split(","):
-        name, separator, protocol = (part.strip().upper() for part in entry.rpartition(":"))
-        if not separator or not name or protocol not in _PROTOCOLS:
-            raise ConfigError(
-                f"listener.security.protocol.map: expected NAME:PROTOCOL, found {entry.strip()!r}"
-            )
-        if name in protocols:
-            raise ConfigError(f"listener.security.protocol.map: {name} appears twice")
-        protocols[name] = protocol
-    return protocols
+def _with_protocols(
+    every: Sequence[Listener], controller_names: Sequence[str], protocols: Mapping[str, SecurityProtocol]
+) -> tuple[Listener, ...]:
+    """Return the listeners with their protocols. Raises `ConfigError` if one has none."""
+    if missing := [name for name in controller_names if name not in protocols]:
+        raise ConfigError(
+            f"Controller listener with name {missing[0]} defined in controller.listener.names not found in "
+            "listener.security.protocol.map  (an explicit security mapping for each controller listener "
+            "is required if listener.security.protocol.map is non-empty, or if there are security "
+            "protocols other than PLAINTEXT in use)"
+        )
+    if unknown := [listener.name for listener in every if listener.name not in protocols]:
+        raise ConfigError(
+            f"listeners: No security protocol defined for listener {unknown[0]}; "
+            f"listener.security.protocol.map has to name it, as in {unknown[0]}:PLAINTEXT"
+        )
+    return tuple(listener._replace(protocol=protocols[listener.name]) for listener in every)
 
 
 def _advertised_broker(
@@ -279,6 +257,7 @@ def _advertised_broker(
     controller_names: Sequence[str],
 ) -> tuple[Listener, ...]:
     advertised = broker if given is None else tuple(one for one in given if one.name not in controller_names)
+    own = {listener.name: listener.protocol for listener in broker}
     names = [listener.name for listener in advertised]
     known = [listener.name for listener in broker]
     if hidden := sorted(set(known) - set(names)):
@@ -299,7 +278,7 @@ def _advertised_broker(
     for listener in advertised:
         if given is not None or listener.host:  # else the machine's name, which `placed` fills in
             _check_routable(listener)
-    return advertised
+    return tuple(listener._replace(protocol=own[listener.name]) for listener in advertised)
 
 
 def _advertised_controller(
@@ -320,14 +299,14 @@ def _advertised_controller(
     for name in controller_names:
         if name in by_name and name in bound:
             _check_routable(by_name[name])
-            found.append(by_name[name])
+            found.append(by_name[name]._replace(protocol=bound[name].protocol))
         elif name in bound:
             listener = bound[name]
             if listener.host in _EVERY_INTERFACE:
                 address = Address("", listener.port)
                 if own is not None and name == controller_names[0]:
                     address = own.address
-                listener = Listener(name, *address)
+                listener = listener._replace(host=address.host, port=address.port)
             found.append(listener)
     return tuple(found)
 
@@ -345,23 +324,32 @@ def _inter_broker(
     roles: Sequence[str],
     advertised: Sequence[Listener],
     controller_names: Sequence[str],
+    protocols: Mapping[str, SecurityProtocol],
     *,
     is_alone: bool,
 ) -> str:
-    """Return the name of the listener for traffic among brokers; "" on a pure controller that sets none."""
+    """Return the name of the listener for traffic among brokers; "" on a pure controller that sets neither
+    key of it."""
     chosen = values["inter.broker.listener.name"]
-    name = PLAINTEXT if chosen is None else str(chosen).upper()
+    key = "security.inter.broker.protocol"
+    by_protocol = protocol_named(str(values[key]), key)
+    name = by_protocol.name if chosen is None else str(chosen).upper()
+    if chosen is not None and name not in protocols:
+        raise ConfigError(
+            f"Listener with name {name} defined in inter.broker.listener.name not found in "
+            "listener.security.protocol.map."
+        )
     if "broker" not in roles:
         if chosen is not None and name in controller_names:
             raise ConfigError(
                 "controller.listener.names must not contain an explicitly set inter.broker.listener.name "
                 "configuration value when process.roles=controller"
             )
-        return "" if chosen is None else name
+        return "" if chosen is None and by_protocol is SecurityProtocol.PLAINTEXT else name
     names = [listener.name for listener in advertised]
     if name in names:
         return name
-    if chosen is None and is_alone:
+    if chosen is None and is_alone and by_protocol is SecurityProtocol.PLAINTEXT:
         return names[0]
     raise ConfigError(
         "inter.broker.listener.name must be a listener name defined in advertised.listeners. The valid "

@@ -5,13 +5,16 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from service.base.errors import ConfigError
 from service.config.keys import INT_MAX, LONG_MAX, ConfigKey, ConfigType, Value, invalid
+from service.config.passwords import Password
 from service.config.tables import TOPIC_KEYS, refusal
 from service.config.tables.kafka_defaults import INTERNAL_TUNING, KAFKA_DEFAULTS
 
+_LISTENERS_KEY: Final = re.compile(r"listener\.name\.[^.]+\.((?:ssl|sasl)\..+)")
 _DOUBLE: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?", re.ASCII)
 
 
@@ -42,9 +45,11 @@ def parse(
     return values
 
 
-def parse_value(key: ConfigKey, text: str) -> Value:
+def parse_value(key: ConfigKey, text: str, *, shown: str | None = None) -> Value:
     """Return the typed value of `text`; raise `ConfigError` with Kafka's text if its type or a bound is
-    wrong."""
+    wrong. `shown`: the name in that text, if not the key's."""
+    if shown is not None:
+        key = replace(key, name=shown)
     value = _parse_type(key, text.strip(), text)
     if key.one_of and isinstance(value, tuple):
         value = tuple(dict.fromkeys(value))  # duplicates are dropped, as in Kafka
@@ -58,8 +63,7 @@ def parse_value(key: ConfigKey, text: str) -> Value:
             if item not in key.one_of:
                 raise invalid(key.name, item, f"String must be one of: {', '.join(key.one_of)}")
     if key.check is not None and (reason := key.check(text.strip())) is not None:
-        shown = f"[{', '.join(value)}]" if isinstance(value, tuple) else text
-        raise invalid(key.name, shown, reason)
+        raise invalid(key.name, f"[{', '.join(value)}]" if isinstance(value, tuple) else text, reason)
     return value
 
 
@@ -85,6 +89,8 @@ def _parse_type(key: ConfigKey, text: str, original: str) -> Value:
             return tuple(part.strip() for part in text.split(",")) if text else ()
         case ConfigType.STRING:
             return text
+        case ConfigType.PASSWORD:
+            return Password(text)
 
 
 def effective(properties: Mapping[str, str]) -> dict[str, str]:
@@ -99,17 +105,23 @@ def without_effect(properties: Mapping[str, str]) -> list[str]:
     defaults out works for both. Any other value is refused.
     """
     return [
-        f"{name}={text} has no effect: {refusal(name)}"
+        f"{name}={text} has no effect: {refusal(_of_all(name))}"
         for name, text in properties.items()
         if _has_no_effect(name, text)
     ]
 
 
 def _has_no_effect(name: str, text: str) -> bool:
+    name = _of_all(name)
     if name in INTERNAL_TUNING:
         return True
     default = KAFKA_DEFAULTS.get(name)
     return default is not None and text.strip().lower() == default.lower()
+
+
+def _of_all(name: str) -> str:
+    """Return the key of a key that is set for one listener."""
+    return name if (of_listener := _LISTENERS_KEY.fullmatch(name)) is None else of_listener[1]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

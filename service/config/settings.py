@@ -22,7 +22,8 @@ from service.base.errors import ConfigError
 from service.config.cluster import ClusterConfig, read_cluster
 from service.config.keys import LONG_MAX, Value, invalid
 from service.config.listeners import Listener
-from service.config.parsing import did_you_mean, effective, parse, parse_value
+from service.config.overrides import check_dynamic, parse_node
+from service.config.parsing import did_you_mean, effective, parse_value
 from service.config.quotas import QuotaConfig, read_quotas
 from service.config.replication import ReplicationConfig, read_replication
 from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
@@ -202,9 +203,9 @@ class BrokerConfig:
     """the keys of groups and of `__consumer_offsets`, by full name"""
     log: LogConfig
     topic_defaults: Mapping[str, Value]
-    static: Mapping[str, str]
-    dynamic: Mapping[str, str]
-    dynamic_default: Mapping[str, str]
+    static: Mapping[str, str] = dataclasses.field(repr=False)
+    dynamic: Mapping[str, str] = dataclasses.field(repr=False)
+    dynamic_default: Mapping[str, str] = dataclasses.field(repr=False)
 
     @property
     def remote_storage_enabled(self) -> bool:
@@ -222,7 +223,7 @@ class BrokerConfig:
         own, everyone = dict(dynamic or {}), dict(dynamic_default or {})
         given = {**effective(properties), **everyone, **own}
         problems: list[str] = []
-        values = parse(given, BROKER_KEYS, "configuration key", problems)
+        values = parse_node(given, problems)
         problems += [
             f"{name} can only be set while the node runs, with kafka-configs, not in its properties"
             for name in properties
@@ -249,9 +250,7 @@ class BrokerConfig:
 
         Raises `ConfigError`, with Kafka's text, for a key that cannot change while the node runs.
         """
-        fixed = sorted(n for n in {**default, **broker} if n in BROKER_KEYS and not BROKER_KEYS[n].dynamic)
-        if fixed:
-            raise ConfigError(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
+        check_dynamic(broker, default)
         changed = BrokerConfig.from_properties(self.static, dynamic=broker, dynamic_default=default)
         cluster = dataclasses.replace(
             changed.cluster,

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from service.base.errors import CorruptionError
 from service.base.uuids import encode_uuid
+from service.config.overrides import may_be_secret
+from service.config.passwords import HIDDEN
 from service.inspect.dump import Dump, Row
 from service.inspect.segment import base_offset_of, iter_batches
 from service.inspect.source import Source
 from service.metadata.batches import ControlRecord, ControlType, MetadataBatch, decode_batches
+from service.metadata.controller.requests import ResourceType
 from service.metadata.frames import Frame, UnknownRecord
 from service.metadata.raft.durable_offset import decode_durable_offset
 from service.metadata.raft.keys import SnapshotId
 from service.metadata.raft.snapshots import parse_name
 from service.metadata.raft.state import decode_state
+from service.metadata.records import ConfigRecord, MetadataRecord
 from service.remote.format.keys import METADATA_PREFIX, MetadataKey, parse_key
 
 MAX_STATE_BYTES = 1 << 20
@@ -95,4 +100,16 @@ def _control(record: ControlRecord) -> dict[str, object]:
 def _frame(frame: Frame) -> dict[str, object]:
     if isinstance(frame.record, UnknownRecord):
         return {"type": f"unknown type {frame.api_key}", "version": frame.version, "data": frame.record.body}
-    return {"type": type(frame.record).__name__, "version": frame.version, "data": frame.record}
+    return {"type": type(frame.record).__name__, "version": frame.version, "data": _shown(frame.record)}
+
+
+def _shown(record: MetadataRecord) -> MetadataRecord:
+    """Return the record without a password, which Kafka's controllers write into settings of brokers."""
+    if (
+        isinstance(record, ConfigRecord)
+        and record.resource_type == ResourceType.BROKER
+        and record.value is not None
+        and may_be_secret(record.name)
+    ):
+        return replace(record, value=HIDDEN)
+    return record

@@ -1,6 +1,6 @@
 """Requests of one connection: each is handled in turn, and the responses are sent in order.
 
-The framer (`connection`) gives whole requests, one at a time; the handler answers at once, later by a future
+`RequestFramer` gives whole requests, one at a time; the handler answers at once, later by a future
 or a `PendingResponse`, or after a pause (`Throttled`). `response_queue` says in which order responses go out
 and whether a request may be handled while others are pending; this module calls, sends and keeps the timer.
 """
@@ -18,9 +18,9 @@ from service.base.errors import StorageError
 from service.base.metrics import SECONDS
 from service.base.printable import printable
 from service.base.turns import NOTICED_S
-from service.network.connection import ANSWERING, CLOSED, READING, RequestFramer
 from service.network.metrics import QUICK_S, ApiMetrics
 from service.network.request import Answer, Later, PendingResponse, RequestContext, Response, Throttled
+from service.network.request_framer import ANSWERING, CLOSED, READING, RequestFramer
 from service.network.response_queue import EMPTY, FULL, Queued, ResponseQueue
 from service.network.sender import Part, PeerLost, ResponseSender
 from service.network.shared import FULL_S, Shared
@@ -28,7 +28,7 @@ from service.network.slow_peer_monitor import MonitoredConnection
 from service.wire.errors import WireError
 from service.wire.frames import SIZE_BYTES
 
-_LOG = logging.getLogger("service.network.peer")
+_LOG = logging.getLogger("service.network")
 _MOST_IN_A_TURN = 256
 """Most requests that one peer has pipelined that are handled before other peers' requests."""
 _LENT_BYTES = 64 << 10

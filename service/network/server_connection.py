@@ -1,6 +1,6 @@
 """One connection of a server: the transport's end of it, its input, and its life.
 
-The input goes to the framer (`connection`), whole requests from there to `request_pipeline`. Reading pauses
+The input goes to `RequestFramer`, whole requests from there to `request_pipeline`. Reading pauses
 while the rest of a request has no memory, or too much has arrived behind a request that is not answered.
 """
 
@@ -11,8 +11,8 @@ import fcntl
 import socket
 import termios
 
-from service.network.connection import READING, RequestFramer
 from service.network.request import RequestContext
+from service.network.request_framer import READING, RequestFramer
 from service.network.request_pipeline import RequestPipeline
 from service.network.response_queue import FAILED
 from service.network.shared import Shared

@@ -13,15 +13,15 @@ from service.base.turn_queues import CallQueue, turn_queues
 from service.base.turns import TurnTimes
 from service.network.admission import Admission
 from service.network.buffers import BufferPool
-from service.network.connection import RequestFramer
 from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import NetworkMetrics
 from service.network.request import Describe, Gone, Handler, PeerLimits
+from service.network.request_framer import RequestFramer
 from service.network.sender import SendBudget
 from service.network.sendfile_prefetch import SendfilePrefetcher
 from service.network.slow_peer_monitor import SlowPeerMonitor
 
-_LOG = logging.getLogger("service.network.peer")
+_LOG = logging.getLogger("service.network")
 _SCRATCH_BYTES = 64 << 10
 FULL_S: Final = 0.004
 """Age of a turn of the loop after which no more requests begin in it."""

@@ -63,7 +63,9 @@ class BrokerListeners:
             self.servers.append(server)
             shown = advertised[listener.name]
             self.places[listener.name] = (shown.host, shown.port or server.port)
-        return tuple(Endpoint(name, host, port) for name, (host, port) in self.places.items())
+        return tuple(
+            Endpoint(one.name, *self.places[one.name], int(one.protocol)) for one in config.listeners
+        )
 
     def serve_with(self, dispatcher: Dispatcher, config: Callable[[], BrokerConfig]) -> None:
         """Set the handler of requests, and where the current settings are."""

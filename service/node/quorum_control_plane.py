@@ -121,7 +121,8 @@ MEMBER_APIS: Final = _member_apis()
 def quorum_options(config: BrokerConfig, home: Home) -> QuorumOptions:
     """Return the quorum's options: this node's identity, the static voters, the timing."""
     cluster = config.cluster
-    own = endpoints_of(cluster.advertised_controller_listeners) if cluster.is_controller else ()
+    # without protocols, as in the records of voters that they are compared with
+    own = tuple(Endpoint(one.name, one.host, one.port) for one in cluster.advertised_controller_listeners)
     listener = next(iter(cluster.controller_listener_names), "CONTROLLER")
     voters = [
         VoterNode(ReplicaKey(one.node_id), (Endpoint(listener, one.address.host, one.address.port),))
@@ -131,7 +132,9 @@ def quorum_options(config: BrokerConfig, home: Home) -> QuorumOptions:
         voters = [VoterNode(ReplicaKey(cluster.node_id), own[:1])]
     bootstrap = tuple(Endpoint(listener, one.host, one.port) for one in cluster.quorum.bootstrap_servers)
     key = ReplicaKey(cluster.node_id, home.metadata_directory_id)
-    identity = roles.ReplicaIdentity(key, home.cluster_id, own, bootstrap, can_vote=cluster.is_controller)
+    identity = roles.ReplicaIdentity(
+        key, home.cluster_id, own, bootstrap, can_vote=cluster.is_controller, listener=listener
+    )
     return QuorumOptions(identity, VoterSet(voters), _quorum_timing(cluster.quorum))
 
 

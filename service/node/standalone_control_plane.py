@@ -59,7 +59,7 @@ def metadata_options(config: BrokerConfig, home: Home) -> MetadataOptions:
 
 def endpoints_of(listeners: tuple[Listener, ...]) -> tuple[Endpoint, ...]:
     """Return the endpoints of advertised listeners."""
-    return tuple(Endpoint(one.name, one.host, one.port) for one in listeners)
+    return tuple(Endpoint(one.name, one.host, one.port, int(one.protocol)) for one in listeners)
 
 
 class AlonePlane:

@@ -1,4 +1,4 @@
-"""AlterPartition requests, which propose in-sync replicas to the controller: the shell of `IsrProposals`."""
+"""AlterPartition requests, which propose ISRs to the controller: the shell of `AlterPartitionQueue`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from service.base.rate_limited_log import RateLimitedLog
 from service.base.types import TopicIdPartition
 from service.controller_client.controller_channel import OutcomeUnknown
 from service.controller_client.forwarding import Asker
-from service.replication.isr_proposals import (
-    IsrProposals,
+from service.replication.alter_partition_queue import (
+    AlterPartitionQueue,
     ProposalRequest,
     ProposalResponse,
     ProposalResult,
@@ -50,7 +50,7 @@ class AlterPartitionManager:
         self._controllers = controllers
         self._clock = clock
         self._happened = happened
-        self._proposals = IsrProposals(leader_of, ProposalSettings())
+        self._proposals = AlterPartitionQueue(leader_of, ProposalSettings())
         self._wakeup = asyncio.Event()
         self._warnings = RateLimitedLog(_LOG, now=asyncio.get_running_loop().time)
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from service.base.errors import ConfigError
 from service.base.steps import Steps
+from service.config.overrides import of_listeners
 from service.config.settings import UNLIMITED, BrokerConfig, LogConfig, topic_config
 from service.metadata.controller.requests import ResourceType
 from service.metadata.image import MetadataImage
@@ -18,8 +19,12 @@ _NAMED_AT_MOST: Final = 5
 
 
 def dynamic_config(config: BrokerConfig, image: MetadataImage) -> BrokerConfig:
-    """Return the node's settings, overridden by those in the metadata."""
+    """Return the node's settings, overridden by those in the metadata.
+
+    Settings of a listener that is there no more wait in the metadata until it is again, or they are deleted.
+    """
     own = image.config(ResourceType.BROKER, str(config.node_id))
+    own = of_listeners(own, config.cluster.listener_names)
     return config.with_dynamic(own, image.config(ResourceType.BROKER, ""))
 
 

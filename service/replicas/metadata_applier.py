@@ -65,7 +65,7 @@ class Applier:
         checked: Checked | None = None,
     ) -> None:
         """`replication`: None on a node without other brokers. `checked`: for `ArchiveRestore`."""
-        self.settings = SettingsApplier(config, logs, purgatory, replication)
+        self.settings = SettingsApplier(config, logs, replicas, purgatory, replication)
         self.opener = ReplicaOpener(
             lambda: self._image, self.settings, logs, replicas, reader, purgatory, replication, checked,
             self._came_online,
@@ -119,7 +119,7 @@ class Applier:
                 if known is not None:
                     self.opener.change(known, topic.partitions[index])
         for topic in configured_topics(image, delta):
-            self.opener.configure(topic)
+            self.settings.configure(self._image, topic, self.opener.take_offline)
         for topic_id, index in delta.remote:
             self._commit(topic_id, index)
         self._notify(before, image, delta)
@@ -273,4 +273,4 @@ class Applier:
         for topic in topics:
             if piece.is_over():
                 await piece.next_turn()
-            self.opener.configure(topic)
+            self.settings.configure(self._image, topic, self.opener.take_offline)

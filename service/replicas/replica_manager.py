@@ -33,8 +33,8 @@ from service.partition.partition import Partition
 from service.replicas.alter_partition_manager import AlterPartitionManager
 from service.replicas.assignments_manager import AssignmentsManager
 from service.replicas.watched_log import Room, WatchedLog
+from service.replication.alter_partition_queue import ProposalResult
 from service.replication.fetcher import Fetcher, FetcherSettings, LocalStartBuilder
-from service.replication.isr_proposals import ProposalResult
 from service.replication.leader import NOTHING, BrokerStatus, LeaderSettings, Leadership, LeaderState
 from service.replication.metrics import ReplicationMetrics
 from service.replication.throttle import Quota, ReplicationThrottle

@@ -20,7 +20,7 @@ from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
-from service.metadata.image import MetadataImage, PartitionImage, TopicImage
+from service.metadata.image import MetadataImage, PartitionImage
 from service.partition.partition import Partition
 from service.remote.catalog import CatalogEntry
 from service.replicas.archive_restore import ArchiveRestore, Checked
@@ -227,19 +227,6 @@ class ReplicaOpener:
     def _leads(self, replica: PartitionImage) -> bool:
         """Return whether this node leads; while it is fenced, the metadata names no leader."""
         return replica.leader == self._settings.config.node_id
-
-    def configure(self, topic: TopicImage) -> None:
-        """Apply the topic's settings to its partitions here."""
-        config = self._settings.of(self._image(), topic.name)
-        self._settings.throttle(topic, config)
-        for index in topic.partitions:
-            partition = self._replicas.get(topic.id, index)
-            if partition is None:
-                continue
-            if isinstance(config, LogConfig):
-                partition.configure(config)
-            else:
-                self.take_offline(partition.tip, str(config), passes=True)
 
     # -- offline
 

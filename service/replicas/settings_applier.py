@@ -6,20 +6,28 @@ records. Owned by the event loop.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from service.base.errors import ConfigError
 from service.base.purgatory import Purgatory
 from service.base.slices import Slice
+from service.base.types import TopicIdPartition
 from service.config.settings import BrokerConfig, LogConfig
 from service.hot.manager import LogManager
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import ConfigResource, MetadataImage, TopicImage
 from service.replicas.dynamic_config import dynamic_config, topic_settings
+from service.replicas.partition_registry import Replicas
 
 if TYPE_CHECKING:
     from service.replicas.replica_manager import ReplicaManager
+
+
+class TakeOffline(Protocol):
+    """`ReplicaOpener.take_offline`."""
+
+    def __call__(self, tip: TopicIdPartition, reason: str, *, passes: bool) -> None: ...
 
 
 class SettingsApplier:
@@ -29,12 +37,14 @@ class SettingsApplier:
         self,
         config: BrokerConfig,
         logs: LogManager,
+        replicas: Replicas,
         purgatory: Purgatory,
         replication: ReplicaManager | None,
     ) -> None:
         self.config = config
         """settings of this node, with those of the metadata"""
         self._logs = logs
+        self._replicas = replicas
         self._purgatory = purgatory
         self._replication = replication
         logs.set_producer_expiration(config.producer_id_expiration_ms)
@@ -70,6 +80,19 @@ class SettingsApplier:
             return topic_settings(image, topic, self.config)
         except ConfigError as e:
             return e
+
+    def configure(self, image: MetadataImage, topic: TopicImage, take_offline: TakeOffline) -> None:
+        """Apply the topic's settings to its partitions here; take them offline where these are invalid."""
+        config = self.of(image, topic.name)
+        self.throttle(topic, config)
+        for index in topic.partitions:
+            partition = self._replicas.get(topic.id, index)
+            if partition is None:
+                continue
+            if isinstance(config, LogConfig):
+                partition.configure(config)
+            else:
+                take_offline(partition.tip, str(config), passes=True)
 
     def throttle(self, topic: TopicImage, config: LogConfig | ConfigError) -> None:
         """Apply the topic's throttled replicas; invalid settings change nothing."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from service.base.errors import ConfigError
 from service.base.steps import Steps
 from service.config.keys import ConfigKey, ConfigType, to_text
+from service.config.overrides import base_name, of_all_listeners
 from service.config.settings import BrokerConfig, validate_topic_change
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS, refusal
 from service.config.tables.groups import GROUP
@@ -43,6 +44,8 @@ class NodeConfigRules:
         if resource_type is ResourceType.GROUP:
             check_group_settings(configs, consumer_config_of(config))
             return
+        if resource_name not in ("", str(config.node_id)):
+            configs = of_all_listeners(configs)
         everyone = configs if resource_name == "" else image.config(resource_type, "")
         own = image.config(resource_type, str(config.node_id)) if resource_name == "" else configs
         changed = config.with_dynamic(own, everyone)
@@ -71,6 +74,13 @@ class NodeConfigRules:
             return to_text(self._config().topic_defaults.get(key))
         known = _keys(resource_type).get(key)
         return None if known is None else to_text(known.default)
+
+    def secrecy(self, key: str) -> str | None:
+        """Return why the metadata may not have a value of `key`; None for a key that is no secret."""
+        known = BROKER_KEYS.get(base_name(key))
+        if known is None or not known.is_secret:
+            return None
+        return "the metadata is copied to the bucket: name a file, or set it in the node's properties"
 
     def refusal(self, key: str) -> str | None:
         """Return why a key that Kafka has would have no effect here."""

@@ -17,7 +17,6 @@ from kio.schema.errors import ErrorCode
 
 from service.controller_client import lifecycle_messages
 from service.controller_client.broker_lifecycle import Heartbeat
-from service.controller_client.forwarding import ANONYMOUS
 from service.controller_client.lifecycle_messages import Feature, Identity
 from service.controller_server.api_table import CONTROLLER_APIS
 from service.metadata.controller.requests import Endpoint
@@ -163,6 +162,9 @@ async def answers(place: Any, frame: bytes) -> bytes:
         data = await reader.readexactly(int.from_bytes(head, "big")) if len(head) == 4 else b""
     writer.close()
     return data
+
+
+ANONYMOUS = bytes.fromhex("00 00 05 55 73 65 72 0a 41 4e 4f 4e 59 4d 4f 55 53 00 00")
 
 
 def envelope(inner: bytes, principal: bytes = ANONYMOUS, address: bytes = bytes(4)) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any
 
 from service.spark.options import ReadOptions
 from service.spark.schema import ReadColumn
-from service.spark.tail.brokers import Brokers
+from service.spark.tail.broker_connections import BrokerConnections
 from service.spark.tail.options import TailOptions, parse_batch
 from service.spark.tail.plan import TailSplit
 from tests.spark.filling import Row
@@ -31,7 +31,7 @@ def options_of(bootstrap: str, topic: str, **more: object) -> tuple[ReadOptions,
 
 def split_of(tail: TailOptions, topic: str, partition: int, begin: int, end: int, **other: Any) -> TailSplit:
     """What a plan would have made of these offsets; `other` are fields that it would have made otherwise."""
-    brokers = Brokers(tail)
+    brokers = BrokerConnections(tail)
     try:
         response = brokers.metadata([topic], 20)
     finally:

@@ -25,6 +25,8 @@ from service.config.tables.quotas import QUOTAS
 from service.config.tables.refused import REASONS
 from service.config.tables.remote import REMOTE
 from service.config.tables.replication import REPLICATION, REPLICATION_TOPIC
+from service.config.tables.sasl import SASL
+from service.config.tables.ssl import SSL
 from service.config.tables.topic import TOPIC
 
 __all__ = [
@@ -61,7 +63,10 @@ TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType({key.name: key for
 
 
 def _node_keys() -> Mapping[str, ConfigKey]:
-    tables = (NODE, NETWORK, QUOTAS, CLUSTER, REPLICATION, LOG, CLEANER, OFFSETS_TOPIC, GROUPS, DISK, REMOTE)
+    tables = (
+        NODE, NETWORK, SSL, SASL, QUOTAS, CLUSTER, REPLICATION, LOG, CLEANER, OFFSETS_TOPIC, GROUPS, DISK,
+        REMOTE,
+    )  # fmt: skip
     defaults = (_broker_default(key) for key in _TOPIC if key.synonyms)
     every = (*chain.from_iterable(tables), *defaults, *HOURS_AND_MINUTES)
     return MappingProxyType({key.name: key for key in every})

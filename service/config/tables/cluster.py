@@ -139,8 +139,13 @@ CLUSTER: Final = (
     ),
     key(
         "inter.broker.listener.name", STRING, None,
-        "Listener for connections between brokers; it must be advertised. Default: the one called "
-        "PLAINTEXT; on a node that is alone, the first.",
+        "Listener for connections between brokers; it must be advertised. Default: the one called as "
+        "`security.inter.broker.protocol`; on a node that is alone, the first.",
+    ),
+    key(
+        "security.inter.broker.protocol", STRING, "PLAINTEXT",
+        "Protocol of connections between brokers, which takes the listener of that name. Not together with "
+        "`inter.broker.listener.name`.",
     ),
     key(
         "auto.leader.rebalance.enable", BOOLEAN, True,

@@ -20,9 +20,9 @@ NETWORK: Final = (
     ),
     key(
         "listener.security.protocol.map", STRING, None,
-        "Protocol of each listener name: `NAME:PROTOCOL,…`. Listeners in use must map to "
-        "PLAINTEXT; entries for names not in use are ignored. Default: PLAINTEXT and the "
-        "controller's listeners are PLAINTEXT.",
+        "Protocol of each listener name: `NAME:PROTOCOL,…`, of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL. "
+        "Names not in use are ignored. Default: each protocol is the one of the listener of its name, and "
+        "controllers' listeners are PLAINTEXT while no listener is secured.",
     ),
     key(
         "socket.request.max.bytes", INT, 100 * MIB,

@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from service.config.tables.checks import cluster_id_problem
-from service.config.tables.columns import BOOLEAN, INT, STRING, key
+from service.config.tables.columns import BOOLEAN, INT, LIST, STRING, key
 
 NODE: Final = (
+    key(
+        "config.providers", LIST, (),
+        "Names of config providers, by which values can stand elsewhere: `${env:NAME}`, `${file:/path:key}`, "
+        "`${directory:/dir:file}`. The class of each in `config.providers.<name>.class` is one of Kafka's "
+        "three, `EnvVarConfigProvider`, `FileConfigProvider` and `DirectoryConfigProvider` in "
+        "`org.apache.kafka.common.config.provider`, with `config.providers.<name>.param.allowlist.pattern` "
+        "or `.param.allowed.paths`.",
+    ),
     key(
         "node.id", INT, 1,
         "Number of this node.",

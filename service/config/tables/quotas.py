@@ -43,7 +43,7 @@ QUOTAS: Final = (
     key(
         "max.connection.creation.rate", INT, INT_MAX,
         "Most new connections per second, over all listeners; further ones wait to be accepted. The listener "
-        "of brokers is exempt where there is another one.",
-        at_least=0, dynamic=True,
+        "of brokers is exempt where there is another one. With a listener's prefix: those of the listener.",
+        at_least=0, dynamic=True, per_listener=True, listener_dynamic=True,
     ),
 )  # fmt: skip

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from service.config.tables.unserved import UNSERVED
+from service.config.tables.unserved_security import UNSERVED_SECURITY
 
 _ONE_LOOP: Final = "groups are coordinated on the node's event loop"
 
@@ -14,7 +15,6 @@ REASONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "broker.id": "use node.id",
         "zookeeper.": "there is no ZooKeeper; metadata is a Raft log",
-        "security.inter.broker.protocol": "nodes speak PLAINTEXT to each other; leave it out",
         "num.network.threads": "a node is one event loop; run more nodes to use more cores",
         "num.io.threads": "a node is one event loop; run more nodes to use more cores",
         "remote.log.storage.system.enable": "set firn.remote.url to enable tiered storage",
@@ -28,8 +28,7 @@ REASONS: Final[Mapping[str, str]] = MappingProxyType(
         "group.share.": "share groups are not supported",
         "transaction.": "transactions are not supported",
         "transactional.": "transactions are not supported",
-        "ssl.": "TLS is not supported",
-        "sasl.": "SASL is not supported",
+        **UNSERVED_SECURITY,
         "authorizer.class.name": "authorization is not supported",
         "aws.": "credentials come from the environment, never from a configuration key",
         "firn.remote.s3.access": "credentials come from the environment, never from a configuration key",

@@ -307,6 +307,8 @@ def _apply(kind: ResourceType, change: AlterConfig, old: str | None, rules: Conf
     operation = ConfigOperation(change.operation)
     if operation is ConfigOperation.DELETE or change.value is None:
         return None
+    if kind is ResourceType.BROKER and (why_secret := rules.secrecy(change.name)) is not None:
+        raise RequestError(ErrorCode.invalid_config, f"{change.name}: {why_secret}")
     if operation is ConfigOperation.SET:
         return change.value
     if not rules.is_list(kind, change.name):

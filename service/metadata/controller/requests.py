@@ -321,5 +321,8 @@ class ConfigRules(Protocol):
     def default(self, resource_type: ResourceType, key: str) -> str | None:
         """Return the value of `key` without an override: the base of APPEND and SUBTRACT."""
 
+    def secrecy(self, key: str) -> str | None:
+        """Return why the metadata may not have a value of `key`, a broker's; None where it may."""
+
     def refusal(self, key: str) -> str | None:
         """Return why this node refuses `key`, a key of Kafka; None where it does not."""

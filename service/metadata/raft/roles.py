@@ -199,18 +199,22 @@ class RandomSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaIdentity:
-    """Identity of this replica. `can_vote`: a controller, which flushes its log before a fetch claims it."""
+    """Identity of this replica. `can_vote`: a controller, which flushes its log before a fetch claims it.
+
+    `listener`: the controllers' listener that a replica without endpoints of its own uses, "" for any.
+    """
 
     key: ReplicaKey
     cluster_id: str | None = None
     endpoints: tuple[Endpoint, ...] = ()
     bootstrap: tuple[Endpoint, ...] = ()
     can_vote: bool = True
+    listener: str = ""
 
     def at_listener(self, endpoints: VoterEndpoints) -> Endpoint | None:
-        """Return the endpoint of the listener that controllers use: the one named like our first endpoint."""
-        name = self.endpoints[0].name.upper() if self.endpoints else None
-        return next((one for one in endpoints if name in (None, one.name.upper())), None)
+        """Return the endpoint of the listener that this replica uses: that of our first endpoint."""
+        name = self.endpoints[0].name.upper() if self.endpoints else self.listener
+        return next((one for one in endpoints if name in ("", one.name.upper())), None)
 
     def reached(self, endpoints: VoterEndpoints) -> Endpoint | None:
         """Return a controller's endpoint. A voter of the configuration has one address, whatever its

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from service.base.errors import ConfigError, FirnError
-from service.remote.stores.credentials import CredentialSource
 from service.remote.stores.errors import AccountRefused, StoreUnavailable
+from service.remote.stores.renewed_credentials import CredentialSource
 from service.remote.stores.s3_access import S3Access
 
 if TYPE_CHECKING:

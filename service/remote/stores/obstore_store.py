@@ -35,7 +35,6 @@ from service.remote.stores.answers import (
 )
 from service.remote.stores.aws_credentials import KeysGiven, asks_metadata_service, credential_source
 from service.remote.stores.conditional import PROBE_PREFIX
-from service.remote.stores.credentials import CredentialSource, RenewedCredentials
 from service.remote.stores.deadline import Deadline
 from service.remote.stores.errors import (
     AccountRefused,
@@ -47,6 +46,7 @@ from service.remote.stores.errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from service.remote.stores.renewed_credentials import CredentialSource, RenewedCredentials
 from service.remote.stores.s3_access import S3Access
 from service.remote.stores.s3_address import S3Address, is_s3, s3_address
 from service.remote.stores.s3_damage import Keys, refuses_damage

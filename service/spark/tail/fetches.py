@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import CorruptionError
 from service.spark.errors import BrokerError, DataLossError
 from service.spark.options import ReadOptions
-from service.spark.tail.brokers import Brokers
+from service.spark.tail.broker_connections import BrokerConnections
 from service.spark.tail.fetched import FetchedBatches, PartitionFetch, error_of, fetch_request, read_fetched
 from service.spark.tail.options import TailOptions
 from service.spark.tail.patience import RetryTimer
@@ -51,7 +51,7 @@ class Fetches:
     """The split's batches in the order of offsets: ``for part in fetches``. Use it in a ``with``."""
 
     def __init__(self, split: TailSplit, tail: TailOptions, options: ReadOptions) -> None:
-        self._brokers = Brokers(tail)
+        self._brokers = BrokerConnections(tail)
         self._fetcher = _Fetcher(split, tail, options, self._brokers)
         self._budget_bytes = options.read_ahead_bytes
         self._changed = threading.Condition()
@@ -126,7 +126,9 @@ class Fetches:
 class _Fetcher:
     """The fetches of one split, one after the other. Owned by the fetching thread, except `give_up`."""
 
-    def __init__(self, split: TailSplit, tail: TailOptions, options: ReadOptions, brokers: Brokers) -> None:
+    def __init__(
+        self, split: TailSplit, tail: TailOptions, options: ReadOptions, brokers: BrokerConnections
+    ) -> None:
         self._split = split
         self._name = f"{split.topic}-{split.partition}"
         self._tail = tail

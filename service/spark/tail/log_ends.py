@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from service.spark.errors import BrokerError, DataLossError
 from service.spark.plan.snapshots import ChosenPartition
-from service.spark.tail.brokers import Brokers
+from service.spark.tail.broker_connections import BrokerConnections
 from service.spark.tail.client_options import Address
 from service.spark.tail.options import TailOptions
 from service.spark.tail.patience import RetryTimer
@@ -52,7 +52,7 @@ class LogEnds:
         self._tail = tail
         self._read_committed = read_committed
         self._fails = fail_on_data_loss
-        self._brokers = Brokers(tail)
+        self._brokers = BrokerConnections(tail)
         self._lock = threading.Lock()
         self._warned: set[str] = set()
 

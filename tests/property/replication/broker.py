@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.types import TopicIdPartition
 from service.replication.acks import Waiter
+from service.replication.alter_partition_queue import AlterPartitionQueue, ProposalResponse, ProposalSettings
 from service.replication.fetch_session_handler import FetchPartitionData
 from service.replication.follower import FollowerMachine, FollowerSettings
 from service.replication.follower_events import (
@@ -29,7 +30,6 @@ from service.replication.follower_events import (
     Truncate,
     Warn,
 )
-from service.replication.isr_proposals import IsrProposals, ProposalResponse, ProposalSettings
 from service.replication.leader import (
     MOVED,
     PROPOSES,
@@ -90,7 +90,7 @@ class Broker:
         self.fetchers: dict[int, FollowerMachine] = {}
         self.waiters: dict[Waiter, tuple[TopicIdPartition, int, tuple[Record, ...]]] = {}
         self.served: dict[int, Served] = {}
-        self.proposals = IsrProposals(self.leaders.get, ProposalSettings())
+        self.proposals = AlterPartitionQueue(self.leaders.get, ProposalSettings())
         self.later(5, self.learn)
         self.later(world.lag_ms / 2, self.tick)
         self.later(50, self.flush)

@@ -16,8 +16,8 @@ from kio.schema.errors import ErrorCode
 
 from service.base.types import TopicIdPartition
 from service.metadata.controller.partition_change import Election
+from service.replication.alter_partition_queue import ProposalRequest, ProposalResponse
 from service.replication.follower_events import AskOffsets, Fetch
-from service.replication.isr_proposals import ProposalRequest, ProposalResponse
 from service.replication.leader import Accepted, LeaderSettings, LeaderState
 from tests.property.replication.broker import Broker, Sent
 from tests.property.replication.model import ModelController, Record, Violation, tip_of

@@ -58,3 +58,9 @@ def test_a_file_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("node.id=3\nlog.dirs=/a,\\\n  /b\n")
     assert load_properties(path) == {"node.id": "3", "log.dirs": "/a,/b"}
+
+
+def test_a_malformed_escape_is_refused_without_the_value_that_has_it() -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_properties("a = b\nssl.key.password = geheim\\u00g1")
+    assert str(raised.value) == "malformed \\uxxxx encoding in the value of ssl.key.password"

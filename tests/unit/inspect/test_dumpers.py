@@ -32,7 +32,13 @@ from service.metadata.raft.durable_offset import encode_durable_offset
 from service.metadata.raft.keys import SnapshotId
 from service.metadata.raft.snapshots import write_snapshot
 from service.metadata.raft.state import QuorumState, encode_state
-from service.metadata.records import RemoteLogRecord, RemoveTombstoneRecord, TombstoneRecord, TopicRecord
+from service.metadata.records import (
+    ConfigRecord,
+    RemoteLogRecord,
+    RemoveTombstoneRecord,
+    TombstoneRecord,
+    TopicRecord,
+)
 from service.metadata.snapshot_codec import encode_snapshot as encode_image_snapshot
 from service.records.batch import CompressionType
 from service.records.builder import BatchBuilder
@@ -419,6 +425,24 @@ def test_tombstones_are_shown_by_name(tmp_path: Path) -> None:
     rows = shown(put(tmp_path, f"__cluster_metadata-0/{0:020d}.log", bytes(data)))["records"]
     assert [row["type"] for row in rows] == ["TombstoneRecord", "RemoveTombstoneRecord"]
     assert (rows[0]["data"]["name"], rows[0]["data"]["partitions"]) == ("gone", 3)
+
+
+def test_passwords_in_settings_of_brokers_are_not_shown(tmp_path: Path) -> None:
+    records = [
+        ConfigRecord(resource_type=kind, resource_name="1", name=name, value=value)
+        for kind, name, value in (
+            (4, "listener.name.a.ssl.keystore.password", "geheim"),
+            (4, "some.plugin.token", "geheim"),
+            (4, "ssl.key.password", None),
+            (4, "log.retention.ms", "1000"),
+            (2, "retention.ms", "1000"),
+        )
+    ]
+    data = encode_batch(map(newest, records), base_offset=0, epoch=1, timestamp_ms=9)
+    path = put(tmp_path, f"__cluster_metadata-0/{0:020d}.log", bytes(data))
+    assert "geheim" not in json.dumps(shown(path))
+    values = [row["data"]["value"] for row in shown(path)["records"]]
+    assert values == ["[hidden]", "[hidden]", None, "1000", "1000"]
 
 
 def test_the_durable_offset_of_the_metadata_log(tmp_path: Path) -> None:

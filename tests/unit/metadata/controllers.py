@@ -55,6 +55,9 @@ class AnyConfig:
     def default(self, resource_type: ResourceType, key: str) -> str | None:
         return "delete" if key == "cleanup.policy" else None
 
+    def secrecy(self, key: str) -> str | None:
+        return None
+
     def refusal(self, key: str) -> str | None:
         return None
 

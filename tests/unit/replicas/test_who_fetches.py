@@ -184,7 +184,7 @@ def test_a_leader_with_a_new_endpoint_is_reached_there_at_once(tmp_path: Path) -
     observe(tmp_path / "other", scenario)
 
 
-def test_isr_proposals_do_not_wait_for_directory_assignments(tmp_path: Path) -> None:
+def test_alter_partition_queue_do_not_wait_for_directory_assignments(tmp_path: Path) -> None:
     class Silent:
         """A queue to a controller that answers nothing."""
 

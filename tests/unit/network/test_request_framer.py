@@ -9,7 +9,7 @@ import pytest
 
 from service.base.errors import InvariantError
 from service.network.buffers import MIN_BUFFER_BYTES, BufferPool, Memory, MemoryOwner
-from service.network.connection import PIPELINE_BYTES, ConnectionState, RequestFramer
+from service.network.request_framer import PIPELINE_BYTES, ConnectionState, RequestFramer
 from service.wire.errors import FrameError
 from service.wire.frames import frame
 

@@ -1,7 +1,7 @@
-"""The brokers of one cluster, over connections that stay. Blocking.
+"""Kept connections to the brokers of one cluster. Blocking.
 
-Brokers go, come back and hand their partitions on; the caller tries again. One `Brokers` belongs to one
-thread, but for `abort`.
+Brokers go, come back and hand their partitions on; the caller tries again. One `BrokerConnections` belongs
+to one thread, but for `abort`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOWEST: Final[dict[int, int]] = {ApiKey.METADATA: 10, ApiKey.LIST_OFFSETS: 2, A
 """The first versions with topic ids, isolation levels, and topics by id."""
 
 
-class Brokers:
+class BrokerConnections:
     """Requests to any broker, or to a certain one."""
 
     def __init__(self, tail: TailOptions, shuffled: random.Random | None = None) -> None:

@@ -16,9 +16,9 @@ from service.base.clock import ManualClock
 from service.base.errors import ConfigError, FirnError
 from service.base.threads import SystemThreads
 from service.remote.stores.aws_credentials import credential_source
-from service.remote.stores.credentials import RenewedCredentials
 from service.remote.stores.errors import CredentialsMissing, StoreRefused, StoreUnavailable
 from service.remote.stores.obstore_store import open_store
+from service.remote.stores.renewed_credentials import RenewedCredentials
 from service.remote.stores.s3_access import S3Access
 from tests.support.world import WORLD
 

@@ -7,8 +7,8 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.types import TopicIdPartition
-from service.replication.isr_proposals import (
-    IsrProposals,
+from service.replication.alter_partition_queue import (
+    AlterPartitionQueue,
     ProposalRequest,
     ProposalResponse,
     ProposalResult,
@@ -30,7 +30,7 @@ class Broker:
     def __init__(self, count: int) -> None:
         self.now_ms = NOW_MS
         self.clusters = {tip(number): self._pending() for number in range(count)}
-        self.machine = IsrProposals(self.leader_of, ProposalSettings(50, 200))
+        self.machine = AlterPartitionQueue(self.leader_of, ProposalSettings(50, 200))
         for one in self.clusters:
             self.machine.propose(one)
 
@@ -156,7 +156,7 @@ def test_a_request_has_a_thousand_proposals_at_most() -> None:
 
 def test_a_request_is_retried_after_50_ms_or_200_if_ambiguous() -> None:
     broker = Broker(1)
-    broker.machine = IsrProposals(broker.leader_of, ProposalSettings())
+    broker.machine = AlterPartitionQueue(broker.leader_of, ProposalSettings())
     broker.machine.propose(tip(0))
     broker.machine.failed(broker.request().number, broker.now_ms, was_sent=False)
     assert broker.machine.next_deadline_ms() == broker.now_ms + 50

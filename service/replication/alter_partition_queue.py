@@ -50,7 +50,7 @@ class ProposalResult(NamedTuple):
     what: int
 
 
-class IsrProposals:
+class AlterPartitionQueue:
     """Proposals of one broker. Owned by the event loop."""
 
     def __init__(

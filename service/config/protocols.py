@@ -1,0 +1,77 @@
+"""Security protocols of listeners, and which of them are served. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final
+
+from service.base.errors import ConfigError
+from service.config.keys import Value
+
+
+class SecurityProtocol(IntEnum):
+    """Protocols by their number in metadata records (Kafka `SecurityProtocol`)."""
+
+    PLAINTEXT = 0
+    SSL = 1
+    SASL_PLAINTEXT = 2
+    SASL_SSL = 3
+
+    @property
+    def uses_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+SERVED: Final[frozenset[SecurityProtocol]] = frozenset({SecurityProtocol.PLAINTEXT})
+"""Protocols that listeners and nodes' connections can have."""
+
+
+def unserved(where: str, protocol: SecurityProtocol) -> str | None:
+    """Return why a node does not start with `protocol` at the place `where`; None for one that is served."""
+    if protocol in SERVED:
+        return None
+    known = ", ".join(one.name for one in sorted(SERVED))
+    return f"{where}: security protocol {protocol.name} is not served yet; there is {known}"
+
+
+def read_protocols(
+    value: Value, listeners: Sequence[str], controllers: Sequence[str]
+) -> dict[str, SecurityProtocol]:
+    """Return the protocol by listener name, from `value` of `listener.security.protocol.map`.
+
+    Without a value a protocol is that of the listener of its name, and the `controllers`' are PLAINTEXT
+    unless any listener is secured (Kafka `AbstractKafkaConfig.effectiveListenerSecurityProtocolMap`).
+    """
+    if value is not None:
+        return _parse_map(str(value))
+    protocols = {one.name: one for one in SecurityProtocol}
+    plaintext = SecurityProtocol.PLAINTEXT
+    if all(protocols.get(name, plaintext) is plaintext for name in (*listeners, *controllers)):
+        protocols.update(dict.fromkeys(controllers, plaintext))
+    return protocols
+
+
+def protocol_named(text: str, key: str) -> SecurityProtocol:
+    """Return the protocol of this name, in any case. Raises `ConfigError`, with Kafka's text."""
+    try:
+        return SecurityProtocol[text.upper()]
+    except KeyError:
+        raise ConfigError(f"Invalid security protocol `{text}` defined in {key}") from None
+
+
+def _parse_map(text: str) -> dict[str, SecurityProtocol]:
+    key = "listener.security.protocol.map"
+    protocols: dict[str, SecurityProtocol] = {}
+    for entry in text.split(","):
+        name, separator, protocol = (part.strip() for part in entry.rpartition(":"))
+        if not separator or not name:
+            raise ConfigError(f"{key}: expected NAME:PROTOCOL, found {entry.strip()!r}")
+        if name.upper() in protocols:
+            raise ConfigError(f"{key}: {name.upper()} appears twice")
+        protocols[name.upper()] = protocol_named(protocol, key)
+    return protocols

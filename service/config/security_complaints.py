@@ -1,0 +1,80 @@
+"""Complaints about security settings that are accepted and doubtful, for the log at start. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import ip_address
+from typing import Any, Final
+
+from service.config.keys import Value
+from service.config.listeners import Listener, Listeners
+from service.config.overrides import PREFIX, base_name, is_set_for, split, value_for
+from service.config.protocols import SecurityProtocol
+from service.config.tables import BROKER_KEYS
+
+_JAAS: Final = "sasl.jaas.config"
+_CLIENT_AUTH: Final = "ssl.client.auth"
+
+
+def security_complaints(
+    values: Mapping[str, Value], served: Sequence[Listener], listeners: Listeners
+) -> Iterable[str]:
+    """Return a line for each setting without effect, and for each way to lose a password.
+
+    `served`: the listeners of this node.
+    """
+    protocols = {one.protocol for one in served}
+    protocols |= {listeners.protocols[name] for name in listeners.controller_names[:1]}
+    if not any(one.uses_tls for one in protocols):
+        yield from _unused(values, "ssl.")
+    if not any(one.uses_sasl for one in protocols):
+        yield from _unused(values, "sasl.")
+    for name, value in values.items():
+        if base_name(name) == _JAAS and value is not None and not _has_mechanism(name):
+            yield (
+                f"{name}: ignored: it counts only with the prefix of a listener and a mechanism, as in "
+                f"listener.name.internal.plain.{_JAAS}"
+            )
+    for one in served:
+        if one.protocol is SecurityProtocol.SASL_SSL:
+            yield from _ignored_client_auth(values, one.name)
+        if one.protocol is SecurityProtocol.SASL_PLAINTEXT:
+            yield from _open_passwords(values, one)
+
+
+def _unused(values: Mapping[str, Value], word: str) -> Iterable[str]:
+    changed = []
+    for name, value in values.items():
+        base = base_name(name)
+        if base.startswith(word) and value != BROKER_KEYS[base].default:
+            changed.append(name)
+    if changed:
+        yield f"no listener has a protocol that needs {', '.join(sorted(changed))}: no effect"
+
+
+def _has_mechanism(name: str) -> bool:
+    return name.startswith(PREFIX) and bool(split(name).mechanism)
+
+
+def _ignored_client_auth(values: Mapping[str, Value], listener: str) -> Iterable[str]:
+    if values[_CLIENT_AUTH] != "none" and not is_set_for(values, _CLIENT_AUTH, listener):
+        yield (
+            f"{_CLIENT_AUTH}={values[_CLIENT_AUTH]} does not count for the SASL_SSL listener {listener}: set "
+            f"{PREFIX}{listener.lower()}.{_CLIENT_AUTH}"
+        )
+
+
+def _open_passwords(values: Mapping[str, Value], listener: Listener) -> Iterable[str]:
+    mechanisms: Any = value_for(values, "sasl.enabled.mechanisms", listener.name)
+    if "PLAIN" in mechanisms and not _is_loopback(listener.host):
+        yield (
+            f"listener {listener.name} takes passwords (PLAIN) over connections that are not encrypted and "
+            "come from other machines: use SASL_SSL"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
