@@ -97,22 +97,14 @@ NETWORK: Final = (
         "Connections closed, as their address had too many (count: max.connections.per.ip) or opened too many"
         " a second (rate: connection_creation_rate).", "listener", "limit",
     ),
-    _counter(
-        "connections_delayed", "Connections accepted late, for max.connection.creation.rate.", "listener",
-        kafka="kafka.server:type=socket-server-metrics,name=connection-accept-rate,listener=*",
-    ),
-    _counter(
-        "connections_throttled_seconds",
-        "Throttles of new connections: of the listener or of all (listener), of an address (ip).", "listener",
-        "limit",
+    _histogram(
+        "connections_throttle_seconds",
+        "Throttles of new connections: accepted late (listener: max.connection.creation.rate), or held "
+        "and closed (ip: connection_creation_rate).", "listener", "limit",
         kafka="kafka.server:type=socket-server-metrics,name=connection-accept-throttle-time,listener=*",
     ),
-    _counter(
-        "quota_throttles", "Requests after which a quota throttled their client.", "quota",
-        kafka="kafka.server:type={Produce,Fetch,Request,ControllerMutation},user=*,client-id=*",
-    ),
-    _counter(
-        "quota_throttle_seconds", "Time of these throttles.", "quota",
+    _histogram(
+        "quota_throttle_seconds", "Throttles of clients after a request.", "quota",
         kafka="kafka.server:type={Produce,Fetch,Request,ControllerMutation},user=*,client-id=*",
     ),
     _gauge("quota_clients", "Users and clients under a quota who used it in the last windows.", "quota"),

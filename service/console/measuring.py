@@ -7,11 +7,11 @@ Everything here is quick: a few hundred numbers, whatever the number of partitio
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from service.base.metrics import HistogramSnapshot
+from service.base.metrics import Histogram, HistogramSnapshot
 from service.base.printable import printable
 from service.base.turns import TurnTimes
 from service.console.ports import CoordinatedGroups, ObservedColdTier, ObservedNode
@@ -146,10 +146,10 @@ def _network(metrics: NetworkMetrics) -> Iterator[Sample]:
     yield Sample("firn_handler_failures", metrics.handler_errors)
     for listener, one in tuple(metrics.arrivals.items()):
         yield Sample("firn_connections_refused", one.too_many_of_address, (listener, "count"))
-        yield Sample("firn_connections_refused", one.throttled_of_address, (listener, "rate"))
-        yield Sample("firn_connections_delayed", one.delayed, (listener,))
-        yield Sample("firn_connections_throttled_seconds", one.delay_ms / 1000, (listener, "listener"))
-        yield Sample("firn_connections_throttled_seconds", one.address_throttle_ms / 1000, (listener, "ip"))
+        of_address = one.throttled_of_address.snapshot()
+        yield Sample("firn_connections_refused", of_address.observed, (listener, "rate"))
+        yield Sample("firn_connections_throttle_seconds", of_address, (listener, "ip"))
+        yield Sample("firn_connections_throttle_seconds", one.delayed.snapshot(), (listener, "listener"))
     for purpose, channel in tuple(metrics.channels.items()):
         yield from _channel(purpose, channel)
 
@@ -157,11 +157,14 @@ def _network(metrics: NetworkMetrics) -> Iterator[Sample]:
 def _quotas(quotas: Sequence[RequestQuotas]) -> Iterator[Sample]:
     """Yield the samples of quotas: of the broker and of the controller of this process."""
     for name in QUOTA_NAMES if quotas else ():
-        throttles = [one.throttles[name] for one in quotas]
-        yield Sample("firn_quota_throttles", sum(one.throttled for one in throttles), (name,))
-        throttle_ms = sum(one.throttle_ms for one in throttles)
-        yield Sample("firn_quota_throttle_seconds", throttle_ms / 1000, (name,))
+        yield Sample("firn_quota_throttle_seconds", _sum(one.throttles[name] for one in quotas), (name,))
         yield Sample("firn_quota_clients", sum(one.active_clients()[name] for one in quotas), (name,))
+
+
+def _sum(histograms: Iterable[Histogram]) -> HistogramSnapshot:
+    found = [one.snapshot() for one in histograms]
+    counts = tuple(map(sum, zip(*[one.counts for one in found], strict=True)))
+    return HistogramSnapshot(found[0].bounds, counts, sum(one.total for one in found))
 
 
 def _channel(purpose: str, metrics: ChannelMetrics) -> Iterator[Sample]:

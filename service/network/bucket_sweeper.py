@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from service.quotas.buckets import Buckets
 
@@ -13,7 +14,9 @@ class BucketSweeper:
 
     __slots__ = ("_every_s", "_kinds", "_loop", "_timer")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, kinds: Sequence[Buckets], every_s: float) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, kinds: Sequence[Buckets[Any]], every_s: float
+    ) -> None:
         self._loop = loop
         self._kinds = kinds
         self._every_s = every_s

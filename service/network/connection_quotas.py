@@ -105,8 +105,7 @@ class ConnectionQuotas:
             if not of.is_protected:
                 self._all.record(-1, now_ms)
             of.rate.record(-1, now_ms)
-            of.metrics.throttled_of_address += 1
-            of.metrics.address_throttle_ms += throttle_ms
+            of.metrics.throttled_of_address.observe(throttle_ms / 1000)
             return Arrival(True, throttle_ms / 1000 if self.held < _MOST_HELD else 0.0)
         count = self._counts.get(address, 0)
         if count >= config.most_connections_of(address):
@@ -116,8 +115,7 @@ class ConnectionQuotas:
         of.metrics.accepted += 1
         if not delay_ms:
             return _WELCOME
-        of.metrics.delayed += 1
-        of.metrics.delay_ms += delay_ms
+        of.metrics.delayed.observe(delay_ms / 1000)
         return Arrival(wait_s=delay_ms / 1000)
 
     def _record(self, of: _Listener, config: QuotaConfig, listener: str, now_ms: int) -> int:

@@ -21,27 +21,16 @@ QUOTA_NAMES: Final = (OF_PRODUCE, OF_FETCH, OF_REQUEST, OF_MUTATION)
 
 
 @dataclass(slots=True, eq=False)
-class ThrottleMetrics:
-    """Throttles of clients by one quota."""
-
-    throttled: int = 0
-    """requests after which their client was throttled"""
-    throttle_ms: int = 0
-
-
-@dataclass(slots=True, eq=False)
 class ArrivalMetrics:
     """Counters of the new connections of one listener."""
 
     accepted: int = 0
     too_many_of_address: int = 0
     """closed, as their address had as many as it may"""
-    throttled_of_address: int = 0
-    """closed after a throttle of their address"""
-    address_throttle_ms: int = 0
-    delayed: int = 0
-    """accepted late, for the rate of the listener or of all"""
-    delay_ms: int = 0
+    throttled_of_address: Histogram = field(default_factory=Histogram)
+    """seconds that connections were held before they were closed, for the rate of their address"""
+    delayed: Histogram = field(default_factory=Histogram)
+    """seconds that connections waited, for the rate of the listener or of all"""
 
 
 @dataclass(slots=True, eq=False)

@@ -15,9 +15,10 @@ from collections.abc import Callable, Coroutine, Generator
 from types import coroutine
 from typing import Any, Final, ParamSpec, TypeVar
 
+from service.base.metrics import Histogram
 from service.config.quotas import QuotaConfig
 from service.network.bucket_sweeper import BucketSweeper
-from service.network.metrics import OF_FETCH, OF_PRODUCE, OF_REQUEST, QUOTA_NAMES, ThrottleMetrics
+from service.network.metrics import OF_FETCH, OF_PRODUCE, OF_REQUEST, QUOTA_NAMES
 from service.quotas.buckets import Rates, Tokens
 from service.quotas.entities import UNLIMITED, Limits, Shares, shares_of
 from service.quotas.mutations import MutationQuota
@@ -44,8 +45,8 @@ class RequestQuotas:
         self.mutation = Tokens(
             config.controller_quota_window_num, config.controller_quota_window_size_seconds * 1000
         )
-        self.throttles = {name: ThrottleMetrics() for name in QUOTA_NAMES}
-        """counters by quota"""
+        self.throttles = {name: Histogram() for name in QUOTA_NAMES}
+        """throttles of clients by quota, in seconds"""
         self.now_s = loop.time
         self._limits: Limits = {}
         kinds = (self.produce, self.fetch, self.request, self.mutation)
@@ -85,8 +86,8 @@ class RequestQuotas:
 
     def active_clients(self) -> dict[str, int]:
         """Return the number of users or clients with something that counts, by quota."""
-        kinds = (self.produce, self.fetch, self.request, self.mutation)
-        return dict(zip(QUOTA_NAMES, map(len, kinds), strict=True))
+        used = len(self.produce), len(self.fetch), len(self.request), len(self.mutation)
+        return dict(zip(QUOTA_NAMES, used, strict=True))
 
     def close(self) -> None:
         """Forget nothing any more."""
@@ -94,9 +95,7 @@ class RequestQuotas:
 
     def throttled(self, quota: str, throttle_ms: int) -> None:
         """Count a throttle of a client."""
-        counts = self.throttles[quota]
-        counts.throttled += 1
-        counts.throttle_ms += throttle_ms
+        self.throttles[quota].observe(throttle_ms / 1000)
 
 
 class RequestMeter:

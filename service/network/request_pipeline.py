@@ -137,7 +137,7 @@ class RequestPipeline:
         self._handle_answer(answer, api)
         del answer
         if context.meter is not None:
-            context.meter.pause()
+            context.meter.pause()  # type: ignore[unreachable]  # the handler has set it
         ended = shared.now()
         size = len(request)
         api.received_bytes += size

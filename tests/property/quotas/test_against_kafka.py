@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+from functools import partial
 
 import pytest
 
@@ -82,7 +83,7 @@ class History:
     def _strict(self) -> list[str]:
         bucket, out = TokenBucket(self.windows * self.size_ms / 1000), []
         for value, ms in self.events:
-            quota = MutationQuota(bucket, self.limit, True, lambda ms=ms: ms)
+            quota = MutationQuota(bucket, self.limit, True, partial(int, ms))
             try:
                 quota.record(int(value))
                 out.append("0")
