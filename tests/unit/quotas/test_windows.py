@@ -80,3 +80,14 @@ def test_a_rate_is_idle_when_its_last_value_has_run_out() -> None:
     one.record(1, 0)
     one.record(1, 10_999)
     assert (one.is_idle(11_000), one.is_idle(21_998), one.is_idle(21_999)) == (False, False, True)
+
+
+def test_a_clock_that_steps_back_throttles_nobody_for_ever() -> None:
+    one = rate()
+    one.record(900, 100_000)
+    one.record(50, 40_000)
+    assert one.throttle_ms(100.0, 40_000) == 0
+    one.record(5_000, 40_000)
+    assert 0 < one.throttle_ms(100.0, 40_000) < 60_000
+    assert one.throttle_ms(100.0, 200_000) == 0
+    assert one.is_idle(200_000)
