@@ -194,6 +194,7 @@ class BrokerConfig:
     remote_chunk_bytes: int
     remote_object_grace_ms: int
     remote_unfenced_allow: bool
+    remote_metadata_credentials: bool
     remote_recover: bool
     max_inflated_batch_bytes: int
     max_inflated_request_bytes: int

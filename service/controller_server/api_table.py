@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from service.base.errors import StorageError
 from service.controller_server.handlers import (
+    access,
     brokers,
     catalog,
     cluster,
@@ -28,7 +29,9 @@ from service.serving.handlers import (
     create_partitions,
     create_topics,
     delete_topics,
+    describe_acls,
     describe_configs,
+    describe_user_scram_credentials,
     incremental_alter_configs,
     update_features,
 )
@@ -58,6 +61,9 @@ CONTROLLER_APIS: Final[dict[int, Served]] = {
     ApiKey.API_VERSIONS: Served(api_versions.handler_for(ListenerType.CONTROLLER, features_of)),
     ApiKey.CREATE_TOPICS: _decided(on_controller(create_topics.handle)),
     ApiKey.DELETE_TOPICS: _decided(on_controller(delete_topics.handle)),
+    ApiKey.DESCRIBE_ACLS: Served(describe_acls.handle),
+    ApiKey.CREATE_ACLS: _decided(access.create_acls),
+    ApiKey.DELETE_ACLS: _decided(access.delete_acls),
     ApiKey.DESCRIBE_CONFIGS: Served(describe_configs.handle),
     ApiKey.ALTER_CONFIGS: _decided(on_controller(alter_configs.handle)),
     ApiKey.CREATE_PARTITIONS: _decided(on_controller(create_partitions.handle)),
@@ -65,6 +71,9 @@ CONTROLLER_APIS: Final[dict[int, Served]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _decided(on_controller(incremental_alter_configs.handle)),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _decided(reassignments.alter),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(reassignments.list_ongoing),
+    ApiKey.ALTER_CLIENT_QUOTAS: _decided(access.alter_client_quotas),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Served(describe_user_scram_credentials.handle),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _decided(access.alter_scram_credentials),
     ApiKey.VOTE: Served(quorum.handle),
     ApiKey.BEGIN_QUORUM_EPOCH: Served(quorum.handle),
     ApiKey.END_QUORUM_EPOCH: Served(quorum.handle),

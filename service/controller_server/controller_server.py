@@ -215,6 +215,7 @@ class ControllerNode:
         self.publisher.subscribe(self._published)
         self.publisher.set_controller(self)
         await self.publisher.start()
+        self._limit(self.publisher.image)
         for server in self.servers:
             await server.start()
         self._registering = self._supervised(self._keep_registered(), "controller-registration")
@@ -317,7 +318,14 @@ class ControllerNode:
 
     # -- registration of this controller
 
+    def _limit(self, image: MetadataImage) -> None:
+        """Apply the quotas of `image` to clients and connections of this controller."""
+        self.side.quotas.apply(image.client_quotas)
+        self.arrivals.apply(image.client_quotas)
+
     def _published(self, before: MetadataImage, after: MetadataImage, delta: MetadataDelta) -> None:
+        if before.client_quotas is not after.client_quotas:
+            self._limit(after)
         if before.controllers is not after.controllers:
             self._registrations.set()
         if before.brokers is not after.brokers:

@@ -34,6 +34,7 @@ from service.network.request import RequestContext, Response
 from service.network.request_meter import RequestQuotas
 from service.partition.metrics import ServingMetrics
 from service.quotas.mutations import MutationQuota
+from service.security.authorizer import Authorizer
 from service.serving.handlers.api_versions import Features
 from service.serving.response_cache import EncodedSettings
 from service.wire.api import ApiKey, RequestHeader
@@ -69,6 +70,8 @@ class ControllerSide:
         self.supported = tuple(cluster_features() if supported is None else supported)
         self.heartbeat_interval_ms = heartbeat_interval_ms
         self.encoded_settings = EncodedSettings()
+        self.authorizer: Authorizer | None = None
+        """asked what clients may do; None: everything"""
         self.metrics = ServingMetrics()
         self.quotas = RequestQuotas(asyncio.get_running_loop(), config().quotas)
         # One limit each: nodes of another cluster retry for ever, and would suppress the lines about brokers.

@@ -27,7 +27,9 @@ from service.base.world import World
 from service.config.settings import BrokerConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
+from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
+from service.metadata.publisher import Publisher
 from service.network.metrics import OF_REPLICATION
 from service.node import fd_budget
 from service.node.data_directories import DataDirectories
@@ -222,9 +224,26 @@ class Node:
         broker.disks.report_room(self._directories.ids, plane)
         broker.endpoints.update(listeners.places)
         listeners.serve_with(Dispatcher(broker, plane.apis), lambda: settings.config)
+        self._limit(broker, metadata)
         if plane.prefix_owner is None:
             await plane.join(stack)
         return broker
+
+    def _limit(self, broker: Broker, metadata: Publisher) -> None:
+        """Apply the quotas of the metadata to clients and connections, now and whenever they change."""
+        arrivals = self.parts.listeners.arrivals
+        assert arrivals is not None
+
+        def apply(image: MetadataImage) -> None:
+            broker.quotas.apply(image.client_quotas)
+            arrivals.apply(image.client_quotas)
+
+        def published(before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
+            if before.client_quotas is not image.client_quotas:
+                apply(image)
+
+        metadata.subscribe(published)
+        apply(metadata.image)
 
     def _make_replication(
         self,

@@ -190,8 +190,8 @@ class Dispatcher:
         error, api = self._broker.metrics.error, ApiKey(api_key).name
         if (code := getattr(answer, "error_code", NO_ERROR)) != NO_ERROR:
             error(api, code)
-        for name in ("topics", "responses", "results"):
-            for one in getattr(answer, name, ())[:COUNTED_ERRORS]:
+        for name in ("topics", "responses", "results", "filter_results", "entries"):
+            for one in (getattr(answer, name, None) or ())[:COUNTED_ERRORS]:
                 if (code := getattr(one, "error_code", NO_ERROR)) != NO_ERROR:
                     error(api, code)
 

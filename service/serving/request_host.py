@@ -46,6 +46,7 @@ from service.wire.produce import NodeEndpoint
 if TYPE_CHECKING:
     from service.replication.selectors import Selector
     from service.replication.throttle import ReplicationThrottle
+    from service.security.authorizer import Authorizer
     from service.serving.control_plane import ControlPlane
 
 _log = logging.getLogger(__name__)
@@ -110,6 +111,8 @@ class Broker:
         """``replica.selector.class``: chooses the replica from which a consumer should read"""
         self.leader_throttle: ReplicationThrottle | None = None
         """limits the fetches of other brokers; None if there are none"""
+        self.authorizer: Authorizer | None = None
+        """asked what clients may do; None: everything"""
         self.metrics = ServingMetrics()
         self.quotas = RequestQuotas(self.loop, own.quotas)
         self.disks = DiskWatch(config, clock, replicas, logs, self.metrics)

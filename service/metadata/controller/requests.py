@@ -23,6 +23,8 @@ ZERO_UUID = UUID(int=0)
 MAX_RECORDS_PER_OPERATION = 10_000
 """Records that one request may write (Kafka's ``QuorumController.MAX_RECORDS_PER_USER_OP``)."""
 PRODUCER_ID_BLOCK_SIZE = 1000
+LONGEST_NAME = 32_767
+"""Characters of a name at most: those of a string in Kafka's older versions."""
 
 
 class ResourceType(IntEnum):

@@ -35,14 +35,14 @@ def test_every_key_has_one_row() -> None:
 
 
 def test_rows_say_what_brokers_and_controllers_serve() -> None:
-    """ApiMessageType.ListenerType of 4.3.1, without SASL, ACLs, tokens, SCRAM and quotas; and our own."""
+    """ApiMessageType.ListenerType of 4.3.1, without SASL and tokens; and our own."""
     brokers = {
-        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 32, 33, 35, 37, 42, 43, 44, 45,
-        46, 47, 55, 57, 60, 61, 64, 68, 69, 74, 75, 80, 81,
+        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 29, 30, 31, 32, 33, 35, 37, 42,
+        43, 44, 45, 46, 47, 48, 49, 50, 51, 55, 57, 60, 61, 64, 68, 69, 74, 75, 80, 81,
     }  # fmt: skip
     controllers = {
-        1, 18, 19, 20, 32, 33, 37, 43, 44, 45, 46, 52, 53, 54, 55, 56, 57, 58, 59, 60, 62, 63, 64, 67, 70, 73,
-        80, 81, 82, 20000,
+        1, 18, 19, 20, 29, 30, 31, 32, 33, 37, 43, 44, 45, 46, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60,
+        62, 63, 64, 67, 70, 73, 80, 81, 82, 20000,
     }  # fmt: skip
     assert {api.key for api in served_on(ListenerType.BROKER)} == brokers
     assert {api.key for api in served_on(ListenerType.CONTROLLER)} == controllers
@@ -50,13 +50,13 @@ def test_rows_say_what_brokers_and_controllers_serve() -> None:
 
 def test_rows_say_what_is_forwarded_and_what_may_be_sent_again() -> None:
     rows = APIS.values()
-    forwardable = {19, 20, 33, 37, 43, 44, 45, 46, 55, 57, 64, 67, 80, 81}
+    forwardable = {19, 20, 30, 31, 33, 37, 43, 44, 45, 46, 49, 51, 55, 57, 64, 67, 80, 81}
     assert {api.key for api in rows if api.is_forwardable} == forwardable
-    safe = {33, 45, 46, 55, 64, 67}
+    safe = {30, 33, 45, 46, 49, 55, 64, 67}
     assert {api.key for api in rows if api.is_forwardable and api.is_safe_again} == safe
-    idempotent = {33, 45, 62, 63, 64, 67, 70, 73, 20000}
+    idempotent = {30, 33, 45, 49, 62, 63, 64, 67, 70, 73, 20000}
     assert {api.key for api in rows if api.effect is RequestEffect.IDEMPOTENT} == idempotent
-    reads = {1, 2, 3, 9, 10, 15, 16, 18, 23, 32, 35, 46, 55, 59, 60, 61, 69, 74, 75}
+    reads = {1, 2, 3, 9, 10, 15, 16, 18, 23, 29, 32, 35, 46, 48, 50, 55, 59, 60, 61, 69, 74, 75}
     assert {api.key for api in rows if api.effect is RequestEffect.READS} == reads
 
 
@@ -75,7 +75,7 @@ def test_apis_without_a_broker_handler_are_forwarded() -> None:
 
 
 def test_a_broker_in_a_cluster_forwards_what_its_rows_say() -> None:
-    forwarded = {19, 20, 33, 37, 43, 44, 45, 46, 55, 57, 64, 80, 81}
+    forwarded = {19, 20, 30, 31, 33, 37, 43, 44, 45, 46, 49, 51, 55, 57, 64, 80, 81}
     assert {key for key, row in MEMBER_APIS.items() if row.forwards} == forwarded
 
 
@@ -105,6 +105,9 @@ BROKER_VERSIONS = """
     21 DeleteRecords 0-2
     22 InitProducerId 0-5
     23 OffsetForLeaderEpoch 2-4
+    29 DescribeAcls 1-3
+    30 CreateAcls 1-3
+    31 DeleteAcls 1-3
     32 DescribeConfigs 1-4
     33 AlterConfigs 0-2
     35 DescribeLogDirs 1-5
@@ -115,6 +118,10 @@ BROKER_VERSIONS = """
     45 AlterPartitionReassignments 0-1
     46 ListPartitionReassignments 0-0
     47 OffsetDelete 0-0
+    48 DescribeClientQuotas 0-1
+    49 AlterClientQuotas 0-1
+    50 DescribeUserScramCredentials 0-0
+    51 AlterUserScramCredentials 0-0
     55 DescribeQuorum 0-2
     57 UpdateFeatures 0-2
     60 DescribeCluster 0-2
@@ -132,6 +139,9 @@ CONTROLLER_VERSIONS = """
     18 ApiVersions 0-4
     19 CreateTopics 2-7
     20 DeleteTopics 1-6
+    29 DescribeAcls 1-3
+    30 CreateAcls 1-3
+    31 DeleteAcls 1-3
     32 DescribeConfigs 1-4
     33 AlterConfigs 0-2
     37 CreatePartitions 0-3
@@ -139,6 +149,9 @@ CONTROLLER_VERSIONS = """
     44 IncrementalAlterConfigs 0-1
     45 AlterPartitionReassignments 0-1
     46 ListPartitionReassignments 0-0
+    49 AlterClientQuotas 0-1
+    50 DescribeUserScramCredentials 0-0
+    51 AlterUserScramCredentials 0-0
     52 Vote 0-2
     53 BeginQuorumEpoch 0-1
     54 EndQuorumEpoch 0-1
@@ -170,6 +183,7 @@ IN_A_CLUSTER = [
     [
         "eligible.leader.replicas.version 0-1",
         "firn.catalog.version 0-1",
+        "firn.records.version 0-1",
         "group.version 0-1",
         "kraft.version 0-1",
         "metadata.version 30-30",
