@@ -20,7 +20,7 @@ while Kafka limits it by its user alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 PRODUCE: Final = "producer_byte_rate"
 FETCH: Final = "consumer_byte_rate"
@@ -31,8 +31,8 @@ CLIENT_KEYS: Final = (PRODUCE, FETCH, REQUEST, MUTATION)
 
 Entity: TypeAlias = "tuple[str | None, str | None, str | None]"
 """User, client id and address; None: the default of the type, "": the entity has none of the type."""
-Limits: TypeAlias = "Mapping[Entity, Mapping[str, float]]"
-"""Limits by key, of each entity. Immutable: another set of limits is another object."""
+Limits: TypeAlias = "Mapping[Any, Mapping[str, float]]"
+"""Limits by key, of each `Entity`. Immutable: another set of limits is another object."""
 
 
 class Share(NamedTuple):
