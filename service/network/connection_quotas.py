@@ -21,7 +21,7 @@ from service.network.bucket_sweeper import BucketSweeper
 from service.network.metrics import ArrivalMetrics, NetworkMetrics
 from service.quotas.buckets import Rates
 from service.quotas.entities import Limits, Share, connection_limit
-from service.quotas.windows import WindowedRate, Windows
+from service.quotas.windows import WindowedRate
 
 _MOST_HELD: Final = 1000
 """Most throttled connections that are held; further ones are closed at once."""
@@ -62,7 +62,7 @@ class ConnectionQuotas:
         number, self._window_ms = first.quota_window_num, first.quota_window_size_seconds * 1000
 
         def rate() -> WindowedRate:
-            return WindowedRate(Windows(number, self._window_ms))
+            return WindowedRate(number, self._window_ms)
 
         self._all = rate()
         self.metrics = (metrics or NetworkMetrics()).arrivals

@@ -73,7 +73,10 @@ class RequestQuotas:
     def meter(self, session: Session, client_id: str, size: int) -> RequestMeter | None:
         """Return the meter of a request of `size` bytes; None where its client is unlimited."""
         shares = self.shares_of(session, client_id)
-        return None if shares is UNLIMITED else RequestMeter(self, shares, size)
+        if shares is UNLIMITED:
+            return None
+        self.sweeper.watch()
+        return RequestMeter(self, shares, size)
 
     def mutations_of(self, session: Session, client_id: str, *, is_strict: bool) -> MutationQuota | None:
         """Return what a request of this client may change; None without a limit."""
@@ -107,11 +110,9 @@ class RequestMeter:
         self._quotas = quotas
         self.shares = shares
         self._size = size
-        self._spent_s = 0.0
-        self._recorded_s = 0.0
+        self._spent_s = self._recorded_s = 0.0
         self._is_answered = False
         self._since_s: float | None = quotas.now_s()
-        quotas.sweeper.watch()
 
     # -- time
 
@@ -121,13 +122,13 @@ class RequestMeter:
 
     def pause(self) -> None:
         """End a step of work. What comes after the answer, such as sending it, counts for later requests."""
-        if self._since_s is not None:
-            self._spent_s += self._quotas.now_s() - self._since_s
+        now_s, since_s = self._quotas.now_s(), self._since_s
+        if since_s is not None:
+            self._spent_s += now_s - since_s
             self._since_s = None
-        rest_s, share = self._spent_s - self._recorded_s, self.shares.request
-        if self._is_answered and share is not None and rest_s > 0:
-            self._recorded_s = self._spent_s
-            self._quotas.request.count(share, rest_s * PERCENT, self._quotas.now_ms())
+        if self._is_answered and (share := self.shares.request) is not None:
+            rest_s, self._recorded_s = self._spent_s - self._recorded_s, self._spent_s
+            self._quotas.request.count(share, rest_s * PERCENT, int(now_s * 1000))
 
     async def follow(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` and count its steps."""
@@ -165,31 +166,30 @@ class RequestMeter:
 
         return timed
 
-    def _spent(self) -> float:
-        running_s = 0.0 if self._since_s is None else self._quotas.now_s() - self._since_s
-        return self._spent_s + running_s
-
     # -- throttles, in ms
 
     def answered(self) -> int:
         """Count the request's time; return how long its client is throttled for it."""
-        return self._told(OF_REQUEST, self._of_time())
+        return self._told(OF_REQUEST, self._of_time(self._quotas.now_s()))
 
     def produced(self, *, is_exempt: bool) -> int:
         """Count a Produce request; return how long its client is throttled. `is_exempt`: without response,
         the time does not count."""
         share, quotas, of_bytes = self.shares.produce, self._quotas, 0
+        now_s = quotas.now_s()
         if share is not None:
-            of_bytes = quotas.produce.record(share, self._size, quotas.now_ms())
-        of_time = 0 if is_exempt else self._of_time()
+            of_bytes = quotas.produce.record(share, self._size, int(now_s * 1000))
+        of_time = 0 if is_exempt else self._of_time(now_s)
         return self._told(OF_PRODUCE if of_bytes > of_time else OF_REQUEST, max(of_bytes, of_time))
 
     def fetched(self, size: int) -> int:
         """Count a Fetch response of `size` bytes, unless its client is throttled for it: then the response
         goes out empty."""
-        share, quotas, of_bytes, of_time = self.shares.fetch, self._quotas, 0, self._of_time()
+        share, quotas, of_bytes = self.shares.fetch, self._quotas, 0
+        now_s = quotas.now_s()
+        of_time = self._of_time(now_s)
         if share is not None:
-            now_ms = quotas.now_ms()
+            now_ms = int(now_s * 1000)
             of_bytes = quotas.fetch.record(share, size, now_ms)
             if of_bytes or of_time:
                 quotas.fetch.take_back(share, size, now_ms)
@@ -212,14 +212,15 @@ class RequestMeter:
         self._is_answered = share is None or not quotas.request.throttle_ms(share, quotas.now_ms())
         return self._is_answered
 
-    def _of_time(self) -> int:
+    def _of_time(self, now_s: float) -> int:
         self._is_answered = True
-        share, quotas = self.shares.request, self._quotas
+        share = self.shares.request
         if share is None:
             return 0
-        spent_s = self._spent()
+        running_s = 0.0 if self._since_s is None else now_s - self._since_s
+        spent_s = self._spent_s + running_s
         new_s, self._recorded_s = spent_s - self._recorded_s, spent_s
-        return quotas.request.record(share, new_s * PERCENT, quotas.now_ms())
+        return self._quotas.request.record(share, new_s * PERCENT, int(now_s * 1000))
 
     def _told(self, quota: str, throttle_ms: int) -> int:
         if throttle_ms:

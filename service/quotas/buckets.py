@@ -18,12 +18,14 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from service.quotas.entities import Share
 from service.quotas.mutations import TokenBucket
-from service.quotas.windows import WindowedRate, Windows
+from service.quotas.windows import WindowedRate
 
 Key: TypeAlias = "tuple[str | None, str | None]"
 FORGOTTEN_AT_A_TIME = 200
 """Buckets that one call of `forget_idle` forgets at most."""
 _FORGOTTEN_BY_A_NEW_ONE = 2
+_SURE = 0.999
+"""Part of a limit below which no rounding counts."""
 
 
 class Bucket(Protocol):
@@ -84,23 +86,27 @@ class Buckets(Generic[B]):
 class Rates(Buckets[WindowedRate]):
     """Averages over the last windows."""
 
-    __slots__ = ("_number", "_size_ms", "longest_ms")
+    __slots__ = ("_number", "_size_ms", "_sure_s", "longest_ms")
 
     def __init__(self, number: int, size_ms: int, longest_ms: int | None = None) -> None:
         """`longest_ms`: longest throttle; None: no bound."""
         super().__init__()
         self._number = number
         self._size_ms = size_ms
+        self._sure_s = _SURE * (number - 1) * size_ms / 1000
         self.longest_ms = longest_ms
 
     def _new(self) -> WindowedRate:
-        return WindowedRate(Windows(self._number, self._size_ms))
+        return WindowedRate(self._number, self._size_ms)
 
     def record(self, share: Share, value: float, now_ms: int) -> int:
         """Count `value`; return how long the client is throttled for it, in ms, 0 for not at all."""
         rate = self.of(share, now_ms)
         rate.record(value, now_ms)
-        throttle_ms = rate.throttle_ms(share.limit, now_ms)
+        limit = share.limit
+        if rate.total < limit * self._sure_s:
+            return 0  # within the limit over the shortest time that the average is taken over
+        throttle_ms = rate.throttle_ms(limit, now_ms)
         return throttle_ms if self.longest_ms is None else min(throttle_ms, self.longest_ms)
 
     def take_back(self, share: Share, value: float, now_ms: int) -> None:
@@ -114,7 +120,7 @@ class Rates(Buckets[WindowedRate]):
     def throttle_ms(self, share: Share, now_ms: int) -> int:
         """Return how long the client would be throttled if it had used nothing more."""
         found = self.find(share)
-        if found is None:
+        if found is None or found.total < share.limit * self._sure_s:
             return 0
         throttle_ms = found.throttle_ms(share.limit, now_ms)
         return throttle_ms if self.longest_ms is None else min(throttle_ms, self.longest_ms)

@@ -4,7 +4,7 @@ A window begins with its first value. It is forgotten when its last value is as 
 or when there would be more windows than the average takes and the one at work. Times are in milliseconds of
 one monotonic clock.
 
->>> rate = WindowedRate(Windows(number=11, size_ms=1000))
+>>> rate = WindowedRate(number=11, size_ms=1000)
 >>> rate.record(2000, 0)
 >>> rate.throttle_ms(100.0, 0)
 10000
@@ -39,7 +39,7 @@ class SampledWindow:
 class Windows:
     """The last windows with values, and their sum."""
 
-    __slots__ = ("_kept", "kept_ms", "number", "size_ms", "total")
+    __slots__ = ("_kept", "_newest", "kept_ms", "number", "size_ms", "total")
 
     def __init__(self, number: int, size_ms: int) -> None:
         """`number`: windows of an average, of which the last one is not complete."""
@@ -50,6 +50,7 @@ class Windows:
         self.total: float = 0
         """sum of all values that are not forgotten"""
         self._kept: deque[SampledWindow] = deque()
+        self._newest: SampledWindow | None = None
 
     def __bool__(self) -> bool:
         return bool(self._kept)
@@ -69,15 +70,16 @@ class Windows:
 
     def record(self, value: float, now_ms: int) -> None:
         """Add `value`; a negative one takes back what was recorded at this time."""
-        kept = self._kept
-        if not kept or now_ms - kept[-1].begun_ms >= self.size_ms:
+        newest = self._newest
+        if newest is None or now_ms - newest.begun_ms >= self.size_ms:
             self.purge(now_ms)
+            kept = self._kept
             if len(kept) > self.number:
                 kept.popleft()
             # Taken anew with each window, so that fractions do not add up to an error.
             self.total = sum([one.value for one in kept])
-            kept.append(SampledWindow(now_ms))
-        newest = kept[-1]
+            newest = self._newest = SampledWindow(now_ms)
+            kept.append(newest)
         newest.last_ms = now_ms
         newest.value += value
         self.total += value
@@ -88,40 +90,28 @@ class Windows:
         while kept and now_ms - kept[0].last_ms >= self.kept_ms:
             self.total -= kept.popleft().value
         if not kept:
-            self.total = 0
+            self.total, self._newest = 0, None
 
 
-class WindowedRate:
+class WindowedRate(Windows):
     """Values per second over the last windows, those before the first value counted as empty."""
 
-    __slots__ = ("windows",)
-
-    def __init__(self, windows: Windows) -> None:
-        self.windows = windows
-
-    def record(self, value: float, now_ms: int) -> None:
-        """Count `value`."""
-        self.windows.record(value, now_ms)
-
-    def is_idle(self, now_ms: int) -> bool:
-        """Return whether nothing of what was counted counts any more."""
-        return self.windows.is_idle(now_ms)
+    __slots__ = ()
 
     def over_ms(self, now_ms: int) -> int:
         """Return the time that the average is taken over: all but one of the windows at least, and the part
         of the last one that has passed."""
-        windows = self.windows
-        windows.purge(now_ms)
-        passed_ms = now_ms - windows.begun_ms if windows else 0
-        missing = windows.number - 1 - passed_ms // windows.size_ms
+        self.purge(now_ms)
+        passed_ms = now_ms - self.begun_ms if self else 0
+        missing = self.number - 1 - passed_ms // self.size_ms
         if missing > 0:
-            passed_ms += missing * windows.size_ms
+            passed_ms += missing * self.size_ms
         return max(passed_ms, 1)
 
     def per_second(self, now_ms: int) -> float:
         """Return the average."""
         over_ms = self.over_ms(now_ms)
-        return self.windows.total / (over_ms / 1000)
+        return self.total / (over_ms / 1000)
 
     def throttle_ms(self, limit: float, now_ms: int) -> int:
         """Return how long nothing may be recorded until the average is at `limit`; 0 where it is not above.
@@ -129,7 +119,7 @@ class WindowedRate:
         Observed rate O, limit T, over a time W: (O − T) / T × W.
         """
         over_ms = self.over_ms(now_ms)
-        observed = self.windows.total / (over_ms / 1000)
+        observed = self.total / (over_ms / 1000)
         if observed <= limit:
             return 0
         return min(math.floor((observed - limit) / limit * over_ms + 0.5), LONGEST_THROTTLE_MS)

@@ -10,7 +10,7 @@ import pytest
 
 from service.base.errors import RequestError
 from service.quotas.mutations import MutationQuota, TokenBucket
-from service.quotas.windows import WindowedRate, Windows
+from service.quotas.windows import WindowedRate
 from service.replication.throttle import Quota
 from tests.support.java_clients import compiled
 from tests.support.requirements import KAFKA_LIBS
@@ -54,7 +54,7 @@ class History:
         return " ".join(map(str, getattr(self, f"_{self.kind.replace('-', '_')}")()))
 
     def _rate(self, takes_back: bool = False) -> list[int]:
-        rate, out = WindowedRate(Windows(self.windows, self.size_ms)), []
+        rate, out = WindowedRate(self.windows, self.size_ms), []
         for value, ms in self.events:
             rate.record(value, ms)
             out.append(rate.throttle_ms(self.limit, ms))
@@ -114,7 +114,7 @@ def test_throttles_are_kafkas_to_the_millisecond() -> None:
 @pytest.mark.parametrize("most", [40, 400])
 def test_over_a_minute_a_client_that_waits_gets_its_share(limit: float, most: int) -> None:
     source = random.Random(1)
-    rate, now_ms, sent = WindowedRate(Windows(11, 1000)), 0, 0
+    rate, now_ms, sent = WindowedRate(11, 1000), 0, 0
     while now_ms < 120_000:
         size = source.randrange(1, most)
         rate.record(size, now_ms)

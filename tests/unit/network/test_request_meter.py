@@ -122,7 +122,7 @@ def test_a_task_counts_while_it_runs_and_not_while_it_waits() -> None:
 
         result, _ = await asyncio.gather(meter.follow(work()), others())
         assert result == "done"
-        assert meter._spent() == pytest.approx(0.003)
+        assert meter._spent_s == pytest.approx(0.003)
         quotas.close()
 
     with_clock(scenario)

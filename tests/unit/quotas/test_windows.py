@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from service.quotas.windows import WindowedRate, Windows
+from service.quotas.windows import WindowedRate
 
 
 def rate(number: int = 11, size_ms: int = 1000) -> WindowedRate:
-    return WindowedRate(Windows(number, size_ms))
+    return WindowedRate(number, size_ms)
 
 
 def test_an_average_is_taken_over_ten_whole_windows_at_least() -> None:
@@ -18,9 +18,9 @@ def test_an_average_is_taken_over_ten_whole_windows_at_least() -> None:
     assert (one.over_ms(0), one.over_ms(999), one.over_ms(1_000)) == (10_000, 10_999, 10_000)
     assert one.over_ms(9_500) == 10_500
     assert one.over_ms(10_999) == 10_999, "more than the windows where the oldest one overlaps them"
-    assert one.windows.total == 1_000
+    assert one.total == 1_000
     assert one.over_ms(11_000) == 10_000
-    assert one.windows.total == 0
+    assert one.total == 0
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_value_that_is_taken_back_does_not_count() -> None:
     one.record(5_000, 1_500)
     assert one.throttle_ms(100.0, 1_500) > 0
     one.record(-5_000, 1_500)
-    assert one.windows.total == 900
+    assert one.total == 900
     assert one.throttle_ms(100.0, 1_500) == 0
 
 
@@ -55,23 +55,23 @@ def test_there_are_at_most_the_windows_of_the_average_and_one_more() -> None:
     one = rate(number=3)
     for n in range(8):
         one.record(1, n * 1_000)
-    assert len(list(one.windows)) == 3, "the values of three windows are younger than three seconds"
+    assert len(list(one)) == 3, "the values of three windows are younger than three seconds"
     one = rate(number=3)
     for n in range(8):
         one.record(1, n * 1_000 + (n % 2) * 700)
         one.record(1, n * 1_000 + 999)
-    assert len(list(one.windows)) <= 4
-    assert one.windows.total == sum(window.value for window in one.windows)
+    assert len(list(one)) <= 4
+    assert one.total == sum(window.value for window in one)
 
 
 def test_fractions_do_not_add_up_to_an_error() -> None:
     one = rate()
     for n in range(200_000):
         one.record(0.1, n)
-    kept = list(one.windows)
-    assert one.windows.total == pytest.approx(sum(window.value for window in kept), rel=1e-9)
-    one.windows.purge(10_000_000)
-    assert one.windows.total == 0
+    kept = list(one)
+    assert one.total == pytest.approx(sum(window.value for window in kept), rel=1e-9)
+    one.purge(10_000_000)
+    assert one.total == 0
 
 
 def test_a_rate_is_idle_when_its_last_value_has_run_out() -> None:
