@@ -27,6 +27,7 @@ from service.config.parsing import did_you_mean, effective, parse_value
 from service.config.quotas import QuotaConfig, read_quotas
 from service.config.replication import ReplicationConfig, read_replication
 from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
+from service.config.tables.authorizer import principals
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
 
 __all__ = [
@@ -142,6 +143,9 @@ class BrokerConfig:
     socket_request_max_bytes: int
     max_connections: int
     connections_max_idle_ms: int
+    authorizer_class_name: str
+    super_users: str
+    allow_everyone_if_no_acl_found: bool
     queued_max_request_bytes: int
     request_read_timeout_ms: int
     send_timeout_ms: int
@@ -207,6 +211,11 @@ class BrokerConfig:
     static: Mapping[str, str] = dataclasses.field(repr=False)
     dynamic: Mapping[str, str] = dataclasses.field(repr=False)
     dynamic_default: Mapping[str, str] = dataclasses.field(repr=False)
+
+    @property
+    def super_principals(self) -> frozenset[str]:
+        """Principals that may do everything."""
+        return frozenset(principals(self.super_users))
 
     @property
     def remote_storage_enabled(self) -> bool:

@@ -21,18 +21,18 @@ from service.metadata.records import (
     UserScramCredentialRecord,
 )
 from service.security.acls import AclEntry, AclSet
-from service.security.operations import Operation, PatternType, Permission, ResourceType
+from service.security.operations import AclOperation, AclPermissionType, AclResourceType, PatternType
 
 _AT_A_TIME: Final = 32
-_RESOURCE_TYPES: Final = frozenset(map(int, ResourceType)) - {ResourceType.UNKNOWN, ResourceType.ANY}
+_RESOURCE_TYPES: Final = frozenset(map(int, AclResourceType)) - {AclResourceType.UNKNOWN, AclResourceType.ANY}
 _PATTERNS: Final = (PatternType.LITERAL, PatternType.PREFIXED)
-_PERMISSIONS: Final = (Permission.DENY, Permission.ALLOW)
-_FIRST_OPERATION: Final = Operation.ALL
+_PERMISSIONS: Final = (AclPermissionType.DENY, AclPermissionType.ALLOW)
+_FIRST_OPERATION: Final = AclOperation.ALL
 """A number that is greater than this software's is an operation of a later Kafka."""
 
 
 class AccessMaps(NamedTuple):
-    """What the next image says of access."""
+    """The next image's ACLs, credentials and quotas."""
 
     acls: AclSet
     scram: ScramCredentials

@@ -20,7 +20,7 @@ MECHANISMS = frozenset(ScramMechanism)
 
 
 class ScramCredential(NamedTuple):
-    """What a server knows of a user's password: salted keys, of which none is in its ``repr``."""
+    """Salt and keys of a user's password, as a server knows them; none of them is in the ``repr``."""
 
     salt: bytes
     stored_key: bytes

@@ -32,7 +32,7 @@ class AclEntry(NamedTuple):
 
     @property
     def rights(self) -> int:
-        """What the entry does, as `operations.allowed_by` reads it."""
+        """Effect of the entry, as `operations.allowed_by` reads it."""
         return rights_of(self.operation, self.permission)
 
 

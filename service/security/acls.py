@@ -19,10 +19,10 @@ from service.security.operations import (
     ANY_USER,
     RESOURCE_TYPES,
     WILDCARD,
-    Operation,
+    AclOperation,
+    AclPermissionType,
+    AclResourceType,
     PatternType,
-    Permission,
-    ResourceType,
 )
 from service.security.shared_map import SharedMap
 
@@ -133,14 +133,14 @@ class AclSet:
         return None
 
     def allows_any(
-        self, resource: int, operation: Operation, principal: str | None, host: str
+        self, resource: int, operation: AclOperation, principal: str | None, host: str
     ) -> Steps[bool]:
         """Return whether the principal may do `operation` on some resource of a type, in steps.
 
         Entries for the operation itself and for ALL count. A prefix that is denied rules out the names and
         prefixes that begin with it.
         """
-        allow = 1 << operation | 1 << Operation.ALL
+        allow = 1 << operation | 1 << AclOperation.ALL
         deny = allow << 16
         denied: dict[int, set[str]] = {PatternType.LITERAL: set(), PatternType.PREFIXED: set()}
         allowed: dict[int, set[str]] = {PatternType.LITERAL: set(), PatternType.PREFIXED: set()}
@@ -271,11 +271,11 @@ class _Entries(Mapping[UUID, AclEntry]):
 def _checked(entry: AclEntry) -> AclEntry:
     """Return the entry with texts that are shared with others. Raises `CorruptionError`."""
     resource, name, pattern, principal, host, operation, permission = entry
-    if not ResourceType.TOPIC <= resource <= ResourceType.USER:
+    if not AclResourceType.TOPIC <= resource <= AclResourceType.USER:
         raise CorruptionError(f"an ACL has the unknown resource type {resource}")
     if pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
         raise CorruptionError(f"an ACL has the unknown pattern type {pattern}")
-    if permission not in (Permission.DENY, Permission.ALLOW):
+    if permission not in (AclPermissionType.DENY, AclPermissionType.ALLOW):
         raise CorruptionError(f"an ACL has the unknown permission {permission}")
     shared = (_same_text(one) if len(one) <= LONGEST_SHARED else one for one in (name, principal, host))
     name, principal, host = shared
@@ -304,4 +304,4 @@ def _has(held: Held, principal: str, host: str, right: int) -> bool:
 def _meaning(right: int) -> tuple[int, int]:
     """Return the operation and permission of the right of one entry."""
     bit = right.bit_length() - 1
-    return (bit - 16, Permission.DENY) if bit >= 16 else (bit, Permission.ALLOW)
+    return (bit - 16, AclPermissionType.DENY) if bit >= 16 else (bit, AclPermissionType.ALLOW)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from service.base.printable import printable
-from service.security.operations import Operation, PatternType, Permission, ResourceType
+from service.security.operations import AclOperation, AclPermissionType, AclResourceType, PatternType
 
 AUDIT_LOGGER: Final = "firn.audit"
 TRACE: Final = 5
@@ -95,8 +95,8 @@ class Audit:
         principal, host, operation, resource, name, api, allowed = question
         return (
             f"Principal = {printable(principal)} is {'Allowed' if allowed else 'Denied'} "
-            f"operation = {Operation(operation).name} from host = {printable(host)} "
-            f"on resource = {pascal_case(ResourceType(resource).name)}:LITERAL:{printable(name)} "
+            f"operation = {AclOperation(operation).name} from host = {printable(host)} "
+            f"on resource = {pascal_case(AclResourceType(resource).name)}:LITERAL:{printable(name)} "
             f"for request = {self._api_name(api)} with resourceRefCount = {count} based on rule {rule}"
         )
 
@@ -126,8 +126,8 @@ def acl_text(
 ) -> str:
     """Return an entry as Kafka writes the rule that an answer is based on."""
     return (
-        f"MatchingAcl(acl=StandardAcl[resourceType={ResourceType(resource).name}, "
+        f"MatchingAcl(acl=StandardAcl[resourceType={AclResourceType(resource).name}, "
         f"resourceName={printable(name)}, patternType={PatternType(pattern).name}, "
         f"principal={printable(principal)}, host={printable(host)}, "
-        f"operation={Operation(operation).name}, permissionType={Permission(permission).name}])"
+        f"operation={AclOperation(operation).name}, permissionType={AclPermissionType(permission).name}])"
     )

@@ -22,9 +22,9 @@ from service.security.operations import (
     IMPLIED_BY,
     KNOWN_OPERATIONS,
     SUPPORTED,
-    Operation,
-    Permission,
-    ResourceType,
+    AclOperation,
+    AclPermissionType,
+    AclResourceType,
     allowed_by,
     rights_of,
 )
@@ -86,11 +86,21 @@ class Authorizer:
         self._bugs = RateLimitedLog(_log, now=now)
         self.metrics = AuthorizationMetrics()
 
+    @property
+    def version(self) -> object:
+        """The ACLs of the newest image: another object exactly after a change."""
+        return self._acls()
+
+    @property
+    def acl_count(self) -> int:
+        acls = self._acls()
+        return 0 if acls is None else len(acls)
+
     def allows(
         self,
         session: Session,
-        operation: Operation,
-        resource: ResourceType,
+        operation: AclOperation,
+        resource: AclResourceType,
         name: str,
         *,
         quiet: bool = False,
@@ -120,7 +130,7 @@ class Authorizer:
             self._write(session, operation, resource, name, api, count, quiet=quiet, allowed=False)
         return False
 
-    def allowed_operations(self, session: Session, resource: ResourceType, name: str) -> int:
+    def allowed_operations(self, session: Session, resource: AclResourceType, name: str) -> int:
         """Return the bit field of the type's operations that the session may do.
 
         Raises `AuthorizerNotReady`.
@@ -137,7 +147,7 @@ class Authorizer:
         return field & supported
 
     def allows_any(
-        self, session: Session, operation: Operation, resource: ResourceType, *, api: int = NO_API
+        self, session: Session, operation: AclOperation, resource: AclResourceType, *, api: int = NO_API
     ) -> Steps[bool]:
         """Return whether the session may do `operation` to some resource of the type, in steps (Kafka
         `Authorizer.authorizeByResourceType`). Raises `AuthorizerNotReady`.
@@ -191,8 +201,8 @@ class Authorizer:
     def _write(
         self,
         session: Session,
-        operation: Operation,
-        resource: ResourceType,
+        operation: AclOperation,
+        resource: AclResourceType,
         name: str,
         api: int,
         count: int,
@@ -208,10 +218,10 @@ class Authorizer:
         assert isinstance(memo, Memo)
         if memo.is_super:
             return "SuperUser"
-        permission = Permission.ALLOW if question.allowed else Permission.DENY
-        operations = [question.operation, Operation.ALL]
+        permission = AclPermissionType.ALLOW if question.allowed else AclPermissionType.DENY
+        operations = [question.operation, AclOperation.ALL]
         if question.allowed:
-            operations += IMPLIED_BY.get(Operation(question.operation), ())
+            operations += IMPLIED_BY.get(AclOperation(question.operation), ())
         if memo.acls is not None:
             found = memo.acls.rule(
                 question.resource,

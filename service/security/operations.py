@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Final
 
 
-class Operation(IntEnum):
-    """What is done to a resource (Kafka `AclOperation`)."""
+class AclOperation(IntEnum):
+    """Operations on resources (Kafka `AclOperation`)."""
 
     UNKNOWN = 0
     ANY = 1
@@ -28,7 +28,7 @@ class Operation(IntEnum):
     TWO_PHASE_COMMIT = 15
 
 
-class ResourceType(IntEnum):
+class AclResourceType(IntEnum):
     """Type of a resource that ACLs are about (Kafka `ResourceType`)."""
 
     UNKNOWN = 0
@@ -42,7 +42,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How the name of an ACL is compared (Kafka `PatternType`)."""
+    """Ways to compare the name of an ACL (Kafka `PatternType`)."""
 
     UNKNOWN = 0
     ANY = 1
@@ -51,8 +51,8 @@ class PatternType(IntEnum):
     PREFIXED = 4
 
 
-class Permission(IntEnum):
-    """Whether an ACL allows or denies (Kafka `AclPermissionType`)."""
+class AclPermissionType(IntEnum):
+    """Effect of an ACL: it allows or denies (Kafka `AclPermissionType`)."""
 
     UNKNOWN = 0
     ANY = 1
@@ -67,9 +67,9 @@ WILDCARD: Final = "*"
 ANY_USER: Final = "User:*"
 """Principal of an entry that is about everybody, whatever the type of their principal."""
 
-RESOURCE_TYPES: Final = len(ResourceType)
+RESOURCE_TYPES: Final = len(AclResourceType)
 
-_O = Operation
+_O = AclOperation
 IMPLIED_BY: Final = {
     _O.DESCRIBE: (_O.READ, _O.WRITE, _O.DELETE, _O.ALTER),
     _O.DESCRIBE_CONFIGS: (_O.ALTER_CONFIGS,),
@@ -77,7 +77,7 @@ IMPLIED_BY: Final = {
 """Operations whose ALLOW allows another one, too. A DENY implies nothing."""
 
 
-def bits(*operations: Operation) -> int:
+def bits(*operations: AclOperation) -> int:
     """Return a bit field with the bit of each operation, as Kafka tells authorized operations."""
     field = 0
     for one in operations:
@@ -88,7 +88,7 @@ def bits(*operations: Operation) -> int:
 KNOWN_OPERATIONS: Final = bits(*(one for one in _O if one > _O.ALL))
 
 SUPPORTED: Final = {
-    ResourceType.TOPIC: bits(
+    AclResourceType.TOPIC: bits(
         _O.READ,
         _O.WRITE,
         _O.CREATE,
@@ -98,8 +98,8 @@ SUPPORTED: Final = {
         _O.DESCRIBE_CONFIGS,
         _O.ALTER_CONFIGS,
     ),
-    ResourceType.GROUP: bits(_O.READ, _O.DELETE, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS),
-    ResourceType.CLUSTER: bits(
+    AclResourceType.GROUP: bits(_O.READ, _O.DELETE, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS),
+    AclResourceType.CLUSTER: bits(
         _O.CREATE,
         _O.ALTER,
         _O.DESCRIBE,
@@ -108,9 +108,9 @@ SUPPORTED: Final = {
         _O.ALTER_CONFIGS,
         _O.IDEMPOTENT_WRITE,
     ),
-    ResourceType.TRANSACTIONAL_ID: bits(_O.DESCRIBE, _O.WRITE, _O.TWO_PHASE_COMMIT),
-    ResourceType.DELEGATION_TOKEN: bits(_O.DESCRIBE),
-    ResourceType.USER: bits(_O.CREATE_TOKENS, _O.DESCRIBE_TOKENS),
+    AclResourceType.TRANSACTIONAL_ID: bits(_O.DESCRIBE, _O.WRITE, _O.TWO_PHASE_COMMIT),
+    AclResourceType.DELEGATION_TOKEN: bits(_O.DESCRIBE),
+    AclResourceType.USER: bits(_O.CREATE_TOKENS, _O.DESCRIBE_TOKENS),
 }
 """Operations that make sense for a type (Kafka `AclEntry.supportedOperations`)."""
 
@@ -128,9 +128,9 @@ def rights_of(operation: int, permission: int) -> int:
     question looks at.
     """
     if 0 <= operation < _DENY_SHIFT:
-        if permission == Permission.ALLOW:
+        if permission == AclPermissionType.ALLOW:
             return 1 << operation
-        if permission == Permission.DENY:
+        if permission == AclPermissionType.DENY:
             return 1 << (operation + _DENY_SHIFT)
     return 1 << (_OTHER_SHIFT + ((operation & 0xFF) << 8 | permission & 0xFF))
 

@@ -131,7 +131,7 @@ class Dispatcher:
         served = self._apis[api_key]
         if served.late:
             module = await self._broker.load(f"service.serving.handlers.{served.late}")
-            self._apis[api_key] = Served(module.handle, quick=getattr(module, "quick", None))
+            self._apis[api_key] = served.loaded(module)
         answer = self(context, frame)
         return await answer if isinstance(answer, Awaitable) else answer
 

@@ -21,11 +21,16 @@ from service.network.sender import Part
 from service.partition.delayed_fetch import DelayedFetch
 from service.partition.fetch_sessions import NO_SESSION
 from service.replication.leader import ReplicaSession
-from service.serving.fetch_answers import down_converted, refusal, response_bytes, throttled_response
+from service.serving.fetch_answers import (
+    TopicResults,
+    down_converted,
+    refusal,
+    response_bytes,
+    throttled_response,
+)
 from service.serving.fetch_read import FetchRead, PendingReads
 from service.serving.request_host import Broker
-from service.wire.fetch import FetchPartitionResult, FetchRequestView, encode_fetch_response_in_steps
-from service.wire.produce import TopicKey
+from service.wire.fetch import FetchRequestView, encode_fetch_response_in_steps
 
 if TYPE_CHECKING:
     from service.remote.reading.download_manager import ResponseHold
@@ -33,8 +38,6 @@ if TYPE_CHECKING:
 MOST_AT_ONCE: Final = 250
 """Most partitions that are read in one turn of the loop, without a task."""
 FIRST_VERSION_WITH_STORAGE_ERRORS: Final = 6
-
-TopicResults = tuple[TopicKey, list[FetchPartitionResult]]
 
 
 def _release(holds: list[ResponseHold]) -> None:

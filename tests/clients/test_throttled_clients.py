@@ -1,8 +1,8 @@
 """Real clients under quotas: they wait as they are told, lose nothing, and get their rate.
 
-A rate is measured over `FIRN_TEST_QUOTA_SECONDS`, 66 by default: by Kafka's average a client that sends all it
-may does so in bursts, one each time that all eleven windows have passed. So the measurement is six of these
-turns; one that ends right after a burst, such as 60 seconds, has 1.1 of the limit.
+A rate is measured over `FIRN_TEST_QUOTA_SECONDS`, 66 by default: by Kafka's average, a client that sends all
+it may does so in bursts, one each time that all eleven windows have passed. So the measurement is six of
+these turns; one that ends right after a burst, such as 60 seconds, has 1.1 of the limit.
 """
 
 from __future__ import annotations

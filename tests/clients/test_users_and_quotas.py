@@ -54,33 +54,26 @@ def test_kafka_configs_sets_reads_and_deletes_quotas(broker: Broker) -> None:
 
 
 @pytest.mark.java
-def test_kafka_configs_sets_quotas_of_defaults_and_addresses(broker: Broker) -> None:
-    for entity, change, words in (
-        (
-            ("--entity-type", "users", "--entity-default"),
-            "consumer_byte_rate=5000000000",
-            "the default user-principal",
-        ),
-        (
-            ("--entity-type", "clients", "--entity-default"),
-            "producer_byte_rate=5000000000",
-            "the default client-id",
-        ),
-        (("--entity-type", "ips", "--entity-default"), "connection_creation_rate=1000000", "the default ip"),
-        (
-            ("--entity-type", "ips", "--entity-name", "192.0.2.7"),
-            "connection_creation_rate=7",
-            "ip '192.0.2.7'",
-        ),
-    ):
-        key, _, value = change.partition("=")
-        configs(broker, "--alter", *entity, "--add-config", change)
-        wait_until("the quota to be known", lambda entity=entity, key=key: key in described(broker, *entity))
-        said = described(broker, *entity)
-        assert f"Quota configs for {words} are {key}={float(value):.1f}".replace(
-            "5000000000.0", "5.0E9"
-        ) in said.replace("1000000.0", "1000000.0")
-        configs(broker, "--alter", *entity, "--delete-config", key)
+@pytest.mark.parametrize(
+    ("entity", "change", "words"),
+    [
+        ("users --entity-default", "consumer_byte_rate=5000000", "the default user-principal"),
+        ("clients --entity-default", "producer_byte_rate=5000000", "the default client-id"),
+        ("ips --entity-default", "connection_creation_rate=5000000", "the default ip"),
+        ("ips --entity-name 192.0.2.7", "connection_creation_rate=5000000", "ip '192.0.2.7'"),
+    ],
+)
+def test_kafka_configs_sets_quotas_of_defaults_and_addresses(
+    broker: Broker, entity: str, change: str, words: str
+) -> None:
+    named, key = ("--entity-type", *entity.split()), change.partition("=")[0]
+    configs(broker, "--alter", *named, "--add-config", change)
+    try:
+        wait_until("the quota to be known", lambda: key in described(broker, *named))
+        assert f"Quota configs for {words} are {key}=5000000.0" in described(broker, *named)
+    finally:
+        configs(broker, "--alter", *named, "--delete-config", key)
+    wait_until("the quota to be gone", lambda: key not in described(broker, *named))
 
 
 @pytest.mark.java

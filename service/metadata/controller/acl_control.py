@@ -19,11 +19,17 @@ from service.metadata.controller.requests import LONGEST_NAME, MAX_RECORDS_PER_O
 from service.metadata.image import MetadataImage
 from service.metadata.records import AccessControlEntryRecord, MetadataRecord, RemoveAccessControlEntryRecord
 from service.security.acls import AclEntry
-from service.security.operations import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from service.security.operations import (
+    CLUSTER_NAME,
+    AclOperation,
+    AclPermissionType,
+    AclResourceType,
+    PatternType,
+)
 
 R = TypeVar("R")
 
-_KINDS: Final = (ResourceType, PatternType, Operation, Permission)
+_KINDS: Final = (AclResourceType, PatternType, AclOperation, AclPermissionType)
 _KNOWN: Final = {kind: frozenset(map(int, kind)) - {0} for kind in _KINDS}
 """Numbers that a filter may have."""
 _VALID: Final = {kind: numbers - {1} for kind, numbers in _KNOWN.items()}
@@ -86,18 +92,18 @@ def _decided(
 
 def _why_not(entry: AclEntry) -> str | None:
     """Return why an entry is invalid, in Kafka's order and words; None where it is not."""
-    if entry.resource_type == ResourceType.CLUSTER and entry.name != CLUSTER_NAME:
+    if entry.resource_type == AclResourceType.CLUSTER and entry.name != CLUSTER_NAME:
         return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
     if not entry.name:
         return "Invalid empty resource name"
-    if entry.resource_type not in _VALID[ResourceType]:
-        return f"Invalid resourceType {_name(ResourceType, entry.resource_type)}"
+    if entry.resource_type not in _VALID[AclResourceType]:
+        return f"Invalid resourceType {_name(AclResourceType, entry.resource_type)}"
     if entry.pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
         return f"Invalid patternType {_name(PatternType, entry.pattern)}"
-    if entry.operation not in _VALID[Operation]:
-        return f"Invalid operation {_name(Operation, entry.operation)}"
-    if entry.permission not in _VALID[Permission]:
-        return f"Invalid permissionType {_name(Permission, entry.permission)}"
+    if entry.operation not in _VALID[AclOperation]:
+        return f"Invalid operation {_name(AclOperation, entry.operation)}"
+    if entry.permission not in _VALID[AclPermissionType]:
+        return f"Invalid permissionType {_name(AclPermissionType, entry.permission)}"
     if ":" not in entry.principal:
         return (
             f"Could not parse principal from `{entry.principal[:1000]}` (no colon is present separating the "
@@ -163,9 +169,9 @@ def _matching(
 
 
 def _why_unknown(wanted: AclFilter) -> str | None:
-    if wanted.resource_type not in _KNOWN[ResourceType] or wanted.pattern not in _KNOWN[PatternType]:
+    if wanted.resource_type not in _KNOWN[AclResourceType] or wanted.pattern not in _KNOWN[PatternType]:
         return "Unknown patternFilter."
-    if wanted.operation not in _KNOWN[Operation] or wanted.permission not in _KNOWN[Permission]:
+    if wanted.operation not in _KNOWN[AclOperation] or wanted.permission not in _KNOWN[AclPermissionType]:
         return "Unknown entryFilter."
     return None
 

@@ -62,7 +62,7 @@ class AlterCredentialResult(NamedTuple):
 
 
 class CredentialInfo(NamedTuple):
-    """What may be told of a credential."""
+    """Public part of a credential."""
 
     mechanism: int
     iterations: int

@@ -1,4 +1,4 @@
-"""Which of many filters match an entry: the index against a look at every filter."""
+"""Index of ACL filters: those that match an entry, against a look at every filter."""
 
 from __future__ import annotations
 

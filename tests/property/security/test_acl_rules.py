@@ -11,7 +11,7 @@ from service.base.steps import at_once
 from service.security.acls import AclEntry, AclSet
 from service.security.audit import Audit
 from service.security.authorizer import Authorizer
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.security.principal import Principal
 from service.security.session import Session
 from tests.support.acl_rules import (
@@ -26,6 +26,11 @@ from tests.support.acl_rules import (
 )
 
 
+def _principal(text: str) -> Principal:
+    kind, _, name = text.partition(":")
+    return Principal(kind, name)
+
+
 class _Asked:
     """An authorizer over a set that changes, and the sessions that ask it."""
 
@@ -37,7 +42,7 @@ class _Asked:
             lambda: self.acls, audit, super_users=frozenset(), allow_everyone=allow_everyone, now=lambda: 0.0
         )
         self.sessions = {
-            (principal, host): Session(Principal(*principal.split(":", 1)), host, "L", "PLAINTEXT")
+            (principal, host): Session(_principal(principal), host, "L", "PLAINTEXT")
             for principal in PRINCIPALS
             for host in HOSTS
         }
@@ -46,7 +51,7 @@ class _Asked:
         removed = random.sample(sorted(entries), min(len(entries), random.randrange(4)))
         for one in removed:
             del entries[one]
-        added = {}
+        added: dict[UUID, AclEntry] = {}
         for _ in range(random.randrange(60)):
             entry = random_entry(random)
             if entry not in entries.values() and entry not in added.values():
@@ -56,7 +61,7 @@ class _Asked:
 
     def ask(self, random: Random, entries: list[AclEntry]) -> None:
         principal, host = random.choice(PRINCIPALS), random.choice(HOSTS)
-        operation, resource = Operation(random.choice(OPERATIONS)), ResourceType(random.choice(TYPES))
+        operation, resource = AclOperation(random.choice(OPERATIONS)), AclResourceType(random.choice(TYPES))
         name = random.choice(NAMES)
         session = self.sessions[principal, host]
         asked = principal, host, operation, resource
@@ -115,9 +120,9 @@ def _ask_one(random: Random, acls: AclSet, entries: list[AclEntry]) -> None:
     asked = _Asked(allow_everyone=False)
     asked.acls = acls
     principal, host = f"User:{random.randrange(45)}", random.choice(HOSTS)
-    session = Session(Principal(*principal.split(":")), host, "L", "PLAINTEXT")
-    operation, name = Operation(random.choice(OPERATIONS)), random.choice(("a", "ab", "7", "77", "777"))
-    found = asked.authorizer.allows(session, operation, ResourceType.TOPIC, name)
+    session = Session(_principal(principal), host, "L", "PLAINTEXT")
+    operation, name = AclOperation(random.choice(OPERATIONS)), random.choice(("a", "ab", "7", "77", "777"))
+    found = asked.authorizer.allows(session, operation, AclResourceType.TOPIC, name)
     assert found is expected(entries, principal, host, operation, 2, name, False)
-    found = at_once(asked.authorizer.allows_any(session, operation, ResourceType.TOPIC))
+    found = at_once(asked.authorizer.allows_any(session, operation, AclResourceType.TOPIC))
     assert found is expected_somewhere(entries, principal, host, operation, 2, False)

@@ -172,7 +172,7 @@ def test_no_password_is_shown() -> None:
         NEW._replace(user="u" * 32_768),
     ],
 )
-def test_what_no_client_makes_is_unacceptable(new: UpsertCredential) -> None:
+def test_a_credential_that_no_client_makes_is_unacceptable(new: UpsertCredential) -> None:
     decision = at_once(alter_scram_credentials(MetadataImage(), [], [new]))
     assert [one.error for one in decision.response] == [ErrorCode.unacceptable_credential]
     assert decision.frames == ()
@@ -265,7 +265,7 @@ def test_nothing_is_written_while_a_firn_node_cannot_read_it(number: int) -> Non
     assert decisions(replace(image, brokers={1: broker(1, READS), 2: broker(2, KAFKAS)}))[number]().frames
 
 
-def test_what_writes_nothing_needs_no_software() -> None:
+def test_a_request_that_writes_nothing_needs_no_software() -> None:
     image = replace(full_image(), brokers={7: broker(7, OLD)})
     assert creation(image, ENTRY._replace(name="other")).response == [AclResult()]
     assert at_once(delete_acls(image, [ANY._replace(name="nothing")])).response == [AclDeletion()]

@@ -69,7 +69,7 @@ def test_a_record_survives_its_bytes(record: MetadataRecord) -> None:
     assert decode_frame(encode_frame(newest(record))).record == record
 
 
-def test_what_is_removed_is_gone() -> None:
+def test_removals_leave_nothing() -> None:
     image = after(
         FULL,
         RemoveAccessControlEntryRecord(id=UUID(int=1)),
@@ -123,7 +123,7 @@ def test_an_entry_may_return_under_another_id() -> None:
     assert list(image.acls.entries) == [UUID(int=2)]
 
 
-def test_what_is_added_and_removed_in_one_change_was_never_there() -> None:
+def test_an_entry_that_is_added_and_removed_in_one_change_was_never_there() -> None:
     image = after(
         FULL, replace(ENTRY, id=UUID(int=2), host="h"), RemoveAccessControlEntryRecord(id=UUID(int=2))
     )

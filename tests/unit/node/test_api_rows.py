@@ -17,6 +17,7 @@ from service.node.standalone_apis import alone_apis
 from service.partition.metrics import ServingMetrics
 from service.security.session import anonymous
 from service.serving.api_table import BROKER_APIS
+from service.serving.authorization import ASKS_ITSELF, BY_CONTROLLER, NOTHING, Authorization, OfCluster
 from service.serving.dispatch import Dispatcher
 from service.serving.served_api import Served
 from service.wire.api import encode_request, request_module
@@ -64,8 +65,58 @@ def test_rows_say_what_is_forwarded_and_what_may_be_sent_again() -> None:
 def test_a_listener_has_a_handler_for_each_row_that_names_it(where: str) -> None:
     listener, table = TABLES[where]
     assert set(table) == {api.key for api in served_on(listener)}
-    without = Served().handle
+    without = Served(BY_CONTROLLER).handle
     assert not [key for key, row in table.items() if row.handle is without and not (row.late or row.forwards)]
+
+
+def test_a_row_without_an_authorization_cannot_be_made() -> None:
+    without: Any = Served
+    with pytest.raises(TypeError, match="authorizes"):
+        without()
+
+
+def test_each_row_of_every_table_names_its_authorization() -> None:
+    for listener, rows in TABLES.values():
+        for api in served_on(listener):
+            assert isinstance(rows[api.key].authorizes, Authorization | OfCluster), api.name
+
+
+ON_THE_CLUSTER = {
+    "a broker alone": {"describe": {29, 35, 50}, "describe configs": {48, 74}, "alter": {57}},
+    "a broker in a cluster": {"describe": {29, 35, 50}, "describe configs": {48, 74}},
+    "a controller": {
+        "alter": {30, 31, 43, 45, 51, 57, 60, 64, 80, 81},
+        "alter configs": {49},
+        "describe": {29, 46, 50, 55},
+        "cluster action": {1, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82, 20000},
+    },
+}
+"""What a whole request takes on the cluster, by listener (KafkaApis and ControllerApis of 4.3.1)."""
+ASKED_BY_HANDLERS = {
+    "a broker alone": {
+        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 19, 20, 21, 22, 23, 32, 33, 37, 42, 44, 47, 60, 61, 68,
+        69, 75,
+    },
+    "a broker in a cluster": {
+        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 21, 22, 23, 32, 33, 42, 44, 47, 60, 61, 68, 69, 75,
+    },
+    "a controller": {19, 20, 32, 33, 37, 44},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", TABLES)
+def test_rows_ask_what_kafka_asks(where: str) -> None:
+    rows = TABLES[where][1]
+    on_the_cluster: dict[str, set[int]] = {}
+    for key, row in rows.items():
+        if isinstance(row.authorizes, OfCluster):
+            operation = row.authorizes.operation.name.lower().replace("_", " ")
+            on_the_cluster.setdefault(operation, set()).add(key)
+    assert on_the_cluster == ON_THE_CLUSTER[where]
+    assert {key for key, row in rows.items() if row.authorizes is ASKS_ITSELF} == ASKED_BY_HANDLERS[where]
+    assert {key for key, row in rows.items() if row.authorizes is NOTHING} == {18}
+    rest = {key for key, row in rows.items() if row.authorizes is BY_CONTROLLER}
+    assert all(key in TABLES["a controller"][1] for key in rest)
 
 
 def test_apis_without_a_broker_handler_are_forwarded() -> None:
@@ -206,6 +257,10 @@ class Reader:
         self.position += struct.calcsize(f">{layout}")
         return fields
 
+    def varint(self) -> int:
+        low = int(self.take("B")[0])
+        return low if low < 128 else low - 128 + 128 * self.varint()
+
     def apis(self, *, is_flexible: bool) -> list[str]:
         (count,) = self.take("B" if is_flexible else "i")
         found = []
@@ -230,8 +285,9 @@ class Reader:
         found: list[Any] = []
         assert self.take("B") == (3,), "three tagged fields"
         for number in range(3):
-            tag, size = self.take("BB")
+            (tag,) = self.take("B")
             assert tag == number
+            size = self.varint()
             end = self.position + size
             found.append(self.take("q")[0] if tag == 1 else self.features(is_highest_first=tag == 2))
             assert self.position == end

@@ -14,12 +14,12 @@ from service.base.steps import at_once
 from service.security.acls import AclEntry, AclSet
 from service.security.audit import Audit
 from service.security.authorizer import Authorizer, AuthorizerNotReady
-from service.security.operations import Operation, ResourceType
+from service.security.operations import AclOperation, AclResourceType
 from service.security.principal import Principal
 from service.security.session import NODE_ITSELF, Session
 
-TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
-READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
+TOPIC, CLUSTER = AclResourceType.TOPIC, AclResourceType.CLUSTER
+READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
 
 
 class Node:
@@ -104,7 +104,7 @@ def test_a_session_remembers_a_bounded_number_of_short_names() -> None:
     for n in range(2500):
         node.authorizer.allows(alice, READ, TOPIC, f"t{n}")
         assert len(fields(alice)) <= 1000
-    node.authorizer.allows(alice, READ, ResourceType.GROUP, "g" * 20_000)
+    node.authorizer.allows(alice, READ, AclResourceType.GROUP, "g" * 20_000)
     assert max(len(name) for _, name in fields(alice)) <= 255
 
 
@@ -145,7 +145,7 @@ def test_operations_told_are_those_of_the_type() -> None:
     assert node.authorizer.allowed_operations(alice, TOPIC, "t") == sum(
         1 << one for one in (3, 4, 5, 6, 7, 8, 10, 11)
     )
-    group = node.authorizer.allowed_operations(alice, ResourceType.GROUP, "g")
+    group = node.authorizer.allowed_operations(alice, AclResourceType.GROUP, "g")
     assert group == sum(1 << one for one in (3, 6, 8, 10, 11))
     cluster = node.authorizer.allowed_operations(session("admin"), CLUSTER, "kafka-cluster")
     assert cluster == sum(1 << one for one in (5, 7, 8, 9, 10, 11, 12))
@@ -197,7 +197,7 @@ def test_a_line_names_the_entry_that_decided(
     alice = session("alice")
     node.authorizer.allows(alice, READ, TOPIC, "topic")
     node.authorizer.allows(alice, DESCRIBE, TOPIC, "s")
-    node.authorizer.allows(alice, WRITE, ResourceType.TRANSACTIONAL_ID, "x")
+    node.authorizer.allows(alice, WRITE, AclResourceType.TRANSACTIONAL_ID, "x")
     node.authorizer.allows(session("admin"), READ, TOPIC, "t")
     [denied] = lines(logging.INFO)
     assert denied.endswith(
