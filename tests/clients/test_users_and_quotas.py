@@ -82,7 +82,7 @@ def test_kafka_configs_sets_quotas_of_defaults_and_addresses(
     [
         ("producer_byte_rate=0", b"producer_byte_rate must be greater than 0"),
         ("producer_byte_rate=1.5", b"cannot be a fractional value"),
-        ("connection_creation_rate=5", b"Invalid configuration key connection_creation_rate"),
+        ("request_percentage=-1", b"request_percentage must be greater than 0"),
     ],
 )
 def test_kafka_configs_says_why_a_quota_is_refused(broker: Broker, change: str, words: bytes) -> None:

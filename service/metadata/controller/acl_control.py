@@ -15,7 +15,7 @@ from service.metadata.access_records import entry_record
 from service.metadata.controller.acl_filters import AclFilter, FilterIndex, matches
 from service.metadata.controller.decision import EXCESSIVE, ControllerResult, decided_in_steps
 from service.metadata.controller.record_gate import check_every_node_reads
-from service.metadata.controller.requests import LONGEST_NAME, MAX_RECORDS_PER_OPERATION
+from service.metadata.controller.requests import LONGEST_NAME, MAX_RECORDS_PER_OPERATION, is_too_long
 from service.metadata.image import MetadataImage
 from service.metadata.records import AccessControlEntryRecord, MetadataRecord, RemoveAccessControlEntryRecord
 from service.security.acls import AclEntry
@@ -109,8 +109,8 @@ def _why_not(entry: AclEntry) -> str | None:
             f"Could not parse principal from `{entry.principal[:1000]}` (no colon is present separating the "
             "principal type from the principal name)"
         )
-    if max(map(len, (entry.name, entry.principal, entry.host))) > LONGEST_NAME:
-        return f"Names have at most {LONGEST_NAME} characters"
+    if any(map(is_too_long, (entry.name, entry.principal, entry.host))):
+        return f"Names have at most {LONGEST_NAME} bytes"
     return None
 
 

@@ -18,7 +18,7 @@ from service.metadata.access_records import quota_record
 from service.metadata.client_quotas import CLIENT_ID, ENTITY_TYPES, IP, USER, QuotaEntity, entity_of
 from service.metadata.controller.decision import ControllerResult, decided_in_steps
 from service.metadata.controller.record_gate import check_every_node_reads
-from service.metadata.controller.requests import LONGEST_NAME
+from service.metadata.controller.requests import LONGEST_NAME, is_too_long
 from service.metadata.image import MetadataImage
 from service.metadata.records import ClientQuotaRecord
 
@@ -123,8 +123,8 @@ def _why_no_entity(parts: Parts) -> str | None:
             return f"Unhandled client quota entity type: {kind[:256]}"
         if name == "":
             return f"Empty {kind} not supported"
-        if name is not None and len(name) > LONGEST_NAME:
-            return f"Names of a {kind} have at most {LONGEST_NAME} characters"
+        if name is not None and is_too_long(name):
+            return f"Names of a {kind} have at most {LONGEST_NAME} bytes"
     found = dict(parts)
     if IP in found and len(found) > 1:
         return "Invalid quota entity combination, IP entity should not be combined with User or ClientId"

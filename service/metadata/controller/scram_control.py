@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from service.base.steps import Steps
 from service.metadata.controller.decision import ControllerResult, decided_in_steps
 from service.metadata.controller.record_gate import check_every_node_reads
-from service.metadata.controller.requests import LONGEST_NAME
+from service.metadata.controller.requests import LONGEST_NAME, is_too_long
 from service.metadata.credentials import MECHANISMS, ScramMechanism
 from service.metadata.image import MetadataImage
 from service.metadata.records import (
@@ -139,8 +139,8 @@ def _why_unacceptable(new: UpsertCredential) -> _Why | None:
         return code, "Too few iterations"
     if new.iterations > MAX_ITERATIONS:
         return code, "Too many iterations"
-    if len(new.user) > LONGEST_NAME:
-        return code, f"Usernames have at most {LONGEST_NAME} characters"
+    if is_too_long(new.user):
+        return code, f"Usernames have at most {LONGEST_NAME} bytes"
     if not new.salted_password:
         return code, "Salted password must not be empty"
     if max(len(new.salt), len(new.salted_password)) > LONGEST_SECRET:

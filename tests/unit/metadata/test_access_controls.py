@@ -59,8 +59,9 @@ def steps_of(steps: Steps[Any]) -> int:
 # -- ACLs
 
 
-def test_the_names_of_more_characters_than_kafkas_strings_are_refused() -> None:
+def test_names_of_more_bytes_than_kafkas_strings_have_are_refused() -> None:
     for entry in (
+        ENTRY._replace(name="\u00e9" * 16_384),
         ENTRY._replace(name="n" * 32_768),
         ENTRY._replace(principal="User:" + "p" * 32_763),
         ENTRY._replace(host="h" * 32_768),
@@ -170,6 +171,7 @@ def test_no_password_is_shown() -> None:
         NEW._replace(salted_password=b"p" * 1025),
         NEW._replace(salt=b"s" * 1025),
         NEW._replace(user="u" * 32_768),
+        NEW._replace(user="\u00e9" * 16_384),
     ],
 )
 def test_a_credential_that_no_client_makes_is_unacceptable(new: UpsertCredential) -> None:
