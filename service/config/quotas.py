@@ -12,6 +12,7 @@ from service.config.tables.quotas import QUOTAS
 
 _OF_LISTENER: Final = "listener.name."
 _CREATION_RATE: Final = "max.connection.creation.rate"
+_CONNECTIONS: Final = "max.connections"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,14 @@ class QuotaConfig:
     max_connections_per_ip_overrides: Mapping[str, int]
     """by address, as `normalized` writes it"""
     max_connection_creation_rate: int
+    max_connections: int
     listener_creation_rates: Mapping[str, int]
-    """by name in lower case, of listeners that have one of their own"""
+    listener_connections: Mapping[str, int]
+    """by name in lower case, of listeners that have limits of their own"""
+
+    def connections_of(self, listener: str) -> int:
+        """Return how many connections a listener may have open."""
+        return self.listener_connections.get(listener.lower(), self.max_connections)
 
     def creation_rate_of(self, listener: str) -> int:
         """Return how many connections a listener accepts per second."""
@@ -62,10 +69,17 @@ def read_quotas(values: Mapping[str, Value]) -> QuotaConfig:
         if address:
             overrides[normalized(address.strip("[]"))] = int(count)
     fields["max_connections_per_ip_overrides"] = overrides
-    end = "." + _CREATION_RATE
-    fields["listener_creation_rates"] = {
+    fields["listener_creation_rates"] = _of_listeners(values, _CREATION_RATE)
+    fields["listener_connections"] = _of_listeners(values, _CONNECTIONS)
+    fields["max_connections"] = values[_CONNECTIONS]
+    return QuotaConfig(**fields)
+
+
+def _of_listeners(values: Mapping[str, Value], key: str) -> dict[str, Value]:
+    """Return the values of one key that listeners have for themselves, by the listener's name."""
+    end = f".{key}"
+    return {
         name.removeprefix(_OF_LISTENER).removesuffix(end): value
         for name, value in values.items()
         if name.startswith(_OF_LISTENER) and name.endswith(end)
     }
-    return QuotaConfig(**fields)

@@ -141,7 +141,6 @@ class BrokerConfig:
     auto_create_topics_enable: bool
     delete_topic_enable: bool
     socket_request_max_bytes: int
-    max_connections: int
     connections_max_idle_ms: int
     authorizer_class_name: str
     super_users: str

@@ -33,7 +33,6 @@ from service.metadata.image import MetadataImage
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.metadata.raft.peers import Peers
 from service.metadata.raft.roles import RaftTiming
-from service.network.admission import Admission
 from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, NetworkMetrics
 from service.network.request import PeerLimits, RequestContext
@@ -81,7 +80,6 @@ class ControllerNodeOptions:
     inter_broker_listener: str = "PLAINTEXT"
     """name of the brokers' listener that is probed"""
     heartbeat_interval_ms: int = 2_000
-    max_connections: int = 1 << 31
     limits: PeerLimits = field(default_factory=PeerLimits)
 
 
@@ -180,9 +178,9 @@ class ControllerNode:
         self, metrics: NetworkMetrics, turns: TurnTimes | None, threads: Threads
     ) -> list[Server]:
         dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
-        admission = Admission(self._options.max_connections)
         names = tuple(one.name for one in self._options.listeners)
         arrivals = self.arrivals = ConnectionQuotas(lambda: self.side.config.quotas, names, metrics=metrics)
+        admission = arrivals.admission()
         return [
             Server(
                 one.host,

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from service.config.quotas import QuotaConfig, normalized
+from service.network.admission import Admission
 from service.network.bucket_sweeper import BucketSweeper
 from service.network.metrics import ArrivalMetrics, NetworkMetrics
 from service.quotas.buckets import Rates
@@ -91,9 +92,14 @@ class ConnectionQuotas:
         """Number of addresses with connections."""
         return len(self._counts)
 
-    def is_protected(self, listener: str) -> bool:
-        """Return whether the listener is that of brokers, and there is another."""
-        return self._listeners[listener].is_protected
+    def admission(self) -> Admission:
+        """Return the limits of open connections, by the same settings."""
+        protected = [name for name, one in self._listeners.items() if one.is_protected]
+        return Admission(
+            lambda: self.config().max_connections,
+            lambda listener: self.config().connections_of(listener),
+            *protected,
+        )
 
     def arrives(self, listener: str, host: str) -> Arrival:
         """Count a new connection from the address `host`; return what becomes of it. `leaves` follows unless

@@ -69,7 +69,7 @@ class Server:
         self._handler = handler
         self._limits = limits or PeerLimits()
         self.listener = listener
-        self._admission = admission or Admission(sys.maxsize)
+        self._admission = admission or Admission(lambda: sys.maxsize)
         self.counters = metrics or NetworkMetrics()
         self._turns = turns or TurnTimes()
         self._describe = describe or (lambda context, request: str(context))
@@ -154,8 +154,7 @@ class Server:
         """Accept connections; bind first if necessary."""
         if not self._listening:
             await self.bind()
-        if self._arrivals is None or not self._arrivals.is_protected(self.listener):
-            self._admission.watch(self)
+        self._admission.watch(self)
         for server in self._listening:
             await server.start_serving()
             _extend_backlog(server)
@@ -257,6 +256,7 @@ class Server:
         """Close connections that have been idle too long, also those whose peer does not read."""
         shared = self._shared
         assert shared is not None
+        self._admission.reconsider()  # its limits may have changed
         idle_s = self._limits.idle_ms / 1000
         horizon = shared.loop.time() - idle_s
         for connection in self._connections:

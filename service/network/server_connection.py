@@ -65,19 +65,19 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.requests = RequestPipeline(shared, transport, self._framer, context, self)
         self._sender = self.requests.sender
         self._connections[self] = None
-        arrivals, wait_s, is_protected = shared.arrivals, 0.0, False
+        arrivals, wait_s = shared.arrivals, 0.0
         if arrivals is not None:
             is_refused, wait_s = arrivals.arrives(shared.listener, host)
             if is_refused:
                 self._refuse(wait_s)
                 return
-            self._is_counted, is_protected = True, arrivals.is_protected(shared.listener)
+            self._is_counted = True
         if wait_s:
             transport.pause_reading()
             self._held = shared.loop.call_later(wait_s, self._let_in)
             if shared.rest is not None:
                 shared.rest(wait_s)
-        if not shared.admission.enter(self._admitted, is_protected=is_protected):
+        if not shared.admission.enter(shared.listener, self._admitted):
             self._has_place = False
             transport.pause_reading()
             shared.counters.waited += 1
@@ -151,7 +151,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         context.has_left = True
         self._connections.pop(self, None)
         if self._has_place:
-            shared.admission.leave()
+            shared.admission.leave(shared.listener)
         else:
             shared.admission.give_up(self._admitted)
         if shared.arrivals is not None:

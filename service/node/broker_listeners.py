@@ -10,7 +10,6 @@ from service.base.turns import TurnTimes
 from service.base.world import World
 from service.config.settings import BrokerConfig
 from service.metadata.controller.requests import Endpoint
-from service.network.admission import Admission
 from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import NetworkMetrics
 from service.network.request import Answer, RequestContext
@@ -39,10 +38,10 @@ class BrokerListeners:
         turns: TurnTimes,
     ) -> tuple[Endpoint, ...]:
         """Bind the addresses; return the advertised ones."""
-        limits, admission = limits_of(config), Admission(config.max_connections)
         names = tuple(one.name for one in config.listeners)
         protected = config.cluster.inter_broker_listener_name
-        self.arrivals = ConnectionQuotas(lambda: config.quotas, names, protected, metrics)
+        arrivals = self.arrivals = ConnectionQuotas(lambda: config.quotas, names, protected, metrics)
+        limits, admission = limits_of(config), arrivals.admission()
         stack.callback(self.arrivals.close)
         advertised = {one.name: one for one in config.advertised_listeners}
         for listener in config.listeners:

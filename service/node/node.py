@@ -98,7 +98,7 @@ class Node:
         cluster_id = await self._directories.cluster_id(self._supervisor.stopped)
         budget = None
         if self._open_files is not None:
-            budget = fd_budget.budget(self._open_files, max_connections=config.max_connections)
+            budget = fd_budget.budget(self._open_files, max_connections=config.quotas.max_connections)
         closing: _LogsClosing | None = None
         if config.cluster.is_broker:
             parts.logs = self._make_logs(budget)

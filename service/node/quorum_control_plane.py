@@ -292,7 +292,6 @@ class ClusterPlane:
             cluster.controller_listeners,
             cluster.inter_broker_listener_name or PLAINTEXT,
             cluster.broker_heartbeat_interval_ms,
-            config.max_connections,
             limits,
         )
         return ControllerNode(

@@ -164,3 +164,25 @@ def test_clients_do_not_keep_brokers_out(door: Door) -> None:
     began = time.monotonic()
     assert is_answered(door.knock())
     assert time.monotonic() - began < 1
+
+
+OWN_LIMIT = {
+    **{name: value for name, value in INSIDE_AND_OUTSIDE.items() if not name.startswith("max_")},
+    "listener_name_outside_max_connections": "1",
+}
+
+
+@pytest.mark.parametrize("door", [OWN_LIMIT], indirect=True)
+def test_a_listener_has_a_limit_of_its_own(door: Door) -> None:
+    inside, outside = (one.port for one in door.node.node.parts.listeners.servers)
+    door.node.port = outside
+    first, second = door.knock(), door.knock()
+    assert is_answered(first)
+    door.node.port = inside
+    assert is_answered(door.knock())
+    second.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        second.recv(1)
+    first.close()
+    second.settimeout(20)
+    assert is_answered(second)
