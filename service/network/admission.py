@@ -14,7 +14,6 @@ its turn
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Protocol
 
@@ -29,7 +28,7 @@ class Acceptor(Protocol):
 
 
 def _any_number(listener: str) -> int:
-    return sys.maxsize
+    return 1 << 31
 
 
 class Admission:

@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from service.base.slices import Slice, free_in_slices
 from service.base.steps import Steps, at_once
 from service.network.request import RequestContext, Response
+from service.network.request_meter import RequestMeter
 from service.network.sender import Part
 from service.partition.delayed_fetch import DelayedFetch
 from service.partition.fetch_sessions import NO_SESSION
@@ -133,7 +134,7 @@ class FetchOperation:
         raise NotImplementedError
 
     def _answer(self) -> Response:
-        if throttle_ms := self._throttle_ms():
+        if self._meter is not None and (throttle_ms := self._throttle_ms(self._meter)):
             _release(self._pass.holds)
             return self._throttled(throttle_ms)
         for _ in self._create_session():
@@ -142,11 +143,9 @@ class FetchOperation:
 
     # quotas
 
-    def _throttle_ms(self) -> int:
+    def _throttle_ms(self, meter: RequestMeter) -> int:
         """Count the response that the last pass would make; return how long its client is throttled."""
-        if self._meter is None:
-            return 0
-        return self._meter.fetched(response_bytes(self._answered_partitions(), self._pass.size))
+        return meter.fetched(response_bytes(self._answered_partitions(), self._pass.size))
 
     def _throttled(self, throttle_ms: int) -> Response:
         """Return the response without results. Session and records are as they were before the request."""
@@ -314,7 +313,7 @@ class FetchOperation:
             await piece.go_on(self._read_partitions(started))
             # If the peer has left in this very turn, this task is not cancelled yet.
             if not future.done() and self._is_time_to_answer():
-                if throttle_ms := self._throttle_ms():
+                if self._meter is not None and (throttle_ms := self._throttle_ms(self._meter)):
                     _release(self._pass.holds)
                     response = self._throttled(throttle_ms)
                 else:

@@ -8,9 +8,9 @@ these turns; one that ends right after a burst, such as 60 seconds, has 1.1 of t
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import confluent_kafka
@@ -22,6 +22,8 @@ from service.client.blocking_client import BlockingClient
 from service.wire.api import ApiKey, request_module
 from tests.clients.conftest import Broker, NewTopic
 from tests.support.kafka_tools import run_tool
+from tests.support.processes import wait_until
+from tests.support.wire import end_offset
 
 SECONDS = float(os.environ.get("FIRN_TEST_QUOTA_SECONDS", "66"))
 RATE = 500_000
@@ -107,24 +109,22 @@ def _python_producer(broker: Broker, topic: str, client_id: str, seconds: float)
 
 
 def _java_producer(broker: Broker, topic: str, client_id: str, seconds: float) -> int:
-    count = int(RATE * seconds / len(RECORD))
-    properties = (
-        f"client.id={client_id}",
-        "buffer.memory=2000000",
-        "batch.size=100000",
-        "max.block.ms=60000",
-    )
-    done = run_tool(
-        "producer-perf", "--bootstrap-server", broker.bootstrap, "--topic", topic,
-        "--num-records", str(count), "--record-size", str(len(RECORD)), "--throughput", "-1",
-        "--command-property", *properties, seconds=seconds + 60,
-    )  # fmt: skip
-    out = done.stdout.decode() + done.stderr.decode()
-    assert done.returncode == 0, out
-    last = [line for line in out.splitlines() if "records sent" in line][-1]
-    per_second = re.search(r"([0-9.]+) records/sec", last)
-    assert per_second is not None, out
-    return int(float(per_second[1]) * len(RECORD) * seconds)
+    count = int(RATE * (seconds + 20) / len(RECORD))
+    settings = (f"client.id={client_id}", "buffer.memory=2000000", "batch.size=100000", "max.block.ms=60000")
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(
+            run_tool, "producer-perf", "--bootstrap-server", broker.bootstrap, "--topic", topic,
+            "--num-records", str(count), "--record-size", str(len(RECORD)), "--throughput", "-1",
+            "--command-property", *settings, seconds=seconds + 120,
+        )  # fmt: skip
+        wait_until("its first record", lambda: end_offset(broker.bootstrap, topic, 0) > 0, 60)
+        time.sleep(seconds)
+        size = end_offset(broker.bootstrap, topic, 0) * len(RECORD)
+        result = done.result()
+    out = result.stdout.decode() + result.stderr.decode()
+    assert result.returncode == 0, out
+    assert f"{count} records sent" in out
+    return size
 
 
 def _confluent_consumer(broker: Broker, topic: str, client_id: str, seconds: float) -> int:
