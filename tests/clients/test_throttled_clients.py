@@ -53,7 +53,9 @@ def quota(broker: Broker, client_id: str, **values: float) -> Iterator[None]:
         alter(remove=True)
 
 
-def _confluent_producer(broker: Broker, topic: str, client_id: str, seconds: float) -> int:
+def _confluent_producer(
+    broker: Broker, topic: str, client_id: str, seconds: float, batch_records: int = 10
+) -> int:
     acknowledged = 0
 
     def delivered(error: object, message: confluent_kafka.Message) -> None:
@@ -64,7 +66,8 @@ def _confluent_producer(broker: Broker, topic: str, client_id: str, seconds: flo
     settings = {
         "bootstrap.servers": broker.bootstrap,
         "client.id": client_id,
-        "batch.size": 100_000,
+        "batch.size": 200_000,
+        "batch.num.messages": batch_records,
         "queue.buffering.max.kbytes": 2_000,
         "message.timeout.ms": 120_000,
     }
@@ -185,7 +188,8 @@ def test_a_consumer_gets_its_rate(broker: Broker, new_topic: NewTopic, client: s
     topic = new_topic()
     filled = 0
     while filled < RATE * (SECONDS + 20):
-        filled += _confluent_producer(broker, topic, "fills", 0.5)
+        # What is fetched of a batch that is cut at the end counts, and is of no use to the client.
+        filled += _confluent_producer(broker, topic, "fills", 0.5, batch_records=1)
     with quota(broker, f"consumer-{client}", consumer_byte_rate=RATE):
         size = CONSUMERS[client](broker, topic, f"consumer-{client}", SECONDS)
     print(f"{client}: {size / SECONDS / RATE:.3f} of the rate over {SECONDS:.0f} s")
