@@ -18,7 +18,12 @@ from service.console.ports import CoordinatedGroups, ObservedColdTier, ObservedN
 from service.hot.metrics import HotMetrics
 from service.metadata.partition_index import NO_LEADER_SHELF
 from service.metadata.publisher import Publisher
-from service.network.metrics import QUOTA_NAMES, ChannelMetrics, NetworkMetrics
+from service.network.metrics import (
+    QUOTA_NAMES,
+    AuthenticationMetrics,
+    ChannelMetrics,
+    NetworkMetrics,
+)
 from service.network.request_meter import RequestQuotas
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
@@ -153,6 +158,8 @@ def _network(metrics: NetworkMetrics) -> Iterator[Sample]:
         yield Sample("firn_connections_refused", of_address.observed, (listener, "rate"))
         yield Sample("firn_connections_throttle_seconds", of_address, (listener, "ip"))
         yield Sample("firn_connections_throttle_seconds", one.delayed.snapshot(), (listener, "listener"))
+    for listener, logins in tuple(metrics.logins.items()):
+        yield from _logins(listener, logins)
     for purpose, channel in tuple(metrics.channels.items()):
         yield from _channel(purpose, channel)
 
@@ -168,6 +175,17 @@ def _sum(histograms: Iterable[Histogram]) -> HistogramSnapshot:
     found = [one.snapshot() for one in histograms]
     counts = tuple(map(sum, zip(*[one.counts for one in found], strict=True)))
     return HistogramSnapshot(found[0].bounds, counts, sum(one.total for one in found))
+
+
+def _logins(listener: str, metrics: AuthenticationMetrics) -> Iterator[Sample]:
+    labels = (listener,)
+    yield Sample("firn_successful_authentication", metrics.succeeded, labels)
+    yield Sample("firn_failed_authentication", metrics.failed, labels)
+    yield Sample("firn_successful_reauthentication", metrics.succeeded_again, labels)
+    yield Sample("firn_failed_reauthentication", metrics.failed_again, labels)
+    yield Sample("firn_reauthentication_latency_seconds", metrics.reauthentication.snapshot(), labels)
+    yield Sample("firn_expired_connections_killed", metrics.expired, labels)
+    yield Sample("firn_late_authentication", metrics.late, labels)
 
 
 def _channel(purpose: str, metrics: ChannelMetrics) -> Iterator[Sample]:

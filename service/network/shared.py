@@ -12,8 +12,10 @@ from service.base.rate_limited_log import RateLimitedLog
 from service.base.turn_queues import CallQueue, turn_queues
 from service.base.turns import TurnTimes
 from service.network.admission import Admission
+from service.network.authenticating import ListenerLogins
 from service.network.buffers import BufferPool
 from service.network.connection_quotas import ConnectionQuotas
+from service.network.login_deadlines import LoginDeadlines
 from service.network.metrics import NetworkMetrics
 from service.network.request import Describe, Gone, Handler, PeerLimits
 from service.network.request_framer import RequestFramer
@@ -49,6 +51,8 @@ class Shared:
     """limits on new connections"""
     rest: Callable[[float], None] | None = None
     """accepts nothing for some seconds"""
+    logins: ListenerLogins | None = None
+    """those of a listener where clients log in"""
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
     warnings: RateLimitedLog = field(init=False)
     errors: RateLimitedLog = field(init=False)
@@ -57,6 +61,8 @@ class Shared:
     calls: CallQueue = field(init=False)
     more: CallQueue = field(init=False)
     """queue of peers that had a response in this turn and have sent more"""
+    deadlines: LoginDeadlines | None = field(init=False, default=None)
+    """of `logins`"""
     closed: RequestFramer = field(init=False)
     """closed machine that replaces that of a closed connection"""
     now: Callable[[], float] = field(init=False)
@@ -79,6 +85,8 @@ class Shared:
             limits.send_timeout_ms / 1000,
             self.counters,
         )
+        if self.logins is not None:
+            self.deadlines = LoginDeadlines(self.loop, self.logins.settings.timeout_ms / 1000)
         self.warnings = RateLimitedLog(_LOG, now=self.loop.time)
         self.errors = RateLimitedLog(_LOG, now=self.loop.time)
 

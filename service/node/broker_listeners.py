@@ -10,12 +10,14 @@ from service.base.turns import TurnTimes
 from service.base.world import World
 from service.config.settings import BrokerConfig
 from service.metadata.controller.requests import Endpoint
+from service.network.authenticating import AnswerVersions
 from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import NetworkMetrics
 from service.network.request import Answer, RequestContext
 from service.network.server import Server
 from service.node.node_options import limits_of
 from service.serving.dispatch import Dispatcher
+from service.serving.listener_logins import NodeLogins
 
 
 class BrokerListeners:
@@ -36,8 +38,9 @@ class BrokerListeners:
         world: World,
         metrics: NetworkMetrics,
         turns: TurnTimes,
+        logins: NodeLogins,
     ) -> tuple[Endpoint, ...]:
-        """Bind the addresses; return the advertised ones."""
+        """Bind the addresses; return the advertised ones. Raises `ConfigError`."""
         names = tuple(one.name for one in config.listeners)
         protected = config.cluster.inter_broker_listener_name
         arrivals = self.arrivals = ConnectionQuotas(lambda: config.quotas, names, protected, metrics)
@@ -56,6 +59,7 @@ class BrokerListeners:
                 turns=turns,
                 threads=world.threads,
                 arrivals=self.arrivals,
+                logins=logins.of(listener),
             )
             await server.bind()
             stack.push_async_callback(server.close)
@@ -66,12 +70,15 @@ class BrokerListeners:
             Endpoint(one.name, *self.places[one.name], int(one.protocol)) for one in config.listeners
         )
 
-    def serve_with(self, dispatcher: Dispatcher, config: Callable[[], BrokerConfig]) -> None:
-        """Set the handler of requests, and where the current settings are."""
+    def serve_with(
+        self, dispatcher: Dispatcher, answer_versions: AnswerVersions, config: Callable[[], BrokerConfig]
+    ) -> None:
+        """Set the handler of requests, what answers ApiVersions before a login, and where the current
+        settings are."""
         assert self.arrivals is not None
         self.arrivals.config = lambda: config().quotas
         for server in self.servers:
-            server.set_handler(dispatcher, dispatcher.describe)
+            server.set_handler(dispatcher, dispatcher.describe, answer_versions)
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Accept connections."""
