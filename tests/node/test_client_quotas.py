@@ -23,9 +23,9 @@ ME = ("", "test", "")
 class Limited:
     """A node whose quotas tests set, and clients of it."""
 
-    def __init__(self, node: NodeThread) -> None:
+    def __init__(self, node: NodeThread, talk: Talk | None = None) -> None:
         self.node = node
-        self.talk = Talk(node.client())
+        self.talk = talk or Talk(node.client())
         self.topic_id = self.talk.create("t").topic_id
 
     def set(self, limits: dict[tuple[str | None, ...], dict[str, float]]) -> None:

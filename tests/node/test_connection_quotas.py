@@ -33,11 +33,15 @@ class Door:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def knock(self, source: str = "127.0.0.1") -> socket.socket:
-        """Open a connection and send a request on it."""
-        one = socket.create_connection(
+    def dial(self, source: str = "127.0.0.1") -> socket.socket:
+        """Open a connection."""
+        return socket.create_connection(
             (self.node.host, self.node.port), timeout=20, source_address=(source, 0)
         )
+
+    def knock(self, source: str = "127.0.0.1") -> socket.socket:
+        """Open a connection and send a request on it."""
+        one = self.dial(source)
         self._open.callback(one.close)
         one.sendall(WANTED)
         return one
@@ -140,6 +144,17 @@ def test_a_storm_of_one_address_leaves_others_alone_and_nothing_behind(door: Doo
     assert door.arrivals.metrics["PLAINTEXT"].throttled_of_address.snapshot().observed >= 270
     wait_until("the throttled ones to be closed", lambda: door.arrivals.held == 0)
     wait_until("the others to be closed", lambda: door.arrivals._counts.get("127.0.0.1", 0) == 0)
+
+
+@pytest.mark.parametrize("door", [SHORT], indirect=True)
+def test_a_crowd_of_addresses_is_forgotten(door: Door) -> None:
+    door.limit({("", "", None): {"connection_creation_rate": 1.0}})
+    for n in range(500):
+        with door.dial(f"127.1.{n // 250}.{n % 250 + 1}"):
+            pass
+    assert len(door.arrivals._of_addresses) <= 500
+    wait_until("their connections to end", lambda: door.arrivals.addresses == 0)
+    wait_until("them to be forgotten", lambda: len(door.arrivals._of_addresses) == 0, 20)
 
 
 INSIDE_AND_OUTSIDE = {

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from service.client.blocking_client import BlockingClient
+from service.client.security import Credentials, Security
 from service.records.builder import BatchBuilder
 from service.wire.api import ApiKey, api_versions_request, encode_request, request_module
-from tests.node.conftest import NodeThread
+from tests.node.conftest import NodeThread, Talk
 from tests.node.requests import DAY, values
 from tests.node.test_client_quotas import Limited, millis
 from tests.support.processes import wait_until
@@ -134,3 +136,35 @@ def test_requests_pipelined_into_a_throttle_wait_their_turn(limited: Limited) ->
         receive(peer)
         assert time.monotonic() - began > 0.1
         assert first_s < 1
+
+
+USERS = {
+    "listeners": "OUT://127.0.0.1:0",
+    "listener_security_protocol_map": "OUT:SASL_PLAINTEXT",
+    "inter_broker_listener_name": "OUT",
+    "sasl_enabled_mechanisms": "PLAIN",
+    "sasl_mechanism_inter_broker_protocol": "PLAIN",
+    "listener_name_out_plain_sasl_jaas_config": (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="node" password="n" user_node="n" user_alice="a" user_bob="b";'
+    ),
+}
+
+
+def test_a_user_shares_its_rate_with_itself_whatever_client_id_it_gives(
+    start: Callable[..., NodeThread],
+) -> None:
+    node = start(**USERS)
+
+    def talk_as(user: str, client_id: str) -> Talk:
+        security = Security(credentials=Credentials("PLAIN", user, user[0], lambda: "nonce"))
+        return Talk(BlockingClient(node.host, node.port, client_id, timeout_s=20, security=security))
+
+    alice, alices_other, bob = talk_as("alice", "one"), talk_as("alice", "two"), talk_as("bob", "one")
+    limited = Limited(node, alice)
+    limited.set({("alice", "", ""): {"producer_byte_rate": 10_000.0}})
+    assert limited.produce(60_000) == 0
+    assert limited.produce(60_000, talk=bob) == 0
+    assert limited.produce(60_000, talk=alices_other) > 1_000
+    for talk in (alice, alices_other, bob):
+        talk.client.close()
