@@ -13,6 +13,7 @@ from service.config.docs import markdown
 from service.config.keys import LONG_MAX, ConfigType, to_text
 from service.config.parsing import parse_value
 from service.config.protocols import SecurityProtocol
+from service.config.quotas import QuotaConfig
 from service.config.replication import ReplicationConfig
 from service.config.security import NodeSecurity, TlsSettings
 from service.config.settings import BrokerConfig, LogConfig, topic_config
@@ -22,7 +23,15 @@ from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
 from tests.unit.config.refusals import PLAIN, refused
 
 ROOT = Path(__file__).parents[3]
-OBJECTS = (BrokerConfig, ClusterConfig, QuorumConfig, ReplicationConfig, NodeSecurity, TlsSettings)
+OBJECTS = (
+    BrokerConfig,
+    ClusterConfig,
+    QuorumConfig,
+    ReplicationConfig,
+    QuotaConfig,
+    NodeSecurity,
+    TlsSettings,
+)
 
 
 def test_without_a_file_it_is_one_node_on_the_loopback_interface() -> None:
