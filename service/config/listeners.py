@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from service.base.errors import ConfigError
 from service.config.keys import INT_MAX, Value
-from service.config.protocols import SecurityProtocol, protocol_named, read_protocols
+from service.config.protocols import SecurityProtocol, read_protocols
 
 _ENTRY: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]{1,10})")
 _ADDRESS: Final = re.compile(r"(?:[0-9a-zA-Z\-%._]*://)?\[?([0-9a-zA-Z\-%._:]*)\]?:([0-9]{1,5})")
@@ -235,17 +235,17 @@ def _with_protocols(
     every: Sequence[Listener], controller_names: Sequence[str], protocols: Mapping[str, SecurityProtocol]
 ) -> tuple[Listener, ...]:
     """Return the listeners with their protocols. Raises `ConfigError` if one has none."""
+    if unknown := [listener.name for listener in every if listener.name not in protocols]:
+        raise ConfigError(
+            f"listeners: No security protocol defined for listener {unknown[0]}; "
+            f"listener.security.protocol.map has to name it, as in {unknown[0]}:PLAINTEXT"
+        )
     if missing := [name for name in controller_names if name not in protocols]:
         raise ConfigError(
             f"Controller listener with name {missing[0]} defined in controller.listener.names not found in "
             "listener.security.protocol.map  (an explicit security mapping for each controller listener "
             "is required if listener.security.protocol.map is non-empty, or if there are security "
             "protocols other than PLAINTEXT in use)"
-        )
-    if unknown := [listener.name for listener in every if listener.name not in protocols]:
-        raise ConfigError(
-            f"listeners: No security protocol defined for listener {unknown[0]}; "
-            f"listener.security.protocol.map has to name it, as in {unknown[0]}:PLAINTEXT"
         )
     return tuple(listener._replace(protocol=protocols[listener.name]) for listener in every)
 
@@ -331,8 +331,7 @@ def _inter_broker(
     """Return the name of the listener for traffic among brokers; "" on a pure controller that sets neither
     key of it."""
     chosen = values["inter.broker.listener.name"]
-    key = "security.inter.broker.protocol"
-    by_protocol = protocol_named(str(values[key]), key)
+    by_protocol = SecurityProtocol[str(values["security.inter.broker.protocol"])]
     name = by_protocol.name if chosen is None else str(chosen).upper()
     if chosen is not None and name not in protocols:
         raise ConfigError(

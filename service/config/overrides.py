@@ -111,16 +111,17 @@ def check_listeners(values: Mapping[str, Value], listeners: Iterable[str]) -> li
 def check_dynamic(broker: Mapping[str, str], default: Mapping[str, str]) -> None:
     """Raise `ConfigError`, with Kafka's text, if a broker or all may not have these settings in the metadata
     log (Kafka `DynamicBrokerConfig.validateConfigs`)."""
-    fixed, bare = [], []
+    fixed, bare, whose = [], [], []
     for name in {**default, **broker}:
         key = BROKER_KEYS.get(base_name(name))
-        if key is None or (key.dynamic and name == key.name):
+        if key is None or key.dynamic:
             continue
-        if key.listener_dynamic:
-            bare += [name] if name == key.name else []
-        else:
+        if not key.listener_dynamic:
             fixed.append(name)
-    whose = [name for name in default if name.startswith(PREFIX)]
+        elif name == key.name:
+            bare.append(name)
+        elif name in default:
+            whose.append(name)
     for names, reason in (
         (fixed, "Cannot update these configs dynamically"),
         (
@@ -134,8 +135,9 @@ def check_dynamic(broker: Mapping[str, str], default: Mapping[str, str]) -> None
 
 
 def of_all_listeners(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings without those of one listener, of which name and value are checked: whether a
-    listener is there, only its own node knows. Raises `ConfigError`."""
+    """Return a broker's settings without those of one listener, which are checked but for the listener: only
+    its own node knows whether it is there. Raises `ConfigError`."""
+    check_dynamic(settings, {})
     for name, text in settings.items():
         if name.startswith(PREFIX):
             parse_value(split(name).key, text, shown=name)

@@ -56,14 +56,6 @@ def read_protocols(
     return protocols
 
 
-def protocol_named(text: str, key: str) -> SecurityProtocol:
-    """Return the protocol of this name, in any case. Raises `ConfigError`, with Kafka's text."""
-    try:
-        return SecurityProtocol[text.upper()]
-    except KeyError:
-        raise ConfigError(f"Invalid security protocol `{text}` defined in {key}") from None
-
-
 def _parse_map(text: str) -> dict[str, SecurityProtocol]:
     key = "listener.security.protocol.map"
     protocols: dict[str, SecurityProtocol] = {}
@@ -73,5 +65,7 @@ def _parse_map(text: str) -> dict[str, SecurityProtocol]:
             raise ConfigError(f"{key}: expected NAME:PROTOCOL, found {entry.strip()!r}")
         if name.upper() in protocols:
             raise ConfigError(f"{key}: {name.upper()} appears twice")
-        protocols[name.upper()] = protocol_named(protocol, key)
+        if protocol.upper() not in SecurityProtocol.__members__:
+            raise ConfigError(f"Invalid security protocol `{protocol}` defined in {key}")
+        protocols[name.upper()] = SecurityProtocol[protocol.upper()]
     return protocols

@@ -26,6 +26,7 @@ from service.config.overrides import check_dynamic, parse_node
 from service.config.parsing import did_you_mean, effective, parse_value
 from service.config.replication import ReplicationConfig, read_replication
 from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
+from service.config.tables.authorizer import principals
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
 
 __all__ = [
@@ -141,6 +142,9 @@ class BrokerConfig:
     socket_request_max_bytes: int
     max_connections: int
     connections_max_idle_ms: int
+    authorizer_class_name: str
+    super_users: str
+    allow_everyone_if_no_acl_found: bool
     queued_max_request_bytes: int
     request_read_timeout_ms: int
     send_timeout_ms: int
@@ -195,6 +199,7 @@ class BrokerConfig:
     remote_chunk_bytes: int
     remote_object_grace_ms: int
     remote_unfenced_allow: bool
+    remote_metadata_credentials: bool
     remote_recover: bool
     max_inflated_batch_bytes: int
     max_inflated_request_bytes: int
@@ -206,6 +211,11 @@ class BrokerConfig:
     static: Mapping[str, str] = dataclasses.field(repr=False)
     dynamic: Mapping[str, str] = dataclasses.field(repr=False)
     dynamic_default: Mapping[str, str] = dataclasses.field(repr=False)
+
+    @property
+    def super_principals(self) -> frozenset[str]:
+        """Principals that may do everything."""
+        return frozenset(principals(self.super_users))
 
     @property
     def remote_storage_enabled(self) -> bool:

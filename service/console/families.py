@@ -183,6 +183,15 @@ SERVING: Final = (
     ),
 )  # fmt: skip
 
+AUTHORIZATION: Final = (
+    _counter(
+        "authorizations", "Answers of the authorizer: `allowed`, or `denied`, quiet ones included.",
+        "api", "answer",
+    ),
+    _counter("authorization_failures", "Answers `denied` because the authorizer failed: a bug."),
+    _gauge("acls", "ACLs of the cluster."),
+)  # fmt: skip
+
 LOGS: Final = (
     _gauge(
         "partitions", "Partitions of this node, by state (online, offline).", "state",
@@ -478,6 +487,7 @@ GROUPS: Final = MappingProxyType(
         "The loop": LOOP,
         "Network": NETWORK,
         "Produce and fetch": SERVING,
+        "Authorization (`authorizer.class.name`)": AUTHORIZATION,
         "Logs": LOGS,
         "Tiering": TIERING,
         "The object store and its cache": STORE,

@@ -23,6 +23,7 @@ from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
 from service.remote.metrics import StoreMetrics
+from service.security.authorizer import Authorizer
 from service.tiering.metrics import TieringMetrics
 from service.tiering.tasks import Task
 from service.wire.api import ApiKey
@@ -107,6 +108,8 @@ def of_node(node: ObservedNode, now_ms: int) -> Iterator[Sample]:
         yield Sample("firn_replication_throttled_bytes", size, (side,))
     if node.serving is not None:
         yield from _serving(node.serving)
+    if node.authorizer is not None:
+        yield from _authorization(node.authorizer)
     if node.fetch_sessions is not None:
         yield from _fetch_sessions(node.fetch_sessions)
     if node.logs is not None:
@@ -202,6 +205,16 @@ def _serving(metrics: ServingMetrics) -> Iterator[Sample]:
     yield Sample("firn_fetch_wait_seconds", metrics.seek_wait.snapshot(), ("device",))
     for (api, code), count in tuple(metrics.errors.items()):
         yield Sample("firn_request_errors", count, (api, code.name))
+
+
+def _authorization(authorizer: Authorizer) -> Iterator[Sample]:
+    metrics = authorizer.metrics
+    for key, count in tuple(metrics.allowed.items()):
+        yield Sample("firn_authorizations", count, (_api_name(key), "allowed"))
+    for key, count in tuple(metrics.denied.items()):
+        yield Sample("firn_authorizations", count, (_api_name(key), "denied"))
+    yield Sample("firn_authorization_failures", metrics.failed)
+    yield Sample("firn_acls", authorizer.acl_count)
 
 
 def _fetch_sessions(sessions: FetchSessions) -> Iterator[Sample]:

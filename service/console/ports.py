@@ -22,6 +22,7 @@ from service.partition.partition import Partition
 from service.remote.metrics import StoreMetrics
 from service.remote.reading.reader import RemoteReader
 from service.replication.metrics import ReplicationMetrics
+from service.security.authorizer import Authorizer
 from service.tiering.metrics import TieringMetrics
 
 
@@ -66,6 +67,8 @@ class ObservedNode(Protocol):
     def serving(self) -> ServingMetrics | None: ...
     @property
     def fetch_sessions(self) -> FetchSessions | None: ...
+    @property
+    def authorizer(self) -> Authorizer | None: ...
     @property
     def logs(self) -> LogManager | None: ...
     @property

@@ -218,6 +218,6 @@ def is_not_controller(answer: Any) -> bool:
         return True
     return any(
         getattr(one, "error_code", ErrorCode.none) == ErrorCode.not_controller
-        for name in ("topics", "responses", "results")
+        for name in ("topics", "responses", "results", "filter_results", "entries")
         for one in (getattr(answer, name, None) or ())[:_MAX_CHECKED]
     )

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from service.base.errors import StorageError
 from service.controller_server.handlers import (
+    access,
     brokers,
     catalog,
     cluster,
@@ -22,22 +23,30 @@ from service.controller_server.handlers import (
 from service.controller_server.handlers.admin import on_controller
 from service.controller_server.request_host import ControllerSide, features_of
 from service.network.request import RequestContext
+from service.security.operations import AclOperation
+from service.serving.authorization import ASKS_ITSELF, NOTHING, Authorizes, OfCluster
 from service.serving.handlers import (
     alter_configs,
     api_versions,
     create_partitions,
     create_topics,
     delete_topics,
+    describe_acls,
     describe_configs,
+    describe_user_scram_credentials,
     incremental_alter_configs,
     update_features,
 )
-from service.serving.served_api import Handler, Served
+from service.serving.served_api import Handler, Served, table
 from service.wire.apis import ApiKey, ListenerType
 from service.wire.errors import Unanswered
 
+BY_NODES: Final = OfCluster(AclOperation.CLUSTER_ACTION)
+ALTERS: Final = OfCluster(AclOperation.ALTER)
+DESCRIBES: Final = OfCluster(AclOperation.DESCRIBE)
 
-def _decided(handle: Handler) -> Served:
+
+def _decided(authorizes: Authorizes, handle: Handler) -> Served:
     """Return a row whose handler lets the controller decide.
 
     If the metadata log fails meanwhile, the outcome is unknown: the connection ends without a response."""
@@ -50,42 +59,61 @@ def _decided(handle: Handler) -> Served:
         except StorageError as e:
             raise Unanswered(f"{ApiKey(api_key).name}: {e}") from e
 
-    return Served(handled)
+    return Served(authorizes, handled)
 
 
-CONTROLLER_APIS: Final[dict[int, Served]] = {
-    ApiKey.FETCH: Served(quorum.handle_fetch, quorum.parse_fetch, quorum.parse_fetch_steps),
-    ApiKey.API_VERSIONS: Served(api_versions.handler_for(ListenerType.CONTROLLER, features_of)),
-    ApiKey.CREATE_TOPICS: _decided(on_controller(create_topics.handle)),
-    ApiKey.DELETE_TOPICS: _decided(on_controller(delete_topics.handle)),
-    ApiKey.DESCRIBE_CONFIGS: Served(describe_configs.handle),
-    ApiKey.ALTER_CONFIGS: _decided(on_controller(alter_configs.handle)),
-    ApiKey.CREATE_PARTITIONS: _decided(on_controller(create_partitions.handle)),
-    ApiKey.ELECT_LEADERS: _decided(partitions.elect),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: _decided(on_controller(incremental_alter_configs.handle)),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _decided(reassignments.alter),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(reassignments.list_ongoing),
-    ApiKey.VOTE: Served(quorum.handle),
-    ApiKey.BEGIN_QUORUM_EPOCH: Served(quorum.handle),
-    ApiKey.END_QUORUM_EPOCH: Served(quorum.handle),
-    ApiKey.DESCRIBE_QUORUM: Served(quorum.handle),
-    ApiKey.ALTER_PARTITION: _decided(partitions.alter),
-    ApiKey.UPDATE_FEATURES: _decided(on_controller(update_features.handle)),
-    ApiKey.FETCH_SNAPSHOT: Served(quorum.handle),
-    ApiKey.DESCRIBE_CLUSTER: Served(cluster.handle),
-    ApiKey.BROKER_REGISTRATION: _decided(brokers.register),
-    ApiKey.BROKER_HEARTBEAT: _decided(brokers.heartbeat),
-    ApiKey.UNREGISTER_BROKER: _decided(brokers.unregister),
-    ApiKey.ALLOCATE_PRODUCER_IDS: _decided(brokers.allocate_producer_ids),
-    ApiKey.CONTROLLER_REGISTRATION: _decided(brokers.register_controller),
-    ApiKey.ASSIGN_REPLICAS_TO_DIRS: _decided(partitions.assign),
-    ApiKey.ADD_RAFT_VOTER: Served(quorum.handle),
-    ApiKey.REMOVE_RAFT_VOTER: Served(quorum.handle),
-    ApiKey.UPDATE_RAFT_VOTER: Served(quorum.handle),
-    ApiKey.COMMIT_CATALOG: _decided(catalog.handle),
+def _of_quorum(operation: AclOperation) -> Served:
+    """Return a row that the quorum's machine answers."""
+    return Served(OfCluster(operation, quorum.refuse), quorum.handle)
+
+
+_ROWS: Final[dict[int, Served]] = {
+    ApiKey.FETCH: Served(
+        OfCluster(AclOperation.CLUSTER_ACTION, quorum.refuse_fetch),
+        quorum.handle_fetch,
+        quorum.parse_fetch,
+        quorum.parse_fetch_steps,
+    ),
+    ApiKey.API_VERSIONS: Served(NOTHING, api_versions.handler_for(ListenerType.CONTROLLER, features_of)),
+    ApiKey.CREATE_TOPICS: _decided(ASKS_ITSELF, on_controller(create_topics.handle)),
+    ApiKey.DELETE_TOPICS: _decided(ASKS_ITSELF, on_controller(delete_topics.handle)),
+    ApiKey.DESCRIBE_ACLS: Served(DESCRIBES, describe_acls.handle),
+    ApiKey.CREATE_ACLS: _decided(ALTERS, access.create_acls),
+    ApiKey.DELETE_ACLS: _decided(ALTERS, access.delete_acls),
+    ApiKey.DESCRIBE_CONFIGS: Served(ASKS_ITSELF, describe_configs.handle),
+    ApiKey.ALTER_CONFIGS: _decided(ASKS_ITSELF, on_controller(alter_configs.handle)),
+    ApiKey.CREATE_PARTITIONS: _decided(ASKS_ITSELF, on_controller(create_partitions.handle)),
+    ApiKey.ELECT_LEADERS: _decided(ALTERS, partitions.elect),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _decided(ASKS_ITSELF, on_controller(incremental_alter_configs.handle)),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _decided(ALTERS, reassignments.alter),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(DESCRIBES, reassignments.list_ongoing),
+    ApiKey.ALTER_CLIENT_QUOTAS: _decided(OfCluster(AclOperation.ALTER_CONFIGS), access.alter_client_quotas),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Served(DESCRIBES, describe_user_scram_credentials.handle),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _decided(ALTERS, access.alter_scram_credentials),
+    ApiKey.VOTE: _of_quorum(AclOperation.CLUSTER_ACTION),
+    ApiKey.BEGIN_QUORUM_EPOCH: _of_quorum(AclOperation.CLUSTER_ACTION),
+    ApiKey.END_QUORUM_EPOCH: _of_quorum(AclOperation.CLUSTER_ACTION),
+    ApiKey.DESCRIBE_QUORUM: _of_quorum(AclOperation.DESCRIBE),
+    ApiKey.ALTER_PARTITION: _decided(BY_NODES, partitions.alter),
+    ApiKey.UPDATE_FEATURES: _decided(ALTERS, on_controller(update_features.handle)),
+    ApiKey.FETCH_SNAPSHOT: _of_quorum(AclOperation.CLUSTER_ACTION),
+    ApiKey.DESCRIBE_CLUSTER: Served(ALTERS, cluster.handle),
+    ApiKey.BROKER_REGISTRATION: _decided(BY_NODES, brokers.register),
+    ApiKey.BROKER_HEARTBEAT: _decided(BY_NODES, brokers.heartbeat),
+    ApiKey.UNREGISTER_BROKER: _decided(ALTERS, brokers.unregister),
+    ApiKey.ALLOCATE_PRODUCER_IDS: _decided(BY_NODES, brokers.allocate_producer_ids),
+    ApiKey.CONTROLLER_REGISTRATION: _decided(BY_NODES, brokers.register_controller),
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: _decided(BY_NODES, partitions.assign),
+    ApiKey.ADD_RAFT_VOTER: _of_quorum(AclOperation.ALTER),
+    ApiKey.REMOVE_RAFT_VOTER: _of_quorum(AclOperation.ALTER),
+    ApiKey.UPDATE_RAFT_VOTER: _of_quorum(AclOperation.CLUSTER_ACTION),
+    ApiKey.COMMIT_CATALOG: _decided(OfCluster(AclOperation.CLUSTER_ACTION, catalog.refuse), catalog.handle),
 }
+CONTROLLER_APIS: Final[dict[int, Served]] = table(_ROWS)
 """APIs of a controller's listener; the handlers get a `ControllerSide`."""
-CONTROLLER_APIS[ApiKey.ENVELOPE] = Served(envelope.handling(CONTROLLER_APIS))
+CONTROLLER_APIS[ApiKey.ENVELOPE] = Served(
+    OfCluster(AclOperation.CLUSTER_ACTION, envelope.refuse), envelope.handling(CONTROLLER_APIS)
+).asked()
 
 
 async def handle_locally(side: ControllerSide, context: RequestContext, request: Any) -> Any:

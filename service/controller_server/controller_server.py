@@ -37,6 +37,7 @@ from service.network.admission import Admission
 from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, NetworkMetrics
 from service.network.request import PeerLimits, RequestContext
 from service.network.server import Server
+from service.security.authorizer import Authorizer
 from service.security.session import NODE_ITSELF
 from service.serving.config_validation import NodeConfigRules
 from service.serving.dispatch import Dispatcher
@@ -113,6 +114,7 @@ class ControllerNode:
         calls: Calls | None = None,
         metrics: NetworkMetrics | None = None,
         turns: TurnTimes | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
         """`peers`: the quorum's transport; `calls`: that to the active controller; None: the network.
         `metrics` counts for its listeners and its connections to others, `turns` for its listeners."""
@@ -154,6 +156,7 @@ class ControllerNode:
             self.controller,
             supported=options.controller.supported,
             heartbeat_interval_ms=options.heartbeat_interval_ms,
+            authorizer=authorizer,
         )
         self.leaders = QuorumLeaders(self.publisher)
         self.controllers = Controllers(

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -31,6 +31,8 @@ from service.metadata.image import KRAFT_VERSION, FeatureRange, MetadataImage
 from service.metadata.publisher import Publisher
 from service.network.request import RequestContext, Response
 from service.partition.metrics import ServingMetrics
+from service.security.authorizer import Authorizer
+from service.security.operations import AclOperation
 from service.serving.handlers.api_versions import Features
 from service.serving.response_cache import EncodedSettings
 from service.wire.api import ApiKey, RequestHeader
@@ -42,6 +44,7 @@ _log = logging.getLogger(__name__)
 class ControllerSide:
     """A controller as the handlers of its listener see it.
 
+    `authorizer`: None: everything is allowed.
     `supported`: the feature levels that this node supports, ``kraft.version`` among them.
     """
 
@@ -56,6 +59,7 @@ class ControllerSide:
         *,
         supported: Sequence[FeatureRange] | None = None,
         heartbeat_interval_ms: int = 2_000,
+        authorizer: Authorizer | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -65,6 +69,7 @@ class ControllerSide:
         self.controller = controller
         self.supported = tuple(cluster_features() if supported is None else supported)
         self.heartbeat_interval_ms = heartbeat_interval_ms
+        self.authorizer = authorizer
         self.encoded_settings = EncodedSettings()
         self.metrics = ServingMetrics()
         # One limit each: nodes of another cluster retry for ever, and would suppress the lines about brokers.
@@ -154,6 +159,8 @@ class Admin:
     The broker that got the client's request has checked which broker its broker settings name.
     """
 
+    alters_loggers: Final = AclOperation.CLUSTER_ACTION
+
     def __init__(self, side: ControllerSide, deadline_ms: int) -> None:
         self._side = side
         self._controller = side.controller
@@ -162,6 +169,14 @@ class Admin:
     @property
     def config(self) -> BrokerConfig:
         return self._side.config
+
+    @property
+    def authorizer(self) -> Authorizer | None:
+        return self._side.authorizer
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._side.image
 
     @property
     def topic_admin(self) -> Admin:

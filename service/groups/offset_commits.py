@@ -7,7 +7,7 @@ the group's coordinator. Order of checks and error codes are those of Kafka's `K
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
@@ -49,6 +49,9 @@ TOPIC_IDS_FROM: Final = 10
 """First version of OffsetCommit and OffsetFetch that names topics by id."""
 
 
+MayUse = Callable[[str], bool]
+"""Returns whether the client may use the topic; None in its place: any topic."""
+
 # OffsetCommit.
 
 
@@ -63,14 +66,21 @@ class KnownCommit(NamedTuple):
         return response._replace(topics=_merged(response.topics, self.refused))
 
 
-def known_commit(request: Any, topics: TopicsView, version: int) -> KnownCommit:
-    """Split an OffsetCommit: partitions that do not exist get UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION.
-    If no topic exists, no coordinator is asked."""
+def known_commit(
+    request: Any, topics: TopicsView, version: int, may_use: MayUse | None = None
+) -> KnownCommit:
+    """Split an OffsetCommit: partitions that do not exist get UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION,
+    those of topics that the client may not use TOPIC_AUTHORIZATION_FAILED. If none is left, no coordinator is
+    asked."""
     known: list[OffsetCommitTopic] = []
     refused: list[CommittedTopic] = []
     for asked in request.topics:
         by_id = version >= TOPIC_IDS_FROM
         topic = topics.by_id(asked.topic_id) if by_id and asked.topic_id is not None else None
+        name = asked.name if topic is None else topic.name
+        if may_use is not None and (topic is not None or not by_id) and not may_use(name):
+            refused.append(_refused(asked, name, asked.partitions, ErrorCode.topic_authorization_failed))
+            continue
         if not by_id:
             topic = topics.by_name(asked.name)
         if topic is None:
@@ -189,23 +199,28 @@ class KnownFetch(NamedTuple):
     refused: tuple[FetchedTopic, ...]
 
 
-def known_fetch(group: Any, topics: TopicsView, version: int) -> KnownFetch:
-    """Split one group of an OffsetFetch: unknown topic ids get UNKNOWN_TOPIC_ID."""
+def known_fetch(group: Any, topics: TopicsView, version: int, may_use: MayUse | None = None) -> KnownFetch:
+    """Split one group of an OffsetFetch: unknown topic ids get UNKNOWN_TOPIC_ID, topics that the client may
+    not use TOPIC_AUTHORIZATION_FAILED."""
     if group.topics is None:
         return KnownFetch(OffsetFetchGroup(group.group_id, None, group.member_id, group.member_epoch), ())
     known: list[OffsetFetchTopic] = []
     refused: list[FetchedTopic] = []
     for asked in group.topics:
+        topic_id, error = None, NONE
         if version < TOPIC_IDS_FROM:
-            known.append(OffsetFetchTopic(asked.name, None, asked.partition_indexes))
+            name = asked.name
+        else:
+            topic = None if asked.topic_id is None else topics.by_id(asked.topic_id)
+            name, topic_id = ("", asked.topic_id) if topic is None else (topic.name, topic.topic_id)
+            error = ErrorCode.unknown_topic_id if topic is None else NONE
+        if error is NONE and may_use is not None and not may_use(name):
+            error = ErrorCode.topic_authorization_failed
+        if error is NONE:
+            known.append(OffsetFetchTopic(name, topic_id, asked.partition_indexes))
             continue
-        topic = None if asked.topic_id is None else topics.by_id(asked.topic_id)
-        if topic is not None:
-            known.append(OffsetFetchTopic(topic.name, topic.topic_id, asked.partition_indexes))
-            continue
-        error = ErrorCode.unknown_topic_id
         partitions = tuple([FetchedPartition(i, error_code=error) for i in asked.partition_indexes])
-        refused.append(FetchedTopic("", asked.topic_id, partitions))
+        refused.append(FetchedTopic(name, topic_id, partitions))
     asks = OffsetFetchGroup(group.group_id, tuple(known), group.member_id, group.member_epoch)
     return KnownFetch(asks, tuple(refused))
 
@@ -351,12 +366,17 @@ class KnownDelete(NamedTuple):
         return response._replace(topics=tuple(merged.values()))
 
 
-def known_delete(request: Any, topics: TopicsView) -> KnownDelete:
-    """Split an OffsetDelete: partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION. The group is
-    checked even if no partition is left."""
+def known_delete(request: Any, topics: TopicsView, may_use: MayUse | None = None) -> KnownDelete:
+    """Split an OffsetDelete: partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION, those of topics
+    that the client may not use TOPIC_AUTHORIZATION_FAILED. The group is checked even if none is left."""
     known: list[OffsetDeleteTopic] = []
     refused: list[DeletedTopic] = []
     for asked in request.topics:
+        if may_use is not None and not may_use(asked.name):
+            error = ErrorCode.topic_authorization_failed
+            denied = tuple([DeletedPartition(p.partition_index, error) for p in asked.partitions])
+            refused.append(DeletedTopic(asked.name, denied))
+            continue
         topic = topics.by_name(asked.name)
         count = 0 if topic is None else topic.partitions
         there = tuple([p for p in asked.partitions if 0 <= p.partition_index < count])

@@ -21,7 +21,7 @@ from service.coordinator.shard import Effect, Schedule
 from service.groups.classic.group import ClassicGroup
 from service.groups.classic.rebalance_step import SESSION
 from service.groups.consumer.group import ConsumerGroup
-from service.groups.offset_commits import TOPIC_IDS_FROM
+from service.groups.offset_commits import TOPIC_IDS_FROM, MayUse
 from service.groups.offsets import CommittedOffsets
 from service.groups.records import MAX_STRING_BYTES, offset_key_prefix
 from service.groups.requests import NO_MEMBER
@@ -158,9 +158,10 @@ class PlainCommit:
 
 
 def decide(
-    plain: PlainRequest, shard: GroupShard, topics: TopicsView, now_ms: int
+    plain: PlainRequest, shard: GroupShard, topics: TopicsView, now_ms: int, may_use: MayUse | None = None
 ) -> tuple[PlainCommit, tuple[Effect, ...]] | None:
-    """Return the records and effects of the request; None if it is not plain after all. Changes nothing."""
+    """Return the records and effects of the request; None if it is not plain after all, or has topics that
+    the client may not use. Changes nothing."""
     effects = _accepted_effects(plain, shard, now_ms)
     if effects is None:
         return None
@@ -170,6 +171,8 @@ def decide(
         at, size, partitions, greatest, room = _topics[number * TOPIC_FIELDS : (number + 1) * TOPIC_FIELDS]
         topic = _topic(plain, at, size, topics)
         if topic is None or greatest >= topic.partitions:
+            return None
+        if may_use is not None and not may_use(topic.name):
             return None
         known.append((topic, _prefix(plain.group_id, topic.name)))
         count += partitions

@@ -9,6 +9,7 @@ with the canonical fields' names, which the wire's encoders accept in place of i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -29,11 +30,15 @@ OPERATIONS_NOT_ASKED: Final = -(2**31)
 
 
 class RequestOrigin(NamedTuple):
-    """Sender of a request, and the request's version. `host` is its address with Kafka's slash in front."""
+    """Sender of a request, and the request's version. `host` is its address with Kafka's slash in front.
+
+    `may_describe`: whether it may describe a topic, and so read it by a regular expression; None: any topic.
+    """
 
     client_id: str
     host: str
     version: int
+    may_describe: Callable[[str], bool] | None = None
 
 
 class JoinGroupMember(NamedTuple):

@@ -19,10 +19,17 @@ from service.metadata.raft.durable_offset import decode_durable_offset
 from service.metadata.raft.keys import SnapshotId
 from service.metadata.raft.snapshots import parse_name
 from service.metadata.raft.state import decode_state
-from service.metadata.records import ConfigRecord, MetadataRecord
+from service.metadata.records import (
+    DELEGATION_TOKEN,
+    ConfigRecord,
+    MetadataRecord,
+    UserScramCredentialRecord,
+)
 from service.remote.format.keys import METADATA_PREFIX, MetadataKey, parse_key
 
 MAX_STATE_BYTES = 1 << 20
+_SECRET = frozenset({DELEGATION_TOKEN, UserScramCredentialRecord.API_KEY})
+"""Types whose records hold secrets in versions that this software does not know, too."""
 
 
 def dump_metadata_log(source: Source) -> Dump:
@@ -98,9 +105,24 @@ def _control(record: ControlRecord) -> dict[str, object]:
 
 
 def _frame(frame: Frame) -> dict[str, object]:
-    if isinstance(frame.record, UnknownRecord):
-        return {"type": f"unknown type {frame.api_key}", "version": frame.version, "data": frame.record.body}
-    return {"type": type(frame.record).__name__, "version": frame.version, "data": _shown(frame.record)}
+    record = frame.record
+    if isinstance(record, UnknownRecord):
+        data: object = f"{len(record.body)} bytes" if frame.api_key in _SECRET else record.body
+        return {"type": f"unknown type {frame.api_key}", "version": frame.version, "data": data}
+    shown = _credential(record) if isinstance(record, UserScramCredentialRecord) else _shown(record)
+    return {"type": type(record).__name__, "version": frame.version, "data": shown}
+
+
+def _credential(record: UserScramCredentialRecord) -> dict[str, object]:
+    """Return the fields of a credential, with the lengths of its salt and keys in their place."""
+    return {
+        "name": record.name,
+        "mechanism": record.mechanism,
+        "salt_bytes": len(record.salt),
+        "stored_key_bytes": len(record.stored_key),
+        "server_key_bytes": len(record.server_key),
+        "iterations": record.iterations,
+    }
 
 
 def _shown(record: MetadataRecord) -> MetadataRecord:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from service.base.errors import CorruptionError, UnknownVersion
 from service.base.steps import Steps, at_once
+from service.metadata.access_delta import AccessDelta
 from service.metadata.catalog_delta import CatalogDelta
 from service.metadata.cluster_delta import ClusterDelta
 from service.metadata.frames import UnknownRecord
@@ -21,9 +22,11 @@ from service.metadata.persistent import REMOVED
 from service.metadata.records import (
     REFUSED_TYPES,
     AbortTransactionRecord,
+    AccessControlEntryRecord,
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
     ClearElrRecord,
+    ClientQuotaRecord,
     ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
@@ -38,12 +41,15 @@ from service.metadata.records import (
     RegisterBrokerRecord,
     RegisterControllerRecord,
     RemoteLogRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTombstoneRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TombstoneRecord,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
 )
 from service.metadata.topics_delta import TopicsDelta
 
@@ -61,11 +67,13 @@ class MetadataDelta:
         self._topics = TopicsDelta(image)
         self._cluster = ClusterDelta(image)
         self._catalog = CatalogDelta(image, self._topics)
+        self._access = AccessDelta(image)
         self.deleted_topics = self._topics.deleted
         self.changed_partitions = self._topics.changed_partitions
         self.brokers = self._cluster.changed_brokers
         self.forget_controllers = self._cluster.forget_controllers
         self.remote, self.recovered = self._catalog.changed, self._catalog.recovered
+        self.users, self.quota_entities = self._access.users, self._access.entities
         self.configs: set[ConfigResource] = set()
         self._config_values: dict[ConfigResource, dict[str, str]] = {}
         self._features: dict[str, int] | None = None
@@ -130,6 +138,7 @@ class MetadataDelta:
         topics = yield from self._topics.build_in_steps()
         configs = {k: v or REMOVED for k, v in self._config_values.items()}
         catalog = yield from self._catalog.build_in_steps()
+        access = yield from self._access.build_in_steps()
         return MetadataImage(
             offset=offset,
             epoch=epoch,
@@ -147,6 +156,9 @@ class MetadataDelta:
             life=self._catalog.life,
             life_id=self._catalog.life_id,
             recovered=catalog.recovered,
+            acls=access.acls,
+            scram=access.scram,
+            client_quotas=access.client_quotas,
             index=topics.partition_index,
             kraft_version=self._kraft_version,
             transaction=self._still_open(),
@@ -234,6 +246,11 @@ _APPLY: Final[Mapping[type[Any], Callable[[MetadataDelta, Any], None]]] = {
     RemoveTombstoneRecord: lambda delta, record: delta._catalog.remove_tombstone(record),
     LifeRecord: lambda delta, record: delta._catalog.set_life(record),
     RecoveredTopicRecord: lambda delta, record: delta._catalog.set_recovered(record),
+    UserScramCredentialRecord: lambda delta, record: delta._access.set_credential(record),
+    RemoveUserScramCredentialRecord: lambda delta, record: delta._access.remove_credential(record),
+    AccessControlEntryRecord: lambda delta, record: delta._access.add_entry(record),
+    RemoveAccessControlEntryRecord: lambda delta, record: delta._access.remove_entry(record),
+    ClientQuotaRecord: lambda delta, record: delta._access.change_quota(record),
     ConfigRecord: MetadataDelta._config,
     FeatureLevelRecord: MetadataDelta._feature_level,
     ProducerIdsRecord: MetadataDelta._producer_ids,

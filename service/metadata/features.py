@@ -4,7 +4,7 @@ A new metadata log begins with FeatureLevelRecords, as Kafka's bootstrap writes 
 and ``group.version``, which enables the groups of KIP-848. The other features of Kafka 4.3
 (transaction.version, share.version, streams.version) enable behaviour that Firn does not serve; an absent
 feature is at level 0. Nodes of a cluster also support ``eligible.leader.replicas.version`` and
-``firn.catalog.version``.
+``firn.catalog.version``, and say by ``firn.records.version`` which records they read.
 """
 
 from __future__ import annotations
@@ -30,9 +30,15 @@ ELR_VERSION: Final = "eligible.leader.replicas.version"
 """At level 1 replicas that left a too small ISR may still be elected (KIP-966)."""
 CATALOG_VERSION: Final = "firn.catalog.version"
 """At level 1 the log may hold the records of the remote catalog, which only Firn reads."""
+OWN_PREFIX: Final = "firn."
+"""Begins the names of Firn's own features, which Kafka's nodes do not have."""
+RECORDS_VERSION: Final = "firn.records.version"
+"""Level of a node's software, not of the cluster: at 1 it reads records of ACLs, credentials and quotas."""
 GROUP_VERSION: Final = "group.version"
 GROUP_VERSION_LEVEL: Final = 1
 """Enables both group protocols."""
+NOT_IN_NEW_LOGS: Final = frozenset({KRAFT_VERSION, RECORDS_VERSION})
+"""Features whose levels a new log does not set unless an operator asks for it."""
 BOOTSTRAP: Final = "Bootstrap records"
 _LOWEST_LEVEL: Final = 30
 """The record layouts of lower levels are not written."""
@@ -51,6 +57,7 @@ def cluster_features() -> tuple[FeatureRange, ...]:
     beyond = (
         FeatureRange(ELR_VERSION, 0, 1),
         FeatureRange(CATALOG_VERSION, 0, 1),
+        FeatureRange(RECORDS_VERSION, 0, 1),
         FeatureRange(KRAFT_VERSION, 0, 1),
     )
     return tuple(sorted((*supported_features(), *beyond)))
@@ -66,7 +73,7 @@ def bootstrap_records() -> tuple[MetadataRecord, ...]:
 
 def cluster_bootstrap_records() -> tuple[MetadataRecord, ...]:
     """Return the feature levels of a new cluster that other nodes can join."""
-    levels = {one.name: one.max_level for one in cluster_features() if one.name != KRAFT_VERSION}
+    levels = {one.name: one.max_level for one in cluster_features() if one.name not in NOT_IN_NEW_LOGS}
     first = levels.pop(METADATA_VERSION)
     return (
         FeatureLevelRecord(name=METADATA_VERSION, feature_level=first),

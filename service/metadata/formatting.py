@@ -31,7 +31,7 @@ from service.metadata.bootstrap import (
     feature_frames,
     write_bootstrap,
 )
-from service.metadata.features import METADATA_VERSION_LEVEL
+from service.metadata.features import METADATA_VERSION_LEVEL, NOT_IN_NEW_LOGS
 from service.metadata.image import METADATA_VERSION, FeatureRange
 from service.metadata.raft.keys import SnapshotId
 from service.metadata.raft.snapshots import remove_unfinished, write_snapshot
@@ -116,7 +116,7 @@ def effective_levels(
     unsupported level, and a ``kraft.version`` that contradicts the kind of quorum.
     """
     ranges = {one.name: one for one in features if one.name != KRAFT_VERSION}
-    levels = {name: one.max_level for name, one in ranges.items()}
+    levels = {name: one.max_level for name, one in ranges.items() if name not in NOT_IN_NEW_LOGS}
     for name, level in requested.items():
         if name == KRAFT_VERSION:
             continue

@@ -12,10 +12,13 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.types import NO_TIMESTAMP
+from service.metadata.client_quotas import ClientQuotas
+from service.metadata.credentials import ScramCredentials
 from service.metadata.partition_index import PartitionIndex
 from service.metadata.persistent import PartitionMap, PersistentMap
 from service.metadata.records import NO_LEADER, MetadataRecord
 from service.remote.catalog import CatalogEntry, Tombstone
+from service.security.acls import AclSet
 
 METADATA_VERSION: Final = "metadata.version"
 KRAFT_VERSION: Final = "kraft.version"
@@ -151,6 +154,9 @@ class MetadataImage:
     """Random id of that recovery, which distinguishes recoveries of one bucket; None: life 0."""
     recovered: PersistentMap[UUID, RecoveredTopic] = field(default_factory=PersistentMap)
     """Topics with remaining recovery work."""
+    acls: AclSet = field(default_factory=lambda: AclSet.EMPTY)
+    scram: ScramCredentials = field(default_factory=PersistentMap)
+    client_quotas: ClientQuotas = field(default_factory=PersistentMap)
     index: PartitionIndex = field(default_factory=PartitionIndex)
     kraft_version: int = 0
     """Level of that feature, from control records of the log, not from metadata records."""
@@ -165,6 +171,10 @@ class MetadataImage:
     def with_kraft_version(self, level: int) -> MetadataImage:
         """Return this image with another ``kraft.version``."""
         return self if level == self.kraft_version else replace(self, kraft_version=level)
+
+    def without_credentials(self) -> MetadataImage:
+        """Return this image without users' credentials."""
+        return replace(self, scram=PersistentMap()) if self.scram else self
 
     @property
     def position(self) -> tuple[int, int, int]:

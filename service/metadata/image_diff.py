@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from service.base.steps import Steps
+from service.metadata.access_records import access_differences
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage, RecoveredTopic, TopicImage
 from service.metadata.image_frames import broker_record, controller_record, partition_record
@@ -61,6 +62,7 @@ def _differences(before: MetadataImage, after: MetadataImage) -> Iterator[Metada
     yield from _cluster(before, after)
     yield from _topics(before, after)
     yield from _configs(before, after)
+    yield from access_differences(before, after)
     if after.next_producer_id != before.next_producer_id:
         yield ProducerIdsRecord(
             broker_id=_NO_BROKER, broker_epoch=-1, next_producer_id=after.next_producer_id

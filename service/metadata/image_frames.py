@@ -1,14 +1,16 @@
 """Converts an image to the records of a snapshot. [P]
 
 The order is that of Apache Kafka's ``MetadataImage.write``: features, brokers, controllers, topics, configs,
-producer ids; then the remote catalog, tombstones, the life and recovered topics. Records of a kind are sorted
-by name or id, so that equal images have equal bytes.
+client quotas, producer ids, access control entries, SCRAM credentials; then the remote catalog, tombstones,
+the life and recovered topics. Records of a kind are sorted by name or id, so that equal images have equal
+bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from service.metadata.access_records import entry_records, quota_records, scram_records
 from service.metadata.frames import Frame, newest
 from service.metadata.image import (
     METADATA_VERSION,
@@ -63,10 +65,13 @@ def _records(image: MetadataImage) -> Iterator[MetadataRecord]:
             yield ConfigRecord(
                 resource_type=resource_type, resource_name=resource_name, name=name, value=value
             )
+    yield from quota_records(image)
     if image.next_producer_id:
         yield ProducerIdsRecord(
             broker_id=_NO_BROKER, broker_epoch=-1, next_producer_id=image.next_producer_id
         )
+    yield from entry_records(image)
+    yield from scram_records(image)
     for key in sorted(image.remote):
         yield RemoteLogRecord(topic_id=key[0], partition_id=key[1], **image.remote[key]._asdict())
     for topic_id in sorted(image.tombstones):

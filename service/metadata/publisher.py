@@ -157,6 +157,7 @@ class Publisher:
         self._listeners: list[Listener] = []
         self._leader_watchers: list[Callable[[], None]] = []
         self._failure: BaseException | None = None
+        self._has_loaded = False
 
     @property
     def image(self) -> MetadataImage:
@@ -175,6 +176,16 @@ class Publisher:
             return None
         machine = self._quorum.machine
         return QuorumStatus(self._quorum.is_leader, machine.leader_id, machine.epoch, machine.high_watermark)
+
+    @property
+    def has_loaded(self) -> bool:
+        """True once the image has had all that the leader of the quorum called committed.
+
+        Before that it may be of a snapshot, from before a change that this node had already been told of."""
+        if not self._has_loaded and self._quorum is not None:
+            end = self._quorum.machine.committed_end
+            self._has_loaded = end is not None and self.image.offset + 1 >= end
+        return self._has_loaded
 
     def holds(self, end_offset: int, epoch: int) -> bool:
         """Return whether this node's log has the record before `end_offset`, written in `epoch`. Raises as

@@ -201,12 +201,45 @@ class RemoveTopicRecord(MetadataRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UserScramCredentialRecord(MetadataRecord):
+    """Credential of a user for one SCRAM mechanism. Its keys are in no ``repr``."""
+
+    API_KEY: ClassVar[int] = 11
+    name: str = field(metadata={"kafka_type": "string"})
+    mechanism: int = field(metadata={"kafka_type": "int8"})
+    salt: bytes = field(repr=False, metadata={"kafka_type": "bytes"})
+    stored_key: bytes = field(repr=False, metadata={"kafka_type": "bytes"})
+    server_key: bytes = field(repr=False, metadata={"kafka_type": "bytes"})
+    iterations: int = field(metadata={"kafka_type": "int32"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureLevelRecord(MetadataRecord):
     """Finalized level of a feature; 0 removes it."""
 
     API_KEY: ClassVar[int] = 12
     name: str = field(metadata={"kafka_type": "string"})
     feature_level: int = field(metadata={"kafka_type": "int16"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaEntityData(MetadataEntity):
+    """Part of the entity that a quota applies to; the name is None for the type's default."""
+
+    __type__: ClassVar = EntityType.nested
+    entity_type: str = field(metadata={"kafka_type": "string"})
+    entity_name: str | None = field(metadata={"kafka_type": "string"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuotaRecord(MetadataRecord):
+    """Quota of an entity; `value` is ignored where `remove` is set."""
+
+    API_KEY: ClassVar[int] = 14
+    entity: tuple[QuotaEntityData, ...]
+    key: str = field(metadata={"kafka_type": "string"})
+    value: float = field(metadata={"kafka_type": "float64"}, default=0.0)
+    remove: bool = field(metadata={"kafka_type": "bool"}, default=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,11 +270,43 @@ class BrokerRegistrationChangeRecord(MetadataRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccessControlEntryRecord(MetadataRecord):
+    """Access control entry, in the fields of `security.acls.AclEntry`."""
+
+    API_KEY: ClassVar[int] = 18
+    id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    resource_type: int = field(metadata={"kafka_type": "int8"})
+    resource_name: str = field(metadata={"kafka_type": "string"})
+    pattern_type: int = field(metadata={"kafka_type": "int8"})
+    principal: str = field(metadata={"kafka_type": "string"})
+    host: str = field(metadata={"kafka_type": "string"})
+    operation: int = field(metadata={"kafka_type": "int8"})
+    permission_type: int = field(metadata={"kafka_type": "int8"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveAccessControlEntryRecord(MetadataRecord):
+    """Removal of an access control entry."""
+
+    API_KEY: ClassVar[int] = 19
+    id: UUID | None = field(metadata={"kafka_type": "uuid"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoOpRecord(MetadataRecord):
     """No change; keeps the log advancing."""
 
     API_KEY: ClassVar[int] = 20
     VERSIONS: ClassVar[range] = range(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveUserScramCredentialRecord(MetadataRecord):
+    """Removal of a user's credential for one SCRAM mechanism."""
+
+    API_KEY: ClassVar[int] = 22
+    name: str = field(metadata={"kafka_type": "string"})
+    mechanism: int = field(metadata={"kafka_type": "int8"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,10 +445,15 @@ RECORD_TYPES: Final[dict[int, type[MetadataRecord]]] = {
         FenceBrokerRecord,
         UnfenceBrokerRecord,
         RemoveTopicRecord,
+        UserScramCredentialRecord,
         FeatureLevelRecord,
+        ClientQuotaRecord,
         ProducerIdsRecord,
         BrokerRegistrationChangeRecord,
+        AccessControlEntryRecord,
+        RemoveAccessControlEntryRecord,
         NoOpRecord,
+        RemoveUserScramCredentialRecord,
         BeginTransactionRecord,
         EndTransactionRecord,
         AbortTransactionRecord,
@@ -398,13 +468,9 @@ RECORD_TYPES: Final[dict[int, type[MetadataRecord]]] = {
 }
 """Record types that this software reads and writes, by id."""
 
+DELEGATION_TOKEN: Final = 10
 REFUSED_TYPES: Final[dict[int, str]] = {
-    10: "DelegationTokenRecord",
-    11: "UserScramCredentialRecord",
-    14: "ClientQuotaRecord",
-    18: "AccessControlEntryRecord",
-    19: "RemoveAccessControlEntryRecord",
-    22: "RemoveUserScramCredentialRecord",
+    DELEGATION_TOKEN: "DelegationTokenRecord",
     26: "RemoveDelegationTokenRecord",
 }
-"""Kafka's record types of unsupported functions (security, quotas): the image refuses them by name."""
+"""Kafka's record types of an unsupported function (delegation tokens): the image refuses them by name."""

@@ -262,7 +262,11 @@ class ColdTier:
             topics=lambda: _topics(broker.image),
             world=self._world,
             owner=owner,
-            metadata=lambda: _metadata(broker.image, self._world.clock.now_ms()),
+            metadata=lambda: metadata_snapshot(
+                broker.image,
+                self._world.clock.now_ms(),
+                has_credentials=config.remote_metadata_credentials,
+            ),
             is_conditional=self._is_conditional,
             settings=TieringSettings(
                 interval_ms=config.remote_log_manager_task_interval_ms,
@@ -288,6 +292,8 @@ class ColdTier:
                 manager.maintenance.topics_deleted()
             if delta.topics or delta.deleted_topics or delta.configs or delta.recovered:
                 manager.maintenance.topics_changed()
+            if image.acls is not before.acls or delta.quota_entities or delta.users:
+                manager.maintenance.access_changed()
 
         broker.metadata.subscribe(changed)
         broker.replicas.watch(manager.scheduler.changed)
@@ -376,10 +382,12 @@ def _disk_cache(config: BrokerConfig, world: World, current: Callable[[], Broker
     )
 
 
-def _metadata(image: MetadataImage, now_ms: int) -> MetadataSnapshot:
+def metadata_snapshot(image: MetadataImage, now_ms: int, *, has_credentials: bool) -> MetadataSnapshot:
     """Return `image` as a snapshot for the bucket. Images are immutable, so a thread may encode it."""
-    encode = partial(encode_image, image, now_ms)
-    return MetadataSnapshot(image.offset + 1, image.epoch, encode, image.life)
+    copied = image if has_credentials else image.without_credentials()
+    encode = partial(encode_image, copied, now_ms)
+    omitted = len(image.scram) - len(copied.scram)
+    return MetadataSnapshot(image.offset + 1, image.epoch, encode, image.life, omitted)
 
 
 def _topics(image: MetadataImage) -> TopicsSnapshot:

@@ -30,6 +30,7 @@ from service.hot.manager import LogManager
 from service.metadata.image import MetadataImage
 from service.network.metrics import OF_REPLICATION
 from service.node import fd_budget
+from service.node.authorizer import make_authorizer
 from service.node.data_directories import DataDirectories
 from service.node.fd_budget import Budget
 from service.node.metadata_check import check_metadata, note_metadata
@@ -113,6 +114,7 @@ class Node:
                 recovers=config.remote_recover,
             )
             note_metadata(disk, config.cluster, log_dirs, home.metadata_directory_id)
+        parts.authorizer = make_authorizer(config, lambda: parts.metadata)
         parts.plane = plane = self._make_plane(home, budget)
         parts.metadata = plane.metadata
         await plane.start(stack)
@@ -151,8 +153,9 @@ class Node:
         if not config.cluster.is_member:
             limit = None if budget is None else partition_limit(budget)
             return AlonePlane(
-                config, current, world, home, world.new_uuid(), partition_limit=limit, on_fatal=fail
-            )
+                config, current, world, home, world.new_uuid(),
+                partition_limit=limit, on_fatal=fail, authorizer=self.parts.authorizer,
+            )  # fmt: skip
         return ClusterPlane(
             config,
             current,
@@ -164,6 +167,7 @@ class Node:
             turns=self.parts.turns,
             stopped=self._supervisor.stopped,
             on_fatal=fail,
+            authorizer=self.parts.authorizer,
         )
 
     async def _start_broker(self, stack: AsyncExitStack, plane: ControlPlane, cluster_id: str) -> Broker:
@@ -214,6 +218,7 @@ class Node:
         )
         stack.callback(broker.close)
         parts.broker = broker
+        broker.authorizer = parts.authorizer
         if config.replication.selects_by_rack:
             broker.replica_selector = of_the_rack
         if replication is not None:

@@ -23,6 +23,7 @@ from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
 from service.replication.metrics import ReplicationMetrics
+from service.security.authorizer import Authorizer
 from service.serving.control_plane import ControlPlane
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.request_host import Broker
@@ -45,6 +46,7 @@ class NodeParts:
         self.cold: ColdTier | None = None
         self.replication: ReplicaManager | None = None
         self.broker: Broker | None = None
+        self.authorizer: Authorizer | None = None
         self.is_serving = False
         self._supervisor = supervisor
         self._is_broker = is_broker

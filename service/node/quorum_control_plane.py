@@ -58,7 +58,9 @@ from service.network.request import PeerLimits
 from service.network.server import Server
 from service.node.standalone_control_plane import Home, endpoints_of, metadata_options
 from service.remote.catalog import CatalogEntry, Tombstone
+from service.security.authorizer import Authorizer
 from service.serving.api_table import BROKER_APIS
+from service.serving.authorization import BY_CONTROLLER, NOTHING
 from service.serving.config_validation import NodeConfigRules
 from service.serving.handlers import api_versions
 from service.serving.handlers.api_versions import Features
@@ -99,14 +101,15 @@ def features_of_member(broker: object) -> Features:
 
 
 def _member_apis() -> Mapping[int, Served]:
-    forwarded = Served(forwards=_always)
+    forwarded = Served(BY_CONTROLLER, forwards=_always)
     table: dict[int, Served] = {
         api.key: forwarded if api.is_forwardable else BROKER_APIS[api.key]
         for api in served_on(ListenerType.BROKER)
     }
     for key in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
         table[key] = BROKER_APIS[key]._replace(forwards=_is_not_of_a_broker)
-    table[ApiKey.API_VERSIONS] = Served(api_versions.handler_for(ListenerType.BROKER, features_of_member))
+    versions = api_versions.handler_for(ListenerType.BROKER, features_of_member)
+    table[ApiKey.API_VERSIONS] = Served(NOTHING, versions)
     return table
 
 
@@ -209,6 +212,7 @@ class ClusterPlane:
         turns: TurnTimes,
         stopped: Callable[[], Awaitable[None]],
         on_fatal: Callable[[str, BaseException], None],
+        authorizer: Authorizer | None = None,
     ) -> None:
         """`current` returns the current settings. `stopped` returns once the node is to stop: waits end then.
 
@@ -220,6 +224,7 @@ class ClusterPlane:
         self.incarnation_id = incarnation_id
         self._stopped = stopped
         self._on_fatal = on_fatal
+        self._authorizer = authorizer
         self._channels: list[Channels] = []
         metadata = replace(metadata_options(config, home), quorum=quorum_options(config, home))
         self.controller: ControllerNode | None = None
@@ -290,8 +295,9 @@ class ClusterPlane:
             limits,
         )
         return ControllerNode(
-            options, current, self._world, on_fatal=self._on_fatal, metrics=network, turns=turns
-        )
+            options, current, self._world,
+            on_fatal=self._on_fatal, metrics=network, turns=turns, authorizer=self._authorizer,
+        )  # fmt: skip
 
     @property
     def epoch(self) -> int:

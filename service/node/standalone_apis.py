@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from service.controller_server.request_host import ControllerSide
 from service.network.request import RequestContext
 from service.serving.api_table import BROKER_APIS
+from service.serving.authorization import BY_CONTROLLER
 from service.serving.served_api import Host, Served
 from service.wire.apis import ApiKey, ListenerType, served_on
 from service.wire.refusals import refusal
@@ -22,7 +23,7 @@ from service.wire.refusals import refusal
 
 def alone_apis(side: ControllerSide) -> Mapping[int, Served]:
     """Return the table of the listeners of a node that is alone; `side` is its controller."""
-    by_controller = Served(partial(_handle_by_controller, side))
+    by_controller = Served(BY_CONTROLLER, partial(_handle_by_controller, side))
     return {api.key: BROKER_APIS.get(api.key, by_controller) for api in served_on(ListenerType.BROKER)}
 
 

@@ -25,6 +25,7 @@ from service.metadata.controller.requests import Endpoint, PartitionLimit, Regis
 from service.metadata.features import bootstrap_records, supported_features
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.node.standalone_apis import alone_apis
+from service.security.authorizer import Authorizer
 from service.serving.config_validation import NodeConfigRules
 
 _log = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class AlonePlane:
         *,
         partition_limit: PartitionLimit | None,
         on_fatal: Callable[[str, BaseException], None],
+        authorizer: Authorizer | None = None,
     ) -> None:
         """`current` returns the current settings. Raises the errors of `first_records`."""
         self._config = config
@@ -98,8 +100,11 @@ class AlonePlane:
         self.admin = self.decides = Controller(options, self.metadata, world, NodeConfigRules(current))
         self.catalog = self.adopter = self.admin.catalog
         self.apis = alone_apis(
-            ControllerSide(current, world.clock, config.node_id, home.cluster_id, self.metadata, self.admin)
-        )
+            ControllerSide(
+                current, world.clock, config.node_id, home.cluster_id, self.metadata, self.admin,
+                authorizer=authorizer,
+            )
+        )  # fmt: skip
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Load the metadata log, and become the active controller."""

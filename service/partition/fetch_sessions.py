@@ -171,8 +171,8 @@ class FetchSession:
 
     __slots__ = (
         "_patrol", "created_ms", "dirty", "epoch", "evictable_by", "forgets", "id", "last_used_ms",
-        "partitions", "privileged", "purgatory", "replica", "replica_epoch", "replica_id", "size",
-        "uses_topic_ids",
+        "looked_under", "partitions", "privileged", "purgatory", "replica", "replica_epoch", "replica_id",
+        "size", "uses_topic_ids",
     )  # fmt: skip
 
     def __init__(
@@ -190,6 +190,8 @@ class FetchSession:
         self.size = 0
         """partitions that the cache has counted for it"""
         self.evictable_by = Evictor.NONE
+        self.looked_under: tuple[object, object] | None = None
+        """the client and the ACLs under which all partitions were looked at or marked dirty"""
         self.replica_id = self.replica_epoch = -1
         self.replica: ReplicaSession | None = None
         """of a replica's session: its fetches confirm the offsets that it has reported"""

@@ -114,7 +114,7 @@ class Dispatcher:
         served = self._apis[api_key]
         if served.late:
             module = await self._broker.load(f"service.serving.handlers.{served.late}")
-            self._apis[api_key] = Served(module.handle, quick=getattr(module, "quick", None))
+            self._apis[api_key] = served.loaded(module)
         answer = self(context, frame)
         return await answer if isinstance(answer, Awaitable) else answer
 
@@ -168,8 +168,8 @@ class Dispatcher:
         error, api = self._broker.metrics.error, ApiKey(api_key).name
         if (code := getattr(answer, "error_code", NO_ERROR)) != NO_ERROR:
             error(api, code)
-        for name in ("topics", "responses", "results"):
-            for one in getattr(answer, name, ())[:COUNTED_ERRORS]:
+        for name in ("topics", "responses", "results", "filter_results", "entries"):
+            for one in (getattr(answer, name, None) or ())[:COUNTED_ERRORS]:
                 if (code := getattr(one, "error_code", NO_ERROR)) != NO_ERROR:
                     error(api, code)
 

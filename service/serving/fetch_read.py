@@ -27,6 +27,8 @@ from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
 from service.replication.replica_fetch import ReplicaFetch, judge_topic
 from service.replication.selectors import ReplicaView
+from service.security.operations import AclOperation, AclResourceType
+from service.serving.authorization import is_allowed
 from service.serving.metadata_cache import NO_BROKER
 from service.serving.request_host import Broker
 from service.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequestView, RecordsPart
@@ -48,7 +50,14 @@ INLINE_BYTES: Final = PIECE_BYTES
 """Bytes of small slices to read before a response begins: the sender would join them anyway."""
 CAREFUL_BYTES: Final = 1 << 20
 """Most bytes of a response while `Broker.reads_carefully`: all of them are read before it begins."""
-_UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
+_UNKNOWN: Final = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.topic_authorization_failed,
+    }
+)
+"""Errors that are no reason to respond before other partitions have records, as in Kafka."""
 _TRANSIENT: Final = _UNKNOWN | {
     ErrorCode.not_leader_or_follower,
     ErrorCode.fenced_leader_epoch,
@@ -73,9 +82,10 @@ class FetchRead:
     """Results of one pass so far. The caller calls `read_partition` for one partition after the other."""
 
     __slots__ = (
-        "_broker", "_cold_bytes", "_cold_size", "_context", "_errors", "_fetch", "_hot_reads", "_is_first",
-        "_session", "_started", "_throttled_size", "_version", "held_back", "holds", "is_final", "is_replica",
-        "leaders", "needs_restore", "partitions", "pending", "room", "size", "unknown",
+        "_asked", "_authorizer", "_broker", "_cold_bytes", "_cold_size", "_context", "_errors", "_fetch",
+        "_hot_reads", "_is_first", "_session", "_started", "_throttled_size", "_version", "held_back",
+        "holds", "is_final", "is_replica", "leaders", "needs_restore", "partitions", "pending", "room",
+        "size", "unknown",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +103,9 @@ class FetchRead:
         replica's offsets.
         """
         self._broker = broker
+        self._authorizer = broker.authorizer if fetch.replica_id < 0 else None
+        self._asked: tuple[TopicKey, bool] | None = None
+        """the last topic, and whether the client may read it"""
         self._context = context
         self._version = context.api_version
         self._fetch = fetch
@@ -118,7 +131,7 @@ class FetchRead:
         self.needs_restore = False
         """whether requested records are in an archive storage class, unreadable until they are restored"""
         self.unknown = 0
-        """unknown partitions: they are no reason to respond before other partitions have records"""
+        """partitions with an error of `_UNKNOWN`"""
         self.partitions: list[Partition] = []
         self.held_back: dict[Partition, None] = {}
         """partitions that send no more now, as the replica is throttled"""
@@ -134,6 +147,8 @@ class FetchRead:
         """
         broker = self._broker
         try:
+            if self._authorizer is not None and not self._may_read(topic):
+                raise RequestError(ErrorCode.topic_authorization_failed)
             partition = broker.replicas.find(topic, request.partition)
             if self.is_replica:
                 diverging, read = self._read_for_replica(partition, topic, request, is_named)
@@ -180,6 +195,19 @@ class FetchRead:
             () if self._fetch.isolation_level == READ_COMMITTED else None,
             diverging_epoch=diverging,
         )
+
+    def _may_read(self, topic: TopicKey) -> bool:
+        """Return whether the client may read the topic. An unknown id has no name to ask about."""
+        if self._asked is not None and self._asked[0] == topic:
+            return self._asked[1]
+        name: str | None = topic if isinstance(topic, str) else None
+        if name is None and (known := self._broker.image.topic(topic)) is not None:
+            name = known.name
+        allowed = name is None or is_allowed(
+            self._broker, self._context, AclOperation.READ, AclResourceType.TOPIC, name
+        )
+        self._asked = topic, allowed
+        return allowed
 
     def _refused(self, topic: TopicKey, request: FetchPartition, error: RequestError) -> FetchPartitionResult:
         broker, code = self._broker, error.code

@@ -13,6 +13,8 @@ from service.groups.metrics import GroupMetrics
 from service.groups.requests import RequestOrigin
 from service.groups.shard import GroupShard
 from service.network.request import RequestContext
+from service.security.operations import AclOperation
+from service.serving.authorization import AuthorizerHost, topics_allowed
 
 
 def make_shard(
@@ -42,9 +44,14 @@ def make_shard(
     return GroupShard(partition, topics, config, metrics, modern, warn)
 
 
-def client_of(context: RequestContext) -> RequestOrigin:
+def client_of(host: AuthorizerHost, context: RequestContext) -> RequestOrigin:
     """Return the client of a request, in the form that groups store."""
-    return RequestOrigin(context.client_id, f"/{context.client_host}", context.api_version)
+    return RequestOrigin(
+        context.client_id,
+        f"/{context.client_host}",
+        context.api_version,
+        topics_allowed(host, context, AclOperation.DESCRIBE, quiet=True),
+    )
 
 
 def consumer_groups_of(shard: GroupShard) -> ConsumerGroups:

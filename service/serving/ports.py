@@ -1,4 +1,4 @@
-"""Interfaces of the controller that handlers use, each with few methods. [P]"""
+"""Interfaces of the controller that handlers use, each with few methods."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from service.metadata.controller.requests import (
     DeleteTopicResult,
     ProducerIdBlock,
 )
+from service.metadata.image import MetadataImage
+from service.security.operations import AclOperation
+from service.serving.authorization import AuthorizerHost
 
 
 class TopicMaker(Protocol):
@@ -72,11 +75,19 @@ class BrokerAdmin(TopicMaker, ConfigAdmin, Protocol):
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock: ...
 
 
-class AdminHost(Protocol):
+class AdminHost(AuthorizerHost, Protocol):
     """Interface of a node, broker or controller, to the handlers of admin requests."""
 
     @property
     def config(self) -> BrokerConfig: ...
+    @property
+    def image(self) -> MetadataImage:
+        """The newest committed metadata."""
+
+    @property
+    def alters_loggers(self) -> AclOperation:
+        """The operation on the cluster that it takes to change levels of loggers."""
+
     @property
     def topic_admin(self) -> TopicAdmin: ...
     @property

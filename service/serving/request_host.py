@@ -34,6 +34,8 @@ from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.replicas.disk_pressure import DiskWatch
 from service.replicas.partition_registry import Replicas
+from service.security.authorizer import Authorizer
+from service.security.operations import AclOperation
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.metadata_cache import ClusterView
 from service.serving.ports import BrokerAdmin, ConfigAdmin, FeatureAdmin, TopicAdmin
@@ -45,6 +47,7 @@ from service.wire.produce import NodeEndpoint
 if TYPE_CHECKING:
     from service.replication.selectors import Selector
     from service.replication.throttle import ReplicationThrottle
+    from service.security.authorizer import Authorizer
     from service.serving.control_plane import ControlPlane
 
 _log = logging.getLogger(__name__)
@@ -65,6 +68,8 @@ CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 
 class Broker:
     """The node as its handlers see it."""
+
+    alters_loggers: Final = AclOperation.ALTER_CONFIGS
 
     def __init__(
         self,
@@ -105,6 +110,8 @@ class Broker:
         self._seek_pool = threads.pool("seek", 2)
         self.encoded_settings = EncodedSettings()
         self.encoded_topics = EncodedTopics(replicas)
+        self.authorizer: Authorizer | None = None
+        """None: everything is allowed"""
         self.replica_selector: Selector | None = None
         """``replica.selector.class``: chooses the replica from which a consumer should read"""
         self.leader_throttle: ReplicationThrottle | None = None

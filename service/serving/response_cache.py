@@ -27,6 +27,7 @@ from service.wire.metadata import MetadataResponseTopic
 from service.wire.primitives import Encoded
 
 MOST_SETTINGS: Final = 256
+FIRST_FLEXIBLE_METADATA: Final = 9
 """Most cached sets of settings; most topics share a few."""
 
 
@@ -132,6 +133,14 @@ class MetadataVariant(NamedTuple):
     listener: str
     version: int
     operations: int
+
+
+def with_operations(element: Encoded, version: int, operations: int) -> Encoded:
+    """Return an encoded topic of Metadata with other authorized operations: its last field, which version 8
+    has and version 9 and later have before the tagged fields, of which there are none. Cached topics can be
+    shared by clients with different rights so."""
+    end = len(element) - (version >= FIRST_FLEXIBLE_METADATA)
+    return Encoded(element[: end - 4] + operations.to_bytes(4, "big", signed=True) + element[end:])
 
 
 class VariantTopics:

@@ -5,13 +5,14 @@ The rows are in `api_table` and in `controller_server.api_table`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from service.base.errors import InvariantError
 from service.network.request import PendingResponse, RequestContext, Response
 from service.partition.metrics import ServingMetrics
+from service.serving.authorization import AuthorizerHost, Authorizes, asking
 from service.wire.api import RequestHeader
 
 Handler = Callable[[Any, RequestContext, Any], Any]
@@ -25,7 +26,7 @@ def _is_not_loaded(broker: Host, context: RequestContext, request: Any) -> NoRet
     raise InvariantError(f"the handler module of API {context.api_key} is not loaded")
 
 
-class Host(Protocol):
+class Host(AuthorizerHost, Protocol):
     """Interface of a node, broker or controller, to the dispatcher."""
 
     @property
@@ -42,16 +43,32 @@ class Host(Protocol):
 class Served(NamedTuple):
     """Handler of an API on a listener.
 
-    `parse`: a hand-written parser, whose handler encodes its response itself; `parse_steps` works in steps,
-    for requests with many elements. `late`: a module of `handlers`, with `handle` and perhaps `quick`, which
+    `authorizes`: who is allowed the request; a check that it names comes before the handler. `parse`: a
+    hand-written parser, whose handler encodes its response itself; `parse_steps` works in steps, for requests
+    with many elements. `late`: a module of `handlers`, with `handle` and perhaps `quick`, which
     the first request loads: a node without groups does without their code. `quick` handles ordinary requests
     from their bytes, without a message or a task, and returns None for others. `forwards` returns whether the
     canonical request goes to the controller as it is (`Host.forward`).
     """
 
+    authorizes: Authorizes
     handle: Handler = _is_not_loaded
     parse: Parse | None = None
     parse_steps: ParseSteps | None = None
     late: str = ""
     quick: Quick | None = None
     forwards: Callable[[Any], bool] | None = None
+
+    def asked(self) -> Served:
+        """Return the row whose handler is behind the check of `authorizes`."""
+        return self._replace(handle=asking(self.handle, self.authorizes))
+
+    def loaded(self, module: ModuleType) -> Served:
+        """Return the row with the handlers of a module that was loaded late."""
+        row = self._replace(handle=module.handle, late="", quick=getattr(module, "quick", None))
+        return row.asked()
+
+
+def table(rows: Mapping[int, Served]) -> dict[int, Served]:
+    """Return the table of a listener: each row's handler is behind the check that the row names."""
+    return {key: row.asked() for key, row in rows.items()}

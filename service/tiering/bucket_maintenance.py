@@ -105,6 +105,11 @@ class BucketMaintenance:
         self._metadata.changed(settings.topics_debounce_ms)
         self._wake_event.set()
 
+    def access_changed(self) -> None:
+        """Schedule the metadata's copy: no other document has ACLs, credentials and quotas."""
+        self._metadata.changed(self._context.settings.topics_debounce_ms)
+        self._wake_event.set()
+
     def topics_deleted(self) -> None:
         """Schedule the topics of new tombstones for deletion after the grace period."""
         self._context.eraser.schedule_deleted(self._context.catalog.tombstones())

@@ -3,6 +3,7 @@
 The object is a `.checkpoint` like the metadata log's own snapshots. It is uploaded under a key of its own and
 then named by a conditional write; older ones that are no longer named are deleted, except the last. Metadata
 older than the bucket's, by life, epoch and offset, is not written: such a node was restored from a backup.
+Whoever may read the archive reads it, so it has no SCRAM credentials unless the operator wants them there.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ _BYTES_PER_MS: Final = 5_000
 
 class MetadataSnapshot(NamedTuple):
     """All metadata below `end_offset`, whose last record is of `epoch`, in one life of the cluster; `encode`
-    gives its bytes."""
+    gives its bytes, without the credentials of `omitted_users` users."""
 
     end_offset: int
     epoch: int
     encode: Callable[[], Iterable[Buffer]]
     life: int = 0
+    omitted_users: int = 0
 
     @property
     def position(self) -> tuple[int, int, int]:
@@ -75,7 +77,15 @@ def write_metadata(
             f"metadata of {len(data)} bytes is not copied: at most {MAX_METADATA_BYTES} can be read back"
         )
     key = metadata_key(MetadataKey(snapshot.end_offset, snapshot.epoch, uuid))
-    ref = MetadataRef(key, snapshot.end_offset, snapshot.epoch, len(data), crc32c(data), snapshot.life)
+    ref = MetadataRef(
+        key,
+        snapshot.end_offset,
+        snapshot.epoch,
+        len(data),
+        crc32c(data),
+        snapshot.life,
+        snapshot.omitted_users,
+    )
     store.put_stream(key, [data], len(data))
 
     def name(cluster: ClusterFile) -> ClusterFile:

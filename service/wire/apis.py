@@ -12,9 +12,13 @@ from typing import Any, NamedTuple
 from service.wire import shapes
 from service.wire.refused_arrays import (
     Refuse,
+    altered_client_quotas,
     altered_configs,
+    altered_scram_credentials,
+    created_acls,
     created_partitions,
     created_topics,
+    deleted_acls,
     deleted_topics,
     elected_leaders,
     listed_reassignments,
@@ -44,6 +48,9 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
@@ -54,6 +61,10 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     VOTE = 52
     BEGIN_QUORUM_EPOCH = 53
     END_QUORUM_EPOCH = 54
@@ -228,6 +239,9 @@ APIS: dict[int, Api] = {
         Api(ApiKey.DELETE_RECORDS, 0, 2, 2, BROKER, CHANGES),
         Api(ApiKey.INIT_PRODUCER_ID, 0, 5, 2, BROKER, CHANGES),
         Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, 4, BROKER, READS),
+        Api(ApiKey.DESCRIBE_ACLS, 1, 3, 2, BOTH, READS),
+        Api(ApiKey.CREATE_ACLS, 1, 3, 2, BOTH, IDEMPOTENT, is_forwardable=True, refuse=created_acls),
+        Api(ApiKey.DELETE_ACLS, 1, 3, 2, BOTH, CHANGES, is_forwardable=True, refuse=deleted_acls),
         Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, 4, BOTH, READS),
         Api(ApiKey.ALTER_CONFIGS, 0, 2, 2, BOTH, IDEMPOTENT, is_forwardable=True, refuse=altered_configs),
         Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, 2, BROKER, READS, canonical="log_dirs", adds_tags=True),
@@ -247,6 +261,16 @@ APIS: dict[int, Api] = {
             is_forwardable=True, refuse=listed_reassignments,
         ),
         Api(ApiKey.OFFSET_DELETE, 0, 0, 1, BROKER, CHANGES),
+        Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, 1, BROKER, READS),
+        Api(
+            ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, 1, BOTH, IDEMPOTENT,
+            is_forwardable=True, refuse=altered_client_quotas,
+        ),
+        Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, 0, BOTH, READS),
+        Api(
+            ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, 0, BOTH, CHANGES,
+            is_forwardable=True, refuse=altered_scram_credentials,
+        ),
         Api(ApiKey.VOTE, 0, 2, 0, CONTROLLER, CHANGES, ignorable=frozenset({"voter_id"})),
         Api(
             ApiKey.BEGIN_QUORUM_EPOCH, 0, 1, 1, CONTROLLER, CHANGES,

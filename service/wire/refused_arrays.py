@@ -82,3 +82,32 @@ def listed_reassignments(module: Any, request: Any, error: dict[str, Any]) -> di
         for one in request.topics or ()
     ]
     return {"topics": tuple(topics)}
+
+
+def created_acls(module: Any, request: Any, error: dict[str, Any]) -> dict[str, Any]:
+    return {"results": (module.AclCreationResult(**error),) * len(request.creations)}
+
+
+def deleted_acls(module: Any, request: Any, error: dict[str, Any]) -> dict[str, Any]:
+    one = module.DeleteAclsFilterResult(matching_acls=(), **error)
+    return {"filter_results": (one,) * len(request.filters)}
+
+
+def altered_client_quotas(module: Any, request: Any, error: dict[str, Any]) -> dict[str, Any]:
+    entries = [
+        module.EntryData(
+            entity=tuple(
+                module.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
+                for part in one.entity
+            ),
+            **error,
+        )
+        for one in request.entries
+    ]
+    return {"entries": tuple(entries)}
+
+
+def altered_scram_credentials(module: Any, request: Any, error: dict[str, Any]) -> dict[str, Any]:
+    """Return a result for each user, sorted."""
+    users = sorted({one.name for one in (*request.deletions, *request.upsertions)})
+    return {"results": tuple(module.AlterUserScramCredentialsResult(user=user, **error) for user in users)}

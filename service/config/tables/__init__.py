@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from service.config.keys import ConfigKey
+from service.config.tables.authorizer import AUTHORIZER
 from service.config.tables.checks import S3_SCHEMES, http_url_problem, store_url_problem
 from service.config.tables.cleaner import CLEANER
 from service.config.tables.cluster import CLUSTER, CLUSTER_TOPIC
@@ -63,7 +64,8 @@ TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType({key.name: key for
 
 def _node_keys() -> Mapping[str, ConfigKey]:
     tables = (
-        NODE, NETWORK, SSL, SASL, CLUSTER, REPLICATION, LOG, CLEANER, OFFSETS_TOPIC, GROUPS, DISK, REMOTE,
+        NODE, NETWORK, SSL, SASL, AUTHORIZER, CLUSTER, REPLICATION, LOG, CLEANER, OFFSETS_TOPIC, GROUPS,
+        DISK, REMOTE,
     )  # fmt: skip
     defaults = (_broker_default(key) for key in _TOPIC if key.synonyms)
     every = (*chain.from_iterable(tables), *defaults, *HOURS_AND_MINUTES)

@@ -146,6 +146,7 @@ CLUSTER: Final = (
         "security.inter.broker.protocol", STRING, "PLAINTEXT",
         "Protocol of connections between brokers, which takes the listener of that name. Not together with "
         "`inter.broker.listener.name`.",
+        one_of=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     ),
     key(
         "auto.leader.rebalance.enable", BOOLEAN, True,

@@ -18,7 +18,6 @@ KAFKA_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "add.partitions.to.txn.retry.backoff.ms": "20",
         "alter.log.dirs.replication.quota.window.num": "11",
         "alter.log.dirs.replication.quota.window.size.seconds": "1",
-        "authorizer.class.name": "",
         "background.threads": "10",
         "broker.id": "-1",
         "controller.quota.window.num": "11",

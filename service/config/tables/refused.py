@@ -29,7 +29,6 @@ REASONS: Final[Mapping[str, str]] = MappingProxyType(
         "transaction.": "transactions are not supported",
         "transactional.": "transactions are not supported",
         **UNSERVED_SECURITY,
-        "authorizer.class.name": "authorization is not supported",
         "aws.": "credentials come from the environment, never from a configuration key",
         "firn.remote.s3.access": "credentials come from the environment, never from a configuration key",
         "firn.remote.s3.secret": "credentials come from the environment, never from a configuration key",

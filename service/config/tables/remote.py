@@ -133,6 +133,12 @@ REMOTE: Final = (
         "never are two.",
     ),
     key(
+        "firn.remote.metadata.credentials", BOOLEAN, False,
+        "Copy users' SCRAM credentials into the bucket with the other metadata. Otherwise a recovery from "
+        "the bucket (`firn.remote.recover`) brings topics, ACLs and quotas back, and each user's password "
+        "has to be set again. With it everybody who may read the archive reads the salted keys of all users.",
+    ),
+    key(
         "firn.remote.recover", BOOLEAN, False,
         "Take over, at this start, the topics, archives and producer ids of the bucket that this node's "
         "metadata lacks or knows in an older state: after a lost disk, or one restored from a backup. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -13,6 +14,12 @@ from service.metadata.controller.requests import ZERO_UUID, CatalogSender
 from service.network.request import RequestContext
 from service.remote.catalog import CatalogResult
 from service.wire.catalog import MAX_COMMITS, CommitCatalogRequest, CommitCatalogResponse
+
+
+def refuse(context: RequestContext, request: Any, code: ErrorCode, message: str) -> CommitCatalogResponse:
+    """Return the response to a request that is refused as a whole."""
+    refused: CommitCatalogResponse = remote_log_catalog.error_response(code)
+    return refused
 
 
 async def handle(

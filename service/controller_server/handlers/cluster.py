@@ -8,8 +8,8 @@ from kio.schema.errors import ErrorCode
 
 from service.controller_server.request_host import ControllerSide
 from service.network.request import RequestContext
-from service.serving.request_host import CLUSTER_OPERATIONS, NO_THROTTLE
-from service.wire.metadata import OPERATIONS_NOT_ASKED
+from service.serving.authorization import cluster_operations
+from service.serving.request_host import NO_THROTTLE
 
 BROKERS = 1
 CONTROLLERS = 2
@@ -45,7 +45,7 @@ def handle(
         )
     nodes = tuple(_controllers(side, context.listener))
     leader_id = side.metadata.quorum.machine.leader_id
-    with_operations = request.include_cluster_authorized_operations
+    asked = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
@@ -54,7 +54,7 @@ def handle(
         cluster_id=side.cluster_id,
         controller_id=leader_id if any(one.broker_id == leader_id for one in nodes) else _NO_CONTROLLER,
         brokers=nodes,
-        cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else OPERATIONS_NOT_ASKED,
+        cluster_authorized_operations=cluster_operations(side, context, asked=asked),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from kio.schema.envelope.v0.request import EnvelopeRequest
 from kio.schema.envelope.v0.response import EnvelopeResponse
+from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.controller_client import forwarding
@@ -18,6 +19,11 @@ from service.wire.api import ApiKey
 
 _ANYWHERE = frozenset({ApiKey.DESCRIBE_QUORUM})
 """APIs that a controller handles while it is not active, with an error in the inner response"""
+
+
+def refuse(context: RequestContext, request: Any, code: ErrorCode, message: str) -> EnvelopeResponse:
+    """Return the response to an Envelope of a sender that may not send any."""
+    return forwarding.envelope_error(code)
 
 
 def handling(

@@ -8,6 +8,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from service.controller_server.request_host import ControllerSide
+from service.metadata.raft.messages_out import to_response
+from service.metadata.raft.requests import Refusal
 from service.network.request import RequestContext, Response
 from service.wire.api import (
     APIS,
@@ -45,6 +47,19 @@ def parse_fetch(version: int, frame: memoryview, position: int, most_elements: i
 
 def parse_fetch_steps(version: int, frame: memoryview, position: int) -> Generator[None, None, Any]:
     return decode_as_is_steps(RequestHeader(ApiKey.FETCH, version, 0, "", position), frame)
+
+
+def refuse(context: RequestContext, request: Any, code: ErrorCode, message: str) -> Any:
+    """Return the response to a request that is refused as a whole."""
+    key = context.api_key
+    return to_response(key, APIS[key].max_version, Refusal(code))
+
+
+def refuse_fetch(context: RequestContext, request: Any, code: ErrorCode, message: str) -> Response:
+    """Return the response to a Fetch that is refused as a whole."""
+    version = context.api_version
+    header = RequestHeader(ApiKey.FETCH, version, context.correlation_id, context.client_id, 0)
+    return Response([response_frame_as_is(header, to_response(ApiKey.FETCH, version, Refusal(code)))])
 
 
 def handle_fetch(side: ControllerSide, context: RequestContext, request: Any) -> Awaitable[Response]:

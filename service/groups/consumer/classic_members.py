@@ -100,7 +100,9 @@ class ClassicMembers:
         turns = existing is not None and self._migration.is_last_modern(group, existing)
         updated = joining.updated()
         owned = self._owned(joining.subscription)
-        changed = pipeline.write_subscription(context, group, member, updated, now_ms, out)
+        changed = pipeline.write_subscription(
+            context, group, member, updated, now_ms, out, joining.client.may_describe
+        )
         epoch = pipeline.write_epoch(context, group, member, updated, changed.subscription, out)
         if not turns:
             goal = pipeline.write_targets(context, group, epoch, updated, now_ms, out)

@@ -65,7 +65,7 @@ def _beat(
     )
     member = membership.admitted(group, sender, out)
     updated = _updated(member, request, client)
-    changed = pipeline.write_subscription(context, group, member, updated, now_ms, out)
+    changed = pipeline.write_subscription(context, group, member, updated, now_ms, out, client.may_describe)
     epoch = pipeline.write_epoch(context, group, member, updated, changed.bumps, out)
     goal = pipeline.write_targets(context, group, epoch, updated, now_ms, out)
     updated = pipeline.write_assignment(

@@ -8,7 +8,7 @@ the group, except its volatile notes of work in progress (`group.Volatile`). Sou
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -62,9 +62,10 @@ def write_subscription(
     new: ConsumerGroupMember,
     now_ms: int,
     out: Writing,
+    may_describe: Callable[[str], bool] | None = None,
 ) -> Changed:
     """Write the member's record if it has changed, and start the resolution of regular expressions that is
-    due."""
+    due: to topics that the sender of this request may describe."""
     if new is old and not group.regex_members:
         return _UNCHANGED
     if new != old:
@@ -76,7 +77,9 @@ def write_subscription(
     if regex.dropped is not None:
         out.records.append(tombstone(RegexKey(group.group_id, regex.dropped)))
     if regex.to_resolve:
-        steps = resolution(regex.to_resolve, context.topics.names(), context.topics_version, now_ms)
+        steps = resolution(
+            regex.to_resolve, context.topics.names(), context.topics_version, now_ms, may_describe
+        )
         out.work(WorkKind.REGEX, group.group_id, steps)
         group.volatile.resolving_until_ms = now_ms + WORK_TIMEOUT_MS
     return Changed(names_changed or regex.changed, names_changed or regex.resolved)

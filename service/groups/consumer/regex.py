@@ -10,7 +10,7 @@ Apache Kafka ``TopicRegexResolver``, ``GroupMetadataManager.maybeUpdateRegularEx
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -51,10 +51,14 @@ def compiled(regex: str) -> Any:
 
 
 def resolution(
-    regexes: Iterable[str], names: Iterable[str], version: int, timestamp: int
+    regexes: Iterable[str],
+    names: Iterable[str],
+    version: int,
+    timestamp: int,
+    may_describe: Callable[[str], bool] | None = None,
 ) -> Steps[Resolution]:
     """Match the names with each expression; one that does not compile, which the checks exclude, matches
-    none."""
+    none. Names for which `may_describe` returns False are as if there were none."""
     patterns, found = [], {}
     for regex in regexes:
         yield
@@ -66,6 +70,9 @@ def resolution(
     names = list(names)
     for start in range(0, len(names), _TOPICS_A_STEP):
         piece = names[start : start + _TOPICS_A_STEP]
+        if may_describe is not None:
+            yield
+            piece = [name for name in piece if may_describe(name)]
         for pattern, matching in patterns:
             yield
             matching.update([name for name in piece if pattern.fullmatch(name)])

@@ -3,10 +3,11 @@
 This is the recovery from a lost disk, or from a disk that was restored from a backup. The operator has
 confirmed that no other node writes to the bucket, so the bucket's archives replace older entries of ours, and
 the newest copy of the metadata replaces ours unless ours continues it: topics, ids, partitions, settings of
-topics, brokers and all brokers, and deletions of topics. A topic that only the bucket has is created with its
-id. A topic that was deleted here stays deleted; a topic that the copy has deleted, or whose name it gave to
-another topic, is deleted here, too. Partitions get the archive's leader epoch and no leader: the broker leads
-them, once unfenced, in the next epoch, in which no broker has led before.
+topics, brokers and all brokers, ACLs, client quotas, and deletions of topics. SCRAM credentials are in few
+copies; where they are not, ours stay. A topic that only the bucket has is created with its id. A topic that
+was deleted here stays deleted; a topic that the copy has deleted, or whose name it gave to another topic, is
+deleted here, too. Partitions get the archive's leader epoch and no leader: the broker leads them, once
+unfenced, in the next epoch, in which no broker has led before.
 
 The lost node may have gone on after its last archived segment, after the last copy of its metadata, and after
 the backup of its disk. It may have handed out producer ids and leader epochs that no source shows. None of
@@ -21,10 +22,12 @@ an operator has set their retention.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError
+from service.metadata.access_records import access_differences
 from service.metadata.controller.activation import MIN_ISR
 from service.metadata.controller.catalog_control import remote_log_record
 from service.metadata.controller.decision import ControllerResult
@@ -154,6 +157,7 @@ class _Adopting:
         yield from self._deletions()
         if self._found.is_copy_newer:
             yield from self._broker_settings()
+            yield from self._access()
         for topic in self._found.topics:
             yield from self._topic(topic)
         found = {topic.topic_id for topic in self._found.topics}
@@ -208,6 +212,13 @@ class _Adopting:
             if MIN_ISR in old:
                 new.setdefault(MIN_ISR, old[MIN_ISR])
             yield from _settings(resource, old, new)
+
+    def _access(self) -> Iterator[MetadataRecord]:
+        """Replace ACLs and quotas by those of the copy; credentials, too, where the copy has any."""
+        copy, own = self._copy, self._image
+        scram = copy.scram or own.scram
+        after = replace(own, acls=copy.acls, client_quotas=copy.client_quotas, scram=scram)
+        yield from filter(None, access_differences(own, after))
 
     def _topic(self, topic: AdoptedTopic) -> Iterator[MetadataRecord]:
         image = self._image

@@ -27,6 +27,7 @@ from service.metadata.controller import (
     reassignment_control,
     topics_control,
 )
+from service.metadata.controller.access_admin import AccessAdmin
 from service.metadata.controller.activation import activate
 from service.metadata.controller.broker_registrations import BrokerRegistrations
 from service.metadata.controller.broker_sessions import SessionTimes
@@ -148,6 +149,7 @@ class Controller:
             options.cluster_id, publisher, self._decisions, self._overseer, self._full, self._elections
         )
         self.catalog = ControllerCatalog(options.node_id, options.supported, publisher, self._decisions)
+        self.access = AccessAdmin(self._decisions, world.new_uuid)
 
     @property
     def image(self) -> MetadataImage:

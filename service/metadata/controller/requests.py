@@ -23,6 +23,13 @@ ZERO_UUID = UUID(int=0)
 MAX_RECORDS_PER_OPERATION = 10_000
 """Records that one request may write (Kafka's ``QuorumController.MAX_RECORDS_PER_USER_OP``)."""
 PRODUCER_ID_BLOCK_SIZE = 1000
+LONGEST_NAME = 32_767
+"""Most bytes of a name in UTF-8: Kafka reads no longer strings, in records neither."""
+
+
+def is_too_long(name: str) -> bool:
+    """Return whether Kafka's nodes could not read a record with the name."""
+    return len(name) > LONGEST_NAME or len(name.encode()) > LONGEST_NAME
 
 
 class ResourceType(IntEnum):

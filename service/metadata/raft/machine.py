@@ -115,6 +115,16 @@ class RaftMachine:
         return self.core.high_watermark
 
     @property
+    def committed_end(self) -> int | None:
+        """End of what the leader knows to be committed; None before it is known here."""
+        state = self.core.state
+        if isinstance(state, Leader):
+            return state.committed if state.committed >= 0 else None
+        if isinstance(state, Follower) and state.leader_high_watermark >= 0:
+            return state.leader_high_watermark
+        return None
+
+    @property
     def voters(self) -> VoterSet:
         return self.core.voters
 

@@ -76,6 +76,7 @@ MAX_METADATA_BYTES: Final = 1 << 30
 MAX_MEMBERS: Final = 1_500
 MAX_LIFE: Final = (1 << 31) - 1
 MAX_PRESENT: Final = 100
+_OMITTED: Final = "omitted"
 
 _STAMP_FIELDS: Final = ("written_ms", "writer")
 _HEAD_FIELDS: Final = frozenset(
@@ -109,6 +110,8 @@ class MetadataRef(NamedTuple):
     crc32c: int
     life: int = 0
     """of the cluster, as in the snapshot (`LifeRecord`)"""
+    omitted_users: int = 0
+    """users whose SCRAM credentials the snapshot lacks, as its writer left them out"""
 
     @property
     def position(self) -> tuple[int, int, int]:
@@ -400,8 +403,11 @@ def decode_cluster(data: bytes) -> ClusterFile:
 
 def _metadata_fields(metadata: MetadataRef) -> dict[str, Any]:
     fields = metadata._asdict()
-    if not metadata.life:
-        del fields["life"]
+    for name in ("life", "omitted_users"):
+        if not fields[name]:
+            del fields[name]
+    if metadata.omitted_users:
+        fields["credentials"] = _OMITTED
     return fields
 
 
@@ -413,6 +419,9 @@ def _metadata_ref(fields: dict[str, Any]) -> MetadataRef:
         size=int_field(fields, "size", 1, MAX_METADATA_BYTES),
         crc32c=int_field(fields, "crc32c", 0, 0xFFFFFFFF),
         life=int_field(fields, "life", 0, MAX_LIFE) if "life" in fields else 0,
+        omitted_users=(
+            int_field(fields, "omitted_users", 0, MAX_INTEGER) if "omitted_users" in fields else 0
+        ),
     )
     parsed = parse_key(ref.key)
     if not isinstance(parsed, MetadataKey) or parsed[:2] != (ref.end_offset, ref.epoch):

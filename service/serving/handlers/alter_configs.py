@@ -28,14 +28,14 @@ async def handle(
 ) -> AlterConfigsResponse:
     """Make all changes of a resource or none. They are in effect on this node before the response is sent."""
 
-    async def alter() -> Sequence[AlterResourceResult]:
+    async def alter(resources: Sequence[AlterConfigsResource]) -> Sequence[AlterResourceResult]:
         return await broker.config_admin.alter_configs(
-            await each_in_slices(_parse, request.resources),
+            await each_in_slices(_parse, resources),
             validate_only=request.validate_only,
             via_broker=broker.config.node_id,
         )
 
-    results = await alter_each(request.resources, alter)
+    results = await alter_each(broker, context, request.resources, alter)
     return AlterConfigsResponse(
         throttle_time=NO_THROTTLE, responses=tuple(await each_in_slices(_answer, results))
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
 from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
 from kio.schema.errors import ErrorCode
@@ -15,6 +18,8 @@ from service.metadata.controller.requests import (
     CreatePartitionsResult,
 )
 from service.network.request import RequestContext
+from service.security.operations import AclOperation, AclResourceType
+from service.serving.authorization import is_allowed, split
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
 
@@ -29,8 +34,12 @@ async def handle(
     try:
         if len(request.topics) > MAX_RECORDS_PER_OPERATION:
             raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
-        topics = await each_in_slices(_parse, request.topics)
-        results = await broker.topic_admin.create_partitions(topics, validate_only=request.validate_only)
+        wanted, denied = await _asked(broker, context, request.topics)
+        topics = await each_in_slices(_parse, wanted)
+        results = []
+        if topics or not denied:
+            results = await broker.topic_admin.create_partitions(topics, validate_only=request.validate_only)
+        results += await each_in_slices(_denied, denied)
     except RequestError as e:
         code, message = e.code, e.message
         results = await each_in_slices(
@@ -39,6 +48,27 @@ async def handle(
     return CreatePartitionsResponse(
         throttle_time=NO_THROTTLE, results=tuple(await each_in_slices(_answer, results))
     )
+
+
+async def _asked(
+    broker: AdminHost, context: RequestContext, topics: Sequence[CreatePartitionsTopic]
+) -> tuple[Sequence[CreatePartitionsTopic], Sequence[CreatePartitionsTopic]]:
+    """Return the topics that the client may alter, and the others. One that is named twice is refused for
+    that, whoever names it."""
+    if broker.authorizer is None:
+        return topics, ()
+    times = Counter(one.name for one in topics)
+
+    def may_alter(topic: CreatePartitionsTopic) -> bool:
+        if times[topic.name] > 1:
+            return True
+        return is_allowed(broker, context, AclOperation.ALTER, AclResourceType.TOPIC, topic.name)
+
+    return await split(topics, may_alter)
+
+
+def _denied(topic: CreatePartitionsTopic) -> CreatePartitionsResult:
+    return CreatePartitionsResult(topic.name, ErrorCode.topic_authorization_failed, None)
 
 
 def _parse(topic: CreatePartitionsTopic) -> CreatePartitions:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.create_topics.v7.response import (
     CreatableTopicConfigs,
@@ -20,8 +24,12 @@ from service.metadata.controller.requests import (
     CreateTopicResult,
 )
 from service.network.request import RequestContext
+from service.security.operations import AclOperation, AclResourceType
+from service.serving.authorization import is_allowed, is_allowed_on_cluster, split
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
+
+CLUSTER_METADATA: Final = "__cluster_metadata"
 
 
 async def handle(
@@ -36,13 +44,38 @@ async def handle(
             raise RequestError(
                 ErrorCode.policy_violation, "Excessively large number of partitions per request."
             )
-        topics = await each_in_slices(_parse, request.topics)
-        results = await broker.topic_admin.create_topics(topics, validate_only=request.validate_only)
+        wanted, denied = await _asked(broker, context, request.topics)
+        topics = await each_in_slices(_parse, wanted)
+        results = []
+        if topics or not denied:
+            results = await broker.topic_admin.create_topics(topics, validate_only=request.validate_only)
+        results += await each_in_slices(_denied, denied)
     except RequestError as e:
         code, message = e.code, e.message
         results = await each_in_slices(lambda one: CreateTopicResult(one.name, code, message), request.topics)
-    answers = await each_in_slices(lambda one: _answer(broker, one), results)
+    answers = await each_in_slices(lambda one: _answer(broker, context, one), results)
     return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(answers))
+
+
+async def _asked(
+    broker: AdminHost, context: RequestContext, topics: Sequence[CreatableTopic]
+) -> tuple[Sequence[CreatableTopic], Sequence[CreatableTopic]]:
+    """Return the topics that the client may create, and the others. One that is named twice, or the metadata
+    log, is refused for that, whoever names it."""
+    if is_allowed_on_cluster(broker, context, AclOperation.CREATE, quiet=True):
+        return topics, ()
+    times = Counter(one.name for one in topics)
+
+    def may_create(topic: CreatableTopic) -> bool:
+        if times[topic.name] > 1 or topic.name == CLUSTER_METADATA:
+            return True
+        return is_allowed(broker, context, AclOperation.CREATE, AclResourceType.TOPIC, topic.name)
+
+    return await split(topics, may_create)
+
+
+def _denied(topic: CreatableTopic) -> CreateTopicResult:
+    return CreateTopicResult(topic.name, ErrorCode.topic_authorization_failed, "Authorization failed.")
 
 
 def _parse(topic: CreatableTopic) -> CreateTopic:
@@ -55,8 +88,19 @@ def _parse(topic: CreatableTopic) -> CreateTopic:
     )
 
 
-def _answer(broker: AdminHost, result: CreateTopicResult) -> CreatableTopicResult:
+def _answer(broker: AdminHost, context: RequestContext, result: CreateTopicResult) -> CreatableTopicResult:
     failed = result.error is not ErrorCode.none
+    if not failed and not is_allowed(
+        broker, context, AclOperation.DESCRIBE_CONFIGS, AclResourceType.TOPIC, result.name, quiet=True
+    ):
+        return CreatableTopicResult(
+            name=result.name,
+            topic_id=None if result.topic_id == ZERO_UUID else result.topic_id,
+            error_code=ErrorCode.none,
+            error_message=result.message,
+            topic_config_error_code=ErrorCode.topic_authorization_failed,
+            configs=(),
+        )
     configs = () if failed else describe_topic(result.configs, broker.config)
     return CreatableTopicResult(
         name=result.name,

@@ -12,6 +12,8 @@ from service.base.slices import Slice, next_turn
 from service.groups.requests import DeletedGroup
 from service.groups.shard import DELETED_AT_ONCE
 from service.network.request import RequestContext
+from service.security.operations import AclOperation
+from service.serving.authorization import refused_group
 from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module
 
@@ -20,11 +22,16 @@ async def handle(broker: Broker, context: RequestContext, request: DeleteGroupsR
     """Delete each group, with its own error; those of one partition `DELETED_AT_ONCE` at a time."""
     groups = broker.groups
     answers: list[DeletedGroup] = []
+    refused: list[DeletedGroup] = []
     by_partition: dict[int, list[str]] = {}
     piece = Slice()
     for group_id in dict.fromkeys(request.groups_names):
         if piece.is_over():
             await piece.next_turn()
+        denied = refused_group(broker, context, AclOperation.DELETE, group_id)
+        if denied is not None:
+            refused.append(DeletedGroup(group_id, denied))
+            continue
         try:
             by_partition.setdefault(groups.partition_of(group_id), []).append(group_id)
         except RequestError as e:
@@ -33,7 +40,7 @@ async def handle(broker: Broker, context: RequestContext, request: DeleteGroupsR
     for found in await asyncio.gather(*deletions):
         answers += found
     return response_module(ApiKey.DELETE_GROUPS).DeleteGroupsResponse(
-        throttle_time=NO_THROTTLE, results=tuple(answers)
+        throttle_time=NO_THROTTLE, results=(*answers, *refused)
     )
 
 

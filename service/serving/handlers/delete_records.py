@@ -27,6 +27,8 @@ from service.hot.retention import MOST_AT_ONCE
 from service.network.request import RequestContext
 from service.partition.delayed_fetch import DelayedFetch
 from service.partition.partition import HIGH_WATERMARK, Partition
+from service.security.operations import AclOperation, AclResourceType
+from service.serving.authorization import check
 from service.serving.internal_topics import INTERNAL_TOPICS
 from service.serving.request_host import NO_THROTTLE, Broker
 
@@ -102,6 +104,8 @@ async def _delete(
         if piece.is_over():
             await piece.next_turn()
         try:
+            if broker.authorizer is not None:
+                check(broker, context, AclOperation.DELETE, AclResourceType.TOPIC, topic)
             if topic in INTERNAL_TOPICS and _is_known(broker, topic, partition):
                 raise RequestError(
                     ErrorCode.invalid_topic_exception, f"Cannot delete records of internal topic {topic}."

@@ -7,9 +7,9 @@ from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, Descr
 from kio.schema.errors import ErrorCode
 
 from service.network.request import RequestContext
+from service.serving.authorization import cluster_operations
 from service.serving.metadata_cache import NO_BROKER
-from service.serving.request_host import CLUSTER_OPERATIONS, NO_THROTTLE, Broker
-from service.wire.metadata import OPERATIONS_NOT_ASKED
+from service.serving.request_host import NO_THROTTLE, Broker
 
 BROKERS = 1
 CONTROLLERS = 2
@@ -25,7 +25,7 @@ def handle(
     """
     if request.endpoint_type != BROKERS:
         return _refused(request.endpoint_type)
-    has_operations = request.include_cluster_authorized_operations
+    asked = request.include_cluster_authorized_operations
     view = broker.cluster.view_for(context.listener)
     brokers = view.all_brokers if request.include_fenced_brokers else view.alive
     return DescribeClusterResponse(
@@ -41,7 +41,7 @@ def handle(
             )
             for one in brokers
         ),
-        cluster_authorized_operations=CLUSTER_OPERATIONS if has_operations else OPERATIONS_NOT_ASKED,
+        cluster_authorized_operations=cluster_operations(broker, context, asked=asked),
     )
 
 

@@ -18,7 +18,9 @@ from service.metadata.controller.requests import ResourceType
 from service.metadata.controller.topic_names import topic_name_error
 from service.metadata.image import MetadataImage
 from service.network.request import RequestContext
+from service.security.operations import AclOperation
 from service.serving import logger_levels
+from service.serving.authorization import AuthorizerHost, check_config
 from service.serving.request_host import NO_THROTTLE
 from service.serving.response_cache import DescribeConfigsOptions, EncodedSettings, Settings, encoded_loggers
 from service.wire.api import ApiKey, encode_element
@@ -28,7 +30,7 @@ MOST_BYTES: Final = 100 << 20
 """Limit of one response: further resources are refused. Clients read no more (librdkafka: 100 MB)."""
 
 
-class SettingsHost(Protocol):
+class SettingsHost(AuthorizerHost, Protocol):
     """Interface of a node, broker or controller, whose settings are described."""
 
     @property
@@ -47,12 +49,13 @@ def handle(
     A repeated resource is described as often, as in Kafka (`ConfigHelper.describeConfigs`), with the same
     encoded bytes.
     """
-    return in_slices(_steps(broker, context.api_version, request))
+    return in_slices(_steps(broker, context, request))
 
 
 def _steps(
-    broker: SettingsHost, version: int, request: DescribeConfigsRequest
+    broker: SettingsHost, context: RequestContext, request: DescribeConfigsRequest
 ) -> Steps[DescribeConfigsResponse]:
+    version = context.api_version
     options = DescribeConfigsOptions(version, request.include_synonyms, request.include_documentation)
     same: dict[tuple[int, str, tuple[str, ...]], Encoded] = {}
     results: list[Any] = []  # `Encoded` elements
@@ -63,7 +66,7 @@ def _steps(
         result = same.get(key)
         if result is None or size > MOST_BYTES:
             yield
-            element = _result(broker, resource, options, is_room=size <= MOST_BYTES)
+            element = _result(broker, context, resource, options, is_room=size <= MOST_BYTES)
             result = same[key] = encode_element(ApiKey.DESCRIBE_CONFIGS, version, ("results",), element)
         size += len(result)
         results.append(result)
@@ -71,11 +74,18 @@ def _steps(
 
 
 def _result(
-    broker: SettingsHost, resource: DescribeConfigsResource, options: DescribeConfigsOptions, *, is_room: bool
+    broker: SettingsHost,
+    context: RequestContext,
+    resource: DescribeConfigsResource,
+    options: DescribeConfigsOptions,
+    *,
+    is_room: bool,
 ) -> DescribeConfigsResult:
     settings: Settings = ()
     error, message = ErrorCode.none, ""
     try:
+        of, name = resource.resource_type, resource.resource_name
+        check_config(broker, context, AclOperation.DESCRIBE_CONFIGS, of, name)
         if not is_room:
             raise RequestError(
                 ErrorCode.invalid_request,

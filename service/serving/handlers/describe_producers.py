@@ -19,6 +19,8 @@ from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.metadata.controller.topic_names import topic_name_error
 from service.network.request import RequestContext
+from service.security.operations import AclOperation, AclResourceType
+from service.serving.authorization import check
 from service.serving.request_host import NO_THROTTLE, Broker
 
 UNKNOWN: Final = "This server does not host this topic-partition."
@@ -30,30 +32,35 @@ def handle(
     broker: Broker, context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse | Awaitable[DescribeProducersResponse]:
     """Return the producers of each requested partition, or its error."""
-    return in_slices(_steps(broker, request))
+    return in_slices(_steps(broker, context, request))
 
 
-def _steps(broker: Broker, request: DescribeProducersRequest) -> Steps[DescribeProducersResponse]:
+def _steps(
+    broker: Broker, context: RequestContext, request: DescribeProducersRequest
+) -> Steps[DescribeProducersResponse]:
     topics = []
     room = MOST_PRODUCERS
     for topic in request.topics:
         partitions = []
         for index in topic.partition_indexes:
             yield
-            found = yield from _partition(broker, topic.name, index, room)
+            found = yield from _partition(broker, context, topic.name, index, room)
             room -= len(found.active_producers)
             partitions.append(found)
         topics.append(TopicResponse(name=topic.name, partitions=tuple(partitions)))
     return DescribeProducersResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
 
-def _partition(broker: Broker, topic: str, index: int, room: int) -> Steps[PartitionResponse]:
+def _partition(
+    broker: Broker, context: RequestContext, topic: str, index: int, room: int
+) -> Steps[PartitionResponse]:
     error, message = ErrorCode.none, None
     producers: list[ProducerState] = []
     try:
         reason = topic_name_error(topic)
         if reason is not None:
             raise RequestError(ErrorCode.invalid_topic_exception, reason)
+        check(broker, context, AclOperation.READ, AclResourceType.TOPIC, topic)
         log = broker.replicas.find(topic, index).log
         log.check()
         if len(log.producers) > room:

@@ -20,10 +20,12 @@ from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.metadata.image import PartitionImage, TopicImage
 from service.network.request import RequestContext
+from service.security.operations import AclOperation, AclResourceType
+from service.serving.authorization import is_allowed, operations
 from service.serving.handlers.metadata import missing_topic_error
 from service.serving.internal_topics import INTERNAL_TOPICS
 from service.serving.metadata_cache import ListenerView
-from service.serving.request_host import NO_THROTTLE, TOPIC_OPERATIONS, Broker
+from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.metadata import OPERATIONS_NOT_ASKED
 
 SORTED_AT_ONCE: Final = 2000
@@ -36,15 +38,17 @@ def handle(
     ``max.request.partition.size.limit``.
 
     A cursor outside the requested topics, or with a negative partition, is INVALID_REQUEST for every topic.
+    Topics that the client may not describe are left out or, if they are named, come last, whether they exist
+    or not, with TOPIC_AUTHORIZATION_FAILED.
     """
-    return in_slices(_steps(broker, context.listener, request))
+    return in_slices(_steps(broker, context, request))
 
 
 def _steps(
-    broker: Broker, listener: str, request: DescribeTopicPartitionsRequest
+    broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> Steps[DescribeTopicPartitionsResponse]:
     cursor, known = request.cursor, broker.image.topics_by_name
-    view = broker.cluster.view_for(listener)
+    view = broker.cluster.view_for(context.listener)
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     if cursor is not None and (yield from _is_invalid(request, cursor)):
         for one in request.topics:
@@ -53,15 +57,17 @@ def _steps(
         return _answer(topics, None)
     room = max(min(broker.config.max_request_partition_size_limit, request.response_partition_limit), 1)
     next_cursor: Cursor | None = None
-    for name in (yield from _names(broker, request)):
+    names, denied = yield from _names(broker, context, request)
+    for name in names:
         if room == 0:
             next_cursor = Cursor(topic_name=name, partition_index=0)
             break
         yield
         topic = known.get(name)
+        told = operations(broker, context, AclResourceType.TOPIC, name)
         if topic is None:
             if request.topics:
-                topics.append(_missing(name, missing_topic_error(name)))
+                topics.append(_missing(name, missing_topic_error(name), told))
             continue
         yield
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
@@ -71,12 +77,12 @@ def _steps(
             yield
             is_offline = broker.replicas.why_offline(topic.id, index) is not None
             partitions.append(_partition(view, index, topic.partitions[index], is_offline))
-        topics.append(_describe(topic, partitions))
+        topics.append(_describe(topic, partitions, told))
         if len(indexes) > room:
             next_cursor = Cursor(topic_name=name, partition_index=indexes[room])
             break
         room -= len(indexes)
-    return _answer(topics, next_cursor)
+    return _answer([*topics, *denied], next_cursor)
 
 
 def _is_invalid(request: DescribeTopicPartitionsRequest, cursor: RequestCursor) -> Steps[bool]:
@@ -90,8 +96,11 @@ def _is_invalid(request: DescribeTopicPartitionsRequest, cursor: RequestCursor) 
     return bool(request.topics)
 
 
-def _names(broker: Broker, request: DescribeTopicPartitionsRequest) -> Steps[Iterable[str]]:
-    """Return the topics to describe, each once and sorted by name."""
+def _names(
+    broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> Steps[tuple[Iterable[str], list[DescribeTopicPartitionsResponseTopic]]]:
+    """Return the topics to describe, each once and sorted by name, and the errors of those not allowed."""
+    denied: list[DescribeTopicPartitionsResponseTopic] = []
     first = "" if request.cursor is None else request.cursor.topic_name
     wanted: dict[str, None] = {}
     if request.topics:
@@ -104,12 +113,26 @@ def _names(broker: Broker, request: DescribeTopicPartitionsRequest) -> Steps[Ite
             yield
             if name >= first:
                 wanted[name] = None
+    if broker.authorizer is not None:
+        hidden = []
+        for name in wanted:
+            yield
+            quiet = not request.topics
+            if not is_allowed(
+                broker, context, AclOperation.DESCRIBE, AclResourceType.TOPIC, name, quiet=quiet
+            ):
+                hidden.append(name)
+        for name in hidden:
+            yield
+            del wanted[name]
+            if request.topics:
+                denied.append(_denied(name))
     # Sort in pieces, so that a step is short; merge them as the caller iterates.
     names, pieces = list(wanted), []
     for start in range(0, len(names), SORTED_AT_ONCE):
         yield
         pieces.append(sorted(names[start : start + SORTED_AT_ONCE]))
-    return pieces[0] if len(pieces) == 1 else merge(*pieces)
+    return (pieces[0] if len(pieces) == 1 else merge(*pieces)), denied
 
 
 def _answer(
@@ -120,21 +143,29 @@ def _answer(
     )
 
 
-def _missing(
-    name: str, error: ErrorCode, operations: int = TOPIC_OPERATIONS
-) -> DescribeTopicPartitionsResponseTopic:
+def _denied(name: str) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.topic_authorization_failed,
+        name=name,
+        topic_id=None,
+        is_internal=False,
+        partitions=(),
+    )
+
+
+def _missing(name: str, error: ErrorCode, told: int) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=error,
         name=name,
         topic_id=None,
         is_internal=name in INTERNAL_TOPICS,
         partitions=(),
-        topic_authorized_operations=operations,
+        topic_authorized_operations=told,
     )
 
 
 def _describe(
-    topic: TopicImage, partitions: list[DescribeTopicPartitionsResponsePartition]
+    topic: TopicImage, partitions: list[DescribeTopicPartitionsResponsePartition], told: int
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.none,
@@ -142,7 +173,7 @@ def _describe(
         topic_id=topic.id,
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=tuple(partitions),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=told,
     )
 
 

@@ -20,7 +20,6 @@ import asyncio
 from collections.abc import Awaitable, Hashable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -41,6 +40,14 @@ from service.partition.fetch_sessions import (
     next_epoch,
 )
 from service.replication.leader import ReplicaSession
+from service.serving.fetch_answers import (
+    TopicResults,
+    down_converted,
+    may_replicate,
+    missing_topic_error,
+    note_name,
+    refuse_replica,
+)
 from service.serving.fetch_read import FetchRead, InlineSmallSlices, PendingReads
 from service.serving.request_host import Broker
 from service.wire.fetch import (
@@ -65,13 +72,13 @@ PARTITIONS_AT_A_TIME: Final = 400
 WITH_RECORDS: Final = 15
 """Partitions without records that take as long as one with records."""
 
-TopicResults = tuple[TopicKey, list[FetchPartitionResult]]
-
 
 def handle(
     broker: Broker, context: RequestContext, fetch: FetchRequestView
 ) -> Response | Awaitable[Response]:
     """Respond at once if there is enough to send, else wait for bytes, the bucket or the deadline."""
+    if fetch.replica_id >= 0 and broker.authorizer is not None and not may_replicate(broker, context):
+        return refuse_replica(context, fetch)
     if fetch.session_epoch in FULL_FETCH_EPOCHS:
         if fetch.session_id != NO_SESSION:
             broker.fetch_sessions.close(fetch.session_id)
@@ -349,7 +356,7 @@ class _Fetch:
         holds = found.holds
         found.record_metrics()
         if context.api_version < FIRST_VERSION_WITH_STORAGE_ERRORS:
-            topics = [(topic, list(map(_down_converted, answers))) for topic, answers in topics]
+            topics = [(topic, list(map(down_converted, answers))) for topic, answers in topics]
         endpoints = broker.node_endpoints(context.listener, found.leaders) if found.leaders else ()
         parts = yield from encode_fetch_response_in_steps(
             context.api_version,
@@ -365,7 +372,7 @@ class _Fetch:
 class _FullFetch(_Fetch):
     """Fetch of all partitions that the request names; creates a session if the client wants one."""
 
-    __slots__ = ("_session_id", "_topics", "_wants_session")
+    __slots__ = ("_looked_under", "_session_id", "_topics", "_wants_session")
 
     def __init__(
         self, broker: Broker, context: RequestContext, fetch: FetchRequestView, *, wants_session: bool
@@ -376,6 +383,7 @@ class _FullFetch(_Fetch):
             self._replica = ReplicaSession(broker.clock.monotonic_ms())
         self._session_id = NO_SESSION
         self._topics: list[TopicResults] = []
+        self._looked_under: tuple[object, object] | None = None
 
     def _partition_count(self) -> int:
         return sum([len(partitions) for _, partitions in self._fetch.topics])
@@ -398,6 +406,9 @@ class _FullFetch(_Fetch):
     def _read_partitions(self, started: PendingReads) -> Steps[None]:
         found = self._new_pass(started)
         topics: list[TopicResults] = []
+        authorizer = self._broker.authorizer
+        if authorizer is not None:
+            self._looked_under = self._context.session.principal, authorizer.version
         for topic, partitions in self._fetch.topics:
             answers: list[FetchPartitionResult] = []
             for wanted in partitions:
@@ -426,6 +437,7 @@ class _FullFetch(_Fetch):
         )
         if session is None:
             return
+        session.looked_under = self._looked_under
         if self._replica is not None:
             session.replica_id, session.replica_epoch = fetch.replica_id, fetch.replica_epoch
             session.replica = self._replica
@@ -438,7 +450,7 @@ class _FullFetch(_Fetch):
                     if answer.error_code == ErrorCode.none:
                         partition = broker.replicas.get_by(topic, one.partition)
                     added = session.add(topic, one)
-                    _note_name(broker, added)
+                    note_name(broker, added)
                     session.note_sent(PartitionRead(added, partition, answer))
             broker.fetch_sessions.used(session, now_ms)
             self._session_id = session.id
@@ -463,18 +475,40 @@ class _FullFetch(_Fetch):
 class _IncrementalFetch(_Fetch):
     """Fetch of the partitions of a session that may have changed."""
 
-    __slots__ = ("_reads", "_session")
+    __slots__ = ("_principal", "_reads", "_session")
 
     def __init__(
         self, broker: Broker, context: RequestContext, fetch: FetchRequestView, session: FetchSession
     ) -> None:
         super().__init__(broker, context, fetch)
         self._session = session
+        self._principal = context.session.principal
         self._replica = session.replica if session.replica_id == fetch.replica_id else None
         self._reads: list[PartitionRead] = []
 
     def _partition_count(self) -> int:
-        return len(self._session.dirty)
+        return len(self._session.partitions if self._looks_again() else self._session.dirty)
+
+    def _looks_again(self) -> bool:
+        """Return whether all partitions are to be looked at, as the client may have other rights to them than
+        at the last look: under other ACLs, or as it is another client."""
+        authorizer = self._broker.authorizer
+        if authorizer is None or self._replica is not None:
+            return False
+        under = self._session.looked_under
+        return under is None or under[1] is not authorizer.version or under[0] != self._principal
+
+    def _mark_all(self) -> Steps[None]:
+        """Mark all partitions of the session dirty, for this client and these ACLs."""
+        authorizer, session = self._broker.authorizer, self._session
+        assert authorizer is not None
+        under = self._principal, authorizer.version
+        for n, one in enumerate(tuple(session.partitions.values())):
+            if not n % PARTITIONS_AT_A_TIME:
+                yield
+            if session.partitions.get((one.topic, one.asked.partition)) is one:
+                session.dirty[one] = None
+        session.looked_under = under
 
     def _has_known_partition(self) -> bool:
         return len(self._session.partitions) > self._pass.unknown
@@ -488,6 +522,8 @@ class _IncrementalFetch(_Fetch):
 
     def _read_partitions(self, started: PendingReads) -> Steps[None]:
         session = self._session
+        if self._looks_again():
+            yield from self._mark_all()
         session.patrol()
         found = self._new_pass(started)
         reads: list[PartitionRead] = []
@@ -507,9 +543,10 @@ class _IncrementalFetch(_Fetch):
                 continue  # forgotten meanwhile
             is_named = (one.topic, one.asked.partition) in named
             partition, answer = found.read_partition(one.topic, one.asked, is_named=is_named)
-            _note_name(self._broker, one)
+            note_name(self._broker, one)
             if answer.error_code == ErrorCode.unknown_topic_id and one.name is not None:
-                answer = answer._replace(error_code=_missing_topic_error(self._broker, one.name))
+                error = missing_topic_error(self._broker, self._context, one.name)
+                answer = answer._replace(error_code=error)
             one.is_held_back = bool(found.held_back) and partition in found.held_back
             read = PartitionRead(one, partition, answer)
             session.note_read(read)
@@ -540,32 +577,6 @@ class _IncrementalFetch(_Fetch):
             else:
                 topics.append((topic, [answer]))
         return (yield from self._encode(topics, session.id))
-
-
-def _note_name(broker: Broker, one: SessionPartition) -> None:
-    """Note the name of a session's topic, if the metadata has its id."""
-    if one.name is None and isinstance(one.topic, UUID):
-        topic = broker.image.topics_by_id.get(one.topic)
-        one.name = None if topic is None else topic.name
-
-
-def _missing_topic_error(broker: Broker, name: str) -> ErrorCode:
-    """Return the error for a session's topic `name` whose id is no longer in the metadata.
-
-    UNKNOWN_TOPIC_ID is only for ids whose name was never known (Kafka `ReplicaManager.readFromLog`).
-    """
-    if name in broker.image.topics_by_name:
-        return ErrorCode.inconsistent_topic_id
-    return ErrorCode.unknown_topic_or_partition
-
-
-def _down_converted(answer: FetchPartitionResult) -> FetchPartitionResult:
-    """Replace KAFKA_STORAGE_ERROR, which old clients do not know, by an error that they retry (Kafka
-    `KafkaApis.maybeDownConvertStorageError`).
-    """
-    if answer.error_code != ErrorCode.kafka_storage_error:
-        return answer
-    return answer._replace(error_code=ErrorCode.not_leader_or_follower)
 
 
 def _forget_replica(broker: Broker, replica_id: int, session: ReplicaSession, one: SessionPartition) -> None:

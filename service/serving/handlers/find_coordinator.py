@@ -7,6 +7,7 @@ response waits for it. Coordinators of transactions and of share groups are not 
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -15,10 +16,12 @@ from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinator
 
 from service.base.errors import RequestError
 from service.base.java_hash import partition_of
-from service.base.slices import in_slices
+from service.base.slices import each_in_slices, in_slices
 from service.base.steps import Steps
 from service.metadata.image import TopicImage
 from service.network.request import RequestContext
+from service.security.operations import AclOperation, AclResourceType
+from service.serving.authorization import is_allowed, is_allowed_on_cluster
 from service.serving.internal_topics import OFFSETS
 from service.serving.request_host import NO_THROTTLE, Broker
 
@@ -30,6 +33,14 @@ FIRST_VERSION_WITH_SHARES: Final = 6
 NAME_OF_NO_ERROR: Final = "NONE"
 """Kafka's error message without an error, in versions with one key."""
 _NO_NODE: Final = -1
+_RESOURCES: Final = {
+    GROUP: (AclResourceType.GROUP, ErrorCode.group_authorization_failed, "Group"),
+    TRANSACTION: (
+        AclResourceType.TRANSACTIONAL_ID,
+        ErrorCode.transactional_id_authorization_failed,
+        "Transactional Id",
+    ),
+}
 
 
 def handle(
@@ -41,36 +52,71 @@ def handle(
         kind == SHARE and context.api_version < FIRST_VERSION_WITH_SHARES
     ):
         return _refused(request, ErrorCode.invalid_request, f"Unknown coordinator type {kind}")
+    if kind == SHARE and not is_allowed_on_cluster(broker, context, AclOperation.CLUSTER_ACTION):
+        return _refused(request, ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
+    may_find = None if broker.authorizer is None else _Asked(broker, context)
     if kind != GROUP:
         # Not a retriable error: the client would retry until its timeout, and then not know the reason.
         what = "transactions" if kind == TRANSACTION else "share groups"
-        return _refused(request, ErrorCode.unsupported_version, f"{what} are not served")
+        why = f"{what} are not served"
+        return _refused(
+            request, ErrorCode.unsupported_version, why, may_find if kind == TRANSACTION else None
+        )
     topic = broker.groups.internal.find(OFFSETS)
     if topic is None:
-        return _create_topic_and_answer(broker, context.listener, context.api_version, request)
-    return in_slices(_steps(broker, context.listener, context.api_version, request, topic))
+        return _create_topic_and_answer(broker, context, request, may_find)
+    return in_slices(_steps(broker, context, request, topic, may_find))
+
+
+class _Asked:
+    """Question whether a client may find the coordinator of a group or of a transactional id."""
+
+    def __init__(self, broker: Broker, context: RequestContext) -> None:
+        self._broker = broker
+        self._context = context
+
+    def refused(self, kind: int, key: str) -> Coordinator | None:
+        """Return the error for a key that the client may not describe."""
+        resource, error, what = _RESOURCES[kind]
+        if is_allowed(self._broker, self._context, AclOperation.DESCRIBE, resource, key):
+            return None
+        several = self._context.api_version >= FIRST_VERSION_WITH_SEVERAL_KEYS
+        return _without_node(key, error, "" if several else f"{what} authorization failed.")
 
 
 async def _create_topic_and_answer(
-    broker: Broker, listener: str, version: int, request: FindCoordinatorRequest
+    broker: Broker, context: RequestContext, request: FindCoordinatorRequest, may_find: _Asked | None
 ) -> FindCoordinatorResponse:
     try:
+        if may_find is not None:
+            # A node creates the topic as itself: not for a client that may find no coordinator.
+            answers = await each_in_slices(partial(may_find.refused, GROUP), request.coordinator_keys)
+            refused = tuple(one for one in answers if one is not None)
+            if len(refused) == len(answers):
+                return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=refused)
         topic = await broker.groups.internal.find_or_create(OFFSETS)
     except RequestError as e:
-        refused = _refused(request, e.code, e.message)
-        return refused if isinstance(refused, FindCoordinatorResponse) else await refused
-    answer = in_slices(_steps(broker, listener, version, request, topic))
+        failed = _refused(request, e.code, e.message, may_find)
+        return failed if isinstance(failed, FindCoordinatorResponse) else await failed
+    answer = in_slices(_steps(broker, context, request, topic, may_find))
     return answer if isinstance(answer, FindCoordinatorResponse) else await answer
 
 
 def _steps(
-    broker: Broker, listener: str, version: int, request: FindCoordinatorRequest, topic: TopicImage
+    broker: Broker,
+    context: RequestContext,
+    request: FindCoordinatorRequest,
+    topic: TopicImage,
+    may_find: _Asked | None,
 ) -> Steps[FindCoordinatorResponse]:
     found = []
-    no_error = NAME_OF_NO_ERROR if version < FIRST_VERSION_WITH_SEVERAL_KEYS else ""
-    known = broker.cluster.view_for(listener).by_id
+    no_error = NAME_OF_NO_ERROR if context.api_version < FIRST_VERSION_WITH_SEVERAL_KEYS else ""
+    known = broker.cluster.view_for(context.listener).by_id
     for key in request.coordinator_keys:
         yield
+        if may_find is not None and (denied := may_find.refused(GROUP, key)) is not None:
+            found.append(denied)
+            continue
         replica = topic.partitions.get(partition_of(key, len(topic.partitions)))
         leader = None if replica is None else known.get(replica.leader)
         if leader is None:
@@ -91,18 +137,20 @@ def _steps(
 
 
 def _refused(
-    request: FindCoordinatorRequest, error: ErrorCode, message: str | None
+    request: FindCoordinatorRequest, error: ErrorCode, message: str | None, may_find: _Asked | None = None
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-    return in_slices(_refusals(request, error, message))
+    return in_slices(_refusals(request, error, message, may_find))
 
 
 def _refusals(
-    request: FindCoordinatorRequest, error: ErrorCode, message: str | None
+    request: FindCoordinatorRequest, error: ErrorCode, message: str | None, may_find: _Asked | None
 ) -> Steps[FindCoordinatorResponse]:
+    """Return the error for each key, or that of a key which the client may not find."""
     found = []
     for key in request.coordinator_keys:
         yield
-        found.append(_without_node(key, error, message))
+        denied = None if may_find is None else may_find.refused(request.key_type, key)
+        found.append(denied or _without_node(key, error, message))
     return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))
 
 

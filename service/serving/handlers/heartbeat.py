@@ -10,6 +10,8 @@ from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from service.base.errors import RequestError
 from service.groups.requests import HeartbeatResponse, refused_group_id
 from service.network.request import RequestContext
+from service.security.operations import AclOperation
+from service.serving.authorization import refused_group
 from service.serving.group_shards import client_of
 from service.serving.request_host import Broker
 
@@ -20,10 +22,11 @@ def handle(
     """Have the group's shard decide the heartbeat. While the shard loads, the response is no error, as in
     Kafka: members stay.
     """
-    refused = refused_group_id(request.group_id)
+    denied = refused_group(broker, context, AclOperation.READ, request.group_id)
+    refused = denied or refused_group_id(request.group_id)
     if refused is not None:
         return HeartbeatResponse(refused)
-    client = client_of(context)
+    client = client_of(broker, context)
     return broker.groups.write(
         request.group_id,
         lambda shard, ticket, now_ms: shard.heartbeat(request, client, now_ms),

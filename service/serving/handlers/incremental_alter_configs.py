@@ -36,11 +36,11 @@ async def handle(
 ) -> IncrementalAlterConfigsResponse:
     """Make all changes of a resource or none. They are in effect on this node before the response is sent."""
 
-    async def alter() -> Sequence[AlterResourceResult]:
-        resources = await each_in_slices(_parse, request.resources)
-        return await _alter(broker, resources, validate_only=request.validate_only)
+    async def alter(resources: Sequence[AlterConfigsResource]) -> Sequence[AlterResourceResult]:
+        changes = await each_in_slices(_parse, resources)
+        return await _alter(broker, changes, validate_only=request.validate_only)
 
-    results = await alter_each(request.resources, alter)
+    results = await alter_each(broker, context, request.resources, alter)
     return IncrementalAlterConfigsResponse(
         throttle_time=NO_THROTTLE, responses=tuple(await each_in_slices(_answer, results))
     )

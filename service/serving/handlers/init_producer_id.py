@@ -7,8 +7,11 @@ from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 
 from service.base.errors import RequestError
+from service.base.slices import Slice
 from service.base.types import NO_PRODUCER_ID
 from service.network.request import RequestContext
+from service.security.operations import AclOperation, AclResourceType
+from service.serving.authorization import allows_any, is_allowed, is_allowed_on_cluster
 from service.serving.request_host import NO_THROTTLE, Broker
 
 
@@ -18,6 +21,8 @@ async def handle(
     """Return a new producer id with epoch 0 (Kafka `TransactionCoordinator.handleInitProducerId` without
     transactional id, which ignores the client's old id and epoch if it sends both or neither).
     """
+    if broker.authorizer is not None and (denied := await _denied(broker, context, request)) is not None:
+        return _refused(denied)
     if request.transactional_id is not None:
         # Clients look for the transaction coordinator first, which is refused; this is for one that does not.
         # INVALID_REQUEST is fatal: the client reports it and does not retry for ever.
@@ -31,6 +36,22 @@ async def handle(
     return InitProducerIdResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, producer_id=producer_id, producer_epoch=0
     )
+
+
+async def _denied(
+    broker: Broker, context: RequestContext, request: InitProducerIdRequest
+) -> ErrorCode | None:
+    """Return the error of a client that may write under no transactional id, or to no topic."""
+    if request.transactional_id is not None:
+        resource = AclResourceType.TRANSACTIONAL_ID
+        if is_allowed(broker, context, AclOperation.WRITE, resource, request.transactional_id):
+            return None
+        return ErrorCode.transactional_id_authorization_failed
+    if is_allowed_on_cluster(broker, context, AclOperation.IDEMPOTENT_WRITE, quiet=True):
+        return None
+    if await Slice().go_on(allows_any(broker, context, AclOperation.WRITE, AclResourceType.TOPIC)):
+        return None
+    return ErrorCode.cluster_authorization_failed
 
 
 def _refused(error: ErrorCode) -> InitProducerIdResponse:

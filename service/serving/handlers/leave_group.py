@@ -12,6 +12,8 @@ from kio.schema.leave_group.v5.request import LeaveGroupRequest
 from service.base.slices import next_turn
 from service.groups.requests import LeaveGroupResponse, LeftMember, RequestOrigin, refused_group_id
 from service.network.request import RequestContext
+from service.security.operations import AclOperation
+from service.serving.authorization import refused_group
 from service.serving.group_shards import client_of
 from service.serving.request_host import Broker
 
@@ -23,10 +25,11 @@ def handle(
     broker: Broker, context: RequestContext, request: LeaveGroupRequest
 ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
     """Remove each member, with its own error; very many in pieces."""
-    refused = refused_group_id(request.group_id)
+    denied = refused_group(broker, context, AclOperation.READ, request.group_id)
+    refused = denied or refused_group_id(request.group_id)
     if refused is not None:
         return LeaveGroupResponse(refused)
-    client = client_of(context)
+    client = client_of(broker, context)
     if len(request.members) > AT_ONCE:
         return _in_pieces(broker, client, request)
     return _leave(broker, client, request)

@@ -19,7 +19,11 @@ from concurrent.futures import Future
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
-from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffsetsRequest
+from kio.schema.list_offsets.v11.request import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from kio.schema.list_offsets.v11.response import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
@@ -34,6 +38,8 @@ from service.hot.search import SegmentSearch
 from service.network.request import RequestContext
 from service.partition.partition import Partition
 from service.partition.unified_log import NOT_FOUND
+from service.security.operations import AclOperation, AclResourceType
+from service.serving.authorization import is_allowed
 from service.serving.request_host import NO_THROTTLE, Broker
 
 LATEST: Final = -1
@@ -107,6 +113,7 @@ class _Offsets:
 
     def __init__(self, broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> None:
         self._broker = broker
+        self._context = context
         self._version = context.api_version
         self._request = request
         self._is_consumer = request.replica_id == CONSUMER
@@ -127,12 +134,22 @@ class _Offsets:
             answers: list[ListOffsetsPartitionResponse] = []
             self._topics.append((topic.name, answers))
             of_topic = twice[topic.name]
+            denied = self._broker.authorizer is not None and not self._may_describe(topic)
             for one in topic.partitions:
                 yield
-                if one.partition_index in of_topic:
+                if denied:
+                    answers.append(_answer(one, ErrorCode.topic_authorization_failed, NOT_FOUND))
+                elif one.partition_index in of_topic:
                     answers.append(_answer(one, ErrorCode.invalid_request, NOT_FOUND))
                 else:
                     answers.append(self._answer_or_defer(topic.name, one, answers))
+
+    def _may_describe(self, topic: ListOffsetsTopic) -> bool:
+        count = len(topic.partitions)
+        resource = AclResourceType.TOPIC
+        return is_allowed(
+            self._broker, self._context, AclOperation.DESCRIBE, resource, topic.name, count=count
+        )
 
     def _answer_or_defer(
         self, topic: str, one: ListOffsetsPartition, answers: list[ListOffsetsPartitionResponse]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence, Set
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -17,15 +17,13 @@ from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
 from service.metadata.controller.topic_names import topic_name_error
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
 from service.network.request import RequestContext
+from service.security.operations import AclOperation, AclResourceType
+from service.serving.authorization import cluster_operations, is_allowed, is_allowed_on_cluster
+from service.serving.authorization import operations as authorized_operations
 from service.serving.internal_topics import CREATED_WITHIN_S, INTERNAL_TOPICS, OFFSETS, creation_request
 from service.serving.metadata_cache import ListenerView
-from service.serving.request_host import (
-    CLUSTER_OPERATIONS,
-    NO_THROTTLE,
-    TOPIC_OPERATIONS,
-    Broker,
-)
-from service.serving.response_cache import MetadataVariant, VariantTopics
+from service.serving.request_host import NO_THROTTLE, TOPIC_OPERATIONS, Broker
+from service.serving.response_cache import MetadataVariant, VariantTopics, with_operations
 from service.wire.metadata import (
     OPERATIONS_NOT_ASKED,
     MetadataRequest,
@@ -41,6 +39,7 @@ MOST_VARIANTS: Final = 3
 FIRST_VERSION_WITH_LISTENER_NOT_FOUND: Final = 6
 FIRST_VERSION_BY_ID: Final = 12
 """Requests of versions 10 and 11 can have ids and null names, but their responses cannot."""
+TOPIC: Final = AclResourceType.TOPIC
 NOT_CREATED: Final = INTERNAL_TOPICS - {OFFSETS}
 """Internal topics of features that are not served."""
 
@@ -54,35 +53,48 @@ def handle(
     sends an error and has the client retry; here the response waits for the topic, up to `CREATED_WITHIN_S`,
     and is sent without it if it cannot be created.
 
-    A request below version 12 with an id or a null name is INVALID_REQUEST for all its topics (Kafka
-    `KafkaApis.handleTopicMetadataRequest`).
+    Topics that the client may not describe are left out, or have TOPIC_AUTHORIZATION_FAILED if they are
+    named, whether they exist or not. A request below version 12 with an id or a null name is INVALID_REQUEST
+    for all its topics (Kafka `KafkaApis.handleTopicMetadataRequest`).
     """
     creates = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
     if creates and request.topics:
-        missing = in_slices(_missing_names(broker, request.topics, context.api_version))
-        if missing:
+        missing = in_slices(_missing_names(broker, context, request.topics))
+        if not isinstance(missing, _MissingNames) or missing.to_create:
             return _create_and_answer(broker, context, request, missing)
-    return in_slices(_steps(broker, context.listener, context.api_version, request))
+        return in_slices(_steps(broker, context, request, missing.denied))
+    return in_slices(_steps(broker, context, request))
+
+
+class _MissingNames(NamedTuple):
+    """Requested names that do not exist: those to be created, and those that the client may not create."""
+
+    to_create: list[str]
+    denied: frozenset[str]
 
 
 async def _create_and_answer(
     broker: Broker,
     context: RequestContext,
     request: MetadataRequest,
-    missing: list[str] | Awaitable[list[str]],
+    missing: _MissingNames | Awaitable[_MissingNames],
 ) -> MetadataResponse:
-    names = missing if isinstance(missing, list) else await missing
+    names, denied = missing if isinstance(missing, _MissingNames) else await missing
     if 0 < len(names) <= MAX_RECORDS_PER_OPERATION:  # the controller refuses more
         config, image = broker.config, broker.image
         creations = await each_in_slices(lambda name: creation_request(name, config, image), names)
         with suppress(RequestError, StorageError, TimeoutError):
             async with asyncio.timeout(CREATED_WITHIN_S):
                 await broker.admin.create_topics(creations)
-    answer = in_slices(_steps(broker, context.listener, context.api_version, request))
+    answer = in_slices(_steps(broker, context, request, denied))
     return answer if isinstance(answer, MetadataResponse) else await answer
 
 
-def _steps(broker: Broker, listener: str, version: int, request: MetadataRequest) -> Steps[MetadataResponse]:
+def _steps(
+    broker: Broker, context: RequestContext, request: MetadataRequest, denied: Set[str] = frozenset()
+) -> Steps[MetadataResponse]:
+    """Return the response, in steps. `denied`: missing topics that the client may not create."""
+    listener, version = context.listener, context.api_version
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else OPERATIONS_NOT_ASKED
     image = broker.image
     view = broker.cluster.view_for(listener)
@@ -96,14 +108,20 @@ def _steps(broker: Broker, listener: str, version: int, request: MetadataRequest
         if (yield from _exceeds_version(version, request.topics)):
             return (yield from _refused(broker, request.topics))
         wanted = yield from _distinct(request.topics)
+    asks = broker.authorizer is not None
     for one in wanted:
         yield
-        found = one if isinstance(one, TopicImage) else _find(image, one)
+        is_open = not asks and isinstance(one, TopicImage)
+        found = one if is_open else _find(broker, context, image, one, denied)
         if isinstance(found, TopicImage):
-            topics.append((yield from _describe(broker, view, found, known)))
-        else:
+            element = yield from _describe(broker, view, found, known)
+            if asks and operations != OPERATIONS_NOT_ASKED:
+                allowed = authorized_operations(broker, context, TOPIC, found.name)
+                element = with_operations(element, version, allowed)
+            topics.append(element)
+        elif found is not None:
             topics.append(found)
-    of_cluster = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED
+    of_cluster = request.include_cluster_authorized_operations
     return MetadataResponse(
         throttle_time=NO_THROTTLE,
         brokers=view.in_metadata,
@@ -111,7 +129,7 @@ def _steps(broker: Broker, listener: str, version: int, request: MetadataRequest
         controller_id=broker.cluster.controller_id(view),
         topics=tuple(topics),
         error_code=ErrorCode.none,
-        cluster_authorized_operations=of_cluster,
+        cluster_authorized_operations=cluster_operations(broker, context, asked=of_cluster),
     )
 
 
@@ -154,37 +172,80 @@ def _distinct(
     return by_id or by_name
 
 
-def _missing_names(broker: Broker, topics: Sequence[MetadataRequestTopic], version: int) -> Steps[list[str]]:
-    """Return the requested names that do not exist and can be created."""
-    if (yield from _exceeds_version(version, topics)):
-        return []
+def _missing_names(
+    broker: Broker, context: RequestContext, topics: Sequence[MetadataRequestTopic]
+) -> Steps[_MissingNames]:
+    """Return the requested names that do not exist. This node creates topics as itself: so it asks for the
+    client first."""
+    if (yield from _exceeds_version(context.api_version, topics)):
+        return _MissingNames([], frozenset())
     known = broker.image.topics_by_name
     names: dict[str, None] = {}
+    denied: set[str] = set()
+    creates_all: bool | None = None
     for one in topics:
         yield
         name = one.name
-        if one.topic_id is not None or name is None or name in known or name in NOT_CREATED:
+        if one.topic_id is not None or name is None or name in names or name in denied:
             continue
-        if topic_name_error(name) is None:
+        if broker.authorizer is not None:
+            if not _may_describe(broker, context, name, quiet=True) or name in known:
+                continue
+            if creates_all is None:
+                creates_all = is_allowed_on_cluster(broker, context, AclOperation.CREATE, quiet=True)
+            if not creates_all and not is_allowed(broker, context, AclOperation.CREATE, TOPIC, name):
+                denied.add(name)
+                continue
+        if name not in known and name not in NOT_CREATED and topic_name_error(name) is None:
             names[name] = None
-    return list(names)
+    return _MissingNames(list(names), frozenset(denied))
 
 
-def _find(image: MetadataImage, wanted: MetadataRequestTopic) -> TopicImage | MetadataResponseTopic:
+def _find(
+    broker: Broker,
+    context: RequestContext,
+    image: MetadataImage,
+    wanted: TopicImage | MetadataRequestTopic,
+    denied: Set[str],
+) -> TopicImage | MetadataResponseTopic | None:
+    """Return the topic or its error; None for one of all topics that the client may not describe."""
+    if isinstance(wanted, TopicImage):
+        return wanted if _may_describe(broker, context, wanted.name, quiet=True) else None
     if wanted.topic_id is not None:
         topic = image.topics_by_id.get(wanted.topic_id)
+        if topic is not None and not _may_describe(broker, context, topic.name):
+            return _denied(None, wanted.topic_id)
         return topic or _missing(ErrorCode.unknown_topic_id, None, wanted.topic_id)
     if wanted.name is None:
         return _missing(ErrorCode.invalid_request, None, None)
+    if not _may_describe(broker, context, wanted.name):
+        return _denied(wanted.name, None)
+    if wanted.name in denied:
+        return _missing(ErrorCode.topic_authorization_failed, wanted.name, None)
     return image.topics_by_name.get(wanted.name) or _missing(
         missing_topic_error(wanted.name), wanted.name, None
     )
+
+
+def _may_describe(broker: Broker, context: RequestContext, name: str, *, quiet: bool = False) -> bool:
+    return is_allowed(broker, context, AclOperation.DESCRIBE, TOPIC, name, quiet=quiet)
 
 
 def missing_topic_error(name: str) -> ErrorCode:
     """Return the error of a missing topic: INVALID_TOPIC_EXCEPTION if no topic can have its name."""
     invalid = topic_name_error(name) is not None
     return ErrorCode.invalid_topic_exception if invalid else ErrorCode.unknown_topic_or_partition
+
+
+def _denied(name: str | None, topic_id: UUID | None) -> MetadataResponseTopic:
+    """Return the error of a topic that the client may not describe: it tells nothing of the topic."""
+    return MetadataResponseTopic(
+        error_code=ErrorCode.topic_authorization_failed,
+        name=name,
+        topic_id=topic_id,
+        is_internal=False,
+        partitions=(),
+    )
 
 
 def _missing(error: ErrorCode, name: str | None, topic_id: UUID | None) -> MetadataResponseTopic:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any, Final
 
+from kio.schema.errors import ErrorCode
+
 from service.base.errors import RequestError
 from service.base.slices import next_turn
 from service.groups import quick_commits
@@ -12,6 +14,8 @@ from service.groups.offset_commits import KnownCommit, known_commit
 from service.groups.offset_pieces import add_topics, pieces
 from service.groups.requests import CommittedTopic, GroupCommitResponse, commit_failed
 from service.network.request import PendingResponse, RequestContext, Response
+from service.security.operations import AclOperation, AclResourceType
+from service.serving.authorization import is_allowed, topics_allowed
 from service.serving.request_host import Broker
 from service.wire.api import RequestHeader, read_request, response_frame
 from service.wire.offset_commits import FIRST_BY_HAND
@@ -29,13 +33,18 @@ def handle(
 
     A request with very many partitions is committed in pieces.
     """
-    version = context.api_version
+    if not _may_commit(broker, context, request.group_id):
+        return commit_failed(request, ErrorCode.group_authorization_failed)
     count = 0
     for topic in request.topics:
         count += len(topic.partitions)
     if count + len(request.topics) > AT_ONCE:
-        return _in_pieces(broker, version, request)
-    return _commit(broker, version, request)
+        return _in_pieces(broker, context, request)
+    return _commit(broker, context, request)
+
+
+def _may_commit(broker: Broker, context: RequestContext, group_id: str) -> bool:
+    return is_allowed(broker, context, AclOperation.READ, AclResourceType.GROUP, group_id)
 
 
 def quick(
@@ -48,8 +57,13 @@ def quick(
     group = None if plain is None else broker.groups.active(plain.group_id)
     if plain is None or group is None:
         return None
+    may_use = None
+    if broker.authorizer is not None:
+        if not _may_commit(broker, context, plain.group_id):
+            return None
+        may_use = topics_allowed(broker, context, AclOperation.READ)
     now_ms, shard = group.now_ms(), group.shard
-    decided = quick_commits.decide(plain, shard, broker.groups.topics, now_ms)
+    decided = quick_commits.decide(plain, shard, broker.groups.topics, now_ms, may_use)
     if decided is None:
         return None
     block, effects = decided
@@ -79,10 +93,11 @@ class _PlainCommit(PendingResponse):
 
 
 def _commit(
-    broker: Broker, version: int, request: OffsetCommitRequest
+    broker: Broker, context: RequestContext, request: OffsetCommitRequest
 ) -> GroupCommitResponse | Awaitable[GroupCommitResponse]:
-    groups = broker.groups
-    known = known_commit(request, groups.topics, version)
+    groups, version = broker.groups, context.api_version
+    may_use = topics_allowed(broker, context, AclOperation.READ)
+    known = known_commit(request, groups.topics, version, may_use)
     if not known.request.topics:
         return known.answer(GroupCommitResponse(()))
     answer = groups.write(
@@ -99,10 +114,12 @@ async def _await_answer(known: KnownCommit, answer: Awaitable[GroupCommitRespons
     return known.answer(await answer)
 
 
-async def _in_pieces(broker: Broker, version: int, request: OffsetCommitRequest) -> GroupCommitResponse:
+async def _in_pieces(
+    broker: Broker, context: RequestContext, request: OffsetCommitRequest
+) -> GroupCommitResponse:
     topics: dict[Any, CommittedTopic] = {}
     for piece in pieces(request, AT_ONCE):
-        answer = _commit(broker, version, piece)
+        answer = _commit(broker, context, piece)
         if isinstance(answer, Awaitable):
             answer = await answer
         add_topics(topics, answer.topics)

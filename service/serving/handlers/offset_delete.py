@@ -13,6 +13,8 @@ from service.groups.offset_commits import known_delete
 from service.groups.offset_pieces import add_topics, pieces
 from service.groups.requests import DeletedTopic, OffsetDeleteResponse, refused_group_id
 from service.network.request import RequestContext
+from service.security.operations import AclOperation
+from service.serving.authorization import refused_group, topics_allowed
 from service.serving.request_host import Broker
 
 AT_ONCE: Final = 250
@@ -25,21 +27,23 @@ def handle(
     """Delete the offsets of each partition, with its own error; very many in pieces. A group error becomes
     the whole response.
     """
-    refused = refused_group_id(request.group_id)
+    denied = refused_group(broker, context, AclOperation.DELETE, request.group_id)
+    refused = denied or refused_group_id(request.group_id)
     if refused is not None:
         return OffsetDeleteResponse(refused)
     count = len(request.topics)
     for topic in request.topics:
         count += len(topic.partitions)
     if count > AT_ONCE:
-        return _in_pieces(broker, request)
-    return _delete(broker, request)
+        return _in_pieces(broker, context, request)
+    return _delete(broker, context, request)
 
 
 def _delete(
-    broker: Broker, request: OffsetDeleteRequest
+    broker: Broker, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
-    known = known_delete(request, broker.groups.topics)
+    may_use = topics_allowed(broker, context, AclOperation.READ)
+    known = known_delete(request, broker.groups.topics, may_use)
     answer = broker.groups.write(
         request.group_id,
         lambda shard, ticket, now_ms: shard.delete_offsets(known),
@@ -54,10 +58,12 @@ def _delete(
     return whole(answer)
 
 
-async def _in_pieces(broker: Broker, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+async def _in_pieces(
+    broker: Broker, context: RequestContext, request: OffsetDeleteRequest
+) -> OffsetDeleteResponse:
     topics: dict[Any, DeletedTopic] = {}
     for piece in pieces(request, AT_ONCE):
-        answer = _delete(broker, piece)
+        answer = _delete(broker, context, piece)
         if isinstance(answer, Awaitable):
             answer = await answer
         if answer.error_code is not ErrorCode.none:

@@ -9,10 +9,13 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.slices import in_slices, next_turn
-from service.groups.offset_commits import KnownFetch, known_fetch, with_topic_ids
+from service.base.steps import Steps
+from service.groups.offset_commits import KnownFetch, MayUse, known_fetch, with_topic_ids
 from service.groups.offset_pieces import add_topics, pieces
 from service.groups.requests import FetchedGroup, FetchedTopic, fetch_failed
 from service.network.request import RequestContext
+from service.security.operations import AclOperation
+from service.serving.authorization import refused_group, topics_allowed
 from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module
 from service.wire.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
@@ -28,28 +31,27 @@ def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest)
     """Return the offsets of each group, or its error. With `require_stable` wait until the newest offsets are
     committed.
     """
-    version = context.api_version
     count = 0
     for group in request.groups:
         count += _ALL_COST if group.topics is None else 1
         for topic in group.topics or ():
             count += 1 + len(topic.partition_indexes)
     if count > AT_ONCE:
-        return _in_pieces(broker, request, version)
-    found = [_group(broker, group, request.require_stable, version) for group in request.groups]
+        return _in_pieces(broker, context, request)
+    found = [_group(broker, context, group, request.require_stable) for group in request.groups]
     if any(isinstance(one, Awaitable) for one in found):
         return _await_all(found)
     return _answer(found)
 
 
-async def _in_pieces(broker: Broker, request: OffsetFetchRequest, version: int) -> Any:
+async def _in_pieces(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> Any:
     """Look up one piece of one group in each turn of the loop."""
     answers = []
     for group in request.groups:
         topics: dict[Any, FetchedTopic] = {}
         whole = FetchedGroup(group.group_id)
         for piece in pieces(group, AT_ONCE, "partition_indexes") if group.topics else (group,):
-            one = _group(broker, piece, request.require_stable, version)
+            one = _group(broker, context, piece, request.require_stable)
             fetched = await one if isinstance(one, Awaitable) else one
             await next_turn()
             if fetched.error_code is not ErrorCode.none:
@@ -71,12 +73,16 @@ def _answer(groups: list[Any]) -> Any:
 
 
 def _group(
-    broker: Broker, group: OffsetFetchRequestGroup, stable: bool, version: int
+    broker: Broker, context: RequestContext, group: OffsetFetchRequestGroup, stable: bool
 ) -> FetchedGroup | Awaitable[FetchedGroup]:
-    known = known_fetch(group, broker.groups.topics, version)
+    version = context.api_version
+    if (denied := refused_group(broker, context, AclOperation.DESCRIBE, group.group_id)) is not None:
+        return fetch_failed(group, denied, version)
+    may_use = topics_allowed(broker, context, AclOperation.DESCRIBE)
+    known = known_fetch(group, broker.groups.topics, version, may_use)
     request = known.request
     if request.topics is None:
-        return _fetch_all(broker, known, stable, version)
+        return _fetch_all(broker, known, stable, version, may_use)
     if not stable:
         try:
             fetched = broker.groups.read(request.group_id, lambda shard, now_ms: shard.fetch_offsets(request))
@@ -94,9 +100,10 @@ def _group(
 
 
 def _fetch_all(
-    broker: Broker, known: KnownFetch, stable: bool, version: int
+    broker: Broker, known: KnownFetch, stable: bool, version: int, may_use: MayUse | None
 ) -> FetchedGroup | Awaitable[FetchedGroup]:
-    """Return all offsets of a group, in slices, as there may be very many."""
+    """Return all offsets of a group, in slices, as there may be very many; without those of topics that the
+    client may not use."""
     request = known.request
 
     def failed(e: RequestError) -> FetchedGroup:
@@ -115,22 +122,34 @@ def _fetch_all(
             )
         except RequestError as e:
             return failed(e)
-    answer = _await_steps(steps) if isinstance(steps, Awaitable) else _run_steps(steps)
+    answer = _await_steps(steps, may_use) if isinstance(steps, Awaitable) else _run_steps(steps, may_use)
     if isinstance(answer, Awaitable):
         return _await_and_complete(broker, known, answer, version)
     return _complete(broker, known, answer, version)
 
 
-async def _await_steps(steps: Awaitable[Any]) -> FetchedGroup:
-    answer = _run_steps(await steps)
+async def _await_steps(steps: Awaitable[Any], may_use: MayUse | None) -> FetchedGroup:
+    answer = _run_steps(await steps, may_use)
     return await answer if isinstance(answer, Awaitable) else answer
 
 
-def _run_steps(steps: Any) -> FetchedGroup | Awaitable[FetchedGroup]:
+def _run_steps(steps: Any, may_use: MayUse | None) -> FetchedGroup | Awaitable[FetchedGroup]:
     if isinstance(steps, FetchedGroup):
         return steps
-    answer: FetchedGroup | Awaitable[FetchedGroup] = in_slices(steps)
+    answer: FetchedGroup | Awaitable[FetchedGroup]
+    answer = in_slices(steps if may_use is None else _visible(steps, may_use))
     return answer
+
+
+def _visible(steps: Steps[FetchedGroup], may_use: MayUse) -> Steps[FetchedGroup]:
+    """Return the offsets of topics that the client may use."""
+    fetched = yield from steps
+    topics = []
+    for topic in fetched.topics:
+        yield
+        if may_use(topic.name):
+            topics.append(topic)
+    return fetched._replace(topics=tuple(topics))
 
 
 async def _await_and_complete(

@@ -19,6 +19,8 @@ from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.network.request import RequestContext
+from service.security.operations import AclOperation
+from service.serving.authorization import is_allowed_on_cluster, topics_allowed
 from service.serving.request_host import NO_THROTTLE, Broker
 
 
@@ -26,19 +28,29 @@ def handle(
     broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse | Awaitable[OffsetForLeaderEpochResponse]:
     """Return the end offset of each partition's epoch, or its error."""
-    return in_slices(_steps(broker, request))
+    return in_slices(_steps(broker, context, request))
 
 
-def _steps(broker: Broker, request: OffsetForLeaderEpochRequest) -> Steps[OffsetForLeaderEpochResponse]:
+def _steps(
+    broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> Steps[OffsetForLeaderEpochResponse]:
     topics = []
+    may_use = topics_allowed(broker, context, AclOperation.DESCRIBE)
+    if is_allowed_on_cluster(broker, context, AclOperation.CLUSTER_ACTION, quiet=True):
+        may_use = None
     for topic in request.topics:
         yield
         ends = []
+        is_denied = may_use is not None and not may_use(topic.topic)
         for one in topic.partitions:
             yield
-            ends.append(_end(broker, topic.topic, one))
+            ends.append(_denied(one) if is_denied else _end(broker, topic.topic, one))
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(ends)))
     return OffsetForLeaderEpochResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
+
+
+def _denied(wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    return EpochEndOffset(error_code=ErrorCode.topic_authorization_failed, partition=wanted.partition)
 
 
 def _end(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:

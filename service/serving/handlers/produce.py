@@ -38,6 +38,8 @@ from service.records.validation import (
     check_frame,
     validate_produced,
 )
+from service.security.operations import AclOperation, AclResourceType
+from service.serving.authorization import check, is_allowed
 from service.serving.delayed_produce import DelayedProduce, DelayedResponse
 from service.serving.internal_topics import ADMIN_CLIENT, INTERNAL_TOPICS
 from service.serving.request_host import Broker
@@ -113,13 +115,16 @@ class _Produce:
     """batches that other replicas do not have yet"""
     is_large = False
     """The next batch takes more than a slice to validate."""
+    allowed: TopicKey | None = None
+    """topic of the last batch, to which the client may write"""
 
     def __init__(self, broker: Broker, context: RequestContext, request: ProduceRequestView) -> None:
         self.broker = broker
         self.context = context
+        self.authorizer = broker.authorizer
         self.acks = request.acks
         self.timeout_ms = request.timeout_ms
-        self.has_transactional_id = request.transactional_id is not None
+        self.transactional_id = request.transactional_id
         self.now_ms = broker.clock.now_ms()
         self.results: list[tuple[TopicKey, list[ProducePartitionResult]]] = []
 
@@ -224,6 +229,8 @@ class _Produce:
     def _partition(self, topic: TopicKey, index: int, records: Buffer | None) -> Partition:
         """Return the batch's partition, after the checks before validation. Raises `RequestError`."""
         broker, context, acks = self.broker, self.context, self.acks
+        if self.authorizer is not None and topic != self.allowed:
+            self._check_allowed(topic)
         try:
             partition = broker.replicas.find(topic, index)
         except RequestError:
@@ -250,6 +257,16 @@ class _Produce:
             raise RequestError(ErrorCode.invalid_required_acks)
         return partition
 
+    def _check_allowed(self, topic: TopicKey) -> None:
+        """Raise `RequestError` TOPIC_AUTHORIZATION_FAILED unless the client may write to the topic. An
+        unknown id has no name to ask about: it is refused for that."""
+        name: str | None = topic if isinstance(topic, str) else None
+        if name is None and (known := self.broker.image.topic(topic)) is not None:
+            name = known.name
+        if name is not None:
+            check(self.broker, self.context, AclOperation.WRITE, AclResourceType.TOPIC, name)
+        self.allowed = topic
+
     def _appended(
         self, partition: Partition, topic: TopicKey, index: int, batch: ValidatedBatch, info: AppendInfo
     ) -> ProducePartitionResult:
@@ -275,12 +292,13 @@ class _Produce:
     # -- refusals
 
     def refuse_transactional(self) -> Steps[bool]:
-        """Refuse the whole request if it has no transactional id and any batch is transactional. Returns
-        whether it was refused.
+        """Refuse the whole request if any batch is transactional, and it has no transactional id or one that
+        the client may not write under. Returns whether it was refused.
 
         A request of one batch need not be checked before its append: that batch is refused in any case.
         """
-        if self.has_transactional_id:
+        transactional_id = self.transactional_id
+        if transactional_id is not None and self.authorizer is None:
             return False
         found, named = False, 0
         for _, partitions in self.topics:
@@ -289,7 +307,7 @@ class _Produce:
                 if not named % _NAMED_AT_A_TIME:
                     yield
                 found = found or (records is not None and _is_transactional(records))
-        if not found:
+        if not found or (transactional_id is not None and self._may_transact(transactional_id)):
             return False
         error = RequestError(
             ErrorCode.transactional_id_authorization_failed, "transactional records need a transactional id"
@@ -303,6 +321,10 @@ class _Produce:
                     yield
                 results.append(self._refused(topic, index, error))
         return True
+
+    def _may_transact(self, transactional_id: str) -> bool:
+        resource = AclResourceType.TRANSACTIONAL_ID
+        return is_allowed(self.broker, self.context, AclOperation.WRITE, resource, transactional_id)
 
     def _refused(self, topic: TopicKey, index: int, error: FirnError) -> ProducePartitionResult:
         self.failed = True

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from kio.schema.errors import ErrorCode
 from kio.schema.sync_group.v5.request import SyncGroupRequest
 
 from service.groups.requests import SyncGroupResponse, refused_sync
 from service.network.request import RequestContext
+from service.security.operations import AclOperation
+from service.serving.authorization import refused_group
 from service.serving.group_shards import client_of
 from service.serving.request_host import Broker
 
@@ -16,8 +19,10 @@ def handle(
     broker: Broker, context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
     """Have the group's shard store and return assignments; the response waits until they are committed."""
-    client = client_of(context)
+    client = client_of(broker, context)
     refused = refused_sync(request, client.version)
+    if refused is None or refused is ErrorCode.invalid_group_id:
+        refused = refused_group(broker, context, AclOperation.READ, request.group_id) or refused
     if refused is not None:
         return SyncGroupResponse(refused)
     return broker.groups.write(

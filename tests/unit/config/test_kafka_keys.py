@@ -16,7 +16,7 @@ OTHERWISE = {
     "advertised.listeners": "one text, which is taken apart with the listeners",
     "controller.quorum.append.linger.ms": "a flush that is under way gathers what comes meanwhile",
     "listeners": "as above; and a node listens on loopback until it is told otherwise",
-    "listener.security.protocol.map": "every listener speaks PLAINTEXT",
+    "listener.security.protocol.map": "none: what counts without it depends on the listeners",
     "log.dir": "below the directory that a node is started in",
     "node.id": "a node can be started without any settings",
     "offsets.topic.replication.factor": "an integer of 16 bits there, and its bounds say so here",

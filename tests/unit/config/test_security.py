@@ -101,21 +101,30 @@ class TestProtocols:
     def test_controllers_are_plaintext_only_while_nothing_is_secured(self) -> None:
         open_ = {"listeners": "PLAINTEXT://h:1,C://h:2", "controller.listener.names": "C"}
         assert read(open_).controller_listeners[0].protocol is SecurityProtocol.PLAINTEXT
-        (line,) = refused({**open_, "listeners": "SSL://h:1,C://h:2"})
-        assert line.startswith(
+        assert refused({**open_, "listeners": "SSL://h:1,C://h:2"}) == [
+            "listeners: No security protocol defined for listener C; listener.security.protocol.map has to "
+            "name it, as in C:PLAINTEXT"
+        ]
+        broker = {"process.roles": "broker", "listeners": "SSL://h:1", "controller.listener.names": "C"}
+        (line,) = refused({**broker, "controller.quorum.voters": "2@h:2"})
+        assert line == (
             "Controller listener with name C defined in controller.listener.names not found in "
             "listener.security.protocol.map  (an explicit security mapping for each controller listener is "
             "required if listener.security.protocol.map is non-empty, or if there are security protocols "
             "other than PLAINTEXT in use)"
         )
 
-    @pytest.mark.parametrize("key", ["listener.security.protocol.map", "security.inter.broker.protocol"])
-    def test_an_unknown_protocol_is_refused_in_kafkas_words(self, key: str) -> None:
-        value = "PLAINTEXT:TLS" if key.endswith("map") else "TLS"
-        assert refused({key: value}) == [f"Invalid security protocol `TLS` defined in {key}"]
+    def test_an_unknown_protocol_is_refused_in_kafkas_words(self) -> None:
+        assert refused({"listener.security.protocol.map": "PLAINTEXT:TLS"}) == [
+            "Invalid security protocol `TLS` defined in listener.security.protocol.map"
+        ]
+        assert refused({"security.inter.broker.protocol": "ssl"}) == [
+            "Invalid value ssl for configuration security.inter.broker.protocol: String must be one of: "
+            "PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"
+        ]
 
     def test_a_protocol_takes_the_listener_of_its_name_between_brokers(self) -> None:
-        changed = {**BROKER, "inter.broker.listener.name": None, "security.inter.broker.protocol": "ssl"}
+        changed = {**BROKER, "inter.broker.listener.name": None, "security.inter.broker.protocol": "SSL"}
         assert read(changed).inter_broker_listener_name == "SSL"
         assert refused({**changed, "inter.broker.listener.name": "SSL"}) == [
             "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set."

@@ -35,6 +35,7 @@ class Shown:
         self.turns, self.network = TurnTimes(), NetworkMetrics()
         self.serving = self.logs = self.metadata = self.cold = None
         self.fetch_sessions: FetchSessions | None = None
+        self.authorizer = None
         self.groups: Any = None
         segments = SimpleNamespace(segments=[1, 2])
         log = SimpleNamespace(failure=None, size=7, state=segments)

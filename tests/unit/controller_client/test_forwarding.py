@@ -251,6 +251,44 @@ def test_every_forwarded_api_has_an_answer_for_each_error(key: int) -> None:
 
 
 _FULL: dict[int, Any] = {
+    ApiKey.CREATE_ACLS: lambda module, request: request(
+        creations=(
+            module.AclCreation(
+                resource_type=2,
+                resource_name="a",
+                resource_pattern_type=3,
+                principal="User:u",
+                host="*",
+                operation=3,
+                permission_type=3,
+            ),
+        ),
+    ),
+    ApiKey.DELETE_ACLS: lambda module, request: request(
+        filters=(
+            module.DeleteAclsFilter(
+                resource_type_filter=2,
+                resource_name_filter="a",
+                pattern_type_filter=3,
+                principal_filter=None,
+                host_filter=None,
+                operation=3,
+                permission_type=3,
+            ),
+        ),
+    ),
+    ApiKey.ALTER_CLIENT_QUOTAS: lambda module, request: request(
+        entries=(
+            module.EntryData(
+                entity=(module.EntityData(entity_type="user", entity_name="u"),),
+                ops=(module.OpData(key="producer_byte_rate", value=1.0, remove=False),),
+            ),
+        ),
+        validate_only=False,
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: lambda module, request: request(
+        deletions=(module.ScramCredentialDeletion(name="u", mechanism=1),), upsertions=()
+    ),
     ApiKey.CREATE_TOPICS: lambda module, request: create_topics("a"),
     ApiKey.DELETE_TOPICS: lambda module, request: request(
         topics=(module.DeleteTopicState(name="a", topic_id=None),), timeout=1

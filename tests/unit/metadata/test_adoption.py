@@ -27,12 +27,17 @@ from service.metadata.controller.requests import (
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage, RecoveredTopic
 from service.metadata.records import (
+    AccessControlEntryRecord,
+    ClientQuotaRecord,
     ConfigRecord,
+    MetadataRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    QuotaEntityData,
     RemoteLogRecord,
     TombstoneRecord,
     TopicRecord,
+    UserScramCredentialRecord,
 )
 from service.remote.catalog import CatalogEntry
 from service.tiering.recovery import RecoveredArchive
@@ -373,3 +378,51 @@ def test_a_topic_known_only_to_topics_json_is_restored() -> None:
         frames = adopt(own, BucketContent([again], None, False, 1, 0, doubt), node_id=1, life_id=LIFE).frames
         image = image_of(*(frame.record for frame in frames), base=own)
         assert image.topics_by_name["events"].id == expected
+
+
+def rights(user: str, *, has_credentials: bool = True) -> MetadataImage:
+    """An image with an entry, a quota and credentials of a user."""
+    records: list[MetadataRecord] = [
+        AccessControlEntryRecord(
+            id=UUID(int=len(user)),
+            resource_type=2,
+            resource_name="events",
+            pattern_type=3,
+            principal=f"User:{user}",
+            host="*",
+            operation=3,
+            permission_type=2,
+        ),
+        ClientQuotaRecord(
+            entity=(QuotaEntityData(entity_type="user", entity_name=user),),
+            key="request_percentage",
+            value=1.0,
+        ),
+    ]
+    if has_credentials:
+        records.append(
+            UserScramCredentialRecord(
+                name=user, mechanism=1, salt=b"s", stored_key=b"k", server_key=b"k", iterations=4096
+            )
+        )
+    return MetadataDelta(MetadataImage()).replay_all(records).build(3, 1, 0)
+
+
+def test_access_is_as_closed_as_the_newer_copy_has_it() -> None:
+    for own in (MetadataImage(), rights("own")):
+        image, _ = adopted(own, lost=rights("theirs", has_credentials=False))
+        assert [one.principal for one in image.acls.entries.values()] == ["User:theirs"]
+        assert [one.user for one in image.client_quotas] == ["theirs"]
+        assert list(image.scram) == list(own.scram), "the copy leaves credentials out: those here stay"
+
+
+def test_credentials_of_a_newer_copy_replace_ours() -> None:
+    image, _ = adopted(rights("own"), lost=rights("theirs"))
+    assert list(image.scram) == ["theirs"]
+
+
+def test_access_of_an_older_copy_is_not_taken() -> None:
+    image, _ = adopted(rights("own"), lost=rights("theirs"), is_copy_newer=False)
+    assert [one.principal for one in image.acls.entries.values()] == ["User:own"]
+    assert [one.user for one in image.client_quotas] == ["own"]
+    assert list(image.scram) == ["own"]

@@ -18,12 +18,19 @@ import pytest
 
 from service.base.errors import CorruptionError
 from service.metadata.entities import read_entity
-from service.metadata.frames import decode_frame, encode_frame, newest
+from service.metadata.frames import UnknownRecord, decode_frame, encode_frame, newest
 from service.metadata.records import RECORD_TYPES, MetadataRecord
 
 CLAIMS: Final = (1 << 16, 1 << 20, (1 << 28) - 1, 1 << 28, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
 MEMORY_BYTES: Final = 4 << 30
-_SCALARS: Final[dict[type, Any]] = {str: "name", int: 7, bool: True, UUID: UUID(int=1 << 90)}
+_SCALARS: Final[dict[type, Any]] = {
+    str: "name",
+    int: 7,
+    bool: True,
+    UUID: UUID(int=1 << 90),
+    bytes: b"key",
+    float: 0.5,
+}
 
 
 class Hostile(NamedTuple):
@@ -97,10 +104,10 @@ def judge() -> None:
     for name, field, data in hostile_frames():
         seen += 1
         try:
-            decode_frame(data)
+            record = decode_frame(data).record
         except CorruptionError:
             continue
-        if field is not None:
+        if field is not None and not isinstance(record, UnknownRecord):  # its version became 100
             print(f"{name}.{field} was read: {data.hex()}")
     print(f"{seen} frames")
 
@@ -122,6 +129,7 @@ def test_every_array_of_every_record_is_among_them() -> None:
         "PartitionRecord": 7,
         "PartitionChangeRecord": 7,
         "BrokerRegistrationChangeRecord": 2,
+        "ClientQuotaRecord": 1,
         "RegisterControllerRecord": 2,
         "RecoveredTopicRecord": 1,
     }

@@ -11,10 +11,13 @@ from uuid import UUID
 import pytest
 
 from service.base.steps import at_once
+from service.metadata.client_quotas import QuotaEntity
+from service.metadata.credentials import ScramCredential
 from service.metadata.image import MetadataImage
 from service.metadata.image_diff import apply_snapshot
 from service.metadata.persistent import PartitionMap, PersistentMap
 from service.metadata.snapshot_codec import decode_snapshot, encode_image
+from service.security.acls import AclEntry, AclSet
 
 HINTS = get_type_hints(MetadataImage)
 DERIVED = {
@@ -53,8 +56,34 @@ def sample(hint: Any, number: int, *, is_key: bool = False) -> Any:
     return {int: number, str: f"a.{number}", bool: True, UUID: UUID(int=number)}[hint]
 
 
+ACCESS: dict[str, Any] = {
+    "acls": AclSet.EMPTY.with_entries(
+        {
+            UUID(int=7): AclEntry(2, "orders", 3, "User:alice", "*", 3, 3),
+            UUID(int=8): AclEntry(4, "c", 4, ":", "h", 99, 2),
+        },
+        (),
+    ),
+    "scram": PersistentMap(
+        {
+            "alice": {
+                1: ScramCredential(b"s1", b"k1", b"v1", 4096),
+                2: ScramCredential(b"s2", b"k2", b"v2", 8192),
+            }
+        }
+    ),
+    "client_quotas": PersistentMap(
+        {
+            QuotaEntity("alice", None): {"producer_byte_rate": 1024.0, "request_percentage": 0.5},
+            QuotaEntity(None): {"consumer_byte_rate": 7.0},
+            QuotaEntity(ip="127.0.0.1"): {"connection_creation_rate": 3.0},
+        }
+    ),
+}
+"""Fields whose values not every number can be."""
 FULL = MetadataImage(
-    **{name: sample(HINTS[name], number) for name, number in NUMBERS.items()},
+    **{name: sample(HINTS[name], number) for name, number in NUMBERS.items() if name not in ACCESS},
+    **ACCESS,
     topics_by_name=sample(HINTS["topics_by_name"], 7),
 )
 

@@ -144,7 +144,7 @@ def test_eligible_leaders_are_cleared_of_one_topic_or_of_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("api_key", "name"), [(18, "AccessControlEntryRecord"), (11, "UserScramCredentialRecord")]
+    ("api_key", "name"), [(10, "DelegationTokenRecord"), (26, "RemoveDelegationTokenRecord")]
 )
 def test_records_of_what_is_not_served_are_refused_by_name(api_key: int, name: str) -> None:
     with pytest.raises(CorruptionError, match=name):

@@ -17,6 +17,7 @@ from service.node.standalone_apis import alone_apis
 from service.partition.metrics import ServingMetrics
 from service.security.session import anonymous
 from service.serving.api_table import BROKER_APIS
+from service.serving.authorization import ASKS_ITSELF, BY_CONTROLLER, NOTHING, Authorization, OfCluster
 from service.serving.dispatch import Dispatcher
 from service.serving.served_api import Served
 from service.wire.api import encode_request, request_module
@@ -35,14 +36,14 @@ def test_every_key_has_one_row() -> None:
 
 
 def test_rows_say_what_brokers_and_controllers_serve() -> None:
-    """ApiMessageType.ListenerType of 4.3.1, without SASL, ACLs, tokens, SCRAM and quotas; and our own."""
+    """ApiMessageType.ListenerType of 4.3.1, without SASL and tokens; and our own."""
     brokers = {
-        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 32, 33, 35, 37, 42, 43, 44, 45,
-        46, 47, 55, 57, 60, 61, 64, 68, 69, 74, 75, 80, 81,
+        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 29, 30, 31, 32, 33, 35, 37, 42,
+        43, 44, 45, 46, 47, 48, 49, 50, 51, 55, 57, 60, 61, 64, 68, 69, 74, 75, 80, 81,
     }  # fmt: skip
     controllers = {
-        1, 18, 19, 20, 32, 33, 37, 43, 44, 45, 46, 52, 53, 54, 55, 56, 57, 58, 59, 60, 62, 63, 64, 67, 70, 73,
-        80, 81, 82, 20000,
+        1, 18, 19, 20, 29, 30, 31, 32, 33, 37, 43, 44, 45, 46, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60,
+        62, 63, 64, 67, 70, 73, 80, 81, 82, 20000,
     }  # fmt: skip
     assert {api.key for api in served_on(ListenerType.BROKER)} == brokers
     assert {api.key for api in served_on(ListenerType.CONTROLLER)} == controllers
@@ -50,13 +51,13 @@ def test_rows_say_what_brokers_and_controllers_serve() -> None:
 
 def test_rows_say_what_is_forwarded_and_what_may_be_sent_again() -> None:
     rows = APIS.values()
-    forwardable = {19, 20, 33, 37, 43, 44, 45, 46, 55, 57, 64, 67, 80, 81}
+    forwardable = {19, 20, 30, 31, 33, 37, 43, 44, 45, 46, 49, 51, 55, 57, 64, 67, 80, 81}
     assert {api.key for api in rows if api.is_forwardable} == forwardable
-    safe = {33, 45, 46, 55, 64, 67}
+    safe = {30, 33, 45, 46, 49, 55, 64, 67}
     assert {api.key for api in rows if api.is_forwardable and api.is_safe_again} == safe
-    idempotent = {33, 45, 62, 63, 64, 67, 70, 73, 20000}
+    idempotent = {30, 33, 45, 49, 62, 63, 64, 67, 70, 73, 20000}
     assert {api.key for api in rows if api.effect is RequestEffect.IDEMPOTENT} == idempotent
-    reads = {1, 2, 3, 9, 10, 15, 16, 18, 23, 32, 35, 46, 55, 59, 60, 61, 69, 74, 75}
+    reads = {1, 2, 3, 9, 10, 15, 16, 18, 23, 29, 32, 35, 46, 48, 50, 55, 59, 60, 61, 69, 74, 75}
     assert {api.key for api in rows if api.effect is RequestEffect.READS} == reads
 
 
@@ -64,8 +65,58 @@ def test_rows_say_what_is_forwarded_and_what_may_be_sent_again() -> None:
 def test_a_listener_has_a_handler_for_each_row_that_names_it(where: str) -> None:
     listener, table = TABLES[where]
     assert set(table) == {api.key for api in served_on(listener)}
-    without = Served().handle
+    without = Served(BY_CONTROLLER).handle
     assert not [key for key, row in table.items() if row.handle is without and not (row.late or row.forwards)]
+
+
+def test_a_row_without_an_authorization_cannot_be_made() -> None:
+    without: Any = Served
+    with pytest.raises(TypeError, match="authorizes"):
+        without()
+
+
+def test_each_row_of_every_table_names_its_authorization() -> None:
+    for listener, rows in TABLES.values():
+        for api in served_on(listener):
+            assert isinstance(rows[api.key].authorizes, Authorization | OfCluster), api.name
+
+
+ON_THE_CLUSTER = {
+    "a broker alone": {"describe": {29, 35, 50}, "describe configs": {48, 74}, "alter": {57}},
+    "a broker in a cluster": {"describe": {29, 35, 50}, "describe configs": {48, 74}},
+    "a controller": {
+        "alter": {30, 31, 43, 45, 51, 57, 60, 64, 80, 81},
+        "alter configs": {49},
+        "describe": {29, 46, 50, 55},
+        "cluster action": {1, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82, 20000},
+    },
+}
+"""What a whole request takes on the cluster, by listener (KafkaApis and ControllerApis of 4.3.1)."""
+ASKED_BY_HANDLERS = {
+    "a broker alone": {
+        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 19, 20, 21, 22, 23, 32, 33, 37, 42, 44, 47, 60, 61, 68,
+        69, 75,
+    },
+    "a broker in a cluster": {
+        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 21, 22, 23, 32, 33, 42, 44, 47, 60, 61, 68, 69, 75,
+    },
+    "a controller": {19, 20, 32, 33, 37, 44},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", TABLES)
+def test_rows_ask_what_kafka_asks(where: str) -> None:
+    rows = TABLES[where][1]
+    on_the_cluster: dict[str, set[int]] = {}
+    for key, row in rows.items():
+        if isinstance(row.authorizes, OfCluster):
+            operation = row.authorizes.operation.name.lower().replace("_", " ")
+            on_the_cluster.setdefault(operation, set()).add(key)
+    assert on_the_cluster == ON_THE_CLUSTER[where]
+    assert {key for key, row in rows.items() if row.authorizes is ASKS_ITSELF} == ASKED_BY_HANDLERS[where]
+    assert {key for key, row in rows.items() if row.authorizes is NOTHING} == {18}
+    rest = {key for key, row in rows.items() if row.authorizes is BY_CONTROLLER}
+    assert all(key in TABLES["a controller"][1] for key in rest)
 
 
 def test_apis_without_a_broker_handler_are_forwarded() -> None:
@@ -75,7 +126,7 @@ def test_apis_without_a_broker_handler_are_forwarded() -> None:
 
 
 def test_a_broker_in_a_cluster_forwards_what_its_rows_say() -> None:
-    forwarded = {19, 20, 33, 37, 43, 44, 45, 46, 55, 57, 64, 80, 81}
+    forwarded = {19, 20, 30, 31, 33, 37, 43, 44, 45, 46, 49, 51, 55, 57, 64, 80, 81}
     assert {key for key, row in MEMBER_APIS.items() if row.forwards} == forwarded
 
 
@@ -105,6 +156,9 @@ BROKER_VERSIONS = """
     21 DeleteRecords 0-2
     22 InitProducerId 0-5
     23 OffsetForLeaderEpoch 2-4
+    29 DescribeAcls 1-3
+    30 CreateAcls 1-3
+    31 DeleteAcls 1-3
     32 DescribeConfigs 1-4
     33 AlterConfigs 0-2
     35 DescribeLogDirs 1-5
@@ -115,6 +169,10 @@ BROKER_VERSIONS = """
     45 AlterPartitionReassignments 0-1
     46 ListPartitionReassignments 0-0
     47 OffsetDelete 0-0
+    48 DescribeClientQuotas 0-1
+    49 AlterClientQuotas 0-1
+    50 DescribeUserScramCredentials 0-0
+    51 AlterUserScramCredentials 0-0
     55 DescribeQuorum 0-2
     57 UpdateFeatures 0-2
     60 DescribeCluster 0-2
@@ -132,6 +190,9 @@ CONTROLLER_VERSIONS = """
     18 ApiVersions 0-4
     19 CreateTopics 2-7
     20 DeleteTopics 1-6
+    29 DescribeAcls 1-3
+    30 CreateAcls 1-3
+    31 DeleteAcls 1-3
     32 DescribeConfigs 1-4
     33 AlterConfigs 0-2
     37 CreatePartitions 0-3
@@ -139,6 +200,9 @@ CONTROLLER_VERSIONS = """
     44 IncrementalAlterConfigs 0-1
     45 AlterPartitionReassignments 0-1
     46 ListPartitionReassignments 0-0
+    49 AlterClientQuotas 0-1
+    50 DescribeUserScramCredentials 0-0
+    51 AlterUserScramCredentials 0-0
     52 Vote 0-2
     53 BeginQuorumEpoch 0-1
     54 EndQuorumEpoch 0-1
@@ -170,6 +234,7 @@ IN_A_CLUSTER = [
     [
         "eligible.leader.replicas.version 0-1",
         "firn.catalog.version 0-1",
+        "firn.records.version 0-1",
         "group.version 0-1",
         "kraft.version 0-1",
         "metadata.version 30-30",
@@ -191,6 +256,10 @@ class Reader:
         fields = struct.unpack_from(f">{layout}", self.data, self.position)
         self.position += struct.calcsize(f">{layout}")
         return fields
+
+    def varint(self) -> int:
+        low = int(self.take("B")[0])
+        return low if low < 128 else low - 128 + 128 * self.varint()
 
     def apis(self, *, is_flexible: bool) -> list[str]:
         (count,) = self.take("B" if is_flexible else "i")
@@ -216,8 +285,9 @@ class Reader:
         found: list[Any] = []
         assert self.take("B") == (3,), "three tagged fields"
         for number in range(3):
-            tag, size = self.take("BB")
+            (tag,) = self.take("B")
             assert tag == number
+            size = self.varint()
             end = self.position + size
             found.append(self.take("q")[0] if tag == 1 else self.features(is_highest_first=tag == 2))
             assert self.position == end

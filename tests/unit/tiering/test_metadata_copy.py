@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
@@ -13,8 +14,12 @@ from service.base.clock import ManualClock
 from service.base.errors import CorruptionError
 from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
+from service.metadata.bucket_copy import newest_copy
+from service.metadata.credentials import ScramCredential
 from service.metadata.image import MetadataImage
+from service.metadata.persistent import PersistentMap
 from service.metadata.snapshot_codec import decode_snapshot, encode_image
+from service.node.cold_tier import metadata_snapshot
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import open_cluster_file, open_metadata
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable
@@ -70,6 +75,36 @@ def test_a_metadata_copy_decodes_to_the_image(store: MemoryStore) -> None:
     ref, data = found
     read = decode_snapshot([data], end_offset=ref.end_offset, epoch=ref.epoch)
     assert read.topics_by_name == image.topics_by_name
+
+
+def with_users() -> MetadataImage:
+    credential = ScramCredential(b"the salt", b"the stored key", b"the server key", 4096)
+    users = {"alice": {1: credential, 2: credential}, "bob": {2: credential}}
+    return replace(MetadataImage(offset=9, epoch=3), scram=PersistentMap(users))
+
+
+def test_no_credential_is_in_a_copy_and_cluster_json_says_of_how_many_users(store: MemoryStore) -> None:
+    taken = metadata_snapshot(with_users(), 7, has_credentials=False)
+    ref = write_metadata(store, CLUSTER, taken, WRITER, UUID(int=9), OwnWrites())
+    data = store.get(ref.key, max_size=1 << 20)
+    for secret in (b"the salt", b"the stored key", b"the server key", b"alice"):
+        assert secret not in data
+    assert open_cluster_file(store).metadata == ref
+    assert ref.omitted_users == 2
+    found = newest_copy(store)
+    assert found.copy is not None
+    assert dict(found.copy.image.scram) == {}
+    assert found.named is not None
+    assert found.named.omitted_users == 2
+
+
+def test_credentials_are_in_a_copy_where_the_operator_wants_them(store: MemoryStore) -> None:
+    taken = metadata_snapshot(with_users(), 7, has_credentials=True)
+    ref = write_metadata(store, CLUSTER, taken, WRITER, UUID(int=9), OwnWrites())
+    assert ref.omitted_users == 0
+    found = newest_copy(store).copy
+    assert found is not None
+    assert found.image.scram == with_users().scram
 
 
 def test_the_last_two_are_kept_and_nothing_newer_is_touched(store: MemoryStore) -> None:

@@ -69,6 +69,50 @@ ASKED: dict[int, Callable[[Any], dict[str, Any]]] = {
         "timeout": SECOND,
         "validate_only": False,
     },
+    ApiKey.CREATE_ACLS: lambda m: {
+        "creations": tuple(
+            m.AclCreation(
+                resource_type=2,
+                resource_name=one,
+                principal="User:a",
+                host="*",
+                operation=3,
+                permission_type=3,
+            )
+            for one in ("a", "b")
+        )
+    },
+    ApiKey.DELETE_ACLS: lambda m: {
+        "filters": tuple(
+            m.DeleteAclsFilter(
+                resource_type_filter=2,
+                resource_name_filter=one,
+                principal_filter=None,
+                host_filter=None,
+                operation=1,
+                permission_type=1,
+            )
+            for one in ("a", "b", "c")
+        )
+    },
+    ApiKey.ALTER_CLIENT_QUOTAS: lambda m: {
+        "entries": tuple(
+            m.EntryData(
+                entity=(m.EntityData(entity_type="user", entity_name=one),),
+                ops=(m.OpData(key="producer_byte_rate", value=1.0, remove=False),),
+            )
+            for one in ("a", None)
+        ),
+        "validate_only": False,
+    },
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: lambda m: {
+        "deletions": tuple(m.ScramCredentialDeletion(name=one, mechanism=1) for one in ("b", "a", "b")),
+        "upsertions": (
+            m.ScramCredentialUpsertion(
+                name="c", mechanism=1, iterations=4096, salt=b"salt", salted_password=b"secret"
+            ),
+        ),
+    },
     ApiKey.ALTER_CONFIGS: _resources,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _resources,
     ApiKey.ELECT_LEADERS: lambda m: {
@@ -103,6 +147,10 @@ HEARD: dict[int, list[tuple[Any, ...]]] = {
     ApiKey.CREATE_TOPICS: [("a",), ("b",)],
     ApiKey.DELETE_TOPICS: [("a",), ("b",)],
     ApiKey.CREATE_PARTITIONS: [("a",), ("b",)],
+    ApiKey.CREATE_ACLS: [(), ()],
+    ApiKey.DELETE_ACLS: [(), (), ()],
+    ApiKey.ALTER_CLIENT_QUOTAS: [("user", "a"), ("user", None)],
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: [("a",), ("b",), ("c",)],
     ApiKey.ALTER_CONFIGS: [(2, "a"), (4, "b")],
     ApiKey.INCREMENTAL_ALTER_CONFIGS: [(2, "a"), (4, "b")],
     ApiKey.ELECT_LEADERS: [("a", 0), ("a", 7), ("b", 0), ("b", 7)],
@@ -147,6 +195,14 @@ def names(key: int, message: Any) -> list[tuple[Any, ...]]:
             return [(one.name,) for one in message.responses]
         case ApiKey.CREATE_PARTITIONS:
             return [(one.name,) for one in message.results]
+        case ApiKey.CREATE_ACLS:
+            return [() for _ in message.results]
+        case ApiKey.DELETE_ACLS:
+            return [one.matching_acls for one in message.filter_results]
+        case ApiKey.ALTER_CLIENT_QUOTAS:
+            return [(part.entity_type, part.entity_name) for one in message.entries for part in one.entity]
+        case ApiKey.ALTER_USER_SCRAM_CREDENTIALS:
+            return [(one.user,) for one in message.results]
         case ApiKey.ALTER_CONFIGS | ApiKey.INCREMENTAL_ALTER_CONFIGS:
             return [(one.resource_type, one.resource_name) for one in message.responses]
         case ApiKey.ELECT_LEADERS:

@@ -1,0 +1,184 @@
+"""Changes to access control entries, SCRAM credentials and client quotas, collected from records. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from service.base.errors import CorruptionError
+from service.base.steps import Steps
+from service.metadata.client_quotas import ClientQuotas, QuotaEntity, entity_of
+from service.metadata.credentials import MECHANISMS, ScramCredential, ScramCredentials
+from service.metadata.image import MetadataImage
+from service.metadata.persistent import REMOVED, Removed
+from service.metadata.records import (
+    ZERO_UUID,
+    AccessControlEntryRecord,
+    ClientQuotaRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
+from service.security.acls import AclEntry, AclSet
+from service.security.operations import AclOperation, AclPermissionType, AclResourceType, PatternType
+
+_AT_A_TIME: Final = 32
+_RESOURCE_TYPES: Final = frozenset(map(int, AclResourceType)) - {AclResourceType.UNKNOWN, AclResourceType.ANY}
+_PATTERNS: Final = (PatternType.LITERAL, PatternType.PREFIXED)
+_PERMISSIONS: Final = (AclPermissionType.DENY, AclPermissionType.ALLOW)
+_FIRST_OPERATION: Final = AclOperation.ALL
+"""A number that is greater than this software's is an operation of a later Kafka."""
+
+
+class AccessMaps(NamedTuple):
+    """The next image's ACLs, credentials and quotas."""
+
+    acls: AclSet
+    scram: ScramCredentials
+    client_quotas: ClientQuotas
+
+
+class AccessDelta:
+    """Changes to who may log in, do what, and how fast. A record that contradicts the image is a
+    `CorruptionError`. A part without a change is the same object in the next image.
+
+    ``users``: names of users whose credentials have changed. ``entities``: those whose quotas have changed.
+    """
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._image = image
+        self._entries: dict[UUID, AclEntry | Removed] = {}
+        self._credentials: dict[str, dict[int, ScramCredential]] = {}
+        self._quotas: dict[QuotaEntity, dict[str, float]] = {}
+        self.users = self._credentials.keys()
+        self.entities = self._quotas.keys()
+
+    # -- access control entries
+
+    def add_entry(self, record: AccessControlEntryRecord) -> None:
+        """Add an access control entry."""
+        entry_id = record.id or ZERO_UUID
+        entry = AclEntry(
+            record.resource_type,
+            record.resource_name,
+            record.pattern_type,
+            record.principal,
+            record.host,
+            record.operation,
+            record.permission_type,
+        )
+        if self._has_entry(entry_id):
+            raise CorruptionError(f"metadata record adds access control entry {entry_id} again")
+        if (
+            entry.resource_type not in _RESOURCE_TYPES
+            or entry.pattern not in _PATTERNS
+            or entry.permission not in _PERMISSIONS
+            or entry.operation < _FIRST_OPERATION
+            or not entry.name
+            or ":" not in entry.principal
+        ):
+            raise CorruptionError(f"access control entry {entry_id} cannot be: {entry!r:.300}")
+        self._entries[entry_id] = entry
+
+    def remove_entry(self, record: RemoveAccessControlEntryRecord) -> None:
+        """Remove an access control entry."""
+        entry_id = record.id or ZERO_UUID
+        if not self._has_entry(entry_id):
+            raise CorruptionError(
+                f"metadata record removes access control entry {entry_id}, which is not there"
+            )
+        if entry_id in self._image.acls.entries:
+            self._entries[entry_id] = REMOVED
+        else:
+            del self._entries[entry_id]
+
+    def _has_entry(self, entry_id: UUID) -> bool:
+        changed = self._entries.get(entry_id)
+        return entry_id in self._image.acls.entries if changed is None else changed is not REMOVED
+
+    # -- credentials
+
+    def set_credential(self, record: UserScramCredentialRecord) -> None:
+        """Set a user's credential for one mechanism."""
+        if record.mechanism not in MECHANISMS:
+            raise CorruptionError(f"credential of unknown SCRAM mechanism {record.mechanism}")
+        if not record.name or record.iterations < 1:
+            raise CorruptionError(f"credential of user {record.name!r} of {record.iterations} iterations")
+        self._credentials_of(record.name)[record.mechanism] = ScramCredential(
+            record.salt, record.stored_key, record.server_key, record.iterations
+        )
+
+    def remove_credential(self, record: RemoveUserScramCredentialRecord) -> None:
+        """Remove a user's credential for one mechanism."""
+        if self._credentials_of(record.name).pop(record.mechanism, None) is None:
+            raise CorruptionError(
+                f"metadata record removes the credential of user {record.name!r:.300} for SCRAM mechanism "
+                f"{record.mechanism}, which is not there"
+            )
+
+    def _credentials_of(self, user: str) -> dict[int, ScramCredential]:
+        found = self._credentials.get(user)
+        if found is None:
+            found = self._credentials[user] = dict(self._image.scram.get(user, {}))
+        return found
+
+    # -- quotas
+
+    def change_quota(self, record: ClientQuotaRecord) -> None:
+        """Set or remove one quota of an entity."""
+        try:
+            entity = entity_of((part.entity_type, part.entity_name) for part in record.entity)
+        except ValueError as e:
+            raise CorruptionError(f"client quota {record.key!r:.300}: {e!s:.300}") from e
+        values = self._quotas.get(entity)
+        if values is None:
+            values = self._quotas[entity] = dict(self._image.client_quotas.get(entity, {}))
+        if not record.remove:
+            values[record.key] = record.value
+        elif values.pop(record.key, None) is None:
+            raise CorruptionError(
+                f"metadata record removes quota {record.key!r:.300} of {entity!r:.300}, which is not there"
+            )
+
+    # -- the next image
+
+    def build_in_steps(self) -> Steps[AccessMaps]:
+        """Build the next image's parts."""
+        image = self._image
+        acls = yield from self._acls()
+        credentials: dict[str, Mapping[int, ScramCredential] | Removed] = {
+            user: values or REMOVED
+            for user, values in self._credentials.items()
+            if values != image.scram.get(user, {})
+        }
+        quotas: dict[QuotaEntity, Mapping[str, float] | Removed] = {
+            entity: values or REMOVED
+            for entity, values in self._quotas.items()
+            if values != image.client_quotas.get(entity, {})
+        }
+        return AccessMaps(
+            acls,
+            (yield from image.scram.with_changes_in_steps(credentials)),
+            (yield from image.client_quotas.with_changes_in_steps(quotas)),
+        )
+
+    def _acls(self) -> Steps[AclSet]:
+        before = self._image.acls
+        if not self._entries:
+            return before
+        edit = before.edit()
+        number = 0
+        for is_added in (False, True):  # what is removed may return under another id
+            for entry_id, entry in self._entries.items():
+                number += 1
+                if not number % _AT_A_TIME:
+                    yield
+                if (known := before.entries.get(entry_id)) == entry:
+                    continue
+                if is_added and not isinstance(entry, Removed):
+                    edit.add(entry_id, entry)
+                elif not is_added and known is not None:
+                    edit.remove(entry_id)
+        yield
+        return edit.done()

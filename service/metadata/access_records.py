@@ -1,0 +1,134 @@
+"""Records of what an image says of access: entries, credentials and quotas, and their differences. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+from uuid import UUID
+
+from service.metadata.client_quotas import QuotaEntity
+from service.metadata.credentials import ScramCredential
+from service.metadata.image import MetadataImage
+from service.metadata.records import (
+    AccessControlEntryRecord,
+    ClientQuotaRecord,
+    MetadataRecord,
+    QuotaEntityData,
+    RemoveAccessControlEntryRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
+from service.security.acls import AclEntry
+
+_BUCKET_BITS: Final = 12
+_UUID_BITS: Final = 128
+
+
+def entry_record(entry_id: UUID, entry: AclEntry) -> AccessControlEntryRecord:
+    """Return the record of an access control entry."""
+    return AccessControlEntryRecord(
+        id=entry_id,
+        resource_type=entry.resource_type,
+        resource_name=entry.name,
+        pattern_type=entry.pattern,
+        principal=entry.principal,
+        host=entry.host,
+        operation=entry.operation,
+        permission_type=entry.permission,
+    )
+
+
+def scram_record(user: str, mechanism: int, credential: ScramCredential) -> UserScramCredentialRecord:
+    """Return the record of a user's credential."""
+    return UserScramCredentialRecord(name=user, mechanism=mechanism, **credential._asdict())
+
+
+def quota_record(entity: QuotaEntity, key: str, value: float | None) -> ClientQuotaRecord:
+    """Return the record of a quota; None removes it."""
+    return ClientQuotaRecord(
+        entity=tuple(QuotaEntityData(entity_type=kind, entity_name=name) for kind, name in entity.parts),
+        key=key,
+        value=value or 0.0,
+        remove=value is None,
+    )
+
+
+def quota_records(image: MetadataImage) -> Iterator[ClientQuotaRecord]:
+    """Yield the records of all quotas, sorted."""
+    for entity in sorted(image.client_quotas, key=_sort_key):
+        for name, quota in sorted(image.client_quotas[entity].items()):
+            yield quota_record(entity, name, quota)
+
+
+def _sort_key(entity: QuotaEntity) -> tuple[tuple[bool, str], ...]:
+    return tuple((name is None, name or "") for name in entity)
+
+
+def entry_records(image: MetadataImage) -> Iterator[AccessControlEntryRecord]:
+    """Yield the records of all access control entries, sorted by id."""
+    for some in _by_first_bits(image.acls.entries):
+        for entry_id in sorted(some):
+            yield entry_record(entry_id, image.acls.entries[entry_id])
+
+
+def _by_first_bits(ids: Iterable[UUID]) -> list[list[UUID]]:
+    """Split ids by their first bits: one sort of a million would hold the interpreter for a second."""
+    buckets: list[list[UUID]] = [[] for _ in range(1 << _BUCKET_BITS)]
+    for one in ids:
+        buckets[one.int >> (_UUID_BITS - _BUCKET_BITS)].append(one)
+    return buckets
+
+
+def scram_records(image: MetadataImage) -> Iterator[UserScramCredentialRecord]:
+    """Yield the records of all credentials, sorted."""
+    for user in sorted(image.scram):
+        for mechanism, credential in sorted(image.scram[user].items()):
+            yield scram_record(user, mechanism, credential)
+
+
+def access_differences(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:
+    """Yield the records of the difference, and None for each unchanged entry, as a step."""
+    if after.acls is not before.acls:
+        yield from _entry_differences(before, after)
+    if after.scram is not before.scram:
+        yield from _scram_differences(before, after)
+    if after.client_quotas is not before.client_quotas:
+        yield from _quota_differences(before, after)
+
+
+def _entry_differences(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:
+    old, new = before.acls.entries, after.acls.entries
+    for entry_id, entry in old.items():
+        yield None if new.get(entry_id) == entry else RemoveAccessControlEntryRecord(id=entry_id)
+    for entry_id, entry in new.items():
+        yield None if old.get(entry_id) == entry else entry_record(entry_id, entry)
+
+
+def _scram_differences(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:
+    for user, credentials in before.scram.items():
+        left = after.scram.get(user, {})
+        yield None
+        for mechanism in credentials:
+            if mechanism not in left:
+                yield RemoveUserScramCredentialRecord(name=user, mechanism=mechanism)
+    for user, credentials in after.scram.items():
+        old = before.scram.get(user, {})
+        yield None
+        for mechanism, credential in credentials.items():
+            if old.get(mechanism) != credential:
+                yield scram_record(user, mechanism, credential)
+
+
+def _quota_differences(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:
+    for entity, values in before.client_quotas.items():
+        left = after.client_quotas.get(entity, {})
+        yield None
+        for key in values:
+            if key not in left:
+                yield quota_record(entity, key, None)
+    for entity, values in after.client_quotas.items():
+        old = before.client_quotas.get(entity, {})
+        yield None
+        for key, value in values.items():
+            if old.get(key) != value:
+                yield quota_record(entity, key, value)

@@ -1,0 +1,54 @@
+"""The controller's decisions on who may log in, do what, and how fast: ACLs, SCRAM credentials, quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from service.metadata.controller import acl_control, quota_control, scram_control
+from service.metadata.controller.acl_control import AclDeletion, AclResult
+from service.metadata.controller.acl_filters import AclFilter
+from service.metadata.controller.decision_queue import DecisionQueue
+from service.metadata.controller.quota_control import AlterQuotaResult, QuotaAlteration
+from service.metadata.controller.scram_control import (
+    AlterCredentialResult,
+    DeleteCredential,
+    UpsertCredential,
+)
+from service.security.acls import AclEntry
+
+
+class AccessAdmin:
+    """Changes of ACLs, SCRAM credentials and client quotas. Owned by the event loop; for the errors see
+    `Controller`. All of them raise `RequestError` UNSUPPORTED_VERSION while a Firn node of the cluster cannot
+    read their records."""
+
+    def __init__(self, decisions: DecisionQueue, new_uuid: Callable[[], UUID]) -> None:
+        self._decisions = decisions
+        self._new_uuid = new_uuid
+
+    async def create_acls(self, entries: Sequence[AclEntry]) -> list[AclResult]:
+        """Create access control entries; see `acl_control.create_acls`."""
+        return await self._decisions.decide(
+            lambda image: acl_control.create_acls(image, entries, new_uuid=self._new_uuid)
+        )
+
+    async def delete_acls(self, filters: Sequence[AclFilter]) -> list[AclDeletion]:
+        """Delete access control entries; see `acl_control.delete_acls`."""
+        return await self._decisions.decide(lambda image: acl_control.delete_acls(image, filters))
+
+    async def alter_scram_credentials(
+        self, deletions: Sequence[DeleteCredential], upsertions: Sequence[UpsertCredential]
+    ) -> list[AlterCredentialResult]:
+        """Delete and set credentials; see `scram_control.alter_scram_credentials`."""
+        return await self._decisions.decide(
+            lambda image: scram_control.alter_scram_credentials(image, deletions, upsertions)
+        )
+
+    async def alter_client_quotas(
+        self, alterations: Sequence[QuotaAlteration], *, validate_only: bool = False
+    ) -> list[AlterQuotaResult]:
+        """Change client quotas; see `quota_control.alter_client_quotas`."""
+        return await self._decisions.decide(
+            lambda image: quota_control.alter_client_quotas(image, alterations, validate_only=validate_only)
+        )
