@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 
+from service.cli.client_properties import add_command_config_option, security_of_args
 from service.cli.topic import DEFAULT_BOOTSTRAP, add_bootstrap_option, positive
 
 MOST_ILL = 50
@@ -50,6 +51,7 @@ def _add_describe(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--most", type=positive, default=MOST_ILL, metavar="N",
         help=f"most unhealthy partitions to list, the worst first (default: {MOST_ILL})",
     )  # fmt: skip
+    add_command_config_option(describe)
     describe.set_defaults(run=_describe)
 
 
@@ -84,10 +86,11 @@ def _describe(args: argparse.Namespace) -> int:
     from service.client.cluster_health import as_json, problems_of
     from service.client.cluster_health_queries import describe_controllers, describe_health
 
+    security = security_of_args(args)
     if args.bootstrap_controller is not None:
-        found = describe_controllers(args.bootstrap_controller)
+        found = describe_controllers(args.bootstrap_controller, security)
     else:
-        found = describe_health(args.bootstrap_server, args.most)
+        found = describe_health(args.bootstrap_server, args.most, security)
     if args.format == "json":
         print(json.dumps(as_json(found), indent=2))
     else:
@@ -101,7 +104,7 @@ def _repair(args: argparse.Namespace) -> int:
     from service.client.admin import ChangingCluster
     from service.serving.internal_topics import INTERNAL_TOPICS
 
-    with ChangingCluster(args.bootstrap_server) as cluster:
+    with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         repair = Repair(cluster, sorted(INTERNAL_TOPICS), args.replication_factor, system_world().clock)
         problems = repair.rehearse() if args.dry_run else repair.run(args.at_once, args.patience)
     for problem in problems:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from service.cli.client_properties import add_command_config_option, security_of_args
 from service.cli.server import add_log_level_option, setting
 from service.cli.stores import add_store_options, endpoint_of
 from service.cli.topic import DEFAULT_BOOTSTRAP
@@ -69,6 +70,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="SECONDS",
         help="time between two listings of the bucket, 0 for none (default: 900)",
     )
+    add_command_config_option(parser)
     parser.add_argument("--until-eof", action="store_true", help="end at the end of standard input")
     add_store_options(parser)
     add_log_level_option(parser)
@@ -107,6 +109,7 @@ def run(args: argparse.Namespace) -> int:
         prices=prices(args.price, args.currency),
         fsck_path=args.fsck,
         survey_s=args.survey_every,
+        security=security_of_args(args),
     )
     settings.check()
     return serve(settings, until_eof=args.until_eof)

@@ -22,10 +22,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import IO, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from service.base.errors import ConfigError
 from service.base.world import World
+
+if TYPE_CHECKING:
+    from service.metadata.records import UserScramCredentialRecord
 
 HOST: Final = "127.0.0.1"
 PATIENCE_S: Final = 30.0
@@ -155,8 +158,13 @@ def plan_nodes(
     return Plan(tuple(planned), encode_uuid(random_id(world)), ",".join(map(str, voters)))
 
 
-def format_nodes(plan: Plan, world: World, features: Mapping[str, int] | None = None) -> None:
-    """Format the nodes' directories, with the first voters of the plan.
+def format_nodes(
+    plan: Plan,
+    world: World,
+    features: Mapping[str, int] | None = None,
+    credentials: tuple[UserScramCredentialRecord, ...] = (),
+) -> None:
+    """Format the nodes' directories, with the first voters of the plan and the users of `credentials`.
 
     `features` start at these levels, the others at their newest.
     """
@@ -176,6 +184,7 @@ def format_nodes(plan: Plan, world: World, features: Mapping[str, int] | None = 
             cluster.controller_listener_names[0],
             levels,
             parse_initial_controllers(plan.initial_controllers),
+            credentials=credentials,
         )
         format_directories(world, order, lambda _: None)
 

@@ -10,7 +10,9 @@ from service.cli.server import add_set_option, given_properties
 if TYPE_CHECKING:
     from service.config.cluster import ClusterConfig
     from service.metadata.bootstrap import InitialController
+    from service.metadata.records import UserScramCredentialRecord
 
+_MOST_PASSWORD = 4096
 _UNROUTABLE = ("", "0.0.0.0", "::")
 
 
@@ -67,6 +69,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="the release of Kafka whose record formats are used: 4.3",
     )
     parser.add_argument(
+        "-S",
+        "--add-scram",
+        action="append",
+        default=[],
+        metavar="MECHANISM=[name=…,password=@FILE]",
+        help="a user that can log in from the first start on (may be repeated); also password=…, or "
+        "saltedpassword=…,salt=…, and iterations=…",
+    )
+    parser.add_argument(
         "-g",
         "--ignore-formatted",
         action="store_true",
@@ -118,9 +129,42 @@ def run(args: argparse.Namespace) -> int:
         levels=levels,
         initial_controllers=controllers,
         ignore_formatted=args.ignore_formatted,
+        credentials=tuple(map(credential_record, args.add_scram)),
     )
     format_directories(system_world(), order, print)
     return 0
+
+
+def credential_record(text: str) -> UserScramCredentialRecord:
+    """Return the record of a user of `--add-scram`. Raises `ConfigError`."""
+    import secrets
+
+    from service.base.errors import ConfigError
+    from service.metadata.credentials import NUMBERS
+    from service.metadata.records import UserScramCredentialRecord
+    from service.security.scram import base36
+    from service.security.scram_argument import parse_scram
+
+    user = parse_scram(text)
+    if user.password is not None and user.password.startswith("@"):
+        path = user.password[1:]
+        try:
+            with open(path, encoding="utf-8") as file:
+                password = file.read(_MOST_PASSWORD).rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as e:
+            raise ConfigError(f"--add-scram: {path}: {getattr(e, 'strerror', None) or e}") from e
+        if not password:
+            raise ConfigError(f"--add-scram: {path}: no password in it")
+        user = user._replace(password=password)
+    keys = user.credential(lambda: base36(secrets.randbits(130)).encode())
+    return UserScramCredentialRecord(
+        name=user.name,
+        mechanism=NUMBERS[user.mechanism],
+        salt=keys.salt,
+        stored_key=keys.stored_key,
+        server_key=keys.server_key,
+        iterations=keys.iterations,
+    )
 
 
 def _feature(text: str) -> tuple[str, int]:

@@ -7,6 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
 from service.cli.topic import add_bootstrap_option
 
@@ -47,7 +48,7 @@ def _list(args: argparse.Namespace) -> int:
     from service.client.admin import Cluster
     from service.groups.admin_queries import list_groups
 
-    with Cluster(args.bootstrap_server) as cluster:
+    with Cluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         found = list_groups(cluster)
     if args.json:
         print(json.dumps([row._asdict() for row in found.rows], indent=2))
@@ -64,7 +65,7 @@ def _describe(args: argparse.Namespace) -> int:
     from service.groups.admin_models import as_json
     from service.groups.admin_queries import describe_group, find_group, list_groups
 
-    with Cluster(args.bootstrap_server) as cluster:
+    with Cluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         info = describe_group(cluster, find_group(list_groups(cluster), args.group))
     if args.json:
         print(json.dumps(as_json(info), indent=2))

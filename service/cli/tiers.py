@@ -20,11 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
+from service.cli.client_properties import security_of_args
 from service.cli.stores import add_store_options, endpoint_of
 from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
+    from service.client.admin import Cluster
     from service.client.admin_models import TopicInfo
+    from service.client.security import Security
     from service.remote.format.manifest import Manifest, ManifestPage, PageRef, SegmentEntry
     from service.remote.stores.store import ObjectStore
 
@@ -120,10 +123,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Print the tiers of a topic, with ``--watch`` until Ctrl-C; the exit code is 0, errors are raised."""
-    first = True
+    first, security = True, security_of_args(args)
     while True:
         tiers = collect(
-            args.bootstrap_server, args.topic, url=args.url, endpoint=endpoint_of(args), region=args.region
+            args.bootstrap_server,
+            args.topic,
+            url=args.url,
+            endpoint=endpoint_of(args),
+            region=args.region,
+            security=security,
         )
         if tiers.problem and first:
             print(f"firn tiers: cold bytes are unknown: {tiers.problem}", file=sys.stderr)
@@ -142,6 +150,13 @@ def run(args: argparse.Namespace) -> int:
             return 0
 
 
+def _connect(bootstrap: str, security: Security | None) -> Cluster:
+    from service.client.admin import Cluster
+    from service.client.security import PLAINTEXT
+
+    return Cluster(bootstrap, security=security or PLAINTEXT)
+
+
 def collect(
     bootstrap: str,
     topic: str,
@@ -149,12 +164,15 @@ def collect(
     url: str | None = None,
     endpoint: str | None = None,
     region: str | None = None,
+    security: Security | None = None,
 ) -> TopicTiers:
-    """Query a topic once. Raises `RequestError`, `OSError`; an unreadable bucket is only a `problem`."""
-    from service.client.admin import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, Cluster
+    """Query a topic once, over PLAINTEXT without `security`.
+
+    Raises `RequestError`, `OSError`; an unreadable bucket is only a `problem`."""
+    from service.client.admin import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
     from service.client.readiness_queries import ask_health
 
-    with Cluster(bootstrap) as cluster:
+    with _connect(bootstrap, security) as cluster:
         (info,) = cluster.topics([topic])
         leaders = {p.partition: p.leader for p in info.partitions}
         settings = {
@@ -173,7 +191,7 @@ def collect(
     )
     suspects = [p for p in leaders if p in cold and cold[p].end_offset > last_cold[p] + 1]
     if suspects:  # unless it was committed since the first query
-        with Cluster(bootstrap) as cluster:
+        with _connect(bootstrap, security) as cluster:
             last_cold = cluster.offsets(topic, leaders, LATEST_TIERED)
     ahead = tuple(p for p in suspects if cold[p].end_offset > last_cold[p] + 1)
     rows = []

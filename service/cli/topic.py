@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from service.cli.client_properties import add_command_config_option, security_of_args
 from service.cli.server import setting
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
@@ -61,6 +62,7 @@ def add_bootstrap_option(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help=f"a broker of the cluster (default: {DEFAULT_BOOTSTRAP})",
     )
+    add_command_config_option(parser)
 
 
 def positive(text: str) -> int:
@@ -74,7 +76,7 @@ def _create(args: argparse.Namespace) -> int:
     from service.client.admin import ChangingCluster
     from service.hot.log_dir import encode_uuid
 
-    with ChangingCluster(args.bootstrap_server) as cluster:
+    with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         topic_id = cluster.create_topic(
             args.topic, args.partitions, args.replication_factor, dict(args.config)
         )
@@ -85,7 +87,7 @@ def _create(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     from service.client.admin import Cluster
 
-    with Cluster(args.bootstrap_server) as cluster:
+    with Cluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         topics = cluster.topics()
     if args.json:
         rows = [
@@ -102,7 +104,7 @@ def _describe(args: argparse.Namespace) -> int:
     from service.client.admin import Cluster
     from service.hot.log_dir import encode_uuid
 
-    with Cluster(args.bootstrap_server) as cluster:
+    with Cluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         (topic,) = cluster.topics([args.topic])
         overrides = cluster.topic_overrides(args.topic)
     if args.json:
@@ -126,7 +128,7 @@ def _describe(args: argparse.Namespace) -> int:
 def _delete(args: argparse.Namespace) -> int:
     from service.client.admin import ChangingCluster
 
-    with ChangingCluster(args.bootstrap_server) as cluster:
+    with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         cluster.delete_topic(args.topic)
     print(f"deleted {args.topic}")
     return 0
@@ -135,7 +137,7 @@ def _delete(args: argparse.Namespace) -> int:
 def _settings_known(args: argparse.Namespace) -> int:
     from service.client.admin import ChangingCluster
 
-    with ChangingCluster(args.bootstrap_server) as cluster:
+    with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         cluster.keep_retention(args.topic)
         effective = cluster.topic_configs([args.topic], RETENTION)[args.topic]
     print(f"{args.topic} expires by " + ", ".join(f"{key}={effective[key]}" for key in RETENTION))

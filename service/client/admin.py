@@ -22,6 +22,7 @@ from service.client.admin_models import (
     TopicInfo,
 )
 from service.client.blocking_client import BlockingClient
+from service.client.security import PLAINTEXT, Security
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import MalformedMessage
 
@@ -49,9 +50,14 @@ class Cluster:
     """
 
     def __init__(
-        self, bootstrap: str, client_id: str = CLIENT_ID, timeout_s: float = TIMEOUT.total_seconds()
+        self,
+        bootstrap: str,
+        client_id: str = CLIENT_ID,
+        timeout_s: float = TIMEOUT.total_seconds(),
+        security: Security = PLAINTEXT,
     ) -> None:
         self._client_id = client_id
+        self._security = security
         self._timeout_s = timeout_s
         self._first = self._connect_any(bootstrap)
         self._by_id: dict[int, BlockingClient] = {}
@@ -374,7 +380,12 @@ class Cluster:
     ) -> BlockingClient:
         try:
             return BlockingClient(
-                host, port, self._client_id, timeout_s=timeout_s, set_up_timeout_s=set_up_timeout_s
+                host,
+                port,
+                self._client_id,
+                timeout_s=timeout_s,
+                set_up_timeout_s=set_up_timeout_s,
+                security=self._security,
             )
         except TimeoutError as e:
             raise TimeoutError(f"{host}:{port} does not answer in time") from e

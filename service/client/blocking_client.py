@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import ConfigError, RequestError
-from service.client.security import PLAINTEXT, Security
+from service.client.security import PLAINTEXT, Security, renewal_s
 from service.client.session import ClientSession
 from service.wire.errors import UnsupportedVersion, WireError
 from service.wire.frames import SIZE_BYTES, read_frame_size
@@ -34,6 +34,8 @@ from service.wire.frames import SIZE_BYTES, read_frame_size
 MAX_RESPONSE_BYTES: Final = 256 << 20
 _SET_UP_RESPONSE_BYTES: Final = 1 << 20
 _FIRST_BYTES: Final = 64 << 10
+_MIDDLE: Final = 0.5
+"""Chance of the time at which a login is renewed: commands are few."""
 
 
 class BlockingClient:
@@ -65,17 +67,14 @@ class BlockingClient:
         self._is_secured = security.tls is not None
         self._is_aborted = False
         deadline = time.monotonic() + set_up_timeout_s
+        self._credentials = security.credentials
         login = security.credentials.login() if security.credentials is not None else None
         self._session = ClientSession(self.address, client_id, login)
+        self._renewal_s = math.inf
         connect_s = min(timeout_s, connect_timeout_s, set_up_timeout_s)
         self._socket = _connected(host, port, connect_s, security.tls)
         try:
-            outgoing: bytes | None = self._session.start()
-            while outgoing is not None:
-                self._send(outgoing, deadline)
-                frame = self._receive_frame(deadline, _SET_UP_RESPONSE_BYTES)
-                with self._naming_the_broker():
-                    outgoing = self._session.set_up(frame)
+            self._exchange(self._session.start(), deadline)
         except BaseException:
             self.close()
             raise
@@ -116,6 +115,8 @@ class BlockingClient:
         `MAX_RESPONSE_BYTES`.
         """
         deadline = time.monotonic() + timeout_s
+        if time.monotonic() >= self._renewal_s and self._credentials is not None:
+            self._exchange(self._session.log_in_again(self._credentials.login()), deadline)
         version = self.version(api_key)
         if newest is not None:
             version = min(version, newest)
@@ -123,6 +124,15 @@ class BlockingClient:
         frame = self._receive_frame(deadline, MAX_RESPONSE_BYTES + expected_bytes, expected_bytes)
         with self._naming_the_broker():
             return self._session.receive(frame)
+
+    def _exchange(self, outgoing: bytes | None, deadline: float) -> None:
+        """Carry the session's set-up, or a reauthentication, to its end."""
+        while outgoing is not None:
+            self._send(outgoing, deadline)
+            frame = self._receive_frame(deadline, _SET_UP_RESPONSE_BYTES)
+            with self._naming_the_broker():
+                outgoing = self._session.set_up(frame)
+        self._renewal_s = time.monotonic() + renewal_s(self._session.lifetime_ms, _MIDDLE)
 
     def version(self, api_key: int) -> int:
         """Return the version in which `request` talks to the broker."""

@@ -30,6 +30,7 @@ from service.client.cluster_health import (
     with_idle_brokers,
 )
 from service.client.readiness_queries import ask_health
+from service.client.security import PLAINTEXT, Security
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import MalformedMessage
 
@@ -169,11 +170,13 @@ def _min_isrs(cluster: Cluster, names: Sequence[str]) -> dict[str, int]:
     }
 
 
-def ask_directories(bootstrap: str, brokers: Sequence[NodeInfo]) -> list[DirectoryRefusal]:
+def ask_directories(
+    bootstrap: str, brokers: Sequence[NodeInfo], security: Security = PLAINTEXT
+) -> list[DirectoryRefusal]:
     """Return the log directories of unfenced brokers that refuse records or are offline."""
     module = request_module(ApiKey.DESCRIBE_LOG_DIRS)
     found = []
-    with Cluster(bootstrap, timeout_s=DIRECTORY_WAIT_S) as cluster:
+    with Cluster(bootstrap, timeout_s=DIRECTORY_WAIT_S, security=security) as cluster:
         cluster.describe()
         for broker in brokers:
             if broker.is_fenced:
@@ -188,10 +191,10 @@ def ask_directories(bootstrap: str, brokers: Sequence[NodeInfo]) -> list[Directo
     return found
 
 
-def ask_prefixes(bootstrap: str, brokers: Sequence[NodeInfo]) -> list[str]:
+def ask_prefixes(bootstrap: str, brokers: Sequence[NodeInfo], security: Security = PLAINTEXT) -> list[str]:
     """Return problems of unfenced brokers with their prefix of object storage: one that differs, a store that
     fails, a recovery that waits."""
-    with Cluster(bootstrap, timeout_s=DIRECTORY_WAIT_S) as cluster:
+    with Cluster(bootstrap, timeout_s=DIRECTORY_WAIT_S, security=security) as cluster:
         found = {
             one: cluster.broker_configs(one.node_id, (URL_KEY, HTTP_KEY))
             for one in brokers
@@ -206,30 +209,32 @@ def ask_prefixes(bootstrap: str, brokers: Sequence[NodeInfo]) -> list[str]:
     return strange_prefixes(urls) + ask_health(listeners)
 
 
-def describe_health(bootstrap: str, most: int) -> ClusterHealth:
+def describe_health(bootstrap: str, most: int, security: Security = PLAINTEXT) -> ClusterHealth:
     """Describe the whole cluster through a broker. What only a controller can answer may be missing."""
     problems: list[str] = []
-    with Cluster(bootstrap) as cluster:
+    with Cluster(bootstrap, security=security) as cluster:
         info = cluster.describe()
         moving = _tried(problems, "reassignments", lambda: ask_moving(cluster))
     # Each on its own connection: after a time-out a connection is of no use.
-    with Cluster(bootstrap) as cluster:
+    with Cluster(bootstrap, security=security) as cluster:
         partitions = with_idle_brokers(ask_partitions(cluster, moving or (), most), info.nodes)
-    with Cluster(bootstrap, timeout_s=CONTROLLER_WAIT_S) as cluster:
+    with Cluster(bootstrap, timeout_s=CONTROLLER_WAIT_S, security=security) as cluster:
         quorum = _tried(problems, "the quorum", lambda: ask_quorum(cluster))
-    refusals = _tried(problems, "log directories", lambda: ask_directories(bootstrap, info.nodes))
+    refusals = _tried(problems, "log directories", lambda: ask_directories(bootstrap, info.nodes, security))
     controllers = info.nodes if quorum is None and not problems and is_alone(info) else ()
     nodes = nodes_of(info.nodes, quorum, controllers)
-    problems += _tried(problems, "firn.remote.url", lambda: ask_prefixes(bootstrap, info.nodes)) or ()
+    problems += (
+        _tried(problems, "firn.remote.url", lambda: ask_prefixes(bootstrap, info.nodes, security)) or ()
+    )
     return ClusterHealth(
         info.cluster_id, nodes, quorum, partitions, moving, tuple(problems), tuple(refusals or ())
     )
 
 
-def describe_controllers(bootstrap: str) -> ClusterHealth:
+def describe_controllers(bootstrap: str, security: Security = PLAINTEXT) -> ClusterHealth:
     """Describe quorum and reassignments through a controller, for a cluster without brokers."""
     problems: list[str] = []
-    with Cluster(bootstrap, timeout_s=CONTROLLER_WAIT_S) as cluster:
+    with Cluster(bootstrap, timeout_s=CONTROLLER_WAIT_S, security=security) as cluster:
         info = cluster.describe(controllers=True)
         quorum = None
         if info.controller < 0:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 from collections.abc import Callable
 from errno import ECONNREFUSED
@@ -36,7 +37,7 @@ from service.client.async_connection import (
     garbage_from,
     retrieve_exception,
 )
-from service.client.security import PLAINTEXT, Security
+from service.client.security import PLAINTEXT, Security, renewal_s
 from service.client.session import ClientSession, UndecodedResponse, Versions
 from service.network.metrics import ChannelMetrics
 from service.wire.api import decode_response_steps
@@ -45,6 +46,8 @@ from service.wire.errors import WireError
 _LOG = logging.getLogger(__name__)
 _SHORT_S: Final = 1.0
 """A connection that ends so soon counts as a failure, whatever ended it."""
+_DRAIN_S: Final = 0.002
+"""Pause between two looks at whether all requests before a reauthentication are answered."""
 _ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
 
 __all__ = [
@@ -123,6 +126,8 @@ class Channel:
         self._failures = 0
         self._not_before = self._loop.time()
         self._send_order = asyncio.Lock()
+        self._renewal_s = math.inf
+        """time at which the login is to be renewed"""
         self._users = 0
         self._up_since = self._idle_since = self._loop.time()
         self._closed = False
@@ -191,6 +196,9 @@ class Channel:
                     await connection.writable.wait()
                 if connection is None or not connection.is_open:
                     continue
+                if self._loop.time() >= self._renewal_s:
+                    await self._log_in_again(connection)
+                    continue
                 chosen = connection.session.version(api_key, version)
                 return connection.send(api_key, chosen, message, deadline)
 
@@ -257,14 +265,34 @@ class Channel:
 
     async def _set_up(self, connection: AsyncConnection) -> None:
         """Negotiate versions and log in."""
+        await self._exchange(connection, connection.session.start())
+
+    async def _log_in_again(self, connection: AsyncConnection) -> None:
+        """Renew the login between two requests; whoever sends meanwhile waits. Ends the connection if it
+        fails: the next one logs in afresh."""
+        credentials = self._options.security.credentials
+        assert credentials is not None
+        try:
+            async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
+                while connection.pending and connection.is_open:
+                    await asyncio.sleep(_DRAIN_S)
+                if connection.is_open:
+                    await self._exchange(connection, connection.session.log_in_again(credentials.login()))
+        except (OSError, FirnError) as e:
+            connection.end(self._connect_error(e))
+        except BaseException:
+            connection.end(ConnectionAbortedError(f"{self.name}: given up"))
+            raise
+
+    async def _exchange(self, connection: AsyncConnection, outgoing: bytes | None) -> None:
         session = connection.session
-        outgoing: bytes | None = session.start()
         while outgoing is not None:
             frame = await connection.exchange(outgoing)
             if self._options.security.credentials is None:
                 outgoing = session.set_up(frame)
             else:  # SCRAM derives a key
                 outgoing = await self._loop.run_in_executor(None, session.set_up, frame)
+        self._renewal_s = self._loop.time() + renewal_s(session.lifetime_ms, self._chance())
 
     def _connect_error(self, error: Exception) -> OSError:
         if is_refused(error):

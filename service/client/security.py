@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from service.base.errors import ConfigError
 from service.client import sasl
+from service.config.client import ClientOptions
+from service.security.jaas import PLAIN_MODULE, SCRAM_MODULE, read_jaas
+from service.security.plain import PLAIN
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Name and secret of a client, for one of `sasl.MECHANISMS`. The password is in no ``repr``.
+    """Name and secret of a client, for one of `login_settings.MECHANISMS`. The password is in no ``repr``.
 
     `new_nonce` returns fresh randomness that cannot be guessed, in printable ASCII without commas.
     """
@@ -27,6 +32,16 @@ class Credentials:
         return sasl.login(self.mechanism, self.username, self.password, self.new_nonce())
 
 
+def renewal_s(lifetime_ms: int, chance: float) -> float:
+    """Return the seconds after a login at which its client logs in again: 85 to 95 % of its lifetime, by
+    `chance` from 0 to 1, so that many do not come at once (Kafka's ``SaslClientAuthenticator``).
+
+    >>> renewal_s(3_600_000, 0.5), renewal_s(0, 0.5)
+    (3240.0, inf)
+    """
+    return math.inf if lifetime_ms <= 0 else lifetime_ms / 1000 * (0.85 + 0.1 * chance)
+
+
 class Security(NamedTuple):
     """TLS, a login, both or neither."""
 
@@ -35,6 +50,43 @@ class Security(NamedTuple):
 
 
 PLAINTEXT: Final = Security()
+
+
+def security_of(options: ClientOptions, new_nonce: Callable[[], str]) -> Security:
+    """Return what `options` say; reads certificates and keys. Raises `ConfigError`.
+
+    `new_nonce`: as that of `Credentials`.
+    """
+    tls = None
+    if options.uses_tls:
+        try:
+            tls = tls_context(
+                options.ca_location,
+                options.certificate_location,
+                options.key_location,
+                options.key_password,
+                checks_hostname=options.checks_hostname,
+            )
+        except OSError as e:
+            raise ConfigError(f"options ssl.…: {e}") from e
+    if not options.uses_sasl:
+        return Security(tls)
+    mechanism = options.mechanism or ""
+    if options.jaas is not None:
+        return Security(tls, credentials_of(mechanism, options.jaas, new_nonce))
+    return Security(tls, Credentials(mechanism, options.username, options.password, new_nonce))
+
+
+def credentials_of(mechanism: str, jaas: str, new_nonce: Callable[[], str]) -> Credentials:
+    """Return the user of a client's or a node's own `sasl.jaas.config`. Raises `ConfigError`."""
+    module = read_jaas(jaas)
+    wanted = PLAIN_MODULE if mechanism == PLAIN else SCRAM_MODULE
+    if module.name != wanted:
+        raise ConfigError(f"sasl.jaas.config: {mechanism} needs the login module {wanted}")
+    for name in ("username", "password"):
+        if not module.options.get(name):
+            raise ConfigError(f"sasl.jaas.config: {mechanism} needs the option {name}")
+    return Credentials(mechanism, module.options["username"], module.options["password"], new_nonce)
 
 
 def tls_context(

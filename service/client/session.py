@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from service.base.errors import ConfigError
+from service.base.errors import ConfigError, InvariantError
 from service.base.types import Buffer
 from service.client import sasl
 from service.wire.api import (
@@ -74,6 +74,8 @@ class ClientSession:
         self.name = name
         self.versions: Versions = {}
         self.in_flight: deque[SentRequest] = deque()
+        self.lifetime_ms = 0
+        """of the login; 0: it does not end. Past it the broker closes the connection (KIP-368)"""
         self._client_id = client_id
         self._login = login
         self._stage = _Stage.VERSIONS
@@ -108,14 +110,26 @@ class ClientSession:
                 )
             self._stage = _Stage.LOGIN
             return self._authenticate(self._login.first())
-        code, reason, data = sasl.parse_authenticate(frame, sent.correlation_id)
-        if code != ErrorCode.none:
-            raise ConfigError(f"{self.name} refuses the login of {self._login.username}: {reason or code}")
-        answer = self._login.answer(data)
+        given = sasl.parse_authenticate(frame, sent.correlation_id)
+        if given.code != ErrorCode.none:
+            why = given.message or given.code
+            raise ConfigError(f"{self.name} refuses the login of {self._login.username}: {why}")
+        answer = self._login.answer(given.data)
         if answer is not None:
             return self._authenticate(answer)
+        self.lifetime_ms = max(given.lifetime_ms, 0)
         self._stage = _Stage.READY
         return None
+
+    def log_in_again(self, login: sasl.Login) -> bytes:
+        """Begin a reauthentication as the same user: return what to send; `set_up` takes the responses.
+
+        No request may be in flight, and none may be sent before the session is ready again.
+        """
+        if self._stage is not _Stage.READY or self.in_flight:
+            raise InvariantError(f"{self.name}: a reauthentication amid {len(self.in_flight)} requests")
+        self._login = login
+        return self._request_mechanism(login)
 
     def _request_versions(self, version: int) -> bytes:
         return self.request(ApiKey.API_VERSIONS, version, api_versions_request())
@@ -137,9 +151,12 @@ class ClientSession:
         if self._login is None:
             self._stage = _Stage.READY
             return None
+        return self._request_mechanism(self._login)
+
+    def _request_mechanism(self, login: sasl.Login) -> bytes:
         self._stage = _Stage.MECHANISM
         number = self._next_id()
-        data = sasl.handshake_frame(number, self._client_id, self._login.mechanism)
+        data = sasl.handshake_frame(number, self._client_id, login.mechanism)
         return self._sent(sasl.HANDSHAKE, sasl.VERSION, number, data)
 
     def _authenticate(self, data: bytes) -> bytes:

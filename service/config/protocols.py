@@ -27,7 +27,9 @@ class SecurityProtocol(IntEnum):
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
-SERVED: Final[frozenset[SecurityProtocol]] = frozenset({SecurityProtocol.PLAINTEXT})
+SERVED: Final[frozenset[SecurityProtocol]] = frozenset(
+    {SecurityProtocol.PLAINTEXT, SecurityProtocol.SASL_PLAINTEXT}
+)
 """Protocols that listeners and nodes' connections can have."""
 
 

@@ -42,6 +42,7 @@ def _histogram(name: str, help: str, *labels: str, kafka: str = "") -> Family:
 
 
 _REQUEST: Final = "kafka.network:type=RequestMetrics,name={},request=*"
+_SOCKETS: Final = "kafka.server:type=socket-server-metrics,name={},listener=*"
 _TOPICS: Final = "kafka.server:type=BrokerTopicMetrics,name={}"
 _GROUPS: Final = "kafka.coordinator.group:type=GroupMetadataManager,name={}"
 _GROUP: Final = "kafka.server:type=group-coordinator-metrics,attribute={}"
@@ -94,7 +95,35 @@ NETWORK: Final = (
     _counter("connections_waited", "Connections that came while max.connections were open."),
     _counter(
         "connections_idle_closed", "Connections closed because they were idle.",
-        kafka="kafka.network:type=SocketServer,name=ExpiredConnectionsKilledCount",
+    ),
+    _counter(
+        "successful_authentication", "Logins that were completed, by listener.", "listener",
+        kafka=_SOCKETS.format("successful-authentication-total"),
+    ),
+    _counter(
+        "failed_authentication", "Logins that failed, by listener.", "listener",
+        kafka=_SOCKETS.format("failed-authentication-total"),
+    ),
+    _counter(
+        "successful_reauthentication", "Sessions that were renewed, by listener.", "listener",
+        kafka=_SOCKETS.format("successful-reauthentication-total"),
+    ),
+    _counter(
+        "failed_reauthentication", "Sessions that were not renewed, by listener.", "listener",
+        kafka=_SOCKETS.format("failed-reauthentication-total"),
+    ),
+    _histogram(
+        "reauthentication_latency_seconds", "Time in which sessions were renewed, by listener.", "listener",
+        kafka=_SOCKETS.format("reauthentication-latency-avg"),
+    ),
+    _counter(
+        "expired_connections_killed",
+        "Connections closed because a request came after the end of their session, by listener.", "listener",
+        kafka="kafka.server:type=socket-server-metrics,name=expired-connections-killed-count,listener=*",
+    ),
+    _counter(
+        "late_authentication", "Connections closed because they did not log in in time, by listener.",
+        "listener",
     ),
     _counter("connections_late_requests", "Connections closed because a request arrived too slowly."),
     _counter(

@@ -18,7 +18,7 @@ from service.console.ports import CoordinatedGroups, ObservedColdTier, ObservedN
 from service.hot.metrics import HotMetrics
 from service.metadata.partition_index import NO_LEADER_SHELF
 from service.metadata.publisher import Publisher
-from service.network.metrics import ChannelMetrics, NetworkMetrics
+from service.network.metrics import AuthenticationMetrics, ChannelMetrics, NetworkMetrics
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
@@ -145,8 +145,21 @@ def _network(metrics: NetworkMetrics) -> Iterator[Sample]:
     yield Sample("firn_connections_ended_for_memory", metrics.ended_for_memory)
     yield Sample("firn_connections_malformed", metrics.wire_errors)
     yield Sample("firn_handler_failures", metrics.handler_errors)
+    for listener, logins in tuple(metrics.logins.items()):
+        yield from _logins(listener, logins)
     for purpose, channel in tuple(metrics.channels.items()):
         yield from _channel(purpose, channel)
+
+
+def _logins(listener: str, metrics: AuthenticationMetrics) -> Iterator[Sample]:
+    labels = (listener,)
+    yield Sample("firn_successful_authentication", metrics.succeeded, labels)
+    yield Sample("firn_failed_authentication", metrics.failed, labels)
+    yield Sample("firn_successful_reauthentication", metrics.succeeded_again, labels)
+    yield Sample("firn_failed_reauthentication", metrics.failed_again, labels)
+    yield Sample("firn_reauthentication_latency_seconds", metrics.reauthentication.snapshot(), labels)
+    yield Sample("firn_expired_connections_killed", metrics.expired, labels)
+    yield Sample("firn_late_authentication", metrics.late, labels)
 
 
 def _channel(purpose: str, metrics: ChannelMetrics) -> Iterator[Sample]:

@@ -35,6 +35,8 @@ from service.serving.handlers import (
     describe_configs,
     describe_user_scram_credentials,
     incremental_alter_configs,
+    sasl_authenticate,
+    sasl_handshake,
     update_features,
 )
 from service.serving.served_api import Handler, Served, table
@@ -74,6 +76,7 @@ _ROWS: Final[dict[int, Served]] = {
         quorum.parse_fetch,
         quorum.parse_fetch_steps,
     ),
+    ApiKey.SASL_HANDSHAKE: Served(NOTHING, sasl_handshake.handle),
     ApiKey.API_VERSIONS: Served(NOTHING, api_versions.handler_for(ListenerType.CONTROLLER, features_of)),
     ApiKey.CREATE_TOPICS: _decided(ASKS_ITSELF, on_controller(create_topics.handle)),
     ApiKey.DELETE_TOPICS: _decided(ASKS_ITSELF, on_controller(delete_topics.handle)),
@@ -82,6 +85,7 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.DELETE_ACLS: _decided(ALTERS, access.delete_acls),
     ApiKey.DESCRIBE_CONFIGS: Served(ASKS_ITSELF, describe_configs.handle),
     ApiKey.ALTER_CONFIGS: _decided(ASKS_ITSELF, on_controller(alter_configs.handle)),
+    ApiKey.SASL_AUTHENTICATE: Served(NOTHING, sasl_authenticate.handle),
     ApiKey.CREATE_PARTITIONS: _decided(ASKS_ITSELF, on_controller(create_partitions.handle)),
     ApiKey.ELECT_LEADERS: _decided(ALTERS, partitions.elect),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _decided(ASKS_ITSELF, on_controller(incremental_alter_configs.handle)),

@@ -10,22 +10,24 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from service.base.backoff import backoff
 from service.base.errors import RequestError, StorageError
-from service.base.threads import Threads
 from service.base.turns import TurnTimes
 from service.base.world import World
 from service.client.node_channel import ChannelOptions, Channels
+from service.client.node_security import outgoing_security
 from service.config.listeners import Listener
+from service.config.security import NodeSecurity
 from service.config.settings import BrokerConfig
 from service.controller_client import lifecycle_messages
 from service.controller_client.controller_channel import Active, Calls, Controllers
 from service.controller_client.lifecycle_messages import Feature
 from service.controller_server.api_table import CONTROLLER_APIS, handle_locally
 from service.controller_server.broker_prober import BrokerProber
-from service.controller_server.request_host import ControllerSide
+from service.controller_server.request_host import ControllerSide, features_of
 from service.metadata.controller.controller import Controller, ControllerOptions
 from service.metadata.controller.periodic import NEVER
 from service.metadata.delta import MetadataDelta
@@ -41,7 +43,10 @@ from service.security.authorizer import Authorizer
 from service.security.session import NODE_ITSELF
 from service.serving.config_validation import NodeConfigRules
 from service.serving.dispatch import Dispatcher
+from service.serving.handlers.api_versions import answer_for
+from service.serving.listener_logins import NodeLogins, new_nonce
 from service.wire.api import APIS, ApiKey
+from service.wire.apis import ListenerType
 from service.wire.errors import UnsupportedVersion
 
 _log = logging.getLogger(__name__)
@@ -119,6 +124,7 @@ class ControllerNode:
         """`peers`: the quorum's transport; `calls`: that to the active controller; None: the network.
         `metrics` counts for its listeners and its connections to others, `turns` for its listeners."""
         metrics = metrics or NetworkMetrics()
+        self._security = outgoing_security(config().cluster.security.controller, partial(new_nonce, world))
         self._options = options
         self._clock = world.clock
         self._random = world.random
@@ -165,7 +171,7 @@ class ControllerNode:
             self._channels(metrics.channel(OF_CONTROLLER)) if calls is None else calls,
             self.here,
         )
-        self.servers = self._make_servers(metrics, turns, world.threads)
+        self.servers = self._make_servers(metrics, turns, world, config().cluster.security)
         self._claiming: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -176,9 +182,12 @@ class ControllerNode:
         self._stopping = False
 
     def _make_servers(
-        self, metrics: NetworkMetrics, turns: TurnTimes | None, threads: Threads
+        self, metrics: NetworkMetrics, turns: TurnTimes | None, world: World, security: NodeSecurity
     ) -> list[Server]:
+        cluster_id = self._options.controller.cluster_id
+        logins = NodeLogins(security, world, lambda: self.publisher.image, cluster_id, metrics)
         dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
+        answer_versions = answer_for(ListenerType.CONTROLLER, lambda: features_of(self.side))
         admission = Admission(self._options.max_connections)
         return [
             Server(
@@ -192,12 +201,14 @@ class ControllerNode:
                 turns=turns,
                 describe=dispatcher.describe,
                 on_gone=lambda context: self.side.connection_ended(context.connection_id),
-                threads=threads,
+                threads=world.threads,
+                logins=logins.of(one, answer_versions),
             )
             for one in self._options.listeners
         ]
 
     def _channels(self, metrics: ChannelMetrics, options: ChannelOptions | None = None) -> Channels:
+        options = (options or ChannelOptions())._replace(security=self._security)
         channels = Channels(options, metrics=metrics, chance=self._random.random)
         self._own.append(channels)
         return channels

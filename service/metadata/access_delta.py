@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError
 from service.base.steps import Steps
 from service.metadata.client_quotas import ClientQuotas, QuotaEntity, entity_of
-from service.metadata.credentials import MECHANISMS, ScramCredential, ScramCredentials
+from service.metadata.credentials import MECHANISMS, ScramCredentials
 from service.metadata.image import MetadataImage
 from service.metadata.persistent import REMOVED, Removed
 from service.metadata.records import (
@@ -22,8 +23,11 @@ from service.metadata.records import (
 )
 from service.security.acls import AclEntry, AclSet
 from service.security.operations import AclOperation, AclPermissionType, AclResourceType, PatternType
+from service.security.scram import ScramCredential
 
-_AT_A_TIME: Final = 32
+_AT_A_TIME: Final = 16
+_SHARDS: Final = 256
+"""Dictionaries of changed entries: one for a million of them would hold the loop whenever it grows."""
 _RESOURCE_TYPES: Final = frozenset(map(int, AclResourceType)) - {AclResourceType.UNKNOWN, AclResourceType.ANY}
 _PATTERNS: Final = (PatternType.LITERAL, PatternType.PREFIXED)
 _PERMISSIONS: Final = (AclPermissionType.DENY, AclPermissionType.ALLOW)
@@ -48,7 +52,8 @@ class AccessDelta:
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
-        self._entries: dict[UUID, AclEntry | Removed] = {}
+        self._entries: dict[int, dict[UUID, AclEntry | Removed]] = {}
+        """Changed entries, in shards by their ids."""
         self._credentials: dict[str, dict[int, ScramCredential]] = {}
         self._quotas: dict[QuotaEntity, dict[str, float]] = {}
         self.users = self._credentials.keys()
@@ -79,7 +84,7 @@ class AccessDelta:
             or ":" not in entry.principal
         ):
             raise CorruptionError(f"access control entry {entry_id} cannot be: {entry!r:.300}")
-        self._entries[entry_id] = entry
+        self._shard(entry_id)[entry_id] = entry
 
     def remove_entry(self, record: RemoveAccessControlEntryRecord) -> None:
         """Remove an access control entry."""
@@ -89,12 +94,15 @@ class AccessDelta:
                 f"metadata record removes access control entry {entry_id}, which is not there"
             )
         if entry_id in self._image.acls.entries:
-            self._entries[entry_id] = REMOVED
+            self._shard(entry_id)[entry_id] = REMOVED
         else:
-            del self._entries[entry_id]
+            del self._shard(entry_id)[entry_id]
+
+    def _shard(self, entry_id: UUID) -> dict[UUID, AclEntry | Removed]:
+        return self._entries.setdefault(entry_id.int % _SHARDS, {})
 
     def _has_entry(self, entry_id: UUID) -> bool:
-        changed = self._entries.get(entry_id)
+        changed = self._shard(entry_id).get(entry_id)
         return entry_id in self._image.acls.entries if changed is None else changed is not REMOVED
 
     # -- credentials
@@ -165,12 +173,12 @@ class AccessDelta:
 
     def _acls(self) -> Steps[AclSet]:
         before = self._image.acls
-        if not self._entries:
+        if not any(self._entries.values()):
             return before
         edit = before.edit()
         number = 0
         for is_added in (False, True):  # what is removed may return under another id
-            for entry_id, entry in self._entries.items():
+            for entry_id, entry in chain.from_iterable(one.items() for one in self._entries.values()):
                 number += 1
                 if not number % _AT_A_TIME:
                     yield

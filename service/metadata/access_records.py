@@ -7,7 +7,6 @@ from typing import Final
 from uuid import UUID
 
 from service.metadata.client_quotas import QuotaEntity
-from service.metadata.credentials import ScramCredential
 from service.metadata.image import MetadataImage
 from service.metadata.records import (
     AccessControlEntryRecord,
@@ -19,6 +18,7 @@ from service.metadata.records import (
     UserScramCredentialRecord,
 )
 from service.security.acls import AclEntry
+from service.security.scram import ScramCredential
 
 _BUCKET_BITS: Final = 12
 _UUID_BITS: Final = 128

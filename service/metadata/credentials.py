@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import NamedTuple
 
 from service.metadata.persistent import PersistentMap
+from service.security.scram import SCRAM_SHA_256, SCRAM_SHA_512, ScramCredential
 
 
 class ScramMechanism(IntEnum):
@@ -17,18 +17,8 @@ class ScramMechanism(IntEnum):
 
 
 MECHANISMS = frozenset(ScramMechanism)
-
-
-class ScramCredential(NamedTuple):
-    """Salt and keys of a user's password, as a server knows them; none of them is in the ``repr``."""
-
-    salt: bytes
-    stored_key: bytes
-    server_key: bytes
-    iterations: int
-
-    def __repr__(self) -> str:
-        return f"ScramCredential({self.iterations} iterations)"
+NUMBERS = {SCRAM_SHA_256: ScramMechanism.SCRAM_SHA_256, SCRAM_SHA_512: ScramMechanism.SCRAM_SHA_512}
+"""by SASL's name"""
 
 
 ScramCredentials = PersistentMap[str, Mapping[int, ScramCredential]]

@@ -18,6 +18,7 @@ from uuid import UUID
 from service.base.disk import Disk, MissingFile
 from service.base.errors import ConfigError, StorageError
 from service.base.files import make_directory, remove_file
+from service.base.printable import printable
 from service.base.world import World
 from service.config.cluster import ClusterConfig
 from service.hot import names
@@ -32,13 +33,16 @@ from service.metadata.bootstrap import (
     write_bootstrap,
 )
 from service.metadata.features import METADATA_VERSION_LEVEL, NOT_IN_NEW_LOGS
+from service.metadata.frames import newest
 from service.metadata.image import METADATA_VERSION, FeatureRange
 from service.metadata.raft.keys import SnapshotId
 from service.metadata.raft.snapshots import remove_unfinished, write_snapshot
+from service.metadata.records import UserScramCredentialRecord
 
 RELEASE: Final = "4.3"
 RELEASE_NAME: Final = "4.3-IV0"
 """Apache Kafka's name of ``metadata.version`` 30."""
+_MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 FIRST_SNAPSHOT: Final = SnapshotId(0, 0)
 
 
@@ -63,6 +67,8 @@ class Order:
     initial_controllers: tuple[InitialController, ...] = ()
     """Empty: a static quorum, or a node that is no initial voter of a dynamic one."""
     ignore_formatted: bool = False
+    credentials: tuple[UserScramCredentialRecord, ...] = ()
+    """SCRAM credentials of users that a new log begins with"""
 
 
 def self_formatting(cluster: ClusterConfig) -> SelfFormatting:
@@ -187,6 +193,8 @@ def format_directories(world: World, order: Order, say: Callable[[str], None]) -
         return
     shown = ", ".join(f"{name}={level}" for name, level in sorted(order.levels.items()))
     say(f"Bootstrap metadata: {shown}")
+    for one in order.credentials:
+        say(f"Bootstrap user: {printable(one.name)} with {_MECHANISMS[one.mechanism]}")
     for path in sorted(found.empty):
         _check_has_no_log(disk, path)
     taken = {meta.directory_id for meta in found.formatted.values()}
@@ -210,7 +218,8 @@ def _format(
     try:
         say(f"Formatting {kind} {path} with {METADATA_VERSION} {RELEASE_NAME}.")
         now_ms = world.clock.now_ms()
-        write_bootstrap(world.disk, path, feature_frames(order.levels), now_ms)
+        frames = (*feature_frames(order.levels), *map(newest, order.credentials))
+        write_bootstrap(world.disk, path, frames, now_ms)
         if is_metadata:
             _write_first_voters(world.disk, path, order, now_ms)
         write_meta(world.disk, path, MetaProperties(order.cluster_id, order.node_id, directory_id))

@@ -60,6 +60,27 @@ class ChannelMetrics:
 
 
 @dataclass(slots=True, eq=False)
+class AuthenticationMetrics:
+    """Counters of one listener's logins; names in brackets are Kafka's."""
+
+    succeeded: int = 0
+    """logins (successful-authentication-total)"""
+    failed: int = 0
+    """(failed-authentication-total)"""
+    succeeded_again: int = 0
+    """reauthentications (successful-reauthentication-total)"""
+    failed_again: int = 0
+    """(failed-reauthentication-total)"""
+    expired: int = 0
+    """connections closed because a request came after their session's end (expired-connections-killed-count)
+    """
+    late: int = 0
+    """connections closed because they did not log in in time"""
+    reauthentication: Histogram = field(default_factory=Histogram)
+    """time of reauthentications (reauthentication-latency)"""
+
+
+@dataclass(slots=True, eq=False)
 class NetworkMetrics:
     """Counters of all listeners of a node, and of its channels. Owned by the event loop."""
 
@@ -67,6 +88,8 @@ class NetworkMetrics:
     """by API key; one for each served API"""
     channels: dict[str, ChannelMetrics] = field(default_factory=dict)
     """of the node's own connections to other nodes, by purpose"""
+    logins: dict[str, AuthenticationMetrics] = field(default_factory=dict)
+    """by listener, of those where clients log in"""
     accepted: int = 0
     waited: int = 0
     """connections that came while ``max.connections`` were open"""
@@ -92,6 +115,10 @@ class NetworkMetrics:
     def of(self, api_key: int) -> ApiMetrics:
         """Return the counters of a served API."""
         return self.apis.get(api_key) or self.apis.setdefault(api_key, ApiMetrics())
+
+    def logins_of(self, listener: str) -> AuthenticationMetrics:
+        """Return the counters of a listener where clients log in."""
+        return self.logins.setdefault(listener, AuthenticationMetrics())
 
     def channel(self, purpose: str) -> ChannelMetrics:
         """Return the counters of the node's own connections for `purpose`."""

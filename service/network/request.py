@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from service.base.printable import quoted
 from service.network.sender import Part
@@ -43,6 +43,17 @@ class Throttled(Response):
     def __init__(self, parts: Sequence[Part], mute_s: float) -> None:
         super().__init__(parts)
         self.mute_s = mute_s
+
+
+class Closing(Response):
+    """A last response, or none: nothing more is read, and after `delay_s` seconds it is sent and the
+    connection closed."""
+
+    __slots__ = ("delay_s",)
+
+    def __init__(self, parts: Sequence[Part], delay_s: float = 0.0) -> None:
+        super().__init__(parts)
+        self.delay_s = delay_s
 
 
 class PendingResponse:
@@ -107,24 +118,22 @@ class PendingResponse:
             callback(self)
 
 
-class RequestContext:
-    """Client and header of a request. One per connection; the dispatcher sets the request's fields, which the
-    next request overwrites.
+class PeerContext:
+    """Client of a connection, and header of its request, whoever the client may be: no `Handler` takes it.
+
+    One per connection; the fields of the request are overwritten by the next one.
     """
 
     __slots__ = (
         "api_key", "api_version", "cancel_on_disconnect", "client_host", "client_id", "client_port",
-        "connection_id", "correlation_id", "ends_with_peer", "has_left", "hurry", "listener", "session",
+        "connection_id", "correlation_id", "ends_with_peer", "has_left", "hurry", "listener",
     )  # fmt: skip
 
-    def __init__(
-        self, connection_id: int, client_host: str, client_port: int, listener: str, session: Session
-    ) -> None:
+    def __init__(self, connection_id: int, client_host: str, client_port: int, listener: str) -> None:
         self.connection_id = connection_id
         self.client_host = client_host
         self.client_port = client_port
         self.listener = listener
-        self.session = session
         self.client_id = ""
         self.api_key = -1
         self.api_version = -1
@@ -137,6 +146,24 @@ class RequestContext:
         self.hurry: Callable[[], None] | None = None
         """Set by a request that only waits for time or news: called when another request waits behind it."""
 
+    def __str__(self) -> str:
+        return (
+            f"{self.client_host}:{self.client_port} on {self.listener} (client id {quoted(self.client_id)}, "
+            f"API key {self.api_key} version {self.api_version}, correlation id {self.correlation_id})"
+        )
+
+
+class RequestContext(PeerContext):
+    """Context of a client whose session has begun. The dispatcher sets the request's fields."""
+
+    __slots__ = ("session",)
+
+    def __init__(
+        self, connection_id: int, client_host: str, client_port: int, listener: str, session: Session
+    ) -> None:
+        super().__init__(connection_id, client_host, client_port, listener)
+        self.session = session
+
     def kept(self) -> RequestContext:
         """Return a copy that the next request does not overwrite."""
         own = RequestContext(
@@ -146,19 +173,47 @@ class RequestContext:
         own.correlation_id = self.correlation_id
         return own
 
-    def __str__(self) -> str:
-        return (
-            f"{self.client_host}:{self.client_port} on {self.listener} (client id {quoted(self.client_id)}, "
-            f"API key {self.api_key} version {self.api_version}, correlation id {self.correlation_id})"
-        )
+
+def authenticated(peer: PeerContext, session: Session) -> RequestContext:
+    """Return the context of the requests that follow a login of `peer`."""
+    context = RequestContext(peer.connection_id, peer.client_host, peer.client_port, peer.listener, session)
+    context.has_left = peer.has_left
+    context.client_id, context.api_key, context.api_version = peer.client_id, peer.api_key, peer.api_version
+    context.correlation_id = peer.correlation_id
+    return context
 
 
 Answer = Response | None
 Later = Awaitable[Answer]
 Handler = Callable[[RequestContext, memoryview], Answer | Later]
+
+
+class LoggedIn(Response):
+    """The response that completes a login: requests from now on have `context`, and go to `handler`."""
+
+    __slots__ = ("context", "handler")
+
+    def __init__(self, parts: Sequence[Part], context: RequestContext, handler: Handler) -> None:
+        super().__init__(parts)
+        self.context = context
+        self.handler = handler
+
+
+class Gate(Protocol):
+    """Handler of a connection until its session begins."""
+
+    @property
+    def context(self) -> PeerContext: ...
+    def handle(self, context: PeerContext, frame: memoryview) -> Answer:
+        """Handle a message of the login. `LoggedIn` and `Closing` end it."""
+
+    def unmuted(self, last_move: float) -> None:
+        """Note that a pause is over; bytes moved at `last_move` at the latest."""
+
+
 Gone = Callable[[RequestContext], None]
-"""Called when a connection has ended."""
-Describe = Callable[[RequestContext, memoryview | None], str]
+"""Called when the connection of a client with a session has ended."""
+Describe = Callable[[PeerContext, memoryview | None], str]
 """Formats a request and its client, for requests that held the loop long; without the request for those that
 are answered later."""
 

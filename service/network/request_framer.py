@@ -59,6 +59,10 @@ class RequestFramer:
         self._start = 0
         self._end = 0
 
+    def limit(self, max_request_bytes: int) -> None:
+        """Accept requests up to this size from the next one on."""
+        self._max_request_bytes = max_request_bytes
+
     def free_space(self) -> memoryview | None:
         """Return the space for the next bytes of an incomplete request; None if the shell may use its own.
 

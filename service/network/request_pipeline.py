@@ -1,8 +1,10 @@
 """Requests of one connection: each is handled in turn, and the responses are sent in order.
 
-`RequestFramer` gives whole requests, one at a time; the handler answers at once, later by a future
-or a `PendingResponse`, or after a pause (`Throttled`). `response_queue` says in which order responses go out
-and whether a request may be handled while others are pending; this module calls, sends and keeps the timer.
+The framer (`request_framer`) gives whole requests, one at a time; the handler answers at once, later by a
+future or a `PendingResponse`, or after a pause (`Throttled`), or for the last time (`Closing`). Where clients
+log in, a `Gate` handles the messages until there is a session. `response_queue` says in which order responses
+go out and whether a request may be handled while others are pending; this module calls, sends and keeps the
+timer.
 """
 
 from __future__ import annotations
@@ -12,14 +14,25 @@ import logging
 import struct
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from service.base.errors import StorageError
 from service.base.metrics import SECONDS
 from service.base.printable import printable
 from service.base.turns import NOTICED_S
 from service.network.metrics import QUICK_S, ApiMetrics
-from service.network.request import Answer, Later, PendingResponse, RequestContext, Response, Throttled
+from service.network.request import (
+    Answer,
+    Closing,
+    Gate,
+    Later,
+    LoggedIn,
+    PeerContext,
+    PendingResponse,
+    RequestContext,
+    Response,
+    Throttled,
+)
 from service.network.request_framer import ANSWERING, CLOSED, READING, RequestFramer
 from service.network.response_queue import EMPTY, FULL, Queued, ResponseQueue
 from service.network.sender import Part, PeerLost, ResponseSender
@@ -43,6 +56,9 @@ class PipelineOwner(MonitoredConnection, Protocol):
     is_paused: bool
     """reading waits for memory, for a response or for a later turn"""
 
+    def logged_in(self) -> None:
+        """Note that there is a session."""
+
     def settle(self) -> None:
         """Keep the rest of the input, and resume or pause reading."""
 
@@ -51,8 +67,8 @@ class RequestPipeline:
     """Requests and responses of one connection. Owned by the event loop."""
 
     __slots__ = (
-        "_api", "_asked_s", "_framer", "_is_due", "_mute", "_on_done", "_on_failed", "_owner", "_pending",
-        "_shared", "_transport", "context", "last_move", "queue", "sender",
+        "_api", "_asked_s", "_framer", "_gate", "_handler", "_is_due", "_mute", "_on_done", "_on_failed",
+        "_owner", "_pending", "_shared", "_transport", "context", "last_move", "queue", "sender",
     )  # fmt: skip
 
     def __init__(
@@ -60,15 +76,24 @@ class RequestPipeline:
         shared: Shared,
         transport: asyncio.Transport,
         framer: RequestFramer,
-        context: RequestContext,
+        client: RequestContext | Gate,
         owner: PipelineOwner,
     ) -> None:
+        """`client`: its context, or the gate that it has to pass before it has one."""
         self._shared = shared
         self._transport = transport
         self._framer = framer
         self._owner: PipelineOwner | None = owner
         """None once the connection has ended: else the two would keep each other from being freed"""
-        self.context = context
+        # Each handler takes its own kind of context: here and in `_handle_answer` the two are set together.
+        self._handler: Callable[[Any, memoryview], Answer | Later]
+        self.context: PeerContext
+        self._gate: Gate | None
+        """None where sessions do not end"""
+        if isinstance(client, RequestContext):
+            self.context, self._handler, self._gate = client, shared.handler, None
+        else:
+            self.context, self._handler, self._gate = client.context, client.handle, client
         self.sender = ResponseSender(shared.loop, transport, self._sent, self.moved, shared.outlet)
         self.queue: ResponseQueue[PendingResponse, memoryview | tuple[Answer, ApiMetrics] | WireError] = (
             ResponseQueue()
@@ -129,7 +154,7 @@ class RequestPipeline:
             return began
         context.cancel_on_disconnect = context.ends_with_peer = False
         context.hurry = None
-        answer = shared.handler(context, request)
+        answer = self._handler(context, request)
         # The dispatcher has accepted the API, so it is one of few.
         api = shared.counters.apis.get(context.api_key) or shared.counters.of(context.api_key)
         self._handle_answer(answer, api)
@@ -185,6 +210,16 @@ class RequestPipeline:
                 self._watch_send()
         elif isinstance(answer, Throttled):
             self._throttle(answer, api)
+        elif isinstance(answer, Closing):
+            self._close_later(answer)
+        elif isinstance(answer, LoggedIn):
+            self.context, self._handler = answer.context, answer.handler
+            self._framer.limit(self._shared.limits.max_request_bytes)
+            if answer.handler is self._shared.handler:
+                self._gate = None
+            if self._owner is not None:
+                self._owner.logged_in()
+            self._handle_answer(Response(answer.parts), api)
         elif isinstance(answer, PendingResponse):
             if answer.done():
                 self._handle_answer(answer.result(), api)
@@ -342,10 +377,25 @@ class RequestPipeline:
 
     def _unmute(self) -> None:
         self._mute = None
+        if self._gate is not None:
+            self._gate.unmuted(self.last_move)
         if self._framer.state is ANSWERING and not self.sender.busy:
             self.last_move = self._shared.now()
             self._framer.answered()
             self._next()
+
+    def _close_later(self, answer: Closing) -> None:
+        """Read no more and drop what came; send `answer` and close when its time has come."""
+        self._transport.pause_reading()
+        self._framer.close()
+        if self._owner is not None:
+            self._owner.is_paused = False  # nobody resumes
+        if answer.delay_s > 0:
+            self._mute = self._shared.loop.call_later(
+                answer.delay_s, _say_last, self.sender, self._transport, answer
+            )
+        else:
+            _say_last(self.sender, self._transport, answer)
 
     def _watch_send(self) -> None:
         """Let the monitor watch a response that was not sent completely at once."""
@@ -404,6 +454,8 @@ class RequestPipeline:
         if self._mute is not None:
             self._mute.cancel()
             self._unmute()
+            if self._framer.state is CLOSED:
+                self._transport.close()
         elif self.is_long_poll:
             self._transport.close()
         elif self._framer.state is READING:
@@ -462,3 +514,10 @@ class RequestPipeline:
 
     def described(self) -> str:
         return self._shared.describe(self.context, None)
+
+
+def _say_last(sender: ResponseSender, transport: asyncio.Transport, answer: Closing) -> None:
+    if answer.parts and not transport.is_closing() and not sender.send(answer.parts):
+        transport.abort()
+    else:
+        transport.close()

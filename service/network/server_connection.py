@@ -11,7 +11,8 @@ import fcntl
 import socket
 import termios
 
-from service.network.request import RequestContext
+from service.network.authenticating import Authenticator
+from service.network.request import Gate, PeerContext, RequestContext
 from service.network.request_framer import READING, RequestFramer
 from service.network.request_pipeline import RequestPipeline
 from service.network.response_queue import FAILED
@@ -37,7 +38,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         end."""
         self._shared = shared
         self._connections = connections
-        self._framer = RequestFramer(shared.pool, shared.limits.max_request_bytes, self)
+        logins = shared.logins
+        most = shared.limits.max_request_bytes if logins is None else logins.settings.max_receive_bytes
+        self._framer = RequestFramer(shared.pool, most, self)
         self._view: memoryview | None = None
         """space in the framer's memory that the transport reads into; None: into `Shared.scratch`"""
         self._has_place = True
@@ -54,11 +57,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer = transport.get_extra_info("peername") or ("?", 0)
         shared.counters.accepted += 1
-        host, listener = str(peer[0]), shared.listener
-        context = RequestContext(
-            shared.counters.accepted, host, int(peer[1]), listener, anonymous(host, listener)
-        )
-        self.requests = RequestPipeline(shared, transport, self._framer, context, self)
+        client = self._client(str(peer[0]), int(peer[1]))
+        self.requests = RequestPipeline(shared, transport, self._framer, client, self)
         self._sender = self.requests.sender
         self._connections[self] = None
         if not shared.admission.enter(self._admitted):
@@ -66,13 +66,25 @@ class ServerConnection(asyncio.BufferedProtocol):
             transport.pause_reading()
             shared.counters.waited += 1
             shared.warnings.warning("%s waits: %d connections are open", peer[0], shared.admission.count)
+        elif shared.deadlines is not None:
+            shared.deadlines.begin(self)
         if shared.stopping:
             transport.abort()
+
+    def _client(self, host: str, port: int) -> RequestContext | Gate:
+        """Return the client's context, or the gate that leads to one."""
+        shared = self._shared
+        number, listener = shared.counters.accepted, shared.listener
+        if shared.logins is None:
+            return RequestContext(number, host, port, listener, anonymous(host, listener))
+        return Authenticator(shared.logins, PeerContext(number, host, port, listener))
 
     def _admitted(self) -> None:
         """Start reading: another connection has ended, and this one is next."""
         self._has_place = True
         self.requests.moved()
+        if self._shared.deadlines is not None:
+            self._shared.deadlines.begin(self)
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -113,6 +125,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         shared, context = self._shared, self.requests.context
         context.has_left = True
         self._connections.pop(self, None)
+        if shared.deadlines is not None:
+            shared.deadlines.end(self)
         if self._has_place:
             shared.admission.leave()
         else:
@@ -125,7 +139,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             # asyncio's transport has a reference cycle through its read method: garbage collection of
             # thousands that end at the same moment would take 20 ms.
             self._transport._read_ready_cb = None
-        if shared.on_gone is not None:
+        if shared.on_gone is not None and isinstance(context, RequestContext):
             shared.on_gone(context)
 
     # -- input
@@ -190,6 +204,21 @@ class ServerConnection(asyncio.BufferedProtocol):
     def is_stalled(self) -> bool:
         """True if the peer has sent more requests behind a long poll."""
         return self.requests.is_long_poll
+
+    # -- logins
+
+    def logged_in(self) -> None:
+        """Note that there is a session."""
+        if self._shared.deadlines is not None:
+            self._shared.deadlines.end(self)
+
+    def login_is_late(self) -> None:
+        """Close the connection: it took too long to log in."""
+        shared = self._shared
+        if not self._transport.is_closing():
+            shared.counters.logins_of(shared.listener).late += 1
+            shared.warnings.warning("closed %s: it did not log in in time", self.requests.context)
+            self.abort()
 
     # -- ends
 

@@ -12,7 +12,9 @@ from service.base.rate_limited_log import RateLimitedLog
 from service.base.turn_queues import CallQueue, turn_queues
 from service.base.turns import TurnTimes
 from service.network.admission import Admission
+from service.network.authenticating import ListenerLogins
 from service.network.buffers import BufferPool
+from service.network.login_deadlines import LoginDeadlines
 from service.network.metrics import NetworkMetrics
 from service.network.request import Describe, Gone, Handler, PeerLimits
 from service.network.request_framer import RequestFramer
@@ -44,6 +46,8 @@ class Shared:
     describe: Describe
     on_gone: Gone | None = None
     ahead: SendfilePrefetcher | None = None
+    logins: ListenerLogins | None = None
+    """those of a listener where clients log in"""
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
     warnings: RateLimitedLog = field(init=False)
     errors: RateLimitedLog = field(init=False)
@@ -52,6 +56,8 @@ class Shared:
     calls: CallQueue = field(init=False)
     more: CallQueue = field(init=False)
     """queue of peers that had a response in this turn and have sent more"""
+    deadlines: LoginDeadlines | None = field(init=False, default=None)
+    """of `logins`"""
     closed: RequestFramer = field(init=False)
     """closed machine that replaces that of a closed connection"""
     now: Callable[[], float] = field(init=False)
@@ -74,6 +80,8 @@ class Shared:
             limits.send_timeout_ms / 1000,
             self.counters,
         )
+        if self.logins is not None:
+            self.deadlines = LoginDeadlines(self.loop, self.logins.settings.timeout_ms / 1000)
         self.warnings = RateLimitedLog(_LOG, now=self.loop.time)
         self.errors = RateLimitedLog(_LOG, now=self.loop.time)
 

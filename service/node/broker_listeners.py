@@ -10,11 +10,13 @@ from service.base.world import World
 from service.config.settings import BrokerConfig
 from service.metadata.controller.requests import Endpoint
 from service.network.admission import Admission
+from service.network.authenticating import AnswerVersions
 from service.network.metrics import NetworkMetrics
 from service.network.request import Answer, RequestContext
 from service.network.server import Server
 from service.node.node_options import limits_of
 from service.serving.dispatch import Dispatcher
+from service.serving.listener_logins import NodeLogins
 
 
 class BrokerListeners:
@@ -33,8 +35,9 @@ class BrokerListeners:
         world: World,
         metrics: NetworkMetrics,
         turns: TurnTimes,
+        logins: NodeLogins,
     ) -> tuple[Endpoint, ...]:
-        """Bind the addresses; return the advertised ones."""
+        """Bind the addresses; return the advertised ones. Raises `ConfigError`."""
         limits, admission = limits_of(config), Admission(config.max_connections)
         advertised = {one.name: one for one in config.advertised_listeners}
         for listener in config.listeners:
@@ -48,6 +51,7 @@ class BrokerListeners:
                 metrics=metrics,
                 turns=turns,
                 threads=world.threads,
+                logins=logins.of(listener),
             )
             await server.bind()
             stack.push_async_callback(server.close)
@@ -58,10 +62,10 @@ class BrokerListeners:
             Endpoint(one.name, *self.places[one.name], int(one.protocol)) for one in config.listeners
         )
 
-    def serve_with(self, dispatcher: Dispatcher) -> None:
-        """Set the handler of requests."""
+    def serve_with(self, dispatcher: Dispatcher, answer_versions: AnswerVersions) -> None:
+        """Set the handler of requests, and what answers ApiVersions before a login."""
         for server in self.servers:
-            server.set_handler(dispatcher, dispatcher.describe)
+            server.set_handler(dispatcher, dispatcher.describe, answer_versions)
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Accept connections."""

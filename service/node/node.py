@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from service.base.steps import at_once
 from service.base.timers import Timers
 from service.base.turns import TurnTimes
 from service.base.world import World
+from service.client.node_security import outgoing_security
 from service.config.settings import BrokerConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
@@ -48,8 +50,11 @@ from service.replication.selectors import of_the_rack
 from service.serving.control_plane import ControlPlane
 from service.serving.dispatch import Dispatcher
 from service.serving.group_coordinators import GroupCoordinators
+from service.serving.handlers.api_versions import answer_for, features_of_broker
 from service.serving.internal_topics import InternalTopics
+from service.serving.listener_logins import NodeLogins, new_nonce
 from service.serving.request_host import Broker
+from service.wire.apis import ListenerType
 
 if TYPE_CHECKING:
     from service.node.cold_tier import ColdTier, OpenStore
@@ -175,7 +180,16 @@ class Node:
         parts, logs, metadata = self.parts, self.parts.logs, plane.metadata
         assert logs is not None
         listeners = parts.listeners
-        places = await listeners.bind(stack, self._static_config, self._world, parts.network, parts.turns)
+        logins = NodeLogins(
+            self._static_config.cluster.security,
+            self._world,
+            lambda: metadata.image,
+            cluster_id,
+            parts.network,
+        )
+        places = await listeners.bind(
+            stack, self._static_config, self._world, parts.network, parts.turns, logins
+        )
         await plane.caught_up(stack, places)
         config = dynamic_config(self._static_config, metadata.image)
         at_once(check_topics(metadata.image, config))
@@ -226,7 +240,8 @@ class Node:
             replication.watch_room(broker.disks)
         broker.disks.report_room(self._directories.ids, plane)
         broker.endpoints.update(listeners.places)
-        listeners.serve_with(Dispatcher(broker, plane.apis))
+        answer_versions = answer_for(ListenerType.BROKER, lambda: features_of_broker(broker))
+        listeners.serve_with(Dispatcher(broker, plane.apis), answer_versions)
         if plane.prefix_owner is None:
             await plane.join(stack)
         return broker
@@ -259,6 +274,9 @@ class Node:
             self._supervisor.fail,
             self._world.random.random,
             self.parts.network.channel(OF_REPLICATION),
+            outgoing_security(
+                self._static_config.cluster.security.inter_broker, partial(new_nonce, self._world)
+            ),
         )
         logs.checkpoint_high_watermarks(replication.marks)
         stack.push_async_callback(replication.close)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from service.base.errors import ConfigError, RequestError, StorageError
 from service.base.turns import TurnTimes
 from service.base.world import World
 from service.client.node_channel import ChannelOptions, Channels
+from service.client.node_security import outgoing_security
 from service.config.cluster import ClusterConfig, QuorumConfig
 from service.config.listeners import PLAINTEXT
 from service.config.settings import BrokerConfig
@@ -64,6 +66,7 @@ from service.serving.authorization import BY_CONTROLLER, NOTHING
 from service.serving.config_validation import NodeConfigRules
 from service.serving.handlers import api_versions
 from service.serving.handlers.api_versions import Features
+from service.serving.listener_logins import new_nonce
 from service.serving.served_api import Served
 from service.wire.api import ApiKey, request_module
 from service.wire.apis import ListenerType, served_on
@@ -226,6 +229,7 @@ class ClusterPlane:
         self._on_fatal = on_fatal
         self._authorizer = authorizer
         self._channels: list[Channels] = []
+        self._security = outgoing_security(config.cluster.security.controller, partial(new_nonce, world))
         metadata = replace(metadata_options(config, home), quorum=quorum_options(config, home))
         self.controller: ControllerNode | None = None
         here: Here | None = None
@@ -271,6 +275,7 @@ class ClusterPlane:
         *,
         on_lost: Callable[[], None] = lambda: None,
     ) -> Channels:
+        options = (options or ChannelOptions())._replace(security=self._security)
         channels = Channels(options, metrics=metrics, chance=self._world.random.random, on_lost=on_lost)
         self._channels.append(channels)
         return channels
@@ -527,7 +532,8 @@ async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable
         endpoint_type=CONTROLLERS,
         include_fenced_brokers=False,
     )
-    channels = Channels(chance=world.random.random)
+    security = outgoing_security(cluster.security.controller, partial(new_nonce, world))
+    channels = Channels(ChannelOptions(security=security), chance=world.random.random)
     ends = asyncio.ensure_future(stopped())
     why = ""
     try:

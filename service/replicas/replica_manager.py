@@ -22,6 +22,7 @@ from service.base.slices import Slice
 from service.base.steps import Steps
 from service.base.types import TopicIdPartition
 from service.client.node_channel import Channel, ChannelOptions, Channels
+from service.client.security import PLAINTEXT, Security
 from service.config.replication import ReplicationConfig
 from service.controller_client.forwarding import Asker
 from service.hot.log import LocalLog
@@ -69,10 +70,12 @@ class ReplicaManager:
         on_bug: Callable[[str, BaseException], None],
         chance: Callable[[], float],
         channel_metrics: ChannelMetrics | None = None,
+        security: Security = PLAINTEXT,
     ) -> None:
         """`listener`: name of the listener between brokers. `new_queue` makes a request queue to the
         controller. `directory_of`: id of a log's directory. `on_bug` gets exceptions that neither a peer nor
-        a disk causes. `channel_metrics` counts for the connections of fetchers."""
+        a disk causes. `channel_metrics` counts for the connections of fetchers, which have
+        `security`."""
         self._me = broker_id
         self._config = config
         self._listener = listener
@@ -84,6 +87,7 @@ class ReplicaManager:
         self._on_bug = on_bug
         self._chance = chance
         self._channel_metrics = channel_metrics or ChannelMetrics()
+        self._security = security
         self._settings = LeaderSettings(lag_time_max_ms=config.lag_time_max_ms)
         self._brokers: dict[int, BrokerStatus] = {}
         self._places: dict[int, EndpointImage] = {}
@@ -411,7 +415,7 @@ class ReplicaManager:
         client_id = f"broker-{self._me}-fetcher-{place.number}"
         if not place.has_caught_up:
             client_id += "-behind"
-        options = ChannelOptions(client_id=client_id)
+        options = ChannelOptions(client_id=client_id, security=self._security)
         channels = Channels(options, metrics=self._channel_metrics, chance=self._chance)
         fetcher = Fetcher(
             _Leader(leader, channels, self._places),

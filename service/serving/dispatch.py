@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.printable import printable
 from service.base.slices import Slice, next_turn
-from service.network.request import Answer, Later, RequestContext, Response
+from service.network.request import Answer, Later, PeerContext, RequestContext, Response
 from service.serving.decode_budget import GROWTH, GROWTH_BY_HAND, DecodeBudget
 from service.serving.served_api import Host, Served
 from service.wire.api import (
@@ -173,7 +173,7 @@ class Dispatcher:
                 if (code := getattr(one, "error_code", NO_ERROR)) != NO_ERROR:
                     error(api, code)
 
-    def describe(self, context: RequestContext, frame: memoryview | None) -> str:
+    def describe(self, context: PeerContext, frame: memoryview | None) -> str:
         """Return a log text: the request's API and client and, for Produce and Fetch, its first partition."""
         try:
             api = ApiKey(context.api_key).name
@@ -182,7 +182,7 @@ class Dispatcher:
         partitions = "" if frame is None else self._partitions(context, frame)
         return f"{api}{partitions} from {context}"
 
-    def _partitions(self, context: RequestContext, frame: memoryview) -> str:
+    def _partitions(self, context: PeerContext, frame: memoryview) -> str:
         served = self._apis.get(context.api_key)
         if served is None or served.parse is None:
             return f" ({len(frame)} bytes)"

@@ -2,7 +2,7 @@
 
 Most are options of this source, too. Those that have no effect here are accepted with a warning, so that a
 job moves by changing its format and its address; those that would be missed are refused with the alternative
-(those that begin with ``kafka.`` by `tail/client_options`).
+(those that begin with ``kafka.`` by `config/client`).
 """
 
 from __future__ import annotations

@@ -286,6 +286,11 @@ def decode_as_is_steps(header: RequestHeader, frame: Buffer) -> Steps:
         return (yield from codec.read_steps(cursor))
 
 
+def own_response_class(key: int, version: int) -> type[Any]:
+    """Return kio's class of the response in the version's own shape, for `response_frame_as_is`."""
+    return _response_classes(key, version)[0]
+
+
 @cache
 def _as_is_codec(key: int, version: int) -> Codec:
     own, _ = _response_classes(key, version)

@@ -42,6 +42,7 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -54,6 +55,7 @@ class ApiKey(IntEnum):
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
@@ -224,6 +226,7 @@ APIS: dict[int, Api] = {
         ),
         Api(ApiKey.DESCRIBE_GROUPS, 0, 6, 5, BROKER, READS),
         Api(ApiKey.LIST_GROUPS, 0, 5, 3, BROKER, READS),
+        Api(ApiKey.SASL_HANDSHAKE, 0, 1, 2, BOTH, READS),
         Api(
             ApiKey.API_VERSIONS, 0, 4, 3, BOTH, READS,
             downgrade_response=shapes.downgrade_api_versions_response,
@@ -245,6 +248,7 @@ APIS: dict[int, Api] = {
         Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, 4, BOTH, READS),
         Api(ApiKey.ALTER_CONFIGS, 0, 2, 2, BOTH, IDEMPOTENT, is_forwardable=True, refuse=altered_configs),
         Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, 2, BROKER, READS, canonical="log_dirs", adds_tags=True),
+        Api(ApiKey.SASL_AUTHENTICATE, 0, 2, 2, BOTH, READS),
         Api(ApiKey.CREATE_PARTITIONS, 0, 3, 2, BOTH, CHANGES, is_forwardable=True, refuse=created_partitions),
         Api(ApiKey.DELETE_GROUPS, 0, 2, 2, BROKER, CHANGES),
         Api(ApiKey.ELECT_LEADERS, 0, 2, 2, BOTH, CHANGES, is_forwardable=True, refuse=elected_leaders),

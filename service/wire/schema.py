@@ -249,7 +249,12 @@ def _default(field: Field[Any]) -> object:
 
 
 def _all_defaults(entity: type[Any]) -> object:
-    return entity(**{field.name: _default(field) for field in fields(entity)})
+    return entity_of_defaults(entity)
+
+
+def entity_of_defaults(entity: type[Any], **values: object) -> Any:
+    """Return an entity with `values` and, in its other fields, the schema's defaults."""
+    return entity(**{field.name: _default(field) for field in fields(entity)} | values)
 
 
 def _field_type(field: Field[Any], canonical: Field[Any] | None, flexible: bool) -> _Type:

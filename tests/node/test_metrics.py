@@ -67,5 +67,6 @@ def test_a_node_renders_every_documented_metric(start: Callable[..., NodeThread]
             lambda: "firn_tiering_blocked_partitions" in rendered(running),
         )
     running.node.parts.network.channel("replication")  # what a node of a cluster has for its fetchers
+    running.node.parts.network.logins_of("PLAINTEXT")  # what a listener with SASL has
     assert len(documented()) > 100
     assert documented() - rendered(running) == set()

@@ -13,7 +13,7 @@ import pytest
 
 from service.base.errors import ConfigError
 from service.base.turns import TurnTimes
-from service.network.request import PeerLimits, RequestContext, Response
+from service.network.request import PeerContext, PeerLimits, RequestContext, Response
 from service.network.server import Server
 from service.wire.frames import frame
 from tests.support.echo_server import FILE_ANSWER, connect, receive, run, serving
@@ -201,7 +201,7 @@ def test_a_request_that_holds_the_loop_is_named() -> None:
             time.sleep(0.03)
         return Response([frame(b"done")])
 
-    def describe(context: RequestContext, request: memoryview | None) -> str:
+    def describe(context: PeerContext, request: memoryview | None) -> str:
         return f"{bytes(request or b'').decode()} of connection {context.connection_id}"
 
     async def scenario() -> None:

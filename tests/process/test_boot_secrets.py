@@ -23,7 +23,7 @@ from infra.boot.firn_boot.fetching import secret, sign
 from infra.boot.firn_boot.secret_files import step_secrets
 from infra.boot.firn_boot.steps import everything
 from service.base.properties import parse_properties
-from service.spark.tail.client_options import parse_client
+from service.config.client import parse_client
 from tests.support.certificates import Authority
 from tests.support.model_machine import ModelMachine, package
 from tests.support.stores import CREDENTIALS, moto_server

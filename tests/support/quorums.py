@@ -20,6 +20,7 @@ from service.client.blocking_client import BlockingClient
 from service.hot.log_dir import encode_uuid, random_id
 from service.metadata.bootstrap import InitialController
 from service.metadata.features import CATALOG_VERSION
+from service.metadata.records import UserScramCredentialRecord
 from service.records.batch import complete_headers
 from service.wire.api import ApiKey, request_module
 from tests.support.kafka_tools import RUNNER
@@ -239,13 +240,15 @@ class Cluster:
         settings: Mapping[str, str] | None = None,
         programs: Mapping[int, Program] | None = None,
         environ: Mapping[str, str] | None = None,
+        credentials: tuple[UserScramCredentialRecord, ...] = (),
     ) -> None:
         world, chosen = system_world(), programs or {}
         self.folder = folder
         ports = agree_on_ports(0, nodes, controllers)
         self.plan: Plan = plan_nodes(nodes, controllers, ports, folder, world, settings or {})
         # a feature of ours is none that Kafka's nodes support: they would refuse themselves
-        format_nodes(self.plan, world, {CATALOG_VERSION: 0} if Program.KAFKA in chosen.values() else {})
+        features = {CATALOG_VERSION: 0} if Program.KAFKA in chosen.values() else {}
+        format_nodes(self.plan, world, features, credentials)
         self.members = {
             node.node_id: Member(node, folder, chosen.get(node.node_id, Program.FIRN))
             for node in self.plan.nodes

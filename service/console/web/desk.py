@@ -90,7 +90,7 @@ class Desk:
         self._pool = world.threads.pool("console", THREADS)
         self._store_pool = world.threads.pool("console-store", STORE_THREADS)
         self._readers = world.threads.pool("console-records", READERS)
-        self._kafka = KafkaDesk(settings.bootstrap, world.clock, world.threads)
+        self._kafka = KafkaDesk(settings.bootstrap, world.clock, world.threads, settings.security)
         self._records = RecordDesk(self._kafka, world.clock)
         self.groups = GroupDesk(self._kafka, world.clock, self._call, error_text)
         self.cluster = ClusterDesk(self._kafka, world.clock, self._call, error_text)

@@ -22,6 +22,7 @@ from service.client.admin import (
     Cluster,
 )
 from service.client.admin_models import ClusterInfo, ConfigEntry, PartitionPage, TopicInfo
+from service.client.security import PLAINTEXT, Security
 from service.console.web.topic_rows import TierOffsets, TopicList, TopicSummary
 from service.wire.errors import MalformedMessage
 
@@ -42,8 +43,11 @@ class KafkaDesk:
     Raises `FirnError` and `OSError`; a connection that failed is not used again.
     """
 
-    def __init__(self, bootstrap: str, clock: Clock, threads: Threads) -> None:
+    def __init__(
+        self, bootstrap: str, clock: Clock, threads: Threads, security: Security | None = None
+    ) -> None:
         self.bootstrap = bootstrap
+        self._security = security or PLAINTEXT
         self._clock = clock
         self._lock = threads.lock()
         self._kept: list[Cluster] = []
@@ -67,7 +71,7 @@ class KafkaDesk:
         self._refuse_in_vain()
         began = self._clock.monotonic_ms()
         try:
-            cluster = Cluster(self.bootstrap, CLIENT_ID, TIMEOUT_S)
+            cluster = Cluster(self.bootstrap, CLIENT_ID, TIMEOUT_S, self._security)
         except OSError as e:
             raise StorageError(self._failed(e, began)) from e
         with self._lock:

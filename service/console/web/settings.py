@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from service.base.errors import ConfigError
 from service.console.web.costs import Prices
 from service.console.web.guard import LEAST_TOKEN, is_loopback
+
+if TYPE_CHECKING:
+    from service.client.security import Security
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,8 @@ class ConsoleSettings:
     fsck_path: str | None = None
     survey_s: int = 900
     survey_most: int = 1_000_000
+    security: Security | None = None
+    """of the connections to brokers; None: PLAINTEXT"""
 
     def check(self) -> None:
         """Raise `ConfigError` for settings that would give access to everybody."""

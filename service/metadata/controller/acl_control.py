@@ -137,6 +137,7 @@ def delete_acls(
         else:
             index.add(number, one)
     found, records = yield from _matching(image, index)
+    yield from index.emptied()
     results = []
     for number in range(len(filters)):
         yield

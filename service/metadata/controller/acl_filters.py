@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
+from service.base.steps import Steps
 from service.security.acls import AclEntry
 from service.security.operations import WILDCARD, PatternType
 
+_AT_A_TIME: Final = 64
 ANY: Final = 1
 """Number of the resource type, pattern type, operation and permission that match every one."""
 
@@ -77,6 +80,15 @@ class FilterIndex:
         else:
             shape = tuple(value is not None for value in fields)
             self._exact.setdefault(shape, {}).setdefault(fields, []).append(number)
+
+    def emptied(self) -> Steps[None]:
+        """Forget all filters, in steps: to free many at once would hold the loop."""
+        indexes: tuple[dict[_Values, Any], ...] = (*self._exact.values(), *self._matching.values())
+        for by_values in indexes:
+            while by_values:
+                yield
+                for key in tuple(islice(by_values, _AT_A_TIME)):
+                    del by_values[key]
 
     def matching(self, entry: AclEntry) -> Iterator[int]:
         """Yield the numbers of the filters that match an entry, each once, in no order."""

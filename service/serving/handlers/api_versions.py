@@ -38,26 +38,38 @@ def features_of_broker(broker: Broker) -> Features:
     return Features(supported_features(), broker.image.features, broker.image.offset)
 
 
+def answer_for(
+    listener: ListenerType, features: Callable[[], Features]
+) -> Callable[[int, ApiVersionsRequest], ApiVersionsResponse]:
+    """Return what answers a request of a version on a listener of this type, before a login, too."""
+    versions = _versions(listener)
+    return lambda version, request: _answer(features(), version, request, versions)
+
+
 def handler_for(
     listener: ListenerType, features: Callable[[Any], Features] = features_of_broker
 ) -> Callable[[Any, RequestContext, ApiVersionsRequest], ApiVersionsResponse]:
     """Return the handler for a listener of this type. `features` returns those of the handler's node."""
-    versions = tuple(
-        ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.max_version)
-        for api in served_on(listener)
-    )
+    versions = _versions(listener)
 
     def handle(node: Any, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-        return _answer(features(node), context, request, versions)
+        return _answer(features(node), context.api_version, request, versions)
 
     return handle
 
 
+def _versions(listener: ListenerType) -> tuple[ApiVersion, ...]:
+    return tuple(
+        ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.max_version)
+        for api in served_on(listener)
+    )
+
+
 def _answer(
-    features: Features, context: RequestContext, request: ApiVersionsRequest, versions: tuple[ApiVersion, ...]
+    features: Features, version: int, request: ApiVersionsRequest, versions: tuple[ApiVersion, ...]
 ) -> ApiVersionsResponse:
     """Return the response; INVALID_REQUEST for a malformed client software name or version (KIP-511)."""
-    if context.api_version >= FIRST_VERSION_WITH_CLIENT_SOFTWARE and not (
+    if version >= FIRST_VERSION_WITH_CLIENT_SOFTWARE and not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):

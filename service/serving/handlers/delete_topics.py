@@ -28,6 +28,7 @@ from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
 
 DENIED: Final = "Topic authorization failed."
+UNKNOWN_NAME: Final = "This server does not host this topic-partition."
 UNKNOWN_ID: Final = "This server does not host this topic ID."
 
 
@@ -99,6 +100,8 @@ def _refused(broker: AdminHost, context: RequestContext, topic: DeleteTopic) -> 
         return None
     if topic.name is None and (deletes and not describes):
         return None  # as in Kafka: by id, DELETE is enough
+    if topic.name is not None and describes and name not in broker.image.topics_by_name:
+        return DeleteTopicResult(name, ZERO_UUID, ErrorCode.unknown_topic_or_partition, UNKNOWN_NAME)
     told = name if topic.name is not None or describes else None
     return DeleteTopicResult(told, topic.topic_id, ErrorCode.topic_authorization_failed, DENIED)
 

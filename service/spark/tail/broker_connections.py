@@ -13,14 +13,15 @@ from typing import Any, Final
 
 from service.base.errors import ConfigError
 from service.client.blocking_client import BlockingClient
-from service.client.security import Credentials, Security, tls_context
+from service.client.security import security_of
+from service.config.client import Address, ClientOptions
 from service.spark.errors import BrokerError
-from service.spark.tail.client_options import Address, ClientOptions
 from service.spark.tail.options import TailOptions
 from service.spark.tail.topic_lookup import metadata_request
 from service.wire.api import APIS, ApiKey
 from service.wire.errors import WireError
 
+_CLIENT_ID: Final = "firn-spark"
 _MORE_TRIED: Final = 3
 """Brokers that are asked for metadata besides those of ``bootstrap.servers``, when none of these answers."""
 _LOWEST: Final[dict[int, int]] = {ApiKey.METADATA: 10, ApiKey.LIST_OFFSETS: 2, ApiKey.FETCH: 13}
@@ -106,32 +107,9 @@ def _connected(address: Address, options: ClientOptions, timeout_s: float) -> Bl
     request_s = options.request_timeout_ms / 1000
     return BlockingClient(
         *address,
-        options.client_id,
+        options.client_id or _CLIENT_ID,
         timeout_s=request_s + options.wait_max_ms / 1000,
         connect_timeout_s=options.connect_timeout_ms / 1000,
         set_up_timeout_s=min(timeout_s, request_s),
-        security=_security(options),
+        security=security_of(options, secrets.token_urlsafe),
     )
-
-
-def _security(options: ClientOptions) -> Security:
-    try:
-        tls = (
-            tls_context(
-                options.ca_location,
-                options.certificate_location,
-                options.key_location,
-                options.key_password,
-                checks_hostname=options.checks_hostname,
-            )
-            if options.uses_tls
-            else None
-        )
-    except OSError as e:
-        raise ConfigError(f"options kafka.ssl.…: {e}") from e
-    credentials = None
-    if options.uses_sasl:
-        credentials = Credentials(
-            options.mechanism or "", options.username, options.password, secrets.token_urlsafe
-        )
-    return Security(tls, credentials)

@@ -17,10 +17,10 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from service.config.client import Address
 from service.spark.errors import BrokerError, DataLossError
 from service.spark.plan.snapshots import ChosenPartition
 from service.spark.tail.broker_connections import BrokerConnections
-from service.spark.tail.client_options import Address
 from service.spark.tail.options import TailOptions
 from service.spark.tail.patience import RetryTimer
 from service.spark.tail.topic_lookup import (

@@ -1,7 +1,7 @@
 """Options of the tail: the brokers to read after the archive, and their client's settings. [P]
 
 Names are those of Spark's Kafka source. Options that begin with ``kafka.`` are the client's
-(`client_options`).
+(`config/client`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.base.errors import ConfigError
+from service.config.client import Address, ClientOptions, parse_client, parse_servers
 from service.spark.kafka_options import check_moved, is_meaningless
 from service.spark.options import ReadOptions, count_of, named, parse_options
-from service.spark.tail.client_options import Address, ClientOptions, parse_client, parse_servers
 
 BOOTSTRAP: Final = "bootstrap.servers"
 TIMEOUT: Final = "kafkaConsumer.pollTimeoutMs"
@@ -21,6 +21,23 @@ TAIL: Final = (BOOTSTRAP, TIMEOUT)
 _PREFIX: Final = "kafka."
 _OURS: Final = frozenset({"kafka.isolation.level"})
 """Synonyms of the source's own options that have the client's prefix."""
+
+_JAVA_STORES: Final = "is Java's: write kafka.ssl.ca.location, kafka.ssl.certificate.location and "
+_INSTEAD: Final = {
+    "sasl.jaas.config": "is Java's: write kafka.sasl.mechanism, kafka.sasl.username and kafka.sasl.password",
+    "ssl.truststore.location": f"{_JAVA_STORES}kafka.ssl.key.location, which name PEM files",
+    "ssl.keystore.location": f"{_JAVA_STORES}kafka.ssl.key.location, which name PEM files",
+    "max.partition.fetch.bytes": "has a name here: fetchBytes",
+    "fetch.message.max.bytes": "has a name here: fetchBytes",
+    "check.crcs": "is not needed: checksums are always compared",
+    "group.instance.id": "is not yours to set: offsets are kept by Spark",
+    "auto.offset.reset": "is not yours to set: startingOffsets and failOnDataLoss say it",
+    "enable.auto.commit": "is not yours to set: offsets are kept by Spark",
+    "enable.auto.offset.store": "is not yours to set: offsets are kept by Spark",
+    "key.deserializer": "is not yours to set: keys are binary",
+    "value.deserializer": "is not yours to set: values are binary",
+}
+"""Options that people have from other clients, and what to do about them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +95,8 @@ def tail_of(given: Mapping[str, str], client: Mapping[str, str]) -> TailOptions 
         if alone:
             raise ConfigError(f"option {alone[0]} has no effect without {BOOTSTRAP}")
         return None
-    return TailOptions(parse_servers(servers), count_of(given, TIMEOUT) or 120_000, parse_client(client))
+    for name in sorted(client):
+        if name in _INSTEAD:
+            raise ConfigError(f"option {_PREFIX}{name} {_INSTEAD[name]}")
+    options = parse_client(client, _PREFIX)
+    return TailOptions(parse_servers(servers), count_of(given, TIMEOUT) or 120_000, options)

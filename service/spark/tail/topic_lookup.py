@@ -14,8 +14,8 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import ConfigError
+from service.config.client import Address
 from service.spark.errors import BrokerError
-from service.spark.tail.client_options import Address
 from service.wire.api import ApiKey, request_module
 
 TopicPartition = tuple[str, int]

@@ -5,6 +5,7 @@ not plain is left to that.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -32,8 +33,14 @@ LIVES = [commit_kernel, *(interpreted(with_cython=found)["commit_kernel"] for fo
 METADATA = ("", "", "", None, "a", "m" * 126, "m" * 127, "m" * 4096, "m" * 4097, "\u00e9t\u00e9")
 
 
+NAMES = frozenset({"orders", "bills", "caf\u00e9"})
+
+
 class Coordinator:
     """Groups of all kinds, and random commits to them."""
+
+    may_use: Callable[[str], bool] | None = None
+    """Topics that the client may use, in both ways."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -120,7 +127,7 @@ def ordinary(
     """What the ordinary way decides and answers, where it takes everything there is; `write`: it is done."""
     version = header.api_version
     try:
-        known = known_commit(read_request(header, frame, 256), of.world.topics, version)
+        known = known_commit(read_request(header, frame, 256), of.world.topics, version, of.may_use)
         decision = of.shard.commit_offsets(known.request, version, now_ms)
     except (RequestError, WireError, ManyElements):
         return None
@@ -134,8 +141,12 @@ def check(of: Coordinator, header: RequestHeader, frame: bytes) -> bool:
     """Whether the request was plain."""
     shard, leader, random = of.shard, of.world.leader, of.random
     now_ms = leader.now_ms
+    allowed = random.choice((None, NAMES, NAMES - {random.choice(sorted(NAMES))}, frozenset[str]()))
+    of.may_use = None if allowed is None else allowed.__contains__
     plain = quick_commits.read(memoryview(frame), header.body, header.api_version)
-    decided = None if plain is None else quick_commits.decide(plain, shard, of.world.topics, now_ms)
+    decided = (
+        None if plain is None else quick_commits.decide(plain, shard, of.world.topics, now_ms, of.may_use)
+    )
     if plain is None or decided is None:
         ordinary(of, header, frame, now_ms, write=random.random() < 0.2)
         return False

@@ -60,7 +60,7 @@ def test_sasl_frames_are_kafkas() -> None:
     offered = struct.pack(">ihi", 7, 33, 1) + b"\0\x05PLAIN"
     assert sasl.parse_handshake(offered, 7) == (33, ["PLAIN"])
     done = struct.pack(">ihhi", 8, 58, -1, 1) + b"z" + bytes(8)
-    assert sasl.parse_authenticate(done, 8) == (58, None, b"z")
+    assert sasl.parse_authenticate(done, 8) == (58, None, b"z", 0)
     for answer_, number in ((done, 9), (done[:9], 8)):
         with pytest.raises(MalformedMessage):
             sasl.parse_authenticate(answer_, number)

@@ -272,12 +272,14 @@ def test_a_node_that_is_alone_may_call_its_listener_as_it_likes() -> None:
         (
             BROKER,
             {"controller__listener__names": "SSL"},
-            "connections to listener SSL: security protocol SSL is not served yet; there is PLAINTEXT",
+            "connections to listener SSL: security protocol SSL is not served yet; there is PLAINTEXT, "
+            "SASL_PLAINTEXT",
         ),
         (
             BROKER,
             {"listener__security__protocol__map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SSL"},
-            "connections to listener CONTROLLER: security protocol SSL is not served yet; there is PLAINTEXT",
+            "connections to listener CONTROLLER: security protocol SSL is not served yet; there is "
+            "PLAINTEXT, SASL_PLAINTEXT",
         ),
         (
             COMBINED,

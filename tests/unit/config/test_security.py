@@ -63,12 +63,13 @@ def refused(properties: Mapping[str, str | None]) -> list[str]:
     return str(raised.value).splitlines()
 
 
-@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL"])
 def test_a_protocol_without_a_server_is_refused(protocol: str) -> None:
     secured = {"listeners": f"{protocol}://127.0.0.1:1", "sasl.enabled.mechanisms": "PLAIN"}
     secured[f"listener.name.{protocol.lower()}.plain.sasl.jaas.config"] = PLAIN_JAAS
     assert refused(secured) == [
-        f"listeners: {protocol}: security protocol {protocol} is not served yet; there is PLAINTEXT"
+        f"listeners: {protocol}: security protocol {protocol} is not served yet; there is PLAINTEXT, "
+        "SASL_PLAINTEXT"
     ]
 
 
@@ -312,6 +313,33 @@ class TestConnectionsToOtherNodes:
         assert controllers.jaas is not None
         assert (controllers.listener, controllers.protocol, controllers.tls) == ("CONTROLLER", 2, None)
         assert (controllers.mechanism, controllers.jaas.reveal()) == ("PLAIN", PLAIN_JAAS)
+
+    def test_the_first_listener_of_controllers_is_the_one_that_is_used(self) -> None:
+        two = {
+            **BROKER,
+            "controller.listener.names": "FIRST,CONTROLLER",
+            "listener.security.protocol.map": "SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:SASL_PLAINTEXT,FIRST:SSL",
+            "listener.name.first.ssl.truststore.location": "/first.pem",
+        }
+        controller = read(two).security.controller
+        assert controller is not None
+        assert (controller.listener, controller.protocol) == ("FIRST", 1)
+        assert controller.tls is not None
+        assert controller.tls.truststore_location == "/first.pem"
+
+    def test_a_listener_of_controllers_that_is_not_used_needs_no_settings(self) -> None:
+        broker = {
+            "process.roles": "broker",
+            "listeners": "PLAINTEXT://127.0.0.1:1",
+            "controller.quorum.voters": "2@h:2",
+            "controller.listener.names": "FIRST,SECOND",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,FIRST:PLAINTEXT,SECOND:SSL",
+            "ssl.truststore.location": "/t.pem",
+        }
+        unused = "no listener has a protocol that needs ssl.truststore.location: no effect"
+        assert unused in read(broker).complaints()
+        first = {**broker, "controller.listener.names": "SECOND,FIRST"}
+        assert unused not in read(first).complaints()
 
     def test_a_plaintext_cluster_has_plaintext_connections(self) -> None:
         node = read(

@@ -11,7 +11,6 @@ import pytest
 from service.base.errors import CorruptionError
 from service.base.steps import at_once
 from service.metadata.client_quotas import QuotaEntity
-from service.metadata.credentials import ScramCredential
 from service.metadata.delta import MetadataDelta
 from service.metadata.frames import decode_frame, encode_frame, newest
 from service.metadata.image import MetadataImage
@@ -26,6 +25,7 @@ from service.metadata.records import (
     UserScramCredentialRecord,
 )
 from service.security.acls import AclEntry
+from service.security.scram import ScramCredential
 
 ENTRY = AccessControlEntryRecord(
     id=UUID(int=1),

@@ -12,12 +12,12 @@ import pytest
 
 from service.base.steps import at_once
 from service.metadata.client_quotas import QuotaEntity
-from service.metadata.credentials import ScramCredential
 from service.metadata.image import MetadataImage
 from service.metadata.image_diff import apply_snapshot
 from service.metadata.persistent import PartitionMap, PersistentMap
 from service.metadata.snapshot_codec import decode_snapshot, encode_image
 from service.security.acls import AclEntry, AclSet
+from service.security.scram import ScramCredential
 
 HINTS = get_type_hints(MetadataImage)
 DERIVED = {

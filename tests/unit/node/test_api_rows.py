@@ -36,14 +36,14 @@ def test_every_key_has_one_row() -> None:
 
 
 def test_rows_say_what_brokers_and_controllers_serve() -> None:
-    """ApiMessageType.ListenerType of 4.3.1, without SASL and tokens; and our own."""
+    """ApiMessageType.ListenerType of 4.3.1, without tokens; and our own."""
     brokers = {
-        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 29, 30, 31, 32, 33, 35, 37, 42,
-        43, 44, 45, 46, 47, 48, 49, 50, 51, 55, 57, 60, 61, 64, 68, 69, 74, 75, 80, 81,
+        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 29, 30, 31, 32, 33, 35, 36,
+        37, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 55, 57, 60, 61, 64, 68, 69, 74, 75, 80, 81,
     }  # fmt: skip
     controllers = {
-        1, 18, 19, 20, 29, 30, 31, 32, 33, 37, 43, 44, 45, 46, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60,
-        62, 63, 64, 67, 70, 73, 80, 81, 82, 20000,
+        1, 17, 18, 19, 20, 29, 30, 31, 32, 33, 36, 37, 43, 44, 45, 46, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58,
+        59, 60, 62, 63, 64, 67, 70, 73, 80, 81, 82, 20000,
     }  # fmt: skip
     assert {api.key for api in served_on(ListenerType.BROKER)} == brokers
     assert {api.key for api in served_on(ListenerType.CONTROLLER)} == controllers
@@ -57,7 +57,9 @@ def test_rows_say_what_is_forwarded_and_what_may_be_sent_again() -> None:
     assert {api.key for api in rows if api.is_forwardable and api.is_safe_again} == safe
     idempotent = {30, 33, 45, 49, 62, 63, 64, 67, 70, 73, 20000}
     assert {api.key for api in rows if api.effect is RequestEffect.IDEMPOTENT} == idempotent
-    reads = {1, 2, 3, 9, 10, 15, 16, 18, 23, 29, 32, 35, 46, 48, 50, 55, 59, 60, 61, 69, 74, 75}
+    reads = {
+        1, 2, 3, 9, 10, 15, 16, 17, 18, 23, 29, 32, 35, 36, 46, 48, 50, 55, 59, 60, 61, 69, 74, 75,
+    }  # fmt: skip
     assert {api.key for api in rows if api.effect is RequestEffect.READS} == reads
 
 
@@ -114,7 +116,7 @@ def test_rows_ask_what_kafka_asks(where: str) -> None:
             on_the_cluster.setdefault(operation, set()).add(key)
     assert on_the_cluster == ON_THE_CLUSTER[where]
     assert {key for key, row in rows.items() if row.authorizes is ASKS_ITSELF} == ASKED_BY_HANDLERS[where]
-    assert {key for key, row in rows.items() if row.authorizes is NOTHING} == {18}
+    assert {key for key, row in rows.items() if row.authorizes is NOTHING} == {17, 18, 36}
     rest = {key for key, row in rows.items() if row.authorizes is BY_CONTROLLER}
     assert all(key in TABLES["a controller"][1] for key in rest)
 
@@ -150,6 +152,7 @@ BROKER_VERSIONS = """
     14 SyncGroup 0-5
     15 DescribeGroups 0-6
     16 ListGroups 0-5
+    17 SaslHandshake 0-1
     18 ApiVersions 0-4
     19 CreateTopics 2-7
     20 DeleteTopics 1-6
@@ -162,6 +165,7 @@ BROKER_VERSIONS = """
     32 DescribeConfigs 1-4
     33 AlterConfigs 0-2
     35 DescribeLogDirs 1-5
+    36 SaslAuthenticate 0-2
     37 CreatePartitions 0-3
     42 DeleteGroups 0-2
     43 ElectLeaders 0-2
@@ -187,6 +191,7 @@ BROKER_VERSIONS = """
 """
 CONTROLLER_VERSIONS = """
     1 Fetch 4-18
+    17 SaslHandshake 0-1
     18 ApiVersions 0-4
     19 CreateTopics 2-7
     20 DeleteTopics 1-6
@@ -195,6 +200,7 @@ CONTROLLER_VERSIONS = """
     31 DeleteAcls 1-3
     32 DescribeConfigs 1-4
     33 AlterConfigs 0-2
+    36 SaslAuthenticate 0-2
     37 CreatePartitions 0-3
     43 ElectLeaders 0-2
     44 IncrementalAlterConfigs 0-1

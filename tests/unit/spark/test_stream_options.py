@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from service.base.errors import ConfigError
+from service.config.client import ClientOptions
 from service.spark.kafka_options import ignored_option_warnings
 from service.spark.options import LogicalOffset
 from service.spark.stream.options import includes_headers, parse_stream
-from service.spark.tail.client_options import ClientOptions
 from service.spark.tail.options import TailOptions, parse_batch
 
 BASE = {"url": "file:///none", "subscribe": "t"}

@@ -15,7 +15,6 @@ from service.base.errors import CorruptionError
 from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
 from service.metadata.bucket_copy import newest_copy
-from service.metadata.credentials import ScramCredential
 from service.metadata.image import MetadataImage
 from service.metadata.persistent import PersistentMap
 from service.metadata.snapshot_codec import decode_snapshot, encode_image
@@ -24,6 +23,7 @@ from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import open_cluster_file, open_metadata
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
+from service.security.scram import ScramCredential
 from service.tiering.fence import Displaced, Fence, OwnWrites, claim_prefix, take_over
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot, OlderMetadata, write_metadata
 from service.tiering.offload import OffloadPool

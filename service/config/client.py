@@ -1,9 +1,9 @@
-"""Options ``kafka.…`` of the connections to brokers: addresses, security, time-outs. [P]
+"""Options of a client's connections to brokers: security, time-outs. [P]
 
 Names are those of librdkafka and of Kafka's Java clients, where the two agree or one of them has a word for
 it. Whatever is not in the table is refused, because a client that passes over ``ssl.…`` is not the one that
-was asked for. Passwords are in no ``repr``; Spark keeps out of its plans what ``spark.redaction.regex``
-matches.
+was asked for. Passwords are in no ``repr``; Spark, whose options have ``kafka.`` in front, keeps out of its
+plans what ``spark.redaction.regex`` matches. `client/security` makes a connection's security of them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from service.base.errors import ConfigError
-from service.client.sasl import MECHANISMS
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _LONGEST_MS: Final = 24 * 3600 * 1000
 Address = tuple[str, int]
 
@@ -23,7 +23,7 @@ Address = tuple[str, int]
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
     """Options of a connection. Without `mechanism` there is no login; `ca_location` None is the system's
-    certificates."""
+    certificates. `jaas`: Java's `sasl.jaas.config`, in place of username and password."""
 
     protocol: str = "PLAINTEXT"
     ca_location: str | None = None
@@ -34,7 +34,8 @@ class ClientOptions:
     mechanism: str | None = None
     username: str = ""
     password: str = field(default="", repr=False)
-    client_id: str = "firn-spark"
+    jaas: str | None = field(default=None, repr=False)
+    client_id: str | None = None
     connect_timeout_ms: int = 10_000
     request_timeout_ms: int = 30_000
     wait_max_ms: int = 500
@@ -53,14 +54,14 @@ class ClientOptions:
 
 def _text(name: str, value: str) -> str:
     if not value:
-        raise ConfigError(f"option kafka.{name} is empty")
+        raise ConfigError(f"option {name} is empty")
     return value
 
 
 def _milliseconds(name: str, value: str) -> int:
     text = value.strip()
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _LONGEST_MS):
-        raise ConfigError(f"option kafka.{name} is {value!r}, not milliseconds from 1 to {_LONGEST_MS}")
+        raise ConfigError(f"option {name} is {value!r}, not milliseconds from 1 to {_LONGEST_MS}")
     return int(text)
 
 
@@ -68,7 +69,7 @@ def _word(*words: str) -> Callable[[str, str], str]:
     def read(name: str, value: str) -> str:
         word = value.strip().upper()
         if word not in words:
-            raise ConfigError(f"option kafka.{name} is {value!r}, not one of {', '.join(words)}")
+            raise ConfigError(f"option {name} is {value!r}, not one of {', '.join(words)}")
         return word
 
     return read
@@ -76,7 +77,7 @@ def _word(*words: str) -> Callable[[str, str], str]:
 
 def _endpoint_check(name: str, value: str) -> bool:
     if (word := value.strip().lower()) not in ("https", "none", ""):
-        raise ConfigError(f"option kafka.{name} is {value!r}, not https or none")
+        raise ConfigError(f"option {name} is {value!r}, not https or none")
     return word == "https"
 
 
@@ -87,8 +88,9 @@ _TABLE: Final[dict[str, tuple[str, Callable[[str, str], Any]]]] = {
     "request.timeout.ms": ("request_timeout_ms", _milliseconds),
     "retry.backoff.max.ms": ("backoff_max_ms", _milliseconds),
     "retry.backoff.ms": ("backoff_ms", _milliseconds),
-    "sasl.mechanism": ("mechanism", _word(*MECHANISMS)),
-    "sasl.mechanisms": ("mechanism", _word(*MECHANISMS)),
+    "sasl.jaas.config": ("jaas", _text),
+    "sasl.mechanism": ("mechanism", _word(*_MECHANISMS)),
+    "sasl.mechanisms": ("mechanism", _word(*_MECHANISMS)),
     "sasl.password": ("password", _text),
     "sasl.username": ("username", _text),
     "security.protocol": ("protocol", _word(*_PROTOCOLS)),
@@ -99,66 +101,65 @@ _TABLE: Final[dict[str, tuple[str, Callable[[str, str], Any]]]] = {
     "ssl.endpoint.identification.algorithm": ("checks_hostname", _endpoint_check),
     "ssl.key.location": ("key_location", _text),
     "ssl.key.password": ("key_password", _text),
+    "ssl.keystore.location": ("certificate_location", _text),
+    "ssl.keystore.type": ("keystore_type", _word("PEM")),
+    "ssl.truststore.location": ("ca_location", _text),
+    "ssl.truststore.type": ("truststore_type", _word("PEM")),
 }
 """Option -> the field that it sets, and how it is read. Two options of one field are its two spellings."""
 
-_JAVA_STORES: Final = "is Java's: write kafka.ssl.ca.location, kafka.ssl.certificate.location and "
-_INSTEAD: Final = {
-    "sasl.jaas.config": "is Java's: write kafka.sasl.mechanism, kafka.sasl.username and kafka.sasl.password",
-    "ssl.truststore.location": f"{_JAVA_STORES}kafka.ssl.key.location, which name PEM files",
-    "ssl.keystore.location": f"{_JAVA_STORES}kafka.ssl.key.location, which name PEM files",
-    "max.partition.fetch.bytes": "has a name here: fetchBytes",
-    "fetch.message.max.bytes": "has a name here: fetchBytes",
-    "check.crcs": "is not needed: checksums are always compared",
-    "group.instance.id": "is not yours to set: offsets are kept by Spark",
-    "auto.offset.reset": "is not yours to set: startingOffsets and failOnDataLoss say it",
-    "enable.auto.commit": "is not yours to set: offsets are kept by Spark",
-    "enable.auto.offset.store": "is not yours to set: offsets are kept by Spark",
-    "key.deserializer": "is not yours to set: keys are binary",
-    "value.deserializer": "is not yours to set: values are binary",
-}
-"""Options that people have from other clients, and what to do about them."""
+_TYPES: Final = ("keystore", "truststore")
 
 
-def parse_client(given: Mapping[str, str]) -> ClientOptions:
-    """The options, without their ``kafka.``, checked and typed. `ConfigError` for one that is not served."""
+def parse_client(given: Mapping[str, str], prefix: str = "") -> ClientOptions:
+    """Return the options, checked and typed. Raises `ConfigError` for one that is not served.
+
+    `prefix` stands before the names in errors, not in `given`.
+    """
     settings: dict[str, Any] = {}
     for name in sorted(given):
-        if name in _INSTEAD:
-            raise ConfigError(f"option kafka.{name} {_INSTEAD[name]}")
         if name not in _TABLE:
-            names = ", ".join(f"kafka.{known}" for known in _TABLE)
-            raise ConfigError(f"option kafka.{name} is not served; of the client's there are {names}")
+            names = ", ".join(prefix + known for known in _TABLE)
+            raise ConfigError(f"option {prefix}{name} is not served; of the client's there are {names}")
         target, read = _TABLE[name]
-        value = read(name, given[name])
+        value = read(prefix + name, given[name])
         if settings.setdefault(target, value) != value:
-            raise ConfigError(f"option kafka.{name} is given twice, under two names")
-    return _consistent(ClientOptions(**settings), given)
+            raise ConfigError(f"option {prefix}{name} is given twice, under two names")
+    for store in _TYPES:
+        if settings.pop(f"{store}_type", None) is None and f"ssl.{store}.location" in given:
+            raise ConfigError(f"option {prefix}ssl.{store}.location needs {prefix}ssl.{store}.type=PEM")
+    return _consistent(ClientOptions(**settings), given, prefix)
 
 
-def _consistent(options: ClientOptions, given: Mapping[str, str]) -> ClientOptions:
-    for prefix, is_used, protocols in (
+def _consistent(options: ClientOptions, given: Mapping[str, str], prefix: str) -> ClientOptions:
+    protocol = f"{prefix}security.protocol"
+    for kind, is_used, protocols in (
         ("ssl.", options.uses_tls, "SSL or SASL_SSL"),
         ("sasl.", options.uses_sasl, "SASL_PLAINTEXT or SASL_SSL"),
     ):
-        idle = [name for name in sorted(given) if name.startswith(prefix)]
+        idle = [name for name in sorted(given) if name.startswith(kind)]
         if idle and not is_used:
-            raise ConfigError(
-                f"option kafka.{idle[0]} says nothing without kafka.security.protocol={protocols}"
-            )
+            raise ConfigError(f"option {prefix}{idle[0]} says nothing without {protocol}={protocols}")
     if options.uses_sasl:
-        for name, value in (
-            ("mechanism", options.mechanism),
-            ("username", options.username),
-            ("password", options.password),
-        ):
-            if not value:
-                raise ConfigError(
-                    f"kafka.security.protocol={options.protocol} needs option kafka.sasl.{name}"
-                )
+        _check_login(options, protocol, prefix)
     if options.key_location and not options.certificate_location:
-        raise ConfigError("option kafka.ssl.key.location says nothing without kafka.ssl.certificate.location")
+        raise ConfigError(
+            f"option {prefix}ssl.key.location says nothing without {prefix}ssl.certificate.location"
+        )
     return options
+
+
+def _check_login(options: ClientOptions, protocol: str, prefix: str) -> None:
+    needed = {"mechanism": options.mechanism}
+    if options.jaas is None:
+        needed |= {"username": options.username, "password": options.password}
+    elif options.username or options.password:
+        raise ConfigError(
+            f"option {prefix}sasl.jaas.config says who logs in: leave username and password out"
+        )
+    for name, value in needed.items():
+        if not value:
+            raise ConfigError(f"{protocol}={options.protocol} needs option {prefix}sasl.{name}")
 
 
 def parse_servers(text: str) -> tuple[Address, ...]:

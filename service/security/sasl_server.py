@@ -1,0 +1,41 @@
+"""Server's side of a SASL mechanism: what each of them returns and raises. [P]
+
+A mechanism is a machine: it takes the client's tokens one after the other and returns what to answer, with
+the name of the client once it is known. It reads no clock and makes no randomness.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from service.base.errors import FirnError
+
+
+class Evaluation(NamedTuple):
+    """Answer to a token: a challenge, or the last answer of a login that is complete."""
+
+    token: bytes
+    name: str | None = None
+    """name of the client; None while the login goes on"""
+    expires_ms: int | None = None
+    """time since the epoch at which the credential ends, None if it does not"""
+    is_delegation_token: bool = False
+
+
+class SaslRefused(FirnError):
+    """A token that ends the login. The text is for the log.
+
+    `told`: what the client is told in place of the words that all wrong credentials have; None for those. It
+    never says whether a user exists.
+    """
+
+    def __init__(self, reason: str, told: str | None = None) -> None:
+        super().__init__(reason)
+        self.told = told
+
+
+class SaslServer(Protocol):
+    """The server's side of one login (Java's ``javax.security.sasl.SaslServer``)."""
+
+    def evaluate(self, token: bytes) -> Evaluation:
+        """Return the answer to the client's next token. Raises `SaslRefused`, which ends the login."""
