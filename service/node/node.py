@@ -200,7 +200,6 @@ class Node:
             stack, self._static_config, self._world, parts.network, parts.turns, logins, self._tls
         )
         await plane.caught_up(stack, places)
-        metadata.note_loaded()
         config = dynamic_config(self._static_config, metadata.image)
         at_once(check_topics(metadata.image, config))
         cold = await self._open_cold_tier(stack, config, plane, cluster_id)
