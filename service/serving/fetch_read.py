@@ -27,8 +27,8 @@ from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
 from service.replication.replica_fetch import ReplicaFetch, judge_topic
 from service.replication.selectors import ReplicaView
+from service.security.authorizer import Authorizer
 from service.security.operations import AclOperation, AclResourceType
-from service.serving.authorization import is_allowed
 from service.serving.metadata_cache import NO_BROKER
 from service.serving.request_host import Broker
 from service.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequestView, RecordsPart
@@ -46,6 +46,8 @@ FIRST_VERSION_WITH_LEADERS: Final = 16
 """A response to a fetch of the wrong broker, or with an old epoch, names the leader (KIP-951)."""
 _NOT_LEADER: Final = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})
 READ_COMMITTED: Final = 1
+_READ: Final = AclOperation.READ
+_TOPIC: Final = AclResourceType.TOPIC
 INLINE_BYTES: Final = PIECE_BYTES
 """Bytes of small slices to read before a response begins: the sender would join them anyway."""
 CAREFUL_BYTES: Final = 1 << 20
@@ -82,7 +84,7 @@ class FetchRead:
     """Results of one pass so far. The caller calls `read_partition` for one partition after the other."""
 
     __slots__ = (
-        "_asked", "_authorizer", "_broker", "_cold_bytes", "_cold_size", "_context", "_errors", "_fetch",
+        "_allowed", "_authorizer", "_broker", "_cold_bytes", "_cold_size", "_context", "_errors", "_fetch",
         "_hot_reads", "_is_first", "_session", "_started", "_throttled_size", "_version", "held_back",
         "holds", "is_final", "is_replica", "leaders", "needs_restore", "partitions", "pending", "room",
         "size", "unknown",
@@ -104,8 +106,8 @@ class FetchRead:
         """
         self._broker = broker
         self._authorizer = broker.authorizer if fetch.replica_id < 0 else None
-        self._asked: tuple[TopicKey, bool] | None = None
-        """the last topic, and whether the client may read it"""
+        self._allowed: str | None = None
+        """the last topic that the client may read"""
         self._context = context
         self._version = context.api_version
         self._fetch = fetch
@@ -147,9 +149,7 @@ class FetchRead:
         """
         broker = self._broker
         try:
-            if self._authorizer is not None and not self._may_read(topic):
-                raise RequestError(ErrorCode.topic_authorization_failed)
-            partition = broker.replicas.find(topic, request.partition)
+            partition = self._find(topic, request.partition)
             if self.is_replica:
                 diverging, read = self._read_for_replica(partition, topic, request, is_named)
             else:
@@ -196,18 +196,27 @@ class FetchRead:
             diverging_epoch=diverging,
         )
 
-    def _may_read(self, topic: TopicKey) -> bool:
-        """Return whether the client may read the topic. An unknown id has no name to ask about."""
-        if self._asked is not None and self._asked[0] == topic:
-            return self._asked[1]
-        name: str | None = topic if isinstance(topic, str) else None
-        if name is None and (known := self._broker.image.topic(topic)) is not None:
-            name = known.name
-        allowed = name is None or is_allowed(
-            self._broker, self._context, AclOperation.READ, AclResourceType.TOPIC, name
-        )
-        self._asked = topic, allowed
-        return allowed
+    def _find(self, topic: TopicKey, index: int) -> Partition:
+        """Return the partition. Raises `RequestError` TOPIC_AUTHORIZATION_FAILED for a topic that the client
+        may not read, whether it is here or not; an unknown id has no name to ask about."""
+        broker, authorizer = self._broker, self._authorizer
+        if authorizer is None:
+            return broker.replicas.find(topic, index)
+        try:
+            partition = broker.replicas.find(topic, index)
+        except (RequestError, StorageError):
+            if (name := broker.name_of(topic)) is not None:
+                self._check_allowed(authorizer, name)
+            raise
+        if partition.tip.topic != self._allowed:
+            self._check_allowed(authorizer, partition.tip.topic)
+        return partition
+
+    def _check_allowed(self, authorizer: Authorizer, topic: str) -> None:
+        context = self._context
+        if not authorizer.allows(context.session, _READ, _TOPIC, topic, api=context.api_key):
+            raise RequestError(ErrorCode.topic_authorization_failed)
+        self._allowed = topic
 
     def _refused(self, topic: TopicKey, request: FetchPartition, error: RequestError) -> FetchPartitionResult:
         broker, code = self._broker, error.code

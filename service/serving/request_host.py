@@ -157,6 +157,13 @@ class Broker:
         """The newest committed metadata."""
         return self.metadata.image
 
+    def name_of(self, topic: str | UUID) -> str | None:
+        """Return the name of a topic that a request names, by name or by id; None for an unknown id."""
+        if isinstance(topic, str):
+            return topic
+        known = self.image.topic(topic)
+        return None if known is None else known.name
+
     def current_leader(self, topic: str | UUID, partition: int) -> tuple[int, int] | None:
         """Return (leader, leader epoch) of a partition in the metadata, by topic name or id; leader -1: none.
         None if the metadata does not have the partition.

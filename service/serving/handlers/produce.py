@@ -38,8 +38,9 @@ from service.records.validation import (
     check_frame,
     validate_produced,
 )
+from service.security.authorizer import Authorizer
 from service.security.operations import AclOperation, AclResourceType
-from service.serving.authorization import check, is_allowed
+from service.serving.authorization import is_allowed
 from service.serving.delayed_produce import DelayedProduce, DelayedResponse
 from service.serving.internal_topics import ADMIN_CLIENT, INTERNAL_TOPICS
 from service.serving.request_host import Broker
@@ -58,6 +59,8 @@ FIRST_VERSION_WITH_ZSTD: Final = 7
 FIRST_VERSION_WITH_LEADERS: Final = 10
 """A response with NOT_LEADER_OR_FOLLOWER names the leader (KIP-951)."""
 _ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_AT + 1
+_WRITE: Final = AclOperation.WRITE
+_TOPIC: Final = AclResourceType.TOPIC
 ALL: Final = -1
 VALID_ACKS: Final = (ALL, 0, 1)
 MOST_AT_ONCE: Final = 250
@@ -115,7 +118,7 @@ class _Produce:
     """batches that other replicas do not have yet"""
     is_large = False
     """The next batch takes more than a slice to validate."""
-    allowed: TopicKey | None = None
+    allowed: str | None = None
     """topic of the last batch, to which the client may write"""
 
     def __init__(self, broker: Broker, context: RequestContext, request: ProduceRequestView) -> None:
@@ -230,15 +233,18 @@ class _Produce:
     def _partition(self, topic: TopicKey, index: int, records: Buffer | None) -> Partition:
         """Return the batch's partition, after the checks before validation. Raises `RequestError`."""
         broker, context, acks = self.broker, self.context, self.acks
-        if self.authorizer is not None and topic != self.allowed:
-            self._check_allowed(topic)
+        authorizer = self.authorizer
         try:
             partition = broker.replicas.find(topic, index)
-        except RequestError:
+        except (RequestError, StorageError):
+            if authorizer is not None and (name := broker.name_of(topic)) is not None:
+                self._check_allowed(authorizer, name)  # before it is told that there is none
             known = broker.image.topic(topic)
             if known is not None and index in known.partitions:
                 _check_internal(context, known.name)
             raise
+        if authorizer is not None and partition.tip.topic != self.allowed:
+            self._check_allowed(authorizer, partition.tip.topic)
         if partition.tip.topic in INTERNAL_TOPICS:
             _check_internal(context, partition.tip.topic)
         if broker.disks.is_pressed:
@@ -258,14 +264,11 @@ class _Produce:
             raise RequestError(ErrorCode.invalid_required_acks)
         return partition
 
-    def _check_allowed(self, topic: TopicKey) -> None:
-        """Raise `RequestError` TOPIC_AUTHORIZATION_FAILED unless the client may write to the topic. An
-        unknown id has no name to ask about: it is refused for that."""
-        name: str | None = topic if isinstance(topic, str) else None
-        if name is None and (known := self.broker.image.topic(topic)) is not None:
-            name = known.name
-        if name is not None:
-            check(self.broker, self.context, AclOperation.WRITE, AclResourceType.TOPIC, name)
+    def _check_allowed(self, authorizer: Authorizer, topic: str) -> None:
+        """Raise `RequestError` TOPIC_AUTHORIZATION_FAILED unless the client may write to the topic."""
+        context = self.context
+        if not authorizer.allows(context.session, _WRITE, _TOPIC, topic, api=context.api_key):
+            raise RequestError(ErrorCode.topic_authorization_failed)
         self.allowed = topic
 
     def _appended(
