@@ -46,11 +46,12 @@ class NodeConfigRules:
             return
         names, node = config.cluster.listener_names, str(config.node_id)
         if resource_name == "":
-            own = of_listeners(image.config(resource_type, node), names)
-            changed = config.with_dynamic(own, of_all_listeners(configs, is_default=True))
+            everyone: Mapping[str, str] = of_all_listeners(configs, is_default=True)
+            own: Mapping[str, str] = of_listeners(image.config(resource_type, node), names)
         else:
+            everyone = of_listeners(image.config(resource_type, ""), names)
             own = configs if resource_name == node else of_all_listeners(configs)
-            changed = config.with_dynamic(own, of_listeners(image.config(resource_type, ""), names))
+        changed = config.with_dynamic(own, everyone)
         self._before(image, resource_name).check_threads(changed)
         yield from check_topics(image, changed)
 
