@@ -398,6 +398,7 @@ class ClusterPlane:
         stack.callback(self._following.cancel)
         membership.start()
         await self._until(self._recovers)
+        self.metadata.note_loaded()
 
     async def join(self, stack: AsyncExitStack) -> None:
         assert self._membership is not None
