@@ -39,6 +39,7 @@ class ModelHands(Hands):
         self.back_at: dict[str, float] = {}
         self.leader = "c1"
         self.only: list[str] = []
+        self.command_config = ""
         self.time = 0.0
         self.done: list[tuple[str, str]] = []
         self.said: list[str] = []
@@ -113,12 +114,19 @@ class ModelHands(Hands):
         given = dict(zip(words[2::2], words[3::2], strict=True))
         assert given["--brokers"] == "1,2,3"
         assert given["--controllers"] == "901,902,903"
+        self.command_config = given.get("--command-config", "")
         assert given["--bootstrap"] == f"firn-{machine.name}:9092"
         without = given.get("--without", "")
         lacks = [f"{name} is away" for name in sorted(self.away) if str(self.node(name)) != without]
         # As whole.py has it, which tells of a voter that is to be away neither that it is nor that it is not.
         lacks += [f"{one} still serves" for one in ("1", "2", "3") if one == without and one not in self.away]
         return json.dumps({"lacks": lacks, "leader": self.node(self.leader), "only": self.only})
+
+
+def test_machines_log_in_with_the_file_that_is_named(tmp_path: Path) -> None:
+    hands = ModelHands(tmp_path)
+    roll(hands, replace(ONE, command_config="/etc/firn/client.properties"))
+    assert hands.command_config == "/etc/firn/client.properties"
 
 
 def test_one_machine_after_another_the_leader_of_the_controllers_at_last(tmp_path: Path) -> None:

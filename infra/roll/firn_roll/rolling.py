@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,8 @@ BEGUN, STOPPED, MADE, DONE = "begun", "stopped", "made", "done"
 @dataclass(frozen=True)
 class Options:
     """`settle_s`: so long the cluster has to be whole. `unreplicated`: go on where partitions have no other
-    replica. `resume`: what a journal calls done is done, however old it is."""
+    replica. `resume`: what a journal calls done is done, however old it is. `command_config`: file of client
+    properties on each machine, with which it logs in at brokers."""
 
     action: str = REPLACE
     names: tuple[str, ...] = ()
@@ -32,6 +34,7 @@ class Options:
     patience_s: float = 3600
     unreplicated: bool = False
     resume: bool = False
+    command_config: str = ""
 
 
 def roll(hands: Hands, options: Options) -> None:
@@ -171,6 +174,8 @@ class _Roll:
         ids = {role: _ids(self.machines.values(), role) for role in ("broker", "controller")}
         own = ",".join(map(str, machine.nodes))
         asked = f"--brokers {ids['broker']} --controllers {ids['controller']} --about {own}"
+        if self.options.command_config:
+            asked += f" --command-config {shlex.quote(self.options.command_config)}"
         failures = []
         for other in self.machines.values():
             if other.role != "broker" or other.name == machine.name:

@@ -17,8 +17,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from service.base.errors import FirnError
+from service.cli.client_properties import add_command_config_option, security_of_args
 from service.client.admin import Cluster
 from service.client.blocking_client import BlockingClient
+from service.client.security import PLAINTEXT, Security
 from service.wire.api import ApiKey, request_module
 
 CLIENT_ID = "firn-roll"
@@ -33,9 +35,11 @@ def main() -> int:
     parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT")
     for name in ("--brokers", "--controllers", "--without", "--about"):
         parser.add_argument(name, type=numbers, default=set(), metavar="IDS")
+    add_command_config_option(parser)
     asked = parser.parse_args()
     try:
-        told = look(asked.bootstrap, asked.brokers, asked.controllers, asked.without, asked.about)
+        security = security_of_args(asked)
+        told = look(asked.bootstrap, asked.brokers, asked.controllers, asked.without, asked.about, security)
     except (OSError, FirnError) as error:
         print(f"{asked.bootstrap}: {error}", file=sys.stderr)
         return 1
@@ -48,10 +52,15 @@ def numbers(text: str) -> set[int]:
 
 
 def look(
-    bootstrap: str, brokers: set[int], controllers: set[int], without: set[int], about: set[int]
+    bootstrap: str,
+    brokers: set[int],
+    controllers: set[int],
+    without: set[int],
+    about: set[int],
+    security: Security = PLAINTEXT,
 ) -> dict[str, Any]:
     """Return the cluster's faults, the quorum's leader, and the partitions that only `about` has."""
-    with Cluster(bootstrap, CLIENT_ID) as cluster:
+    with Cluster(bootstrap, CLIENT_ID, security=security) as cluster:
         lacks = list(broken_brokers(cluster, brokers, without))
         behind: list[str] = []
         only: list[str] = []
@@ -67,7 +76,7 @@ def look(
                 elif missing := replicas - {*one.isr} - without:
                     behind.append(f"{name} is not in sync on {', '.join(map(str, sorted(missing)))}")
     host, _, port = bootstrap.rpartition(":")
-    with BlockingClient(host.strip("[]"), int(port), CLIENT_ID) as client:
+    with BlockingClient(host.strip("[]"), int(port), CLIENT_ID, security=security) as client:
         leader, voters = quorum(client)
     lacks += [*some(behind), *broken_quorum(leader, voters, controllers, without)]
     return {"lacks": lacks, "leader": leader, "only": some(only)}
