@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from service.base.metrics import HistogramSnapshot
 from service.base.printable import printable
@@ -19,7 +19,6 @@ from service.hot.metrics import HotMetrics
 from service.metadata.partition_index import NO_LEADER_SHELF
 from service.metadata.publisher import Publisher
 from service.network.metrics import AuthenticationMetrics, ChannelMetrics, NetworkMetrics
-from service.network.tls.node_tls import NodeTls
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
@@ -28,6 +27,10 @@ from service.security.authorizer import Authorizer
 from service.tiering.metrics import TieringMetrics
 from service.tiering.tasks import Task
 from service.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from service.network.tls.node_tls import NodeTls
+
 
 MOST_REASONS: Final = 20
 _REASON_CHARACTERS: Final = 120

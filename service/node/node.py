@@ -31,7 +31,6 @@ from service.hot.log import LocalLog
 from service.hot.manager import LogManager
 from service.metadata.image import MetadataImage
 from service.network.metrics import OF_REPLICATION
-from service.network.tls.node_tls import NodeTls
 from service.node import fd_budget
 from service.node.authorizer import make_authorizer
 from service.node.data_directories import DataDirectories
@@ -55,10 +54,10 @@ from service.serving.handlers.api_versions import answer_for, features_of_broker
 from service.serving.internal_topics import InternalTopics
 from service.serving.listener_logins import NodeLogins, new_nonce
 from service.serving.request_host import Broker
-from service.serving.store_changes import StoreCheckedAdmin
 from service.wire.apis import ListenerType
 
 if TYPE_CHECKING:
+    from service.network.tls.node_tls import NodeTls
     from service.node.cold_tier import ColdTier, OpenStore
     from service.remote.reading.reader import RemoteReader
     from service.replicas.replica_manager import ReplicaManager
@@ -92,7 +91,7 @@ class Node:
         self._open_store = open_store
         self._directories = DataDirectories(config, world)
         self._applier: Applier | None = None
-        self._tls: NodeTls
+        self._tls: NodeTls | None = None
         self.parts = NodeParts(supervisor, turns or TurnTimes(), is_broker=config.cluster.is_broker)
 
     async def start(self, stack: AsyncExitStack) -> None:
@@ -101,9 +100,8 @@ class Node:
         config, parts = self._static_config, self.parts
         if config.cluster.is_member:
             check_cluster(config)
-        self._tls = parts.tls = NodeTls(config.cluster.security, self._world, parts.network)
-        stack.callback(self._tls.close)
-        self._tls.start()
+        if config.cluster.security.uses_tls:
+            self._tls = parts.tls = self._make_tls(stack)
         cluster_id = await self._directories.cluster_id(self._supervisor.stopped)
         budget = None
         if self._open_files is not None:
@@ -141,6 +139,26 @@ class Node:
         stack.push_async_callback(plane.leave)
         if isinstance(plane, ClusterPlane) and config.cluster.is_controller:
             await plane.recorded()
+
+    def _make_tls(self, stack: AsyncExitStack) -> NodeTls:
+        """Load the certificates. Raises `ConfigError`."""
+        from service.network.tls.node_tls import NodeTls  # a node without TLS does not load it
+
+        tls = NodeTls(self._static_config.cluster.security, self._world, self.parts.network)
+        stack.callback(tls.close)
+        tls.start()
+        return tls
+
+    def _follow_stores(self, tls: NodeTls, broker: Broker, applier: Applier) -> None:
+        """Check and follow changes of this node's key and trust stores."""
+        from service.serving.store_changes import StoreCheckedAdmin
+
+        settings, metadata = applier.settings, broker.metadata
+        tls.configure(settings.config.cluster.security)
+        settings.watchers.append(lambda changed: tls.configure(changed.cluster.security))
+        broker.config_admin = StoreCheckedAdmin(
+            broker.admin, lambda: settings.config, lambda: metadata.image, tls.refusal
+        )
 
     def _make_logs(self, budget: Budget | None) -> LogManager:
         config = self._static_config
@@ -213,7 +231,6 @@ class Node:
         applier = Applier(config, logs, replicas, reader, timers.purgatory, replication, checked)
         self._applier, parts.replication = applier, replication
         settings = applier.settings
-        settings.watchers.append(lambda changed: self._tls.configure(changed.cluster.security))
         at_once(check_topics(metadata.image, config))
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
         groups = self._make_coordinators(applier, plane, timers, replicas, logs)
@@ -240,10 +257,8 @@ class Node:
         )
         stack.callback(broker.close)
         parts.broker = broker
-        if self._tls.handshakes is not None:
-            broker.config_admin = StoreCheckedAdmin(
-                plane.admin, lambda: settings.config, lambda: metadata.image, self._tls.refusal
-            )
+        if self._tls is not None:
+            self._follow_stores(self._tls, broker, applier)
         broker.authorizer = parts.authorizer
         if config.replication.selects_by_rack:
             broker.replica_selector = of_the_rack
@@ -289,7 +304,7 @@ class Node:
             outgoing_security(
                 self._static_config.cluster.security.inter_broker,
                 partial(new_nonce, self._world),
-                self._tls.inter_broker,
+                None if self._tls is None else self._tls.inter_broker,
             ),
         )
         logs.checkpoint_high_watermarks(replication.marks)
@@ -337,7 +352,8 @@ class Node:
 
     async def _serve(self, stack: AsyncExitStack, broker: Broker) -> None:
         """Start the periodic tasks, and accept connections."""
-        await self._tls.settled()
+        if self._tls is not None:
+            await self._tls.settled()
         parts = self.parts
         logs, applier, cold = parts.logs, self._applier, parts.cold
         assert logs is not None

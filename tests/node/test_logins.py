@@ -313,7 +313,7 @@ def test_a_reauthentication_waits_until_what_is_owed_is_answered() -> None:
                 return owed if frame[7] == 9 else answer  # by the last byte of the correlation id
 
             assert server._shared is not None
-            server.set_handler(slow, server._shared.describe, answer_versions)  # type: ignore[arg-type]
+            server.set_handler(slow, server._shared.describe, answer_versions)
             reader, writer = await connect(server)
             writer.write(stream_of(*LOGIN))
             for _ in range(3):
