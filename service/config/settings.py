@@ -24,6 +24,7 @@ from service.config.keys import LONG_MAX, Value, invalid
 from service.config.listeners import Listener
 from service.config.overrides import check_dynamic, parse_node
 from service.config.parsing import did_you_mean, effective, parse_value
+from service.config.quotas import QuotaConfig, read_quotas
 from service.config.replication import ReplicationConfig, read_replication
 from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
 from service.config.tables.authorizer import principals
@@ -140,7 +141,6 @@ class BrokerConfig:
     auto_create_topics_enable: bool
     delete_topic_enable: bool
     socket_request_max_bytes: int
-    max_connections: int
     connections_max_idle_ms: int
     authorizer_class_name: str
     super_users: str
@@ -191,6 +191,8 @@ class BrokerConfig:
     remote_url: str | None
     remote_s3_endpoint: str | None
     remote_s3_region: str | None
+    remote_s3_sse: str | None
+    remote_s3_sse_kms_key_id: str | None
     remote_cache_bytes: int
     remote_cache_dir: str | None
     remote_cache_dir_bytes: int
@@ -202,6 +204,7 @@ class BrokerConfig:
     max_inflated_batch_bytes: int
     max_inflated_request_bytes: int
     replication: ReplicationConfig
+    quotas: QuotaConfig
     groups: Mapping[str, Value]
     """the keys of groups and of `__consumer_offsets`, by full name"""
     log: LogConfig
@@ -364,6 +367,7 @@ def _node_fields(values: Mapping[str, Value], problems: list[str]) -> dict[str, 
         if field in known:
             fields[field] = value
     fields["replication"] = read_replication(values)
+    fields["quotas"] = read_quotas(values)
     fields["groups"] = {one.name: values[one.name] for one in (*OFFSETS_TOPIC, *GROUPS)}
     try:
         cluster = read_cluster(values)
@@ -411,9 +415,11 @@ def _node_conflicts(values: Mapping[str, Value], topic: Mapping[str, Value]) -> 
     yield from _group_conflicts(number)
     yield from _disk_conflicts(values)
     url = values["firn.remote.url"]
-    for name in ("firn.remote.s3.endpoint", "firn.remote.s3.region"):
+    for name in ("firn.remote.s3.endpoint", "firn.remote.s3.region", "firn.remote.s3.sse"):
         if values[name] is not None and str(url).partition("://")[0] not in S3_SCHEMES:
             yield f"{name} has no effect without firn.remote.url=s3://…"
+    if values["firn.remote.s3.sse.kms.key.id"] is not None and values["firn.remote.s3.sse"] != "aws:kms":
+        yield "firn.remote.s3.sse.kms.key.id has no effect without firn.remote.s3.sse=aws:kms"
     if number("firn.remote.cache.bytes") < 2 * number("firn.remote.chunk.bytes"):
         yield "firn.remote.cache.bytes must hold at least two chunks of firn.remote.chunk.bytes"
     if values["firn.remote.cache.dir"] is not None and url is None:

@@ -16,6 +16,7 @@ from service.groups.metrics import GroupMetrics
 from service.hot.manager import LogManager
 from service.metadata.publisher import Publisher
 from service.network.metrics import NetworkMetrics
+from service.network.request_meter import RequestQuotas
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
@@ -66,6 +67,8 @@ class ObservedNode(Protocol):
     def turns(self) -> TurnTimes: ...
     @property
     def network(self) -> NetworkMetrics: ...
+    @property
+    def quotas(self) -> Sequence[RequestQuotas]: ...
     @property
     def serving(self) -> ServingMetrics | None: ...
     @property

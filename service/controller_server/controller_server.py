@@ -36,7 +36,7 @@ from service.metadata.image import MetadataImage
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.metadata.raft.peers import Peers
 from service.metadata.raft.roles import RaftTiming
-from service.network.admission import Admission
+from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, NetworkMetrics
 from service.network.request import PeerLimits, RequestContext
 from service.network.server import Server
@@ -90,7 +90,6 @@ class ControllerNodeOptions:
     inter_broker_listener: str = "PLAINTEXT"
     """name of the brokers' listener that is probed"""
     heartbeat_interval_ms: int = 2_000
-    max_connections: int = 1 << 31
     limits: PeerLimits = field(default_factory=PeerLimits)
 
 
@@ -201,8 +200,10 @@ class ControllerNode:
         cluster_id = self._options.controller.cluster_id
         logins = NodeLogins(security, world, lambda: self.publisher.image, cluster_id, metrics)
         dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
+        names = tuple(one.name for one in self._options.listeners)
+        arrivals = self.arrivals = ConnectionQuotas(lambda: self.side.config.quotas, names, metrics=metrics)
+        admission = arrivals.admission()
         answer_versions = answer_for(ListenerType.CONTROLLER, lambda: features_of(self.side))
-        admission = Admission(self._options.max_connections)
         return [
             Server(
                 one.host,
@@ -216,6 +217,7 @@ class ControllerNode:
                 describe=dispatcher.describe,
                 on_gone=lambda context: self.side.connection_ended(context.connection_id),
                 threads=world.threads,
+                arrivals=arrivals,
                 logins=logins.of(one, answer_versions),
                 tls=None if self._tls is None else self._tls.listener(one.name),
             )
@@ -240,6 +242,7 @@ class ControllerNode:
         self.publisher.subscribe(self._published)
         self.publisher.set_controller(self)
         await self.publisher.start()
+        self._limit(self.publisher.image)
         for server in self.servers:
             await server.start()
         self._registering = self._supervised(self._keep_registered(), "controller-registration")
@@ -260,6 +263,8 @@ class ControllerNode:
         await self.publisher.stop()
         for server in self.servers:
             await server.close(1.0)
+        self.arrivals.close()
+        self.side.quotas.close()
         for channels in self._own:
             await channels.close()
 
@@ -340,7 +345,14 @@ class ControllerNode:
 
     # -- registration of this controller
 
+    def _limit(self, image: MetadataImage) -> None:
+        """Apply the quotas of `image` to clients and connections of this controller."""
+        self.side.quotas.apply(image.client_quotas)
+        self.arrivals.apply(image.client_quotas)
+
     def _published(self, before: MetadataImage, after: MetadataImage, delta: MetadataDelta) -> None:
+        if before.client_quotas is not after.client_quotas:
+            self._limit(after)
         if before.controllers is not after.controllers:
             self._registrations.set()
         if before.brokers is not after.brokers:

@@ -13,8 +13,8 @@ import asyncio
 import logging
 import struct
 from bisect import bisect_left
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
 
 from service.base.errors import StorageError
 from service.base.metrics import SECONDS
@@ -46,6 +46,8 @@ _MOST_IN_A_TURN = 256
 """Most requests that one peer has pipelined that are handled before other peers' requests."""
 _LENT_BYTES = 64 << 10
 """Least size of a request whose memory is counted until it is answered."""
+_LEFT_S: Final = 5.0
+"""Longest throttle behind which the requests of a peer that has left are handled."""
 _NO_API = ApiMetrics()
 _FRAME_SIZE = struct.Struct(">i").unpack_from
 
@@ -153,12 +155,14 @@ class RequestPipeline:
             queue.block(request)
             return began
         context.cancel_on_disconnect = context.ends_with_peer = False
-        context.hurry = None
+        context.hurry = context.meter = None
         answer = self.handler(context, request)
         # The dispatcher has accepted the API, so it is one of few.
         api = shared.counters.apis.get(context.api_key) or shared.counters.of(context.api_key)
         self._handle_answer(answer, api)
         del answer
+        if context.meter is not None:
+            context.meter.pause()  # type: ignore[unreachable]  # the handler has set it
         ended = shared.now()
         size = len(request)
         api.received_bytes += size
@@ -232,6 +236,9 @@ class RequestPipeline:
         else:
             assert not isinstance(answer, Response)
             self._api, self._asked_s = api, self.last_move
+            meter = self.context.meter
+            if meter is not None and isinstance(answer, Coroutine):
+                answer = meter.follow(answer)
             self._pending = asyncio.ensure_future(answer, loop=self._shared.loop)
             self._pending.add_done_callback(self._resolve)
 
@@ -480,9 +487,12 @@ class RequestPipeline:
 
     @property
     def has_unanswered(self) -> bool:
-        """True if requests are to be answered although the peer sends no more; long polls are not."""
-        if self._mute is not None and not self._framer.arrived_bytes and not self.sender.busy:
-            return False
+        """True if requests are to be answered although the peer sends no more; long polls are not, nor those
+        behind a long throttle."""
+        if self._mute is not None and not self.sender.busy:
+            wait_s = self._mute.when() - self._shared.now()
+            if not self._framer.arrived_bytes or wait_s > _LEFT_S:
+                return False
         return bool(self.queue.pending) or (self._framer.state is not READING and not self._ends_with_peer)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,8 @@ from service.base.turns import TurnTimes
 from service.base.world import World
 from service.config.settings import BrokerConfig
 from service.metadata.controller.requests import Endpoint
-from service.network.admission import Admission
 from service.network.authenticating import AnswerVersions
+from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import NetworkMetrics
 from service.network.request import Answer, RequestContext
 from service.network.server import Server
@@ -31,6 +32,8 @@ class BrokerListeners:
         """those that are bound"""
         self.places: dict[str, tuple[str, int]] = {}
         """advertised host and port by listener"""
+        self.arrivals: ConnectionQuotas | None = None
+        """limits on new connections, once they are bound"""
 
     async def bind(
         self,
@@ -43,7 +46,11 @@ class BrokerListeners:
         tls: NodeTls | None,
     ) -> tuple[Endpoint, ...]:
         """Bind the addresses; return the advertised ones. Raises `ConfigError`."""
-        limits, admission = limits_of(config), Admission(config.max_connections)
+        names = tuple(one.name for one in config.listeners)
+        protected = config.cluster.inter_broker_listener_name
+        arrivals = self.arrivals = ConnectionQuotas(lambda: config.quotas, names, protected, metrics)
+        limits, admission = limits_of(config), arrivals.admission()
+        stack.callback(self.arrivals.close)
         advertised = {one.name: one for one in config.advertised_listeners}
         for listener in config.listeners:
             server = Server(
@@ -56,6 +63,7 @@ class BrokerListeners:
                 metrics=metrics,
                 turns=turns,
                 threads=world.threads,
+                arrivals=self.arrivals,
                 logins=logins.of(listener),
                 tls=None if tls is None else tls.listener(listener.name),
             )
@@ -68,8 +76,13 @@ class BrokerListeners:
             Endpoint(one.name, *self.places[one.name], int(one.protocol)) for one in config.listeners
         )
 
-    def serve_with(self, dispatcher: Dispatcher, answer_versions: AnswerVersions) -> None:
-        """Set the handler of requests, and what answers ApiVersions before a login."""
+    def serve_with(
+        self, dispatcher: Dispatcher, answer_versions: AnswerVersions, config: Callable[[], BrokerConfig]
+    ) -> None:
+        """Set the handler of requests, what answers ApiVersions before a login, and where the current
+        settings are."""
+        assert self.arrivals is not None
+        self.arrivals.config = lambda: config().quotas
         for server in self.servers:
             server.set_handler(dispatcher, dispatcher.describe, answer_versions)
 

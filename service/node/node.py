@@ -29,7 +29,9 @@ from service.client.node_security import outgoing_security
 from service.config.settings import BrokerConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
+from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
+from service.metadata.publisher import Publisher
 from service.network.metrics import OF_REPLICATION
 from service.node import fd_budget
 from service.node.authorizer import make_authorizer
@@ -105,7 +107,7 @@ class Node:
         cluster_id = await self._directories.cluster_id(self._supervisor.stopped)
         budget = None
         if self._open_files is not None:
-            budget = fd_budget.budget(self._open_files, max_connections=config.max_connections)
+            budget = fd_budget.budget(self._open_files, max_connections=config.quotas.max_connections)
         closing: _LogsClosing | None = None
         if config.cluster.is_broker:
             parts.logs = self._make_logs(budget)
@@ -268,10 +270,27 @@ class Node:
         broker.disks.report_room(self._directories.ids, plane)
         broker.endpoints.update(listeners.places)
         answer_versions = answer_for(ListenerType.BROKER, lambda: features_of_broker(broker))
-        listeners.serve_with(Dispatcher(broker, plane.apis), answer_versions)
+        listeners.serve_with(Dispatcher(broker, plane.apis), answer_versions, lambda: settings.config)
+        self._limit(broker, metadata)
         if plane.prefix_owner is None:
             await plane.join(stack)
         return broker
+
+    def _limit(self, broker: Broker, metadata: Publisher) -> None:
+        """Apply the quotas of the metadata to clients and connections, now and whenever they change."""
+        arrivals = self.parts.listeners.arrivals
+        assert arrivals is not None
+
+        def apply(image: MetadataImage) -> None:
+            broker.quotas.apply(image.client_quotas)
+            arrivals.apply(image.client_quotas)
+
+        def published(before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
+            if before.client_quotas is not image.client_quotas:
+                apply(image)
+
+        metadata.subscribe(published)
+        apply(metadata.image)
 
     def _make_replication(
         self,

@@ -57,6 +57,7 @@ from service.metadata.raft.keys import ReplicaKey
 from service.metadata.raft.voters import VoterNode, VoterSet
 from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, NetworkMetrics
 from service.network.request import PeerLimits
+from service.network.request_meter import RequestQuotas
 from service.network.server import Server
 from service.node.standalone_control_plane import Home, endpoints_of, metadata_options
 from service.remote.catalog import CatalogEntry, Tombstone
@@ -305,7 +306,6 @@ class ClusterPlane:
             cluster.controller_listeners,
             cluster.inter_broker_listener_name or PLAINTEXT,
             cluster.broker_heartbeat_interval_ms,
-            config.max_connections,
             limits,
         )
         return ControllerNode(
@@ -328,6 +328,11 @@ class ClusterPlane:
     def servers(self) -> Sequence[Server]:
         """The controller's listeners."""
         return () if self.controller is None else self.controller.servers
+
+    @property
+    def quotas(self) -> Sequence[RequestQuotas]:
+        """Quotas of clients at the controller."""
+        return () if self.controller is None else (self.controller.side.quotas,)
 
     async def in_quorum(self) -> None:
         """Return once this node leads the quorum or follows its leader. Raises `NodeEnds`."""

@@ -49,7 +49,8 @@ async def serving(
     logins.answer_versions = answer_versions
     server = Server(
         "127.0.0.1", 0, listener.handle,
-        limits=limits, listener="SASL", admission=Admission(max_connections), metrics=metrics, logins=logins,
+        limits=limits, listener="SASL", admission=Admission(lambda: max_connections), metrics=metrics,
+        logins=logins,
     )  # fmt: skip
     await server.start()
     try:

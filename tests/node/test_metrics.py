@@ -46,10 +46,10 @@ def test_a_node_renders_every_documented_metric(start: Callable[..., NodeThread]
     bucket.mkdir()
     running = start(
         firn_remote_url=f"file://{bucket}",
-        listeners="PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
-        ssl_keystore_location=Authority().issue().write(tmp_path / "server.pem"),
         authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         super_users="User:ANONYMOUS",
+        listeners="PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
+        ssl_keystore_location=Authority().issue().write(tmp_path / "server.pem"),
     )
     with running.client() as client:
         talk = Talk(client)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import ipaddress
 import re
 from collections.abc import Callable
 from typing import Final
@@ -15,6 +16,8 @@ _REPLICA: Final = re.compile(r"([0-9]{1,40}):([0-9]{1,40})", re.ASCII)
 _MOST_ID: Final = 2**31 - 1
 
 _HTTP_LISTENER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9.\-]*):([0-9]{1,5})")
+
+_KMS_KEY: Final = re.compile(r"[\w:/.+=,@-]{1,2048}", re.ASCII)
 
 S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 """Synonyms; the latter two are Hadoop's."""
@@ -44,11 +47,31 @@ def http_url_problem(text: str) -> str | None:
     return None
 
 
+def kms_key_problem(text: str) -> str | None:
+    """Return the reason why `text` is not the id, ARN or alias of a key of KMS, or None."""
+    if not _KMS_KEY.fullmatch(text):
+        return "Expected a key of KMS by its ARN, its id or alias/NAME"
+    return None
+
+
 def http_listener_problem(text: str) -> str | None:
     """Return the reason why `text` is not an address to listen on, or None."""
     match = _HTTP_LISTENER.fullmatch(text)
     if match is None or int(match[2]) > 65535:
         return "Expected host:port or :port, as in 127.0.0.1:9464; port 0 takes a free one"
+    return None
+
+
+def connection_overrides_problem(text: str) -> str | None:
+    """Return the reason why `text` is not a list of addresses and counts, or None."""
+    for entry in text.split(",") if text.strip() else ():
+        address, _, count = entry.strip().rpartition(":")
+        try:
+            ipaddress.ip_address(address.strip("[]"))
+        except ValueError:
+            return f"Expected address:count,…, as in 192.0.2.1:10; {address!r} is not an address"
+        if not (count.isascii() and count.isdigit() and len(count) <= 10 and int(count) <= _MOST_ID):
+            return f"Expected address:count,…, as in 192.0.2.1:10; {count!r} is not a count"
     return None
 
 

@@ -37,6 +37,7 @@ class Shown:
         self.fetch_sessions: FetchSessions | None = None
         self.authorizer = None
         self.groups: Any = None
+        self.quotas = ()
         segments = SimpleNamespace(segments=[1, 2])
         log = SimpleNamespace(failure=None, size=7, state=segments)
         unified = SimpleNamespace(local=log, remote=None, start_offset=1, local_start_offset=2, end_offset=3)
