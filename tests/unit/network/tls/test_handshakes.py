@@ -40,11 +40,7 @@ def on_loop(test: Callable[[], None]) -> None:
     asyncio.run(run())
 
 
-<<<<<<< HEAD
-def test_connections_beyond_the_bound_wait_and_new_addresses_come_first() -> None:
-=======
 def test_handshakes_beyond_the_bound_wait_and_addresses_without_one_come_first() -> None:
->>>>>>> f97763175d88c80720d856530a994f44f7817fd0
     def test() -> None:
         handshakes = Handshakes(None, 2)
         greedy = [Shaking(handshakes, "greedy") for _ in range(5)]
@@ -83,11 +79,7 @@ def test_a_silent_handshake_of_the_greediest_gives_way_to_a_newcomer() -> None:
     on_loop(test)
 
 
-<<<<<<< HEAD
-def test_no_handshake_gives_way_to_its_own_address_or_where_each_has_one() -> None:
-=======
 def test_handshakes_keep_their_place_before_the_same_address_or_where_each_has_one() -> None:
->>>>>>> f97763175d88c80720d856530a994f44f7817fd0
     def test() -> None:
         handshakes = Handshakes(None, 2)
         each = [Shaking(handshakes, "one"), Shaking(handshakes, "two")]
