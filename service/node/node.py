@@ -152,11 +152,11 @@ class Node:
         tls.start()
         return tls
 
-    def _follow_stores(self, tls: NodeTls, broker: Broker, applier: Applier) -> None:
+    def _follow_stores(self, tls: NodeTls, broker: Broker, settings: SettingsApplier) -> None:
         """Check and follow changes of this node's key and trust stores."""
         from service.serving.store_changes import StoreCheckedAdmin
 
-        settings, metadata = applier.settings, broker.metadata
+        metadata = broker.metadata
         tls.configure(settings.config.cluster.security)
         settings.watchers.append(lambda changed: tls.configure(changed.cluster.security))
         broker.config_admin = StoreCheckedAdmin(
@@ -261,7 +261,7 @@ class Node:
         settings: SettingsApplier,
     ) -> Broker:
         """Return the interface to the handlers, with what limits and protects it."""
-        parts, metadata, config = self.parts, plane.metadata, settings.config
+        parts, config = self.parts, settings.config
         assert parts.logs is not None
         broker = Broker(
             lambda: settings.config,
@@ -282,7 +282,7 @@ class Node:
         )
         parts.broker = broker
         if self._tls is not None:
-            self._follow_stores(self._tls, broker, applier)
+            self._follow_stores(self._tls, broker, settings)
         broker.authorizer = parts.authorizer
         if config.replication.selects_by_rack:
             broker.replica_selector = of_the_rack
