@@ -117,12 +117,12 @@ class Rates(Buckets[WindowedRate]):
         """Count `value`, which throttles the next request at the earliest."""
         self.of(share, now_ms).record(value, now_ms)
 
-    def throttle_ms(self, share: Share, now_ms: int) -> int:
-        """Return how long the client would be throttled if it had used nothing more."""
-        found = self.find(share)
-        if found is None or found.total < share.limit * self._sure_s:
+    def throttle_ms(self, share: Share, now_ms: int, more: float = 0) -> int:
+        """Return how long the client would be throttled if it used `more`; nothing is counted."""
+        found = self.find(share) or self._new()
+        if found.total + more < share.limit * self._sure_s:
             return 0
-        throttle_ms = found.throttle_ms(share.limit, now_ms)
+        throttle_ms = found.throttle_ms(share.limit, now_ms, more)
         return throttle_ms if self.longest_ms is None else min(throttle_ms, self.longest_ms)
 
     def most(self, share: Share) -> float:
