@@ -92,6 +92,11 @@ NETWORK: Final = (
         "connections_accepted", "Connections accepted.",
         kafka="kafka.server:type=socket-server-metrics,name=connection-creation-total,listener=*",
     ),
+    _gauge(
+        "tls_certificate_days",
+        "Days until the first certificate of a listener's own chain ends; negative afterwards.", "listener",
+    ),
+    _gauge("tls_handshakes", "TLS handshakes that are under way, and that wait for their turn.", "state"),
     _counter("connections_waited", "Connections that came while max.connections were open."),
     _counter(
         "connections_refused",

@@ -25,6 +25,7 @@ from service.network.metrics import (
     NetworkMetrics,
 )
 from service.network.request_meter import RequestQuotas
+from service.network.tls.node_tls import NodeTls
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
@@ -103,6 +104,8 @@ def of_node(node: ObservedNode, now_ms: int) -> Iterator[Sample]:
     yield from _loop(node.turns)
     yield from _network(node.network)
     yield from (Sample("firn_connections", n, (name,)) for name, n in node.connections().items())
+    if node.tls is not None:
+        yield from _tls(node.tls)
     yield from (Sample("firn_memory_bytes", size, (owner,)) for owner, size in node.memory().items())
     yield from (Sample(f"firn_replicas_{kind}", n) for kind, n in node.replica_counts().items())
     replicated = node.replicated()
@@ -162,6 +165,14 @@ def _network(metrics: NetworkMetrics) -> Iterator[Sample]:
         yield from _logins(listener, logins)
     for purpose, channel in tuple(metrics.channels.items()):
         yield from _channel(purpose, channel)
+
+
+def _tls(tls: NodeTls) -> Iterator[Sample]:
+    for listener, days in tls.days_left().items():
+        yield Sample("firn_tls_certificate_days", days, (listener,))
+    if (handshakes := tls.handshakes) is not None:
+        yield Sample("firn_tls_handshakes", handshakes.under_way, ("under_way",))
+        yield Sample("firn_tls_handshakes", handshakes.waiting, ("waiting",))
 
 
 def _quotas(quotas: Sequence[RequestQuotas]) -> Iterator[Sample]:

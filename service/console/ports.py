@@ -17,6 +17,7 @@ from service.hot.manager import LogManager
 from service.metadata.publisher import Publisher
 from service.network.metrics import NetworkMetrics
 from service.network.request_meter import RequestQuotas
+from service.network.tls.node_tls import NodeTls
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
@@ -76,6 +77,8 @@ class ObservedNode(Protocol):
     def logs(self) -> LogManager | None: ...
     @property
     def metadata(self) -> Publisher | None: ...
+    @property
+    def tls(self) -> NodeTls | None: ...
     @property
     def cold(self) -> ObservedColdTier | None: ...
     @property

@@ -19,6 +19,7 @@ from service.base.turns import TurnTimes
 from service.base.world import World
 from service.client.node_channel import ChannelOptions, Channels
 from service.client.node_security import outgoing_security
+from service.client.security import Security
 from service.config.listeners import Listener
 from service.config.security import NodeSecurity
 from service.config.settings import BrokerConfig
@@ -39,6 +40,7 @@ from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, NetworkMetrics
 from service.network.request import PeerLimits, RequestContext
 from service.network.server import Server
+from service.network.tls.node_tls import NodeTls
 from service.security.authorizer import Authorizer
 from service.security.session import NODE_ITSELF
 from service.serving.config_validation import NodeConfigRules
@@ -104,6 +106,12 @@ class QuorumLeaders:
         return None if endpoint is None else Active(node_id, machine.epoch, endpoint)
 
 
+def _outgoing(security: NodeSecurity, world: World, tls: NodeTls | None) -> Security:
+    """Return the security of connections to controllers."""
+    own = None if tls is None else tls.controller
+    return outgoing_security(security.controller, partial(new_nonce, world), own)
+
+
 class ControllerNode:
     """A controller and the publisher's `Guest`. `on_fatal(what, error)` ends the node."""
 
@@ -118,12 +126,15 @@ class ControllerNode:
         calls: Calls | None = None,
         metrics: NetworkMetrics | None = None,
         turns: TurnTimes | None = None,
+        tls: NodeTls | None = None,
         authorizer: Authorizer | None = None,
     ) -> None:
         """`peers`: the quorum's transport; `calls`: that to the active controller; None: the network.
         `metrics` counts for its listeners and its connections to others, `turns` for its listeners."""
         metrics = metrics or NetworkMetrics()
-        self._security = outgoing_security(config().cluster.security.controller, partial(new_nonce, world))
+        security = config().cluster.security
+        self._tls = tls
+        self._security = _outgoing(security, world, tls)
         self._options = options
         self._clock = world.clock
         self._random = world.random
@@ -170,7 +181,7 @@ class ControllerNode:
             self._channels(metrics.channel(OF_CONTROLLER)) if calls is None else calls,
             self.here,
         )
-        self.servers = self._make_servers(metrics, turns, world, config().cluster.security)
+        self.servers = self._make_servers(metrics, turns, world, security)
         self._claiming: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -205,6 +216,7 @@ class ControllerNode:
                 threads=world.threads,
                 arrivals=arrivals,
                 logins=logins.of(one, answer_versions),
+                tls=None if self._tls is None else self._tls.listener(one.name),
             )
             for one in self._options.listeners
         ]

@@ -69,8 +69,8 @@ class RequestPipeline:
     """Requests and responses of one connection. Owned by the event loop."""
 
     __slots__ = (
-        "_api", "_asked_s", "_framer", "_gate", "_handler", "_is_due", "_mute", "_on_done", "_on_failed",
-        "_owner", "_pending", "_shared", "_transport", "context", "last_move", "queue", "sender",
+        "_api", "_asked_s", "_framer", "_gate", "_is_due", "_mute", "_on_done", "_on_failed",
+        "_owner", "_pending", "_shared", "_transport", "context", "handler", "last_move", "queue", "sender",
     )  # fmt: skip
 
     def __init__(
@@ -88,14 +88,14 @@ class RequestPipeline:
         self._owner: PipelineOwner | None = owner
         """None once the connection has ended: else the two would keep each other from being freed"""
         # Each handler takes its own kind of context: here and in `_handle_answer` the two are set together.
-        self._handler: Callable[[Any, memoryview], Answer | Later]
+        self.handler: Callable[[Any, memoryview], Answer | Later]
         self.context: PeerContext
         self._gate: Gate | None
         """None where sessions do not end"""
         if isinstance(client, RequestContext):
-            self.context, self._handler, self._gate = client, shared.handler, None
+            self.context, self.handler, self._gate = client, shared.handler, None
         else:
-            self.context, self._handler, self._gate = client.context, client.handle, client
+            self.context, self.handler, self._gate = client.context, client.handle, client
         self.sender = ResponseSender(shared.loop, transport, self._sent, self.moved, shared.outlet)
         self.queue: ResponseQueue[PendingResponse, memoryview | tuple[Answer, ApiMetrics] | WireError] = (
             ResponseQueue()
@@ -156,7 +156,7 @@ class RequestPipeline:
             return began
         context.cancel_on_disconnect = context.ends_with_peer = False
         context.hurry = context.meter = None
-        answer = self._handler(context, request)
+        answer = self.handler(context, request)
         # The dispatcher has accepted the API, so it is one of few.
         api = shared.counters.apis.get(context.api_key) or shared.counters.of(context.api_key)
         self._handle_answer(answer, api)
@@ -217,7 +217,7 @@ class RequestPipeline:
         elif isinstance(answer, Closing):
             self._close_later(answer)
         elif isinstance(answer, LoggedIn):
-            self.context, self._handler = answer.context, answer.handler
+            self.context, self.handler = answer.context, answer.handler
             self._framer.limit(self._shared.limits.max_request_bytes)
             if answer.handler is self._shared.handler:
                 self._gate = None

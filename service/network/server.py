@@ -37,6 +37,8 @@ from service.network.request import Answer, Describe, Gone, Handler, PeerLimits
 from service.network.sendfile_prefetch import SendfilePrefetcher
 from service.network.server_connection import ServerConnection
 from service.network.shared import Shared
+from service.network.tls.listener import TlsListener
+from service.network.tls.shell import TlsTransport
 
 _BACKLOG = 1024
 _ACCEPTED_AT_ONCE = 8
@@ -63,9 +65,10 @@ class Server:
         threads: Threads | None = None,
         arrivals: ConnectionQuotas | None = None,
         logins: ListenerLogins | None = None,
+        tls: TlsListener | None = None,
     ) -> None:
         """`threads` prefetch what is not in the page cache; without them the loop reads it. `arrivals` limits
-        new connections. `logins`: where clients have to log in."""
+        new connections. `logins`: where clients have to log in. `tls`: where connections are encrypted."""
         self.host = host
         self.port = port
         self._handler = handler
@@ -77,6 +80,7 @@ class Server:
         self._describe = describe or (lambda context, request: str(context))
         self._on_gone = on_gone
         self._threads = threads
+        self.tls = tls
         self._arrivals = arrivals
         self._logins = logins
         if logins is not None:
@@ -137,6 +141,8 @@ class Server:
             self._rest,
             self._logins,
         )
+        if self.tls is not None:
+            self.tls.start(loop)
         try:
             server = await loop.create_server(
                 self._connection, self.host, self.port, backlog=_ACCEPTED_AT_ONCE, start_serving=False
@@ -147,9 +153,12 @@ class Server:
         self.port = server.sockets[0].getsockname()[1]
         self._listening.append(server)
 
-    def _connection(self) -> ServerConnection:
+    def _connection(self) -> ServerConnection | TlsTransport:
         assert self._shared is not None
-        return ServerConnection(self._shared, self._connections)
+        connection = ServerConnection(self._shared, self._connections)
+        if self.tls is None:
+            return connection
+        return TlsTransport(self._shared.loop, self.tls, connection)
 
     def set_handler(
         self, handler: Handler, describe: Describe, answer_versions: AnswerVersions | None = None

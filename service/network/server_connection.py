@@ -10,14 +10,18 @@ import asyncio
 import fcntl
 import socket
 import termios
+from collections.abc import Callable
+from typing import Any
 
 from service.network.authenticating import Authenticator
-from service.network.request import Gate, PeerContext, RequestContext
+from service.network.request import Answer, Closing, Gate, Later, PeerContext, RequestContext
 from service.network.request_framer import READING, RequestFramer
 from service.network.request_pipeline import RequestPipeline
 from service.network.response_queue import FAILED
 from service.network.shared import Shared
-from service.security.session import anonymous
+from service.network.tls.identity import TlsIdentity
+from service.network.tls.shell import TlsTransport, socket_of
+from service.security.session import Session, anonymous
 
 _READ_BYTES = 256 << 10
 """Most bytes of a large request in one read."""
@@ -57,7 +61,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         shared = self._shared
         self._transport = transport
-        if (own := transport.get_extra_info("socket")) is not None:
+        if (own := socket_of(transport)) is not None:
             own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer = transport.get_extra_info("peername") or ("?", 0)
         shared.counters.accepted += 1
@@ -87,6 +91,17 @@ class ServerConnection(asyncio.BufferedProtocol):
             shared.deadlines.begin(self)
         if shared.stopping:
             transport.abort()
+
+    def secured(self, identity: TlsIdentity) -> None:
+        """Give the client its session, unless it has to log in: the TLS handshake is done."""
+        context = self.requests.context
+        if not isinstance(context, RequestContext):
+            return
+        context.session = Session(
+            identity.principal, context.client_host, context.listener, "SSL", identity.expires_s
+        )
+        if identity.expires_s is not None:
+            self.requests.handler = _until(identity.expires_s, self.requests.handler, self._shared.now)
 
     def _refuse(self, wait_s: float) -> None:
         """Close without reading, at once or after a throttle: too many connections of its address came."""
@@ -239,8 +254,9 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def has_more(self) -> bool:
-        own = self._transport.get_extra_info("socket")
-        if own is None:
+        transport = self._transport
+        own = socket_of(transport)
+        if own is None or (isinstance(transport, TlsTransport) and transport.held_raw):
             return True
         try:
             return any(fcntl.ioctl(own.fileno(), termios.FIONREAD, bytes(4)))
@@ -286,3 +302,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Close the connection at once; the current request is cancelled."""
         self.requests.cancel()
         self._transport.abort()
+
+
+def _until(
+    expires_s: float, handler: Callable[[Any, memoryview], Answer | Later], now: Callable[[], float]
+) -> Callable[[Any, memoryview], Answer | Later]:
+    """Return a handler that closes the connection at its first request after `expires_s`."""
+    return lambda context, frame: handler(context, frame) if now() <= expires_s else Closing(())

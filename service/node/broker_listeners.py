@@ -15,6 +15,7 @@ from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import NetworkMetrics
 from service.network.request import Answer, RequestContext
 from service.network.server import Server
+from service.network.tls.node_tls import NodeTls
 from service.node.node_options import limits_of
 from service.serving.dispatch import Dispatcher
 from service.serving.listener_logins import NodeLogins
@@ -39,6 +40,7 @@ class BrokerListeners:
         metrics: NetworkMetrics,
         turns: TurnTimes,
         logins: NodeLogins,
+        tls: NodeTls,
     ) -> tuple[Endpoint, ...]:
         """Bind the addresses; return the advertised ones. Raises `ConfigError`."""
         names = tuple(one.name for one in config.listeners)
@@ -60,6 +62,7 @@ class BrokerListeners:
                 threads=world.threads,
                 arrivals=self.arrivals,
                 logins=logins.of(listener),
+                tls=tls.listener(listener.name),
             )
             await server.bind()
             stack.push_async_callback(server.close)

@@ -17,6 +17,7 @@ from service.metadata.publisher import Publisher
 from service.network.metrics import NetworkMetrics
 from service.network.request_meter import RequestQuotas
 from service.network.server import Server
+from service.network.tls.node_tls import NodeTls
 from service.node import health
 from service.node.broker_listeners import BrokerListeners
 from service.node.supervisor import Supervisor
@@ -44,6 +45,7 @@ class NodeParts:
         self.plane: ControlPlane | None = None
         self.metadata: Publisher | None = None
         self.listeners = BrokerListeners()
+        self.tls: NodeTls | None = None
         self.cold: ColdTier | None = None
         self.replication: ReplicaManager | None = None
         self.broker: Broker | None = None
@@ -159,5 +161,6 @@ class NodeParts:
             self.logs,
             self.cold,
             self.is_serving,
+            self.tls,
             is_broker=self._is_broker,
         )

@@ -59,6 +59,7 @@ from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, Ne
 from service.network.request import PeerLimits
 from service.network.request_meter import RequestQuotas
 from service.network.server import Server
+from service.network.tls.node_tls import NodeTls, client_tls
 from service.node.standalone_control_plane import Home, endpoints_of, metadata_options
 from service.remote.catalog import CatalogEntry, Tombstone
 from service.security.authorizer import Authorizer
@@ -216,6 +217,7 @@ class ClusterPlane:
         turns: TurnTimes,
         stopped: Callable[[], Awaitable[None]],
         on_fatal: Callable[[str, BaseException], None],
+        tls: NodeTls,
         authorizer: Authorizer | None = None,
     ) -> None:
         """`current` returns the current settings. `stopped` returns once the node is to stop: waits end then.
@@ -230,7 +232,10 @@ class ClusterPlane:
         self._on_fatal = on_fatal
         self._authorizer = authorizer
         self._channels: list[Channels] = []
-        self._security = outgoing_security(config.cluster.security.controller, partial(new_nonce, world))
+        self._tls = tls
+        self._security = outgoing_security(
+            config.cluster.security.controller, partial(new_nonce, world), tls.controller
+        )
         metadata = replace(metadata_options(config, home), quorum=quorum_options(config, home))
         self.controller: ControllerNode | None = None
         here: Here | None = None
@@ -301,7 +306,8 @@ class ClusterPlane:
         )
         return ControllerNode(
             options, current, self._world,
-            on_fatal=self._on_fatal, metrics=network, turns=turns, authorizer=self._authorizer,
+            on_fatal=self._on_fatal, metrics=network, turns=turns, tls=self._tls,
+            authorizer=self._authorizer,
         )  # fmt: skip
 
     @property
@@ -537,7 +543,9 @@ async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable
         endpoint_type=CONTROLLERS,
         include_fenced_brokers=False,
     )
-    security = outgoing_security(cluster.security.controller, partial(new_nonce, world))
+    outgoing = cluster.security.controller
+    tls = client_tls(None if outgoing is None else outgoing.tls, world.disk)
+    security = outgoing_security(outgoing, partial(new_nonce, world), tls)
     channels = Channels(ChannelOptions(security=security), chance=world.random.random)
     ends = asyncio.ensure_future(stopped())
     why = ""

@@ -322,11 +322,6 @@ class TestListeners:
             ({"listeners": "PLAINTEXT://h:99999"}, "a port must be between 0 and 65535"),
             ({"listeners": "PLAINTEXT://h:" + "9" * 5000}, "Unable to parse"),
             ({"listeners": "A://h:1"}, "No security protocol defined for listener A"),
-            ({"listeners": "SSL://h:1"}, "SSL: security protocol SSL is not served yet; there is PLAINTEXT"),
-            (
-                {"listeners": "SSL://h:1", "listener.security.protocol.map": "SSL:SSL"},
-                "SSL: security protocol SSL is not served yet; there is PLAINTEXT",
-            ),
             (
                 {"listeners": "A://h:1", "listener.security.protocol.map": "A"},
                 "expected NAME:PROTOCOL, found 'A'",

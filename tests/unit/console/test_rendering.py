@@ -33,7 +33,7 @@ class Shown:
 
     def __init__(self, count: int) -> None:
         self.turns, self.network = TurnTimes(), NetworkMetrics()
-        self.serving = self.logs = self.metadata = self.cold = None
+        self.serving = self.logs = self.metadata = self.cold = self.tls = None
         self.fetch_sessions: FetchSessions | None = None
         self.authorizer = None
         self.groups: Any = None
