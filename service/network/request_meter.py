@@ -75,7 +75,8 @@ class RequestQuotas:
         shares = self.shares_of(session, client_id)
         if shares is UNLIMITED:
             return None
-        self.sweeper.watch()
+        if not self.sweeper.is_watching:
+            self.sweeper.watch()
         return RequestMeter(self, shares, size)
 
     def mutations_of(self, session: Session, client_id: str, *, is_strict: bool) -> MutationQuota | None:

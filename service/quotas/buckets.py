@@ -101,7 +101,11 @@ class Rates(Buckets[WindowedRate]):
 
     def record(self, share: Share, value: float, now_ms: int) -> int:
         """Count `value`; return how long the client is throttled for it, in ms, 0 for not at all."""
-        rate = self.of(share, now_ms)
+        rate = self._by_key.get(key := share[:2])
+        if rate is None:
+            rate = self.of(share, now_ms)
+        else:
+            self._by_key.move_to_end(key)
         rate.record(value, now_ms)
         limit = share.limit
         if rate.total < limit * self._sure_s:
