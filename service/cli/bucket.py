@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from service.cli.stores import add_store_options, endpoint_of
+from service.cli.stores import add_encryption_options, add_store_options, encryption_of, endpoint_of
 
 if TYPE_CHECKING:
     from service.inspect.step_result import StepResult
@@ -37,6 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     check.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
     check.add_argument("--json", action="store_true", help="print one JSON document")
     add_store_options(check)
+    add_encryption_options(check)
     check.set_defaults(run=_check)
 
     create = actions.add_parser(
@@ -53,11 +54,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
     policy = actions.add_parser(
         "policy",
-        help="print the least IAM policy of a node",
-        description="Print the least policy for the role or user of a node, as JSON. Sends no request to the"
-        " store.",
+        help="print the least IAM policy of a node, or of a reader",
+        description="Print the least policy for the role or user of a node, or of a reader of the archive as"
+        " Spark, as JSON. Sends no request to the store.",
     )
     policy.add_argument("url", metavar="URL", help="s3://bucket/prefix")
+    policy.add_argument(
+        "--reader",
+        action="store_true",
+        help="of a reader, as Spark: the archive without the copies of the metadata, and nothing to write",
+    )
     policy.add_argument(
         "--kms-key", metavar="ARN", help="the key of KMS that the bucket encrypts with (default: none)"
     )
@@ -82,10 +88,18 @@ def _check(args: argparse.Namespace) -> int:
     _refuse_no_store(args.url)
     world, endpoint = system_world(), endpoint_of(args)
     options = StoreOptions(part_bytes=PART_BYTES, max_retries=1, retry_timeout_s=20)
-    store = open_store(args.url, world=world, endpoint=endpoint, region=args.region, options=options)
+    encryption = encryption_of(args)
+    store = open_store(
+        args.url,
+        world=world,
+        endpoint=endpoint,
+        region=args.region,
+        encryption=encryption,
+        options=options,
+    )
     unfinished = None
     if is_s3(args.url):
-        unfinished = Unfinished(*s3_client(args.url, endpoint, args.region, os.environ))
+        unfinished = Unfinished(*s3_client(args.url, endpoint, args.region, os.environ), encryption)
     has_unread_rules = urlsplit(args.url).scheme == "gs"
     found: list[StepResult] = []
     for finding in BucketCheck(store, world, unfinished, has_unread_rules=has_unread_rules).run():
@@ -140,16 +154,19 @@ def _create(args: argparse.Namespace) -> int:
 
 def _policy(args: argparse.Namespace) -> int:
     _refuse_no_store(args.url)
-    print(json.dumps(_policy_of(args.url, args.kms_key, args.aws_partition), indent=2))
+    print(json.dumps(_policy_of(args.url, args.kms_key, args.aws_partition, args.reader), indent=2))
     return 0
 
 
-def _policy_of(url: str, kms_key: str | None = None, partition: str = "aws") -> dict[str, object]:
-    from service.inspect.bucket_policy import least_policy
+def _policy_of(
+    url: str, kms_key: str | None = None, partition: str = "aws", is_reader: bool = False
+) -> dict[str, object]:
+    from service.inspect.bucket_policy import least_policy, reader_policy
     from service.remote.stores.s3_address import s3_address
 
     address = s3_address(url, None, None, {})
-    return least_policy(address.bucket, address.prefix, kms_key=kms_key, partition=partition)
+    made = reader_policy if is_reader else least_policy
+    return made(address.bucket, address.prefix, kms_key=kms_key, partition=partition)
 
 
 def _refuse_no_store(url: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from service.cli.stores import add_store_options, endpoint_of
+from service.cli.stores import add_encryption_options, add_store_options, encryption_of, endpoint_of
 
 _FOLLOW = ": no node follows that by itself; start it once with firn.remote.recover=true"
 _NOT_OF_SEVERAL = (
@@ -26,6 +26,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
     parser.add_argument("--write", action="store_true", help="repair; otherwise only print the repairs")
     add_store_options(parser)
+    add_encryption_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -41,7 +42,13 @@ def run(args: argparse.Namespace) -> int:
     if problem := store_url_problem(args.url):
         raise ConfigError(f"{args.url}: {problem}")
     world = system_world()
-    store = open_store(args.url, world=world, endpoint=endpoint_of(args), region=args.region)
+    store = open_store(
+        args.url,
+        world=world,
+        endpoint=endpoint_of(args),
+        region=args.region,
+        encryption=encryption_of(args),
+    )
     wrong = 0
     for repair in list(find_repairs(store)):
         print(repair)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from service.remote.stores.s3_encryption import S3Encryption
 
 
 def add_store_options(parser: argparse.ArgumentParser) -> None:
@@ -13,6 +17,24 @@ def add_store_options(parser: argparse.ArgumentParser) -> None:
         help="S3 endpoint (default: AWS_ENDPOINT_URL, else AWS); credentials come from the environment",
     )
     parser.add_argument("--region", metavar="NAME", help="region of the bucket (default: AWS_REGION)")
+
+
+def add_encryption_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a command that writes to the bucket: `firn.remote.s3.sse` of a node."""
+    parser.add_argument(
+        "--sse",
+        metavar="ALGORITHM",
+        help="encryption that every write asks S3 for, AES256 or aws:kms, where the bucket demands it"
+        " (default: the bucket's own)",
+    )
+    parser.add_argument("--sse-kms-key-id", metavar="KEY", help="the key of KMS for --sse aws:kms")
+
+
+def encryption_of(args: argparse.Namespace) -> S3Encryption | None:
+    """Return the encryption that the options ask for. Raises `ConfigError` for one that there is not."""
+    from service.remote.stores.s3_encryption import s3_encryption
+
+    return s3_encryption(args.sse, args.sse_kms_key_id)
 
 
 def thread_count(text: str) -> int:

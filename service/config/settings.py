@@ -191,6 +191,8 @@ class BrokerConfig:
     remote_url: str | None
     remote_s3_endpoint: str | None
     remote_s3_region: str | None
+    remote_s3_sse: str | None
+    remote_s3_sse_kms_key_id: str | None
     remote_cache_bytes: int
     remote_cache_dir: str | None
     remote_cache_dir_bytes: int
@@ -413,9 +415,11 @@ def _node_conflicts(values: Mapping[str, Value], topic: Mapping[str, Value]) -> 
     yield from _group_conflicts(number)
     yield from _disk_conflicts(values)
     url = values["firn.remote.url"]
-    for name in ("firn.remote.s3.endpoint", "firn.remote.s3.region"):
+    for name in ("firn.remote.s3.endpoint", "firn.remote.s3.region", "firn.remote.s3.sse"):
         if values[name] is not None and str(url).partition("://")[0] not in S3_SCHEMES:
             yield f"{name} has no effect without firn.remote.url=s3://…"
+    if values["firn.remote.s3.sse.kms.key.id"] is not None and values["firn.remote.s3.sse"] != "aws:kms":
+        yield "firn.remote.s3.sse.kms.key.id has no effect without firn.remote.s3.sse=aws:kms"
     if number("firn.remote.cache.bytes") < 2 * number("firn.remote.chunk.bytes"):
         yield "firn.remote.cache.bytes must hold at least two chunks of firn.remote.chunk.bytes"
     if values["firn.remote.cache.dir"] is not None and url is None:

@@ -22,6 +22,7 @@ from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.obstore_store import ObstoreStore
 from service.remote.stores.s3_address import S3Address
 from service.remote.stores.s3_client import translated
+from service.remote.stores.s3_encryption import S3Encryption
 
 PART_BYTES: Final = 5 << 20
 """S3's smallest part of an upload: `open_store` must have been given the same."""
@@ -55,6 +56,7 @@ class Unfinished:
 
     client: Any
     address: S3Address
+    encryption: S3Encryption | None = None
     _ids: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -62,8 +64,15 @@ class Unfinished:
         return bool(self._ids)
 
     def begin(self, key: str) -> None:
+        options: dict[str, str] = {}
+        if self.encryption is not None:
+            options["ServerSideEncryption"] = self.encryption.algorithm
+            if self.encryption.kms_key_id is not None:
+                options["SSEKMSKeyId"] = self.encryption.kms_key_id
         with translated(key):
-            begun = self.client.create_multipart_upload(Bucket=self.address.bucket, Key=self.full(key))
+            begun = self.client.create_multipart_upload(
+                Bucket=self.address.bucket, Key=self.full(key), **options
+            )
         self._ids[key] = begun["UploadId"]
 
     def are_listed(self, key: str) -> bool:

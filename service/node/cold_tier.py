@@ -35,6 +35,7 @@ from service.remote.stores.conditional import probe
 from service.remote.stores.counted_store import CountedStore, NodeStore
 from service.remote.stores.obstore_store import StoreOptions, open_store
 from service.remote.stores.proven_uploads import ProvenUploads
+from service.remote.stores.s3_encryption import s3_encryption
 from service.replicas.archive_recovery import adopt_bucket, read_bucket
 from service.replicas.disk_pressure import marks_of
 from service.replicas.dynamic_config import waits_for_settings
@@ -348,6 +349,7 @@ def open_configured_store(config: BrokerConfig, world: World, options: StoreOpti
         world=world,
         endpoint=config.remote_s3_endpoint,
         region=config.remote_s3_region,
+        encryption=s3_encryption(config.remote_s3_sse, config.remote_s3_sse_kms_key_id),
         options=options,
     )
 

@@ -38,6 +38,10 @@ WAIVED = {
         "CKV2_AWS_11",
         "aws_vpc",
     ): "flow logs are the account's to decide; the network has no way to the Internet",
+    (
+        "CKV2_AWS_5",
+        "aws_security_group",
+    ): "`secrets` is the interface endpoint's, which checkov does not follow through its for_each",
     ("CKV_AWS_91", "aws_lb"): "a load balancer of TCP without TLS logs nothing",
 }
 """Check and type of resource, so that a waiver for one hides nothing of another; and why."""

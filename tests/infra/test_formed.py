@@ -138,7 +138,7 @@ class World(Hands):
     def node(self, name: str) -> int:
         return self.documents[name].nodes[0].id
 
-    def claim(self, url: str, _: str, text: str) -> str:
+    def claim(self, url: str, _: str, text: str, headers: Mapping[str, str]) -> str:
         return self.marks.setdefault(url, text)
 
     def boot(self, name: str) -> Member:

@@ -5,6 +5,7 @@ Names, types, references and what is planned are checked as with the real one; w
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -13,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from infra.boot.firn_boot.document import OURS
+from infra.boot.firn_boot.document import OURS, SECURED
 from service.inspect.bucket_create import OLD_VERSION_DAYS, UPLOAD_DAYS, lifecycle, tls_only
 from service.inspect.bucket_policy import least_policy
-from tests.infra.tools import COMMAND, STANDIN, TERRAFORM, Terraform, copied, need, terraform
+from tests.infra.tools import BOOT, COMMAND, STANDIN, TERRAFORM, Terraform, copied, need, terraform
 
 FOLDERS = sorted(str(path.parent.relative_to(TERRAFORM)) for path in TERRAFORM.glob("*/*/versions.tf"))
 TESTED = sorted({str(path.parents[1].relative_to(TERRAFORM)) for path in TERRAFORM.rglob("*.tftest.hcl")})
@@ -135,9 +136,48 @@ def test_the_bucket_is_set_as_firn_bucket_create_sets_one(tmp_path: Path) -> Non
 def test_terraform_and_the_machine_refuse_the_same_properties() -> None:
     """What the machine would refuse at its first start, when nobody looks."""
     text = (TERRAFORM / "modules" / "nodes" / "variables.tf").read_text("utf-8")
-    refused = re.search(r"setintersection\(keys\(var\.properties\), (\[.*\])\)", text)
-    assert refused
-    assert json.loads(refused[1]) == list(OURS)
+    refused = re.findall(r"setintersection\(keys\(var\.properties\), (\[.*\])\)", text)
+    assert [json.loads(one) for one in refused] == [list(OURS), list(SECURED)]
+
+
+def bare(text: str) -> str:
+    """What Python makes of a module, without what it says of itself and without types."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+            for one in (*node.args.args, *node.args.kwonlyargs, node.args.vararg):
+                if one is not None:
+                    one.annotation = None
+        if isinstance(body := getattr(node, "body", None), list):
+            kept = [
+                one for one in body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+            ]
+            node.body = kept  # type: ignore[attr-defined]
+    return ast.dump(tree)
+
+
+def test_the_program_that_comes_along_is_the_program(tree: Path) -> None:
+    run = terraform(tree / "environments" / "production", STANDIN)
+    plan = run.planned("-var-file=terraform.tfvars.example")
+    told = plan["planned_values"]["outputs"]["user_data"]["value"]["1"]
+    packed = {
+        Path(one["path"]).name: one["content"]
+        for one in json.loads(told.partition("\n")[2])["write_files"]
+        if one["path"].startswith("/usr/local/lib/firn/firn_boot/")
+    }
+    modules = {path.name: path.read_text("utf-8") for path in (BOOT / "firn_boot").glob("*.py")}
+    assert packed.keys() == modules.keys()
+    assert [name for name in modules if bare(packed[name]) != bare(modules[name])] == []
+    assert sum(map(len, packed.values())) < 0.8 * sum(map(len, modules.values()))
+
+
+def test_terraform_reads_no_secret_and_makes_none() -> None:
+    """So its state has no value of any."""
+    text = "".join(path.read_text("utf-8") for path in TERRAFORM.rglob("*.tf"))
+    kinds = re.findall(r'(?m)^(?:data|ephemeral|resource) "(\w+)"', text)
+    assert len(kinds) > 40
+    assert [one for one in kinds if "secret" in one or "ssm" in one or "random" in one] == []
 
 
 MISTAKES = {

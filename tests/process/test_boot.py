@@ -549,10 +549,14 @@ def test_requests_are_signed_as_the_sdk_signs_them(monkeypatch: pytest.MonkeyPat
     botocore.auth.S3SigV4Auth(keys, "s3", "eu-central-1").add_auth(request)
     ours = sign(
         {"AccessKeyId": "AKID", "SecretAccessKey": "secret", "Token": token},
-        "eu-central-1",
-        "archive.s3.eu-central-1.amazonaws.com",
+        ("s3", "eu-central-1"),
+        "GET",
         "/packages/firn%2B1.tar",
         now,
+        {
+            "host": "archive.s3.eu-central-1.amazonaws.com",
+            "x-amz-content-sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        },
     )
     assert ours["Authorization"] == request.headers["Authorization"]
 

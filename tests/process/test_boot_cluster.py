@@ -38,9 +38,11 @@ class Store:
         self.objects: dict[str, str] = {}
         self.away = False
         self.lost = 0
+        self.headers: dict[str, str] = {}
 
-    def claim(self, url: str, region: str, text: str) -> str:
+    def claim(self, url: str, region: str, text: str, headers: dict[str, str]) -> str:
         assert region == "eu-central-1"
+        self.headers = headers
         if self.away:
             raise urllib.error.URLError("no route to host")
         there = self.objects.setdefault(url, text)
@@ -174,7 +176,7 @@ def test_a_controller_with_its_volume_does_not_wait_for_the_store(tmp_path: Path
     boot(machine, store)
     document = read(properties={"broker.session.timeout.ms": "9000"})
 
-    def claim(url: str, region: str, text: str) -> str:
+    def claim(url: str, region: str, text: str, headers: dict[str, str]) -> str:
         raise error
 
     everything(machine, document, "/etc/firn/machine.json", get, claim)
@@ -205,7 +207,7 @@ def test_without_the_store_no_empty_controller_starts(tmp_path: Path) -> None:
     with pytest.raises(BootError, match=r"cluster: s3://.*no route"):
         boot(machine, store)
 
-    def claim(url: str, region: str, text: str) -> str:
+    def claim(url: str, region: str, text: str, headers: dict[str, str]) -> str:
         raise http.client.BadStatusLine("?")
 
     with pytest.raises(BootError, match=r"cluster: s3://.*an empty controller does not start"):
@@ -308,6 +310,19 @@ def test_a_role_without_a_cluster_is_refused() -> None:
 # -- the mark in S3
 
 
+def test_a_bucket_that_demands_encryption_gets_its_headers_with_the_mark(tmp_path: Path) -> None:
+    machine, store = machine_at(tmp_path), Store()
+    boot(machine, store)
+    assert store.headers == {}
+    key = "arn:aws:kms:eu-central-1:123456789012:key/1"
+    settings = {"firn.remote.s3.sse": "aws:kms", "firn.remote.s3.sse.kms.key.id": key}
+    boot(machine_at(tmp_path / "2"), store := Store(), properties=settings)
+    assert store.headers == {
+        "x-amz-server-side-encryption": "aws:kms",
+        "x-amz-server-side-encryption-aws-kms-key-id": key,
+    }
+
+
 def test_a_mark_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with moto_server(tmp_path) as endpoint:
         s3_client(endpoint).create_bucket(Bucket="archive")
@@ -330,5 +345,11 @@ def test_a_put_is_signed_as_the_sdk_signs_it(monkeypatch: pytest.MonkeyPatch) ->
     keys = botocore.credentials.Credentials("AKID", "secret", None)
     botocore.auth.S3SigV4Auth(keys, "s3", "eu-central-1").add_auth(request)
     mine = {"AccessKeyId": "AKID", "SecretAccessKey": "secret", "Token": ""}
-    ours = sign(mine, "eu-central-1", host, "/formed/1", now, b"said")
+    given = {
+        "host": host,
+        "content-type": "text/plain",
+        "if-none-match": "*",
+        "x-amz-content-sha256": hashlib.sha256(b"said").hexdigest(),
+    }
+    ours = sign(mine, ("s3", "eu-central-1"), "PUT", "/formed/1", now, given, b"said")
     assert ours["Authorization"] == request.headers["Authorization"]

@@ -14,9 +14,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from service.inspect.bucket_policy import least_policy
+from service.inspect.bucket_policy import least_policy, reader_policy
 from tests.conftest import BRISK
-from tests.support.faults import Fault, FaultProxy, fault_proxy
+from tests.support.faults import Fault, FaultProxy, Seen, fault_proxy
 from tests.support.processes import FIRN, Node, wait_until
 from tests.support.stores import ACCESS, CREDENTIALS, SECRET, Store, moto_server, s3_client
 
@@ -161,6 +161,41 @@ def test_listings_stay_within_the_least_policy(moto_store: Store, tmp_path: Path
         asked = listed(proxy)
     assert checked > 0
     assert [one for one in asked if not fnmatch.fnmatchcase(one, pattern)] == []
+
+
+def test_a_bucket_that_demands_encryption_is_fit_with_it_and_a_node_writes_there(
+    moto_store: Store, tmp_path: Path
+) -> None:
+    set_rules(moto_store, ENDS_UPLOADS)
+    bare: list[Seen] = []
+
+    def demand(seen: Seen) -> Fault:
+        query = urlsplit(seen.path).query
+        writes = (seen.method == "PUT" and "partNumber" not in query) or query in ("uploads", "uploads=")
+        if not writes or seen.headers.get("x-amz-server-side-encryption") == "AES256":
+            return Fault.PASS
+        bare.append(seen)
+        return Fault.DENIED
+
+    with fault_proxy(moto_store.endpoint or "") as proxy:
+        proxy.plan = demand
+        code, document = check(moto_store.url, proxy.endpoint)
+        assert (code, document["missing"]) == (1, ["s3:PutObject"])
+        done = firn("bucket", "check", moto_store.url, "--endpoint", proxy.endpoint, "--sse", "AES256")
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "the store is fit"), done.stdout
+        bare.clear()
+        store = moto_store.through(proxy.endpoint)
+        settings = {**BRISK, **store.node_settings, "firn.remote.s3.sse": "AES256"}
+        node = Node(tmp_path, settings, store.env)
+        try:
+            node.start()
+            wait_until("the node to claim the prefix", lambda: "cluster.json" in moto_store.objects())
+        finally:
+            node.close()
+        assert bare == []
+    done = firn("repair", moto_store.url, "--sse-kms-key-id", "alias/firn")
+    assert done.returncode == 1
+    assert "a key of KMS goes with the algorithm aws:kms" in done.stderr
 
 
 def listed(proxy: FaultProxy) -> list[str]:
@@ -324,3 +359,5 @@ def test_the_policy_is_printed_without_asking_anybody() -> None:
     done = firn("bucket", "policy", "s3://bucket/prefix", "--kms-key", key)
     assert json.loads(done.stdout) == least_policy("bucket", "prefix", kms_key=key)
     assert firn("bucket", "policy", "s3://bucket", "--kms-key", "nonsense").returncode == 1
+    done = firn("bucket", "policy", "s3://bucket/prefix", "--reader", "--kms-key", key)
+    assert json.loads(done.stdout) == reader_policy("bucket", "prefix", kms_key=key)

@@ -7,8 +7,8 @@ import http.client
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -64,6 +64,8 @@ class Seen:
     at_s: float = 0.0
     keys: tuple[str, ...] = ()
     """those that a POST ?delete names"""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """names in lower case"""
 
 
 Plan = Callable[[Seen], Fault]
@@ -95,11 +97,14 @@ class FaultProxy:
         self._server.server_close()
         self._thread.join(10)
 
-    def decide(self, method: str, path: str, authorization: str = "", keys: tuple[str, ...] = ()) -> Fault:
+    def decide(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, keys: tuple[str, ...] = ()
+    ) -> Fault:
+        lower = {name.lower(): value for name, value in (headers or {}).items()}
         with self._lock:
             number = self._counts[method] = self._counts.get(method, 0) + 1
-            signer = _SIGNER.search(authorization)
-            seen = Seen(method, path, number, signer[1] if signer else "", time.monotonic(), keys)
+            signer = _SIGNER.search(lower.get("authorization", ""))
+            seen = Seen(method, path, number, signer[1] if signer else "", time.monotonic(), keys, lower)
             self.seen.append(seen)
         fault = self.plan(seen) if self.plan is not None else self.mode
         if fault is not Fault.PASS:
@@ -131,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         is_delete = self.command == "POST" and "?delete" in self.path
         keys = tuple(_KEY.findall(body.decode("utf-8", "replace"))) if is_delete else ()
-        fault = self.proxy.decide(self.command, self.path, self.headers.get("Authorization", ""), keys)
+        fault = self.proxy.decide(self.command, self.path, dict(self.headers), keys)
         if fault is Fault.UNDELETABLE and keys:
             self._deny_deletion(keys[0])
             return

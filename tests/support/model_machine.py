@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +39,7 @@ class ModelMachine(Machine):
         self.on: str | None = None
         self.active: dict[str, int] = {}
         self.enabled: set[str] = set()
+        self.timers: set[str] = set()
         self.deaf: set[int] = set()
         self.commands: list[tuple[str, ...]] = []
         self.said: list[str] = []
@@ -66,9 +67,11 @@ class ModelMachine(Machine):
     def answers(self, port: int) -> bool:
         return port not in self.deaf
 
-    def write(self, name: str, text: str) -> None:
+    def write(
+        self, name: str, text: str, owner: int | None = None, check: Callable[[Path], object] | None = None
+    ) -> bool:
         self.count(("write", name))
-        super().write(name, text)
+        return super().write(name, text, owner, check)
 
     def is_block(self, device: str) -> bool:
         return device in self.volumes
@@ -149,6 +152,10 @@ class ModelMachine(Machine):
                 return (0 if unit in self.active else 3), ""
             case ["systemctl", "restart", unit]:
                 self.active[unit] = self.active.get(unit, 0) + 1
+            case ["systemctl", "enable", "--quiet", "--now", timer]:
+                self.timers.add(timer)
+            case ["runuser", "-u", "firn", "--", _, "random-uuid"]:
+                return 0, "MkU3OEVBNTcwNTJENDM2Qg\n"
             case ["systemctl", "enable", _, unit]:
                 self.enabled.add(unit)
             case ["systemctl", "daemon-reload"] | ["e2fsck" | "chown", *_]:

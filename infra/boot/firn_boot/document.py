@@ -16,6 +16,8 @@ class Node:
     http_port: int
     role: str | None = None
     """"broker" or "controller"; None where it is both, and alone"""
+    internal_port: int | None = None
+    """of a broker with `security`: for other nodes alone"""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,17 @@ class Cluster:
 
 
 @dataclass(frozen=True)
+class Security:
+    """ARNs of what every node is told in secret: its key with the chain of its certificate, the certificates
+    that it trusts, the password of the user `admin`, and `super.users`."""
+
+    node: str
+    ca: str
+    admin: str
+    super_users: str
+
+
+@dataclass(frozen=True)
 class Document:
     host: str
     nodes: tuple[Node, ...]
@@ -45,6 +58,7 @@ class Document:
     properties: dict[str, str]
     stop_timeout_s: int
     cluster: Cluster | None = None
+    security: Security | None = None
 
 
 HOST = re.compile(
@@ -52,6 +66,7 @@ HOST = re.compile(
 )
 ID = "[A-Za-z0-9_][A-Za-z0-9_-]{20}[AQgw]"
 ROLES = ("broker", "controller")
+ARN = r"arn:aws[a-z-]*:(secretsmanager|ssm):[a-z0-9-]+:\d{12}:(secret:|parameter/)[\w/+=.@-]+"
 OURS = (
     "node.id",
     "listeners",
@@ -65,6 +80,20 @@ OURS = (
     "controller.quorum.voters",
     "metadata.log.dir",
 )
+SECURED = (
+    "listener.security.protocol.map",
+    "inter.broker.listener.name",
+    "security.inter.broker.protocol",
+    "authorizer.class.name",
+    "super.users",
+    "config.providers",
+    "sasl.enabled.mechanisms",
+    "ssl.keystore.type",
+    "ssl.keystore.location",
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+)
+"""Properties that are made of `security`, where it is there."""
 
 
 def parse(text: str) -> Document:
@@ -74,7 +103,10 @@ def parse(text: str) -> Document:
     except (ValueError, RecursionError) as error:
         raise BootError(f"the document is no JSON: {error}") from None
     top = _fields(
-        raw, "document", {"host", "nodes", "package"}, {"data", "properties", "stop_timeout_s", "cluster"}
+        raw,
+        "document",
+        {"host", "nodes", "package"},
+        {"data", "properties", "stop_timeout_s", "cluster", "security"},
     )
     host = _text(top["host"], "host")
     if not HOST.fullmatch(host):
@@ -82,29 +114,31 @@ def parse(text: str) -> Document:
     if not isinstance(top["nodes"], list) or not 1 <= len(top["nodes"]) <= 64:
         raise BootError("nodes: a list of 1 to 64")
     nodes = tuple(_node(one, f"nodes[{i}]") for i, one in enumerate(top["nodes"]))
-    ports = [port for node in nodes for port in (node.port, node.http_port)]
+    ports = [port for node in nodes for port in (node.port, node.http_port, node.internal_port) if port]
     if len({node.id for node in nodes}) < len(nodes) or len(set(ports)) < len(ports):
         raise BootError("nodes: two have the same id or port")
     cluster = _cluster(top["cluster"]) if "cluster" in top else None
-    _check_roles(host, nodes, cluster)
+    security = _security(top["security"]) if "security" in top else None
+    _check_roles(host, nodes, cluster, security)
     return Document(
         host,
         nodes,
         _package(top["package"]),
         _device(top),
-        _properties(top.get("properties", {})),
+        _properties(top.get("properties", {}), OURS if security is None else (*OURS, *SECURED)),
         _whole(top.get("stop_timeout_s", 180), "stop_timeout_s", 10, 3600),
         cluster,
+        security,
     )
 
 
-def _properties(properties: object) -> dict[str, str]:
+def _properties(properties: object, ours: tuple[str, ...]) -> dict[str, str]:
     if not isinstance(properties, dict):
         raise BootError("properties: an object of strings")
     for key, value in properties.items():
         if not re.fullmatch(r"[A-Za-z0-9._-]+", key):
             raise BootError(f"properties: {key!r} is no key")
-        if key in OURS:
+        if key in ours:
             raise BootError(f"properties: {key} is made from the rest of the document")
         _text(value, f"properties[{key}]", empty=True)
     return dict(properties)
@@ -142,8 +176,8 @@ def _whole(value: object, where: str, low: int, high: int) -> int:
 
 
 def _node(raw: object, where: str) -> Node:
-    fields = _fields(raw, where, {"id", "port", "http_port"}, {"role"})
-    role = fields.get("role")
+    fields = _fields(raw, where, {"id", "port", "http_port"}, {"role", "internal_port"})
+    role, internal = fields.get("role"), fields.get("internal_port")
     if role is not None and role not in ROLES:
         raise BootError(f"{where}.role: one of {', '.join(ROLES)}")
     return Node(
@@ -151,6 +185,7 @@ def _node(raw: object, where: str) -> Node:
         _whole(fields["port"], f"{where}.port", 1, 65535),
         _whole(fields["http_port"], f"{where}.http_port", 1, 65535),
         None if role is None else str(role),
+        None if internal is None else _whole(internal, f"{where}.internal_port", 1, 65535),
     )
 
 
@@ -178,7 +213,19 @@ def _cluster(raw: object) -> Cluster:
     return Cluster(cluster_id, found, places, formed)
 
 
-def _check_roles(host: str, nodes: tuple[Node, ...], cluster: Cluster | None) -> None:
+def _security(raw: object) -> Security:
+    names = ("node", "ca", "admin", "super_users")
+    fields = _fields(raw, "security", set(names), set())
+    arns = {name: _text(fields[name], f"security.{name}") for name in names}
+    for name, arn in arns.items():
+        if not re.fullmatch(ARN, arn, re.ASCII):
+            raise BootError(f"security.{name}: the ARN of a secret, or of a parameter of SSM")
+    return Security(**arns)
+
+
+def _check_roles(
+    host: str, nodes: tuple[Node, ...], cluster: Cluster | None, security: Security | None
+) -> None:
     """Each node of a cluster says what it is, and is a controller where the cluster says so, there alone."""
     places = cluster.places if cluster else {}
     for i, node in enumerate(nodes):
@@ -188,6 +235,8 @@ def _check_roles(host: str, nodes: tuple[Node, ...], cluster: Cluster | None) ->
             raise BootError(f"nodes[{i}]: cluster.controllers does not name {node.id}@{host}:{node.port}")
         if node.role == "broker" and node.id in places:
             raise BootError(f"nodes[{i}]: {node.id} is the id of a controller")
+        if (node.internal_port is None) != (node.role != "broker" or security is None):
+            raise BootError(f"nodes[{i}].internal_port: of brokers with `security`, and of them alone")
 
 
 def _package(raw: object) -> Package:

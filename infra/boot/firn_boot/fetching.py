@@ -1,4 +1,4 @@
-"""Sources of a package: a path, HTTPS, or S3 with the machine's own role; and marks in S3."""
+"""Sources of a package: a path, HTTPS, or S3 with the machine's own role; marks in S3, and secrets."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 
 from .document import Package
+
+ANSWER_BYTES = 1 << 20
 
 
 def fetch(package: Package) -> Iterator[bytes]:
@@ -68,10 +71,12 @@ def s3_request(package: Package) -> urllib.request.Request:
     return s3(package.url, package.region)
 
 
-def claimed(url: str, region: str, text: str) -> str:
-    """Makes the object s3://bucket/key of this text unless there is one; what is there. Raises OSError."""
+def claimed(url: str, region: str, text: str, more: dict[str, str] | None = None) -> str:
+    """Makes the object s3://bucket/key of this text unless there is one; what is there. `more`: headers.
+    Raises OSError."""
+    headers = {"content-type": "text/plain", "if-none-match": "*", **(more or {})}
     try:
-        request = s3(url, region, text.encode())
+        request = s3(url, region, "PUT", headers, text.encode())
         with urllib.request.urlopen(request, timeout=60):
             return text
     except urllib.error.HTTPError as error:
@@ -80,42 +85,78 @@ def claimed(url: str, region: str, text: str) -> str:
     return b"".join(received(s3(url, region))).decode("utf-8", "replace")
 
 
-def s3(url: str, region: str, body: bytes | None = None) -> urllib.request.Request:
-    """A signed GET of s3://bucket/key, or a PUT where nothing is yet; AWS_ENDPOINT_URL names another S3 than
-    AWS's."""
+def s3(
+    url: str, region: str, method: str = "GET", headers: dict[str, str] | None = None, body: bytes = b""
+) -> urllib.request.Request:
+    """A signed request for s3://bucket/key; AWS_ENDPOINT_URL names another S3 than AWS's."""
     bucket, _, key = url.removeprefix("s3://").partition("/")
     path = "/" + urllib.parse.quote(key, safe="/~")
     if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
         base, path = endpoint.rstrip("/"), f"/{bucket}{path}"
     else:
-        base = f"https://{bucket}.s3.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
-    now = datetime.datetime.now(datetime.UTC)
-    headers = sign(credentials(), region, urllib.parse.urlsplit(base).netloc, path, now, body)
-    return urllib.request.Request(base + path, body, headers, method="GET" if body is None else "PUT")
+        base = f"https://{bucket}.s3.{region}.{domain(region)}"
+    hashed = {"x-amz-content-sha256": hashlib.sha256(body).hexdigest(), **(headers or {})}
+    return signed(method, base, path, ("s3", region), hashed, body)
+
+
+def secret(arn: str) -> str:
+    """The text of a secret of Secrets Manager, or of a parameter of SSM. Raises OSError."""
+    service, region = arn.split(":")[2:4]
+    if service == "ssm":
+        target, asked = "AmazonSSM.GetParameter", {"Name": arn, "WithDecryption": True}
+    else:
+        target, asked = "secretsmanager.GetSecretValue", {"SecretId": arn}
+    base = os.environ.get("AWS_ENDPOINT_URL", f"https://{service}.{region}.{domain(region)}").rstrip("/")
+    headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": target}
+    request = signed("POST", base, "/", (service, region), headers, json.dumps(asked).encode())
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            told = json.loads(answer.read(ANSWER_BYTES))
+        text = told["Parameter"]["Value"] if service == "ssm" else told["SecretString"]
+    except urllib.error.HTTPError as error:
+        # AWS names the reason in the body, where urllib does not look.
+        reason = re.search(rb'"__type" *: *"([\w.#]{1,100})"', error.read(4096))
+        raise OSError(f"{error.code} {reason[1].decode() if reason else error.reason}") from None
+    except (KeyError, TypeError, ValueError):
+        raise OSError("the answer has no text") from None
+    if not isinstance(text, str):
+        raise OSError("the answer has no text")
+    return text
+
+
+def domain(region: str) -> str:
+    return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+
+
+def signed(
+    method: str, base: str, path: str, where: tuple[str, str], headers: dict[str, str], body: bytes
+) -> urllib.request.Request:
+    """A request with the machine's signature. `where`: service and region."""
+    host, now = urllib.parse.urlsplit(base).netloc, datetime.datetime.now(datetime.UTC)
+    all_headers = sign(credentials(), where, method, path, now, {"host": host, **headers}, body)
+    return urllib.request.Request(base + path, body or None, all_headers, method=method)
 
 
 def sign(
     keys: dict[str, str],
-    region: str,
-    host: str,
+    where: tuple[str, str],
+    method: str,
     path: str,
     now: datetime.datetime,
-    body: bytes | None = None,
+    given: dict[str, str],
+    body: bytes = b"",
 ) -> dict[str, str]:
-    """Headers of a signed request without a query, as in AWS's "Signature Version 4" for S3: a GET, or with a
-    body the PUT of an object that must not be there."""
-    stamp, content = now.strftime("%Y%m%dT%H%M%SZ"), hashlib.sha256(body or b"").hexdigest()
-    headers = {"host": host, "x-amz-content-sha256": content, "x-amz-date": stamp}
-    method = "GET"
-    if body is not None:
-        method, headers["content-type"], headers["if-none-match"] = "PUT", "text/plain", "*"
+    """Headers of a signed request without a query, as in AWS's "Signature Version 4". `where`: service and
+    region; `given`: headers with the host among them, which urllib says itself."""
+    stamp, content = now.strftime("%Y%m%dT%H%M%SZ"), hashlib.sha256(body).hexdigest()
+    headers = {**given, "x-amz-date": stamp}
     if keys["Token"]:
         headers["x-amz-security-token"] = keys["Token"]
     names = ";".join(sorted(headers))
     canonical = "\n".join(
         [method, path, "", *(f"{n}:{headers[n]}" for n in sorted(headers)), "", names, content]
     )
-    scope = f"{stamp[:8]}/{region}/s3/aws4_request"
+    scope = f"{stamp[:8]}/{where[1]}/{where[0]}/aws4_request"
     to_sign = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256(canonical.encode()).hexdigest()])
     key = f"AWS4{keys['SecretAccessKey']}".encode()
     for part in scope.split("/"):
@@ -123,5 +164,5 @@ def sign(
     signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
     who = f"Credential={keys['AccessKeyId']}/{scope}"
     headers["Authorization"] = f"AWS4-HMAC-SHA256 {who}, SignedHeaders={names}, Signature={signature}"
-    del headers["host"]  # urllib says it
+    del headers["host"]
     return headers

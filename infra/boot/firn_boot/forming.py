@@ -17,9 +17,10 @@ from .document import Cluster, Document, Node
 from .errors import BootError
 from .fetching import claimed
 from .machine import Machine
+from .secret_files import FILES, HOME
 
-Claim = Callable[[str, str, str], str]
-"""(URL, region, text): makes the object unless it is there; what is there."""
+Claim = Callable[[str, str, str, dict[str, str]], str]
+"""(URL, region, text, headers): makes the object unless it is there; what is there."""
 UNSAID = (OSError, http.client.HTTPException)
 NOTE = ".forming"
 LOST = "docs/operations.md: replacing a controller"
@@ -27,6 +28,8 @@ LOST = "docs/operations.md: replacing a controller"
 
 def step_form(machine: Machine, document: Document, claim: Claim = claimed) -> None:
     if document.cluster is None:
+        if document.security is not None:
+            form_alone(machine, document)
         return
     for node in document.nodes:
         home = machine.path(f"var/lib/firn/node-{node.id}")
@@ -53,7 +56,8 @@ def say_formed(machine: Machine, document: Document, cluster: Cluster, node: Nod
     it."""
     url = f"{cluster.formed}/{cluster.id}/{node.id}"
     try:
-        claim(url, document.package.region, json.dumps({"node": node.id, "note": "found formatted"}))
+        said = json.dumps({"node": node.id, "note": "found formatted"})
+        claim(url, document.package.region, said, encryption(document))
     except UNSAID as error:
         machine.say(
             f"{url}: {error}; whether it says that node {node.id} was formed is asked by the next run"
@@ -71,7 +75,7 @@ def form(machine: Machine, document: Document, cluster: Cluster, node: Node, cla
     for name, ours in (("controllers", voters), (str(node.id), said)):
         url = f"{cluster.formed}/{cluster.id}/{name}"
         try:
-            there = claim(url, document.package.region, ours)
+            there = claim(url, document.package.region, ours, encryption(document))
         except UNSAID as error:
             raise BootError(f"{url}: {error}; an empty controller does not start without it") from None
         if there != ours:
@@ -80,13 +84,39 @@ def form(machine: Machine, document: Document, cluster: Cluster, node: Node, cla
                 f"before. Bring the volume back that has the node's data; if it is lost, {LOST}"
             )
     machine.say(f"forming controller {node.id} of cluster {cluster.id}")
-    machine.run(
-        *("runuser", "-u", "firn", "--", str(machine.path("opt/firn/current/bin/firn")), "format"),
-        *("-c", str(machine.path(f"etc/firn/server-{node.id}.properties"))),
-        *("-t", cluster.id, "--initial-controllers", voters),
-    )
+    formatted(machine, document, node, cluster.id, "--initial-controllers", voters)
     machine.sync()
     forget(machine, home)
+
+
+def form_alone(machine: Machine, document: Document) -> None:
+    """A node that is alone formats itself, but without a user nobody could log in to make the first one."""
+    (node,) = document.nodes
+    if not machine.names(str(machine.path(f"var/lib/firn/node-{node.id}"))):
+        given = document.properties.get("firn.cluster.id")
+        formatted(machine, document, node, given or firn(machine, "random-uuid").strip())
+        machine.sync()
+
+
+def formatted(machine: Machine, document: Document, node: Node, cluster_id: str, *voters: str) -> None:
+    config = str(machine.path(f"etc/firn/server-{node.id}.properties"))
+    users = []
+    if document.security is not None:
+        password = machine.path(f"{HOME}/{FILES['admin']}")
+        users = ["--add-scram", f"SCRAM-SHA-512=[name=admin,password=@{password}]"]
+    firn(machine, "format", "-c", config, "-t", cluster_id, *voters, *users)
+
+
+def firn(machine: Machine, *arguments: str) -> str:
+    command = str(machine.path("opt/firn/current/bin/firn"))
+    return machine.run("runuser", "-u", "firn", "--", command, *arguments)[1]
+
+
+def encryption(document: Document) -> dict[str, str]:
+    """Return the headers that the bucket demands of writes, as the node is told."""
+    names = {"sse": "", "sse.kms.key.id": "-aws-kms-key-id"}
+    said = {end: document.properties.get(f"firn.remote.s3.{key}") for key, end in names.items()}
+    return {f"x-amz-server-side-encryption{end}": value for end, value in said.items() if value}
 
 
 def noted(machine: Machine, home: Path, node: Node) -> str:

@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .errors import BootError
@@ -84,20 +84,33 @@ class Machine:
             return self.path(name).read_bytes() == text.encode()
         return False
 
-    def write(self, name: str, text: str) -> None:
-        """A whole file or none; one that is as it should be is left alone."""
+    def write(
+        self, name: str, text: str, owner: int | None = None, check: Callable[[Path], object] | None = None
+    ) -> bool:
+        """A whole file or none; one that is as it should be is left alone: False. With an `owner` nobody else
+        reads it. What `check` raises leaves the file of before."""
         path, data = self.path(name), text.encode()
         with contextlib.suppress(FileNotFoundError):
             if path.read_bytes() == data:
-                return
+                return False
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f".{path.name}.new")
-        with open(new, "wb") as file:
-            os.fchmod(file.fileno(), 0o644)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        new.unlink(missing_ok=True)
+        try:
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                if owner is None:
+                    os.fchmod(file.fileno(), 0o644)
+                else:
+                    os.fchown(file.fileno(), owner, -1)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if check is not None:
+                check(new)
+            new.replace(path)
+        finally:
+            new.unlink(missing_ok=True)
+        return True
 
     # - block devices
 

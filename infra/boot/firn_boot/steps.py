@@ -9,10 +9,11 @@ from pathlib import Path
 
 from .document import Document, Package
 from .errors import BootError
-from .fetching import claimed, fetch
+from .fetching import claimed, fetch, secret
 from .forming import Claim, step_form
 from .machine import Machine
 from .package import step_package
+from .secret_files import Get, step_secrets
 from .volume import step_mount
 from .written import properties_of, units_of
 
@@ -56,6 +57,8 @@ def step_directories(machine: Machine, document: Document) -> None:
 def step_start(machine: Machine, document: Document, stamps: dict[int, str]) -> None:
     """Nodes of today's files are left alone; others are restarted, each when the one before serves."""
     machine.run("systemctl", "daemon-reload")
+    if document.security is not None:
+        machine.run("systemctl", "enable", "--quiet", "--now", "firn-secrets.timer")
     for node in document.nodes:
         unit, stamp = f"firn@{node.id}.service", f"{STAMPS}/node-{node.id}"
         machine.run("systemctl", "enable", "--quiet", unit)
@@ -110,9 +113,10 @@ def everything(
     config: str,
     get: Callable[[Package], Iterator[bytes]] = fetch,
     claim: Claim = claimed,
+    get_secret: Get = secret,
 ) -> None:
     with machine.alone("install"):
-        every_step(machine, document, config, get, claim)
+        every_step(machine, document, config, get, claim, get_secret)
 
 
 def every_step(
@@ -121,6 +125,7 @@ def every_step(
     config: str,
     get: Callable[[Package], Iterator[bytes]],
     claim: Claim,
+    get_secret: Get,
 ) -> None:
     with step("user"):
         step_user(machine)
@@ -129,6 +134,8 @@ def every_step(
         step_directories(machine, document)
     with step("package"):
         step_package(machine, document, get)
+    with step("secrets"):
+        step_secrets(machine, document, get_secret)
     stamps = {}
     with step("server.properties"):
         for node in document.nodes:

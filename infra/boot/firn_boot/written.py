@@ -6,17 +6,22 @@ import re
 
 from .document import Document, Node
 from .machine import COMMAND_LIMIT_S
+from .secret_files import FILES, HOME
 from .volume import DEVICE_WAIT_S
 
 
 def properties_of(document: Document, node: Node, data: str) -> str:
     """server.properties of one node, in Java's syntax."""
-    listener = "CONTROLLER" if node.role == "controller" else "PLAINTEXT"
+    own = "PLAINTEXT" if document.security is None else "CLIENTS"
+    ports = {"CONTROLLER" if node.role == "controller" else own: node.port}
+    if node.internal_port is not None:
+        ports["INTERNAL"] = node.internal_port
     settings = {
         "node.id": str(node.id),
         **membership(document, node),
-        "listeners": f"{listener}://0.0.0.0:{node.port}",
-        "advertised.listeners": f"{listener}://{document.host}:{node.port}",
+        "listeners": ",".join(f"{name}://0.0.0.0:{port}" for name, port in ports.items()),
+        "advertised.listeners": ",".join(f"{name}://{document.host}:{port}" for name, port in ports.items()),
+        **secured(document, node),
         "log.dirs": data,
         "firn.http.listener": f"0.0.0.0:{node.http_port}",
         **document.properties,
@@ -36,6 +41,35 @@ def membership(document: Document, node: Node) -> dict[str, str]:
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.bootstrap.servers": ",".join(document.cluster.places.values()),
     }
+
+
+def secured(document: Document, node: Node) -> dict[str, str]:
+    """Return the settings of listeners with TLS: clients log in there, nodes show their certificates."""
+    if document.security is None:
+        return {}
+    alone = node.role is None
+    protocols = {"CLIENTS": "SASL_SSL"} | ({} if alone else {"INTERNAL": "SSL", "CONTROLLER": "SSL"})
+    settings = {
+        "listener.security.protocol.map": ",".join(f"{name}:{one}" for name, one in protocols.items()),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": f"/{HOME}/{FILES['node']}",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": f"/{HOME}/{FILES['ca']}",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "config.providers": "secrets",
+        "config.providers.secrets.class": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
+        "config.providers.secrets.param.allowed.paths": f"/{HOME}",
+        "super.users": f"${{secrets:/{HOME}:{FILES['super_users']}}}",
+    }
+    if node.role != "controller":
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+        settings["listener.name.clients.scram-sha-512.sasl.jaas.config"] = f"{module} required;"
+    if not alone:
+        settings["inter.broker.listener.name"] = "INTERNAL"
+        mine = "controller" if node.role == "controller" else "internal"
+        settings[f"listener.name.{mine}.ssl.client.auth"] = "required"
+    return settings
 
 
 FIRN_UNIT = """\
@@ -114,6 +148,35 @@ ExecStart=/usr/bin/env python3 -m firn_boot --config {config} mount
 TimeoutStartSec={limit_s}
 """
 
+SECRETS_UNIT = """\
+# Written by firn_boot; changes here are lost.
+[Unit]
+Description=Fetch the secrets of Firn again
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=oneshot
+Environment=PYTHONPATH=/usr/local/lib/firn
+EnvironmentFile=-/etc/firn/environment
+ExecStart=/usr/bin/env python3 -m firn_boot --config {config} secrets
+TimeoutStartSec=600
+"""
+
+SECRETS_TIMER = """\
+# Written by firn_boot; changes here are lost.
+[Unit]
+Description=Fetch the secrets of Firn again
+
+[Timer]
+OnActiveSec=300
+OnUnitActiveSec=300
+RandomizedDelaySec=60
+
+[Install]
+WantedBy=timers.target
+"""
+
 JOURNAL = """\
 # Written by firn_boot; changes here are lost. Nodes' logs: journalctl --namespace=firn
 [Journal]
@@ -138,4 +201,7 @@ def units_of(document: Document, config: str) -> dict[str, str]:
     if with_volume:
         limit_s = DEVICE_WAIT_S + COMMAND_LIMIT_S
         units["etc/systemd/system/firn-data.service"] = DATA_UNIT.format(config=config, limit_s=limit_s)
+    if document.security is not None:
+        units["etc/systemd/system/firn-secrets.service"] = SECRETS_UNIT.format(config=config)
+        units["etc/systemd/system/firn-secrets.timer"] = SECRETS_TIMER
     return units

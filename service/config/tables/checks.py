@@ -17,6 +17,8 @@ _MOST_ID: Final = 2**31 - 1
 
 _HTTP_LISTENER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9.\-]*):([0-9]{1,5})")
 
+_KMS_KEY: Final = re.compile(r"[\w:/.+=,@-]{1,2048}", re.ASCII)
+
 S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 """Synonyms; the latter two are Hadoop's."""
 
@@ -42,6 +44,13 @@ def http_url_problem(text: str) -> str | None:
         return "Credentials do not belong in the URL"
     if not separator or scheme not in ("http", "https") or not _HTTP_REST.fullmatch(rest):
         return "Expected a URL such as http://127.0.0.1:9000"
+    return None
+
+
+def kms_key_problem(text: str) -> str | None:
+    """Return the reason why `text` is not the id, ARN or alias of a key of KMS, or None."""
+    if not _KMS_KEY.fullmatch(text):
+        return "Expected a key of KMS by its ARN, its id or alias/NAME"
     return None
 
 

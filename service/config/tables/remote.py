@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from service.config.keys import LONG_MAX
-from service.config.tables.checks import http_url_problem, store_url_problem
+from service.config.tables.checks import http_url_problem, kms_key_problem, store_url_problem
 from service.config.tables.columns import BOOLEAN, HOUR_MS, INT, LONG, MIB, STRING, key
 
 REMOTE: Final = (
@@ -84,6 +84,18 @@ REMOTE: Final = (
     key(
         "firn.remote.s3.region", STRING, None,
         "Region of the bucket. Default: `AWS_REGION`, else us-east-1.",
+    ),
+    key(
+        "firn.remote.s3.sse", STRING, None,
+        "Encryption at rest that every write asks S3 for, by the header `x-amz-server-side-encryption`, as "
+        "some buckets' policies demand. Unset: no header, so the bucket's own default holds.",
+        one_of=("AES256", "aws:kms"),
+    ),
+    key(
+        "firn.remote.s3.sse.kms.key.id", STRING, None,
+        "Key of KMS for `firn.remote.s3.sse=aws:kms`: its ARN, its id or `alias/NAME`. Default: the key that "
+        "AWS manages for S3 in the account.",
+        check=kms_key_problem,
     ),
     key(
         "firn.remote.cache.bytes", LONG, 128 * MIB,

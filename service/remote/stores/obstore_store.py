@@ -50,6 +50,7 @@ from service.remote.stores.renewed_credentials import CredentialSource, RenewedC
 from service.remote.stores.s3_access import S3Access
 from service.remote.stores.s3_address import S3Address, is_s3, s3_address
 from service.remote.stores.s3_damage import Keys, refuses_damage
+from service.remote.stores.s3_encryption import S3Encryption
 from service.remote.stores.store import ObjectInfo, Tagged
 
 if TYPE_CHECKING:
@@ -100,20 +101,24 @@ def open_store(
     access_key_id: str | None = None,
     secret_access_key: str | None = None,
     access: S3Access | None = None,
+    encryption: S3Encryption | None = None,
     options: StoreOptions | None = None,
 ) -> ObstoreStore:
     """Open ``s3://bucket[/prefix]``, ``file:///folder``, ``gs://…`` or ``az://…``.
 
     `endpoint` is the URL of an S3-compatible server, plain HTTP allowed; buckets are then addressed by path.
     Credentials are those of `access`, else of the chain (see `aws_credentials`), which reads the world's
-    environment; keys passed here win. Nothing is sent yet: a wrong bucket shows at the first call. Raises
-    `ConfigError` for a URL that names no store, and for an `access` that does not exist.
+    environment; keys passed here win. Writes ask S3 for `encryption`; reads need no header. Nothing is sent
+    yet: a wrong bucket shows at the first call. Raises `ConfigError` for a URL that names no store, and for
+    an `access` that does not exist.
     """
     options = options or StoreOptions()
     access = access or S3Access()
     parts = urlsplit(url)
     if not access.is_default and not is_s3(url):
         raise ConfigError(f"{url}: aws.… options are for s3:// alone")
+    if encryption is not None and not is_s3(url):
+        raise ConfigError(f"{url}: only S3 is asked for an encryption")
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path:
             raise ConfigError(f"{url}: a folder is written as file:///absolute/path")
@@ -129,7 +134,7 @@ def open_store(
             source = KeysGiven(access_key_id, secret_access_key)
         else:
             source = credential_source(world.environ, access, address.region)
-        return S3Bucket(address, source, options, world)
+        return S3Bucket(address, source, options, world, encryption)
     if parts.scheme in _OTHER_URLS:
         from obstore.store import from_url
 
@@ -181,6 +186,7 @@ def _s3_client(
     credentials: RenewedCredentials | None,
     options: StoreOptions,
     first_byte_s: float | None,
+    encryption: S3Encryption | None,
 ) -> S3Store:
     from obstore.store import S3Store
 
@@ -193,6 +199,10 @@ def _s3_client(
         config["checksum_algorithm"] = "SHA256"  # the same digest again, which AWS stores
     if credentials is not None:
         config["credential_provider"] = credentials
+    if encryption is not None:
+        config["server_side_encryption"] = encryption.algorithm
+        if encryption.kms_key_id is not None:
+            config["sse_kms_key_id"] = encryption.kms_key_id
     plain = address.endpoint is not None and address.endpoint.startswith("http://")
     try:
         return S3Store(
@@ -416,8 +426,10 @@ class S3Bucket(ObstoreStore):
         source: CredentialSource | None,
         options: StoreOptions,
         world: World,
+        encryption: S3Encryption | None = None,
     ) -> None:
         """Leave finding credentials to obstore where `source` is None."""
+        self._encryption = encryption
         self._credentials = (
             RenewedCredentials(source, world.clock, world.threads) if source is not None else None
         )
@@ -435,7 +447,7 @@ class S3Bucket(ObstoreStore):
         where = f" at {address.endpoint}" if address.endpoint else ""
 
         def make(first_byte_s: float | None) -> Client:
-            return _s3_client(address, self._credentials, options, first_byte_s)
+            return _s3_client(address, self._credentials, options, first_byte_s, encryption)
 
         super().__init__(make, options, f"s3://{address.bucket}{where}", world)
 
@@ -474,7 +486,8 @@ class S3Bucket(ObstoreStore):
         used = self._credentials()
         keys = Keys(used["access_key_id"], used["secret_access_key"], used.get("token"))
         key = f"{PROBE_PREFIX}/{self._world.new_uuid()}"
-        found = refuses_damage(self._address, keys, key, self._world.clock.now_ms())
+        headers = self._encryption.headers if self._encryption is not None else ()
+        found = refuses_damage(self._address, keys, key, self._world.clock.now_ms(), headers)
         try:
             self.delete([key])
         except StorageError as e:

@@ -29,17 +29,19 @@ class Keys(NamedTuple):
     token: str | None
 
 
-def refuses_damage(address: S3Address, keys: Keys, key: str, now_ms: int) -> bool | None:
+def refuses_damage(
+    address: S3Address, keys: Keys, key: str, now_ms: int, headers: tuple[tuple[str, str], ...] = ()
+) -> bool | None:
     """Put an object as `key`, then the same with a damaged body; return None where the probe has to be
-    repeated.
+    repeated. `headers`, names in lower case, are those that the bucket demands of writes.
 
     False for a store that accepts both, so does not compare, and for one that refuses both, of which nothing
     is learned. The caller deletes the object.
     """
     assert address.endpoint is not None
     try:
-        sound = _put(address, keys, key, now_ms, _SENT)
-        damaged = _put(address, keys, key, now_ms, _ARRIVED) if sound == 200 else sound
+        sound = _put(address, keys, key, now_ms, _SENT, headers)
+        damaged = _put(address, keys, key, now_ms, _ARRIVED, headers) if sound == 200 else sound
     except (OSError, HTTPException):
         return None
     if damaged == 429 or damaged >= 500:
@@ -47,14 +49,20 @@ def refuses_damage(address: S3Address, keys: Keys, key: str, now_ms: int) -> boo
     return sound == 200 and damaged >= 400
 
 
-def _put(address: S3Address, keys: Keys, key: str, now_ms: int, body: bytes) -> int:
+def _put(
+    address: S3Address,
+    keys: Keys,
+    key: str,
+    now_ms: int,
+    body: bytes,
+    more: tuple[tuple[str, str], ...],
+) -> int:
     """Return the status of a PUT of `body` that is signed for `_SENT`."""
     place = urlsplit(str(address.endpoint))
     path = "/".join(part for part in (place.path.rstrip("/"), address.bucket, address.prefix, key) if part)
     path = quote(path if path.startswith("/") else f"/{path}", safe="/-_.~")
-    headers = signed_headers(
-        "PUT", place.netloc, path, address.region, keys, datetime.fromtimestamp(now_ms / 1000, UTC), _SENT
-    )
+    at = datetime.fromtimestamp(now_ms / 1000, UTC)
+    headers = signed_headers("PUT", place.netloc, path, address.region, keys, at, _SENT, more)
     client = HTTPSConnection if place.scheme == "https" else HTTPConnection
     connection = client(place.netloc, timeout=_TIMEOUT_S)
     try:

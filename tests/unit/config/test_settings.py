@@ -177,6 +177,18 @@ def test_every_key_of_a_node_reaches_it() -> None:
             "firn.remote.s3.region has no effect without firn.remote.url=s3://…",
         ),
         (
+            {"firn.remote.s3.sse": "AES256", "firn.remote.url": "file:///x"},
+            "firn.remote.s3.sse has no effect without firn.remote.url=s3://…",
+        ),
+        (
+            {
+                "firn.remote.s3.sse": "AES256",
+                "firn.remote.s3.sse.kms.key.id": "alias/firn",
+                "firn.remote.url": "s3://b",
+            },
+            "firn.remote.s3.sse.kms.key.id has no effect without firn.remote.s3.sse=aws:kms",
+        ),
+        (
             {"firn.remote.cache.bytes": "8388608", "firn.remote.chunk.bytes": "8388608"},
             "firn.remote.cache.bytes must hold at least two chunks of firn.remote.chunk.bytes",
         ),
@@ -376,6 +388,21 @@ def test_a_bad_endpoint_is_refused(url: str) -> None:
 def test_a_good_endpoint_is_taken(url: str) -> None:
     node = BrokerConfig.from_properties({"firn.remote.url": "s3://b", "firn.remote.s3.endpoint": url})
     assert node.remote_s3_endpoint == url
+
+
+def test_an_encryption_of_s3_is_one_of_two_and_its_key_is_no_header_of_its_own() -> None:
+    key = "arn:aws:kms:eu-west-1:123456789012:key/12345678-1234-1234-1234-123456789012"
+    given = {
+        "firn.remote.url": "s3://b",
+        "firn.remote.s3.sse": "aws:kms",
+        "firn.remote.s3.sse.kms.key.id": key,
+    }
+    node = BrokerConfig.from_properties(given)
+    assert (node.remote_s3_sse, node.remote_s3_sse_kms_key_id) == ("aws:kms", key)
+    assert BrokerConfig.from_properties({}).remote_s3_sse is None
+    assert "firn.remote.s3.sse" in refused({**given, "firn.remote.s3.sse": "aes256"})
+    for wrong in ("", "a b", "key\nx-amz-acl: public-read"):
+        assert "firn.remote.s3.sse.kms.key.id" in refused({**given, "firn.remote.s3.sse.kms.key.id": wrong})
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])

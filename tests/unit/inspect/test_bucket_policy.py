@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from service.base.errors import ConfigError
 from service.inspect.bucket_create import encryption, lifecycle, tls_only
-from service.inspect.bucket_policy import least_policy
+from service.inspect.bucket_policy import least_policy, reader_policy
 from service.inspect.bucket_settings import (
     check_lifecycle,
     encryption_advice,
@@ -66,6 +66,31 @@ def test_a_key_of_kms_is_named_alone() -> None:
 def test_other_partitions_have_their_own_names() -> None:
     found = by_sid(least_policy("bucket", "prefix", partition="aws-cn"))
     assert found["Objects"]["Resource"] == ["arn:aws-cn:s3:::bucket/prefix/*"]
+
+
+def test_a_reader_gets_no_copy_of_the_metadata_and_writes_nothing() -> None:
+    assert reader_policy("bucket", "some/prefix", kms_key=KEY)["Statement"] == [
+        {
+            "Sid": "Objects",
+            "Effect": "Allow",
+            "Action": ["s3:GetObject"],
+            "Resource": [
+                "arn:aws:s3:::bucket/some/prefix/cluster.json",
+                "arn:aws:s3:::bucket/some/prefix/data/*",
+                "arn:aws:s3:::bucket/some/prefix/topics.json",
+            ],
+        },
+        {
+            "Sid": "ListPrefix",
+            "Effect": "Allow",
+            "Action": ["s3:ListBucket"],
+            "Resource": ["arn:aws:s3:::bucket"],
+            "Condition": {"StringLike": {"s3:prefix": ["some/prefix/*"]}},
+        },
+        {"Sid": "Key", "Effect": "Allow", "Action": ["kms:Decrypt"], "Resource": [KEY]},
+    ]
+    (objects, _) = reader_policy("bucket", "")["Statement"]
+    assert objects["Resource"][1] == "arn:aws:s3:::bucket/data/*"
 
 
 def test_a_prefix_with_signs_of_patterns_is_taken_literally() -> None:

@@ -10,6 +10,7 @@ provider "aws" {
 }
 
 locals {
+  secret_arns  = var.secrets == null ? [] : distinct(values(var.secrets))
   client_cidrs = var.client_cidrs == null ? [var.cidr] : var.client_cidrs
   partition    = startswith(var.region, "cn-") ? "aws-cn" : startswith(var.region, "us-gov-") ? "aws-us-gov" : "aws"
 }
@@ -22,6 +23,7 @@ module "network" {
   zones       = var.zones
   cidr        = var.cidr
   archive_arn = module.archive.arn
+  secret_arns = local.secret_arns
 }
 
 module "archive" {
@@ -35,11 +37,13 @@ module "archive" {
 module "identity" {
   source = "../../modules/identity"
 
-  name          = var.name
-  archive_arn   = module.archive.arn
-  formed_prefix = "formed"
-  kms           = true
-  kms_key_arn   = module.archive.kms_key_arn
+  name            = var.name
+  archive_arn     = module.archive.arn
+  formed_prefix   = "formed"
+  kms             = true
+  kms_key_arn     = module.archive.kms_key_arn
+  secret_arns     = local.secret_arns
+  secret_key_arns = var.secret_key_arns
 }
 
 module "nodes" {
@@ -69,6 +73,7 @@ module "nodes" {
   region                    = var.region
   remote_url                = "s3://${var.bucket}/firn"
   properties                = var.properties
+  secrets                   = var.secrets
 }
 
 module "bootstrap" {

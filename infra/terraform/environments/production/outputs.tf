@@ -45,12 +45,17 @@ output "tunnel_command" {
 
 output "console_command" {
   description = "Looks at the cluster in a browser of this computer, through that tunnel."
-  value       = "firn console --bootstrap 127.0.0.1:9092 --metrics http://127.0.0.1:9464 --url s3://${module.archive.bucket}/firn --region ${var.region}"
+  value       = "firn console --bootstrap 127.0.0.1:9092 --metrics http://127.0.0.1:9464 --url s3://${module.archive.bucket}/firn --region ${var.region}${var.secrets == null ? "" : " --command-config client.properties"}"
 }
 
 output "scrape_config" {
   description = "For scrape_configs of prometheus.yml."
   value       = module.monitoring.scrape_config
+}
+
+output "client_config" {
+  description = "The file on every machine that its commands of the user admin connect by; null without secrets."
+  value       = module.nodes.client_config
 }
 
 output "user_data" {

@@ -168,3 +168,31 @@ variable "deletion_protection" {
   type        = bool
   default     = true
 }
+
+variable "secrets" {
+  description = "ARNs of what nodes are told in secret, in Secrets Manager or SSM (docs/security.md): the nodes' key with the chain of its certificate, the certificates that are trusted, the password of the user admin, super.users. Never their values."
+  type = object({
+    node        = string
+    ca          = string
+    admin       = string
+    super_users = string
+  })
+  default = null
+
+  validation {
+    condition     = var.plaintext == (var.secrets == null)
+    error_message = "The ARNs of four secrets, or plaintext = true: whoever reaches a port then reads and writes."
+  }
+}
+
+variable "plaintext" {
+  description = "No login, no encryption and no access rules: for a network in which everybody may do everything. It cannot be changed by itself once the cluster has been formed (docs/security.md)."
+  type        = bool
+  default     = false
+}
+
+variable "secret_key_arns" {
+  description = "ARNs of the keys of KMS that the secrets are encrypted with, where these are not the account's own."
+  type        = list(string)
+  default     = []
+}

@@ -111,3 +111,20 @@ variable "properties" {
   type        = map(string)
   default     = {}
 }
+
+variable "secrets" {
+  description = "ARNs of what the node is told in secret, in Secrets Manager or SSM (docs/security.md); null for no login, no encryption and no access rules."
+  type = object({
+    node        = string
+    ca          = string
+    admin       = string
+    super_users = string
+  })
+  default = null
+}
+
+variable "secret_key_arns" {
+  description = "ARNs of the keys of KMS that the secrets are encrypted with, where these are not the account's own."
+  type        = list(string)
+  default     = []
+}

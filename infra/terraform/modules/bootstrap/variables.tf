@@ -39,7 +39,7 @@ variable "client_cidrs" {
 
   validation {
     condition     = alltrue([for cidr in var.client_cidrs : can(cidrhost(cidr, 0)) && can(regex("^[0-9.]+/([89]|[12][0-9]|3[0-2])$", cidr))])
-    error_message = "IPv4 networks of /8 to /32, and so not all of the Internet: there is no login and no encryption."
+    error_message = "IPv4 networks of /8 to /32, and so not all of the Internet."
   }
 }
 

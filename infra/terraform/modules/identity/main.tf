@@ -1,4 +1,4 @@
-# What a machine may do: read and write the archive, list it, read packages. Nothing else.
+# What a machine may do: read and write the archive, list it, read packages, read its secrets. Nothing else.
 # Machines of a cluster also note who has been formed, where nothing is noted yet. But for that and the packages it is what `firn bucket policy` prints; a test compares the two.
 
 resource "aws_iam_role" "node" {
@@ -91,6 +91,37 @@ resource "aws_iam_role_policy" "key" {
       Action   = ["kms:Decrypt", "kms:GenerateDataKey"]
       Resource = [var.kms_key_arn]
     }]
+  })
+}
+
+# The secrets by their ARNs alone: none may be listed, and none be written.
+resource "aws_iam_role_policy" "secrets" {
+  count = length(var.secret_arns) == 0 ? 0 : 1
+
+  name = "secrets"
+  role = aws_iam_role.node.id
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = concat(
+      [
+        for service, action in { secretsmanager = "secretsmanager:GetSecretValue", ssm = "ssm:GetParameter" } : {
+          Sid                                   = service == "ssm" ? "Parameters" : "Secrets"
+          Effect                                = "Allow"
+          Action                                = [action]
+          Resource                              = [for arn in var.secret_arns : arn if split(":", arn)[2] == service]
+        } if anytrue([for arn in var.secret_arns : split(":", arn)[2] == service])
+      ],
+      [
+        for key in var.secret_key_arns : {
+          Sid       = "KeyOfSecrets${index(var.secret_key_arns, key)}"
+          Effect    = "Allow"
+          Action    = ["kms:Decrypt"]
+          Resource  = [key]
+          Condition = { StringEquals = { "kms:ViaService" = [for service in ["secretsmanager", "ssm"] : "${service}.${split(":", key)[3]}.amazonaws.com"] } }
+        }
+      ],
+    )
   })
 }
 

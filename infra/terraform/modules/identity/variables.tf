@@ -72,3 +72,25 @@ variable "kms" {
   type        = bool
   default     = false
 }
+
+variable "secret_arns" {
+  description = "ARNs of the secrets and parameters that machines may read."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for arn in var.secret_arns : can(regex("^arn:aws[a-z-]*:(secretsmanager|ssm):[a-z0-9-]+:[0-9]{12}:(secret:|parameter/)[A-Za-z0-9_/+=.@-]+$", arn))])
+    error_message = "Whole ARNs: a pattern would let machines read other secrets, too."
+  }
+}
+
+variable "secret_key_arns" {
+  description = "ARNs of the keys that secrets are encrypted with, where these are not the account's own."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for arn in var.secret_key_arns : can(regex("^arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+$", arn))])
+    error_message = "Keys by their ARNs, as arn:aws:kms:eu-central-1:123456789012:key/…"
+  }
+}

@@ -1,4 +1,4 @@
-# A network without a way to the Internet: machines reach S3 through the gateway endpoint, people reach machines through the
+# A network without a way to the Internet: machines reach S3 through the gateway endpoint and secrets through an interface endpoint, people reach machines through the
 # instance connect endpoint, clients come from within or from peered networks.
 
 resource "aws_vpc" "this" {
@@ -61,6 +61,51 @@ resource "aws_vpc_endpoint" "s3" {
   })
 
   tags = { Name = "${var.name}-s3" }
+}
+
+resource "aws_vpc_endpoint" "secrets" {
+  for_each = toset([for arn in var.secret_arns : split(":", arn)[2]])
+
+  vpc_id              = aws_vpc.this.id
+  service_name        = "com.amazonaws.${var.region}.${each.key}"
+  vpc_endpoint_type   = "Interface"
+  private_dns_enabled = true
+  subnet_ids          = [for zone in var.zones : aws_subnet.zone[zone].id]
+  security_group_ids  = [aws_security_group.secrets[0].id]
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Sid       = "TheSecretsAlone"
+      Effect    = "Allow"
+      Principal = "*"
+      Action    = each.key == "ssm" ? "ssm:GetParameter" : "secretsmanager:GetSecretValue"
+      Resource  = [for arn in var.secret_arns : arn if split(":", arn)[2] == each.key]
+    }]
+  })
+
+  tags = { Name = "${var.name}-${each.key}" }
+}
+
+resource "aws_security_group" "secrets" {
+  count = length(var.secret_arns) == 0 ? 0 : 1
+
+  name        = "${var.name}-secrets"
+  description = "The endpoint that machines reach secrets through"
+  vpc_id      = aws_vpc.this.id
+
+  tags = { Name = "${var.name}-secrets" }
+}
+
+resource "aws_vpc_security_group_ingress_rule" "secrets" {
+  count = length(var.secret_arns) == 0 ? 0 : 1
+
+  security_group_id = aws_security_group.secrets[0].id
+  description       = "HTTPS from this network"
+  cidr_ipv4         = var.cidr
+  ip_protocol       = "tcp"
+  from_port         = 443
+  to_port           = 443
 }
 
 resource "aws_security_group" "connect" {

@@ -48,3 +48,14 @@ variable "archive_arn" {
     error_message = "A bucket's ARN looks like arn:aws:s3:::example-firn-archive."
   }
 }
+
+variable "secret_arns" {
+  description = "ARNs of the secrets and parameters that machines read: the only ones that the way there leads to."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for arn in var.secret_arns : can(regex("^arn:aws[a-z-]*:(secretsmanager|ssm):${var.region}:[0-9]{12}:(secret:|parameter/)[A-Za-z0-9_/+=.@-]+$", arn))])
+    error_message = "Whole ARNs, of secrets in the network's region."
+  }
+}

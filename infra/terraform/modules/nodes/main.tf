@@ -6,9 +6,13 @@ locals {
   domain          = "${var.name}.internal"
   port            = 9092
   controller_port = 9093
+  internal_port   = 9192
   http_port       = 9464
   data_device     = "/dev/sdf"
   in_cluster      = var.controllers > 0
+
+  # With secrets, brokers have a listener for clients and one for nodes; without, nodes come where clients come.
+  nodes_port = local.in_cluster && var.secrets != null ? local.internal_port : local.port
 
   # Addresses and directory ids are what controllers know each other by: they never change. An id has the form of Kafka's, 16 bytes
   # in 22 characters of which the last has two bits, and does not look like an option.
@@ -33,11 +37,14 @@ locals {
       instance_type = var.instance_type
       volume        = var.volume
       nodes = [
-        for p in range(var.processes) : {
-          id        = 1000 * p + m
-          port      = local.port + p
-          http_port = local.http_port + p
-        }
+        for p in range(var.processes) : merge(
+          {
+            id        = 1000 * p + m
+            port      = local.port + p
+            http_port = local.http_port + p
+          },
+          { for key in ["internal_port"] : key => local.internal_port + p if local.nodes_port == local.internal_port },
+        )
       ]
     }
   }
@@ -86,14 +93,29 @@ locals {
           var.properties,
         )
       },
+      { for key in ["security"] : key => var.secrets if var.secrets != null },
       { for key in ["cluster"] : key => { id = var.cluster_id, controllers = local.initial_controllers, formed = var.formed_url } if local.in_cluster },
     )
   }
 
   program = "${path.module}/../../../boot/firn_boot"
 
-  # cloud-init writes the program, its document and a unit that tries until it is done, and calls it. What a file says of itself at
-  # its beginning stays here: there are 16 KiB for everything.
+  # There are 16 KiB for everything. So what people read of the program stays here: what a file, a value and a function say of
+  # themselves (a 0 stands where that was all), lines of remarks, types of arguments and results, three of four spaces in front. A
+  # test compares what is left with the program.
+  packed = {
+    for name in fileset(local.program, "*.py") : name => replace(replace(replace(replace(replace(replace(replace(replace(
+      file("${local.program}/${name}"),
+      "/^(?s:\"\"\".*?\"\"\"\\n+)/", ""),
+      "/(?ms)^\"\"\"[A-Z(`\"].*?\"\"\"\\n/", ""),
+      "/(?ms)^( +)\"\"\"[A-Z(`\"].*?\"\"\"\\n/", "$${1}0\n"),
+      "/(?m)^ +# .*\\n/", ""),
+      "/(?m)\\) -> [^:\\n\"]+:\\n/", "):\n"),
+      "/(\\w+): (?:Machine|Document|Node|Cluster|Path|Package|Claim|Get|str|int|bool|object|bytes)(?: \\| None)?([,)])/", "$1$2"),
+    "    ", " "), "\n\n\n", "\n")
+  }
+
+  # cloud-init writes the program, its document and a unit that tries until it is done, and calls it.
   first_start = {
     for m, document in local.documents : m => {
       hostname          = split(".", document.host)[0]
@@ -104,10 +126,10 @@ locals {
       ssh_pwauth        = false
       preserve_hostname = false
       write_files = concat(
-        [for name in fileset(local.program, "*.py") : {
+        [for name in sort(keys(local.packed)) : {
           path        = "/usr/local/lib/firn/firn_boot/${name}"
           permissions = "0644"
-          content     = replace(file("${local.program}/${name}"), "/^(?s:\"\"\".*?\"\"\"\\n+)/", "")
+          content     = local.packed[name]
         }],
         [
           {
@@ -160,8 +182,8 @@ resource "aws_vpc_security_group_ingress_rule" "nodes" {
   description                  = "Kafka's protocol between nodes"
   referenced_security_group_id = aws_security_group.node.id
   ip_protocol                  = "tcp"
-  from_port                    = local.port
-  to_port                      = local.port + var.processes - 1
+  from_port                    = local.nodes_port
+  to_port                      = local.nodes_port + var.processes - 1
 }
 
 resource "aws_vpc_security_group_ingress_rule" "metrics" {
@@ -216,8 +238,8 @@ resource "aws_vpc_security_group_ingress_rule" "brokers" {
   description                  = "Kafka's protocol from controllers"
   referenced_security_group_id = aws_security_group.controller[0].id
   ip_protocol                  = "tcp"
-  from_port                    = local.port
-  to_port                      = local.port + var.processes - 1
+  from_port                    = local.nodes_port
+  to_port                      = local.nodes_port + var.processes - 1
 }
 
 resource "aws_vpc_security_group_egress_rule" "brokers" {
@@ -227,8 +249,8 @@ resource "aws_vpc_security_group_egress_rule" "brokers" {
   description                  = "Kafka's protocol to brokers"
   referenced_security_group_id = aws_security_group.node.id
   ip_protocol                  = "tcp"
-  from_port                    = local.port
-  to_port                      = local.port + var.processes - 1
+  from_port                    = local.nodes_port
+  to_port                      = local.nodes_port + var.processes - 1
 }
 
 resource "aws_vpc_security_group_ingress_rule" "controller_metrics" {
@@ -257,7 +279,7 @@ resource "aws_vpc_security_group_egress_rule" "controller_https" {
   count = local.in_cluster ? 1 : 0
 
   security_group_id = aws_security_group.controller[0].id
-  description       = "HTTPS to S3"
+  description       = "HTTPS to S3, and to where secrets are"
   cidr_ipv4         = "0.0.0.0/0"
   ip_protocol       = "tcp"
   from_port         = 443
@@ -273,10 +295,10 @@ resource "aws_vpc_security_group_ingress_rule" "ssh" {
   to_port                      = 22
 }
 
-# The network has no way out but to S3.
+# The network has no way out but to S3 and to where secrets are.
 resource "aws_vpc_security_group_egress_rule" "https" {
   security_group_id = aws_security_group.node.id
-  description       = "HTTPS to S3"
+  description       = "HTTPS to S3, and to where secrets are"
   cidr_ipv4         = "0.0.0.0/0"
   ip_protocol       = "tcp"
   from_port         = 443
@@ -288,8 +310,8 @@ resource "aws_vpc_security_group_egress_rule" "nodes" {
   description                  = "Kafka's protocol between nodes"
   referenced_security_group_id = aws_security_group.node.id
   ip_protocol                  = "tcp"
-  from_port                    = local.port
-  to_port                      = local.port + var.processes - 1
+  from_port                    = local.nodes_port
+  to_port                      = local.nodes_port + var.processes - 1
 }
 
 resource "aws_launch_template" "node" {

@@ -57,6 +57,11 @@ output "security_group_id" {
   value       = aws_security_group.node.id
 }
 
+output "client_config" {
+  description = "The file on every machine that its commands of the user admin connect by; null without secrets."
+  value       = var.secrets == null ? null : "/etc/firn/secrets/client.properties"
+}
+
 output "user_data" {
   description = "The first-start document of each machine; marked sensitive for its length alone."
   sensitive   = true

@@ -96,7 +96,7 @@ variable "client_cidrs" {
 
   validation {
     condition     = alltrue([for cidr in var.client_cidrs : can(cidrhost(cidr, 0)) && can(regex("^[0-9.]+/([89]|[12][0-9]|3[0-2])$", cidr))])
-    error_message = "IPv4 networks of /8 to /32, and so not all of the Internet: there is no login and no encryption."
+    error_message = "IPv4 networks of /8 to /32, and so not all of the Internet."
   }
 }
 
@@ -282,8 +282,30 @@ variable "properties" {
     error_message = "node.id, listeners, log.dirs, firn.http.listener and who votes are made of what else is said here."
   }
   validation {
+    condition     = var.secrets == null || length(setintersection(keys(var.properties), ["listener.security.protocol.map", "inter.broker.listener.name", "security.inter.broker.protocol", "authorizer.class.name", "super.users", "config.providers", "sasl.enabled.mechanisms", "ssl.keystore.type", "ssl.keystore.location", "ssl.truststore.type", "ssl.truststore.location"])) == 0
+    error_message = "With secrets, listeners, stores and super users are made of them."
+  }
+  validation {
     condition     = !anytrue([for value in values(var.properties) : can(regex("[[:cntrl:]]", value))])
     error_message = "Values have no line breaks and no other control characters."
+  }
+}
+
+variable "secrets" {
+  description = "ARNs of secrets in Secrets Manager or of parameters in SSM, never their values: each node's key with its chain, the certificates that are trusted, the password of the user admin, the principals that may do everything. null: no login and no encryption."
+  type = object({
+    node        = string
+    ca          = string
+    admin       = string
+    super_users = string
+  })
+  default = null
+
+  validation {
+    condition = var.secrets == null ? true : alltrue([for arn in values(var.secrets) :
+      can(regex("^arn:aws[a-z-]*:(secretsmanager:[a-z0-9-]+:[0-9]{12}:secret:[A-Za-z0-9_/+=.@-]+|ssm:[a-z0-9-]+:[0-9]{12}:parameter/[A-Za-z0-9_./-]+)$", arn))
+    ])
+    error_message = "Whole ARNs, as arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/node-a1b2c3, and not what is in them."
   }
 }
 

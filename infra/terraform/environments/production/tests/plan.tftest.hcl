@@ -11,6 +11,12 @@ variables {
     url    = "s3://example-firn-archive/packages/firn-0.1.0.tar"
     sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
   }
+  secrets = {
+    node        = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/node-a1b2c3"
+    ca          = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/ca-a1b2c3"
+    admin       = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/admin-a1b2c3"
+    super_users = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/super-users-a1b2c3"
+  }
 }
 
 run "network" {
@@ -42,6 +48,40 @@ run "network" {
   assert {
     condition     = jsondecode(aws_vpc_endpoint.s3.policy).Statement[0].Resource == ["arn:aws:s3:::example-firn-archive", "arn:aws:s3:::example-firn-archive/*"]
     error_message = "The endpoint leads to the archive alone."
+  }
+}
+
+run "network_with_secrets" {
+  command = plan
+  module {
+    source = "../../modules/network"
+  }
+  variables {
+    name        = "firn"
+    archive_arn = "arn:aws:s3:::example-firn-archive"
+    secret_arns = [
+      "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/node-a1b2c3",
+      "arn:aws:ssm:eu-central-1:123456789012:parameter/firn/admin",
+    ]
+  }
+
+  assert {
+    condition = { for service, endpoint in aws_vpc_endpoint.secrets : service => [endpoint.service_name, endpoint.vpc_endpoint_type, endpoint.private_dns_enabled] } == {
+      secretsmanager = ["com.amazonaws.eu-central-1.secretsmanager", "Interface", true]
+      ssm            = ["com.amazonaws.eu-central-1.ssm", "Interface", true]
+    }
+    error_message = "Secrets are reached without a way to the Internet."
+  }
+  assert {
+    condition = { for service, endpoint in aws_vpc_endpoint.secrets : service => [for one in jsondecode(endpoint.policy).Statement : [one.Action, one.Resource]] } == {
+      secretsmanager = [["secretsmanager:GetSecretValue", ["arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/node-a1b2c3"]]]
+      ssm            = [["ssm:GetParameter", ["arn:aws:ssm:eu-central-1:123456789012:parameter/firn/admin"]]]
+    }
+    error_message = "And no others."
+  }
+  assert {
+    condition     = one(aws_vpc_security_group_ingress_rule.secrets).cidr_ipv4 == "10.20.0.0/16" && one(aws_vpc_security_group_ingress_rule.secrets).to_port == 443
+    error_message = "From this network alone."
   }
 }
 
@@ -146,8 +186,43 @@ run "identity" {
     error_message = "The key is used, and not managed."
   }
   assert {
+    condition     = length(aws_iam_role_policy.secrets) == 0
+    error_message = "Without secrets none is read."
+  }
+  assert {
     condition     = jsondecode(aws_iam_role.node.assume_role_policy).Statement[0].Principal.Service == "ec2.amazonaws.com"
     error_message = "Machines alone take the role."
+  }
+}
+
+run "identity_with_secrets" {
+  command = plan
+  module {
+    source = "../../modules/identity"
+  }
+  variables {
+    name        = "firn"
+    archive_arn = "arn:aws:s3:::example-firn-archive"
+    secret_arns = [
+      "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/node-a1b2c3",
+      "arn:aws:ssm:eu-central-1:123456789012:parameter/firn/admin",
+    ]
+    secret_key_arns = ["arn:aws:kms:eu-central-1:123456789012:key/1"]
+  }
+
+  assert {
+    condition = jsondecode(one(aws_iam_role_policy.secrets).policy).Statement == [
+      { Sid = "Secrets", Effect = "Allow", Action = ["secretsmanager:GetSecretValue"], Resource = ["arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/node-a1b2c3"] },
+      { Sid = "Parameters", Effect = "Allow", Action = ["ssm:GetParameter"], Resource = ["arn:aws:ssm:eu-central-1:123456789012:parameter/firn/admin"] },
+      {
+        Sid       = "KeyOfSecrets0"
+        Effect    = "Allow"
+        Action    = ["kms:Decrypt"]
+        Resource  = ["arn:aws:kms:eu-central-1:123456789012:key/1"]
+        Condition = { StringEquals = { "kms:ViaService" = ["secretsmanager.eu-central-1.amazonaws.com", "ssm.eu-central-1.amazonaws.com"] } }
+      },
+    ]
+    error_message = "Secrets are read by their ARNs alone, and neither listed nor written."
   }
 }
 
@@ -171,8 +246,41 @@ run "everything" {
     error_message = "A broker and a controller in each zone."
   }
   assert {
+    condition     = output.client_config == "/etc/firn/secrets/client.properties"
+    error_message = "Secured by default."
+  }
+  assert {
     condition     = startswith(nonsensitive(output.user_data)["1"], "#cloud-config\n")
     error_message = "cloud-init knows its document by the first line."
+  }
+}
+
+run "neither_secrets_nor_plaintext_is_refused" {
+  command = plan
+  variables {
+    secrets = null
+  }
+  expect_failures = [var.secrets]
+}
+
+run "both_secrets_and_plaintext_is_refused" {
+  command = plan
+  variables {
+    plaintext = true
+  }
+  expect_failures = [var.secrets]
+}
+
+run "plaintext_is_said" {
+  command = plan
+  variables {
+    secrets   = null
+    plaintext = true
+  }
+
+  assert {
+    condition     = output.client_config == null
+    error_message = "Nobody logs in."
   }
 }
 

@@ -18,6 +18,29 @@ run "everything" {
   }
 }
 
+run "secured" {
+  command = plan
+  variables {
+    secrets = {
+      node        = "arn:aws:ssm:eu-central-1:123456789012:parameter/firn/node-a1b2c3"
+      ca          = "arn:aws:ssm:eu-central-1:123456789012:parameter/firn/ca-a1b2c3"
+      admin       = "arn:aws:ssm:eu-central-1:123456789012:parameter/firn/admin-a1b2c3"
+      super_users = "arn:aws:ssm:eu-central-1:123456789012:parameter/firn/super-users-a1b2c3"
+    }
+  }
+
+  assert {
+    condition     = output.client_config == "/etc/firn/secrets/client.properties"
+    error_message = "By a variable."
+  }
+  assert {
+    condition = jsondecode([
+      for file in yamldecode(nonsensitive(output.user_data)["1"]).write_files : file.content if file.path == "/etc/firn/machine.json"
+    ][0]).security == var.secrets
+    error_message = "The machine is told where secrets are."
+  }
+}
+
 run "a_package_out_of_reach_is_refused" {
   command = plan
   variables {

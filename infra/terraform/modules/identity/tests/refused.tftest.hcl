@@ -76,3 +76,19 @@ run "no_prefix_for_who_was_formed" {
   }
   expect_failures = [var.formed_prefix]
 }
+
+run "every_secret" {
+  command = plan
+  variables {
+    secret_arns = ["arn:aws:secretsmanager:eu-central-1:123456789012:secret:*"]
+  }
+  expect_failures = [var.secret_arns]
+}
+
+run "every_key_of_secrets" {
+  command = plan
+  variables {
+    secret_key_arns = ["arn:aws:kms:eu-central-1:123456789012:key/*"]
+  }
+  expect_failures = [var.secret_key_arns]
+}

@@ -78,3 +78,11 @@ run "a_network_of_version_6" {
   }
   expect_failures = [var.cidr]
 }
+
+run "a_secret_of_another_region" {
+  command = plan
+  variables {
+    secret_arns = ["arn:aws:secretsmanager:us-east-1:123456789012:secret:firn/node-a1b2c3"]
+  }
+  expect_failures = [var.secret_arns]
+}

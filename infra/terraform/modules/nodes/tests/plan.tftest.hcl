@@ -178,6 +178,88 @@ run "user_data" {
   }
 }
 
+run "secured_machines" {
+  command = plan
+  variables {
+    secrets = {
+      node        = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/node-a1b2c3"
+      ca          = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/ca-a1b2c3"
+      admin       = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/admin-a1b2c3"
+      super_users = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/super-users-a1b2c3"
+    }
+  }
+
+  assert {
+    condition = jsondecode([
+      for file in yamldecode(nonsensitive(output.user_data)["3"]).write_files : file.content if file.path == "/etc/firn/machine.json"
+      ][0]).nodes == [
+      { id = 3, port = 9092, http_port = 9464, internal_port = 9192, role = "broker" },
+      { id = 1003, port = 9093, http_port = 9465, internal_port = 9193, role = "broker" },
+    ]
+    error_message = "Brokers have a listener for nodes, too."
+  }
+  assert {
+    condition = jsondecode([
+      for file in yamldecode(nonsensitive(output.user_data)["c2"]).write_files : file.content if file.path == "/etc/firn/machine.json"
+    ][0]).nodes == [{ id = 902, port = 9093, http_port = 9464, role = "controller" }]
+    error_message = "Controllers have one listener."
+  }
+  assert {
+    condition = alltrue([for m in ["1", "c1"] : jsondecode([
+      for file in yamldecode(nonsensitive(output.user_data)[m]).write_files : file.content if file.path == "/etc/firn/machine.json"
+    ][0]).security == var.secrets])
+    error_message = "Machines are told where secrets are, and not what is in them."
+  }
+  assert {
+    condition     = alltrue([for rule in aws_vpc_security_group_ingress_rule.clients : rule.from_port == 9092 && rule.to_port == 9093])
+    error_message = "Clients reach their listeners."
+  }
+  assert {
+    condition = [
+      for rule in [
+        aws_vpc_security_group_ingress_rule.nodes, aws_vpc_security_group_egress_rule.nodes,
+        one(aws_vpc_security_group_ingress_rule.brokers), one(aws_vpc_security_group_egress_rule.brokers),
+      ] : "${rule.from_port}-${rule.to_port}"
+    ] == ["9192-9193", "9192-9193", "9192-9193", "9192-9193"]
+    error_message = "Nodes' own listeners are reached by nodes alone."
+  }
+  assert {
+    condition     = output.client_config == "/etc/firn/secrets/client.properties"
+    error_message = "Commands on a machine know how to log in."
+  }
+  assert {
+    condition     = alltrue([for template in aws_launch_template.node : length(template.user_data) * 3 / 4 <= 16384])
+    error_message = "It fits into what EC2 takes."
+  }
+}
+
+run "a_secret_by_its_value_is_refused" {
+  command = plan
+  variables {
+    secrets = {
+      node        = "-----BEGIN PRIVATE KEY-----"
+      ca          = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/ca-a1b2c3"
+      admin       = "hunter2-and-more"
+      super_users = "User:admin"
+    }
+  }
+  expect_failures = [var.secrets]
+}
+
+run "super_users_beside_the_secret_are_refused" {
+  command = plan
+  variables {
+    properties = { "super.users" = "User:me" }
+    secrets = {
+      node        = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/node-a1b2c3"
+      ca          = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/ca-a1b2c3"
+      admin       = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/admin-a1b2c3"
+      super_users = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/super-users-a1b2c3"
+    }
+  }
+  expect_failures = [var.properties]
+}
+
 run "a_node_that_is_alone" {
   command = plan
   variables {
