@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import time
 from datetime import timedelta
@@ -19,7 +20,6 @@ from tests.support.wire import (
     RawConnection,
     decode_response,
     encode_request,
-    end_offset,
     offsets,
     produce_request,
     schema,
@@ -55,13 +55,18 @@ def create(bootstrap: str, topic: str, **config: str) -> None:
 
 
 def produce_single_records(
-    bootstrap: str, topic: str, count: int, window: int = 100, chunk: int = 10
+    bootstrap: str,
+    topic: str,
+    count: int,
+    window: int = 100,
+    chunk: int = 10,
+    tls: ssl.SSLContext | None = None,
 ) -> None:
     """`count` requests of acks=1 with one record of 100 B, `window` of them under way on one connection."""
     request = produce_request(topic, 0, batch([bytes(100)]))
     frame = framed(request)
-    before = end_offset(bootstrap, topic, 0)
-    with RawConnection(bootstrap) as connection:
+    with RawConnection(bootstrap, tls=tls) as connection:
+        before = offsets(connection, topic, 0, LATEST).offset
         connection.send(frame)
         first = connection.receive_frame()
         assert decode_response(request, first).responses[0].partition_responses[0].error_code == 0
@@ -75,15 +80,17 @@ def produce_single_records(
             _receive(sock, answer * chunk, buffer)
             if number + ahead < chunks:
                 sock.sendall(frame * chunk)
-    assert end_offset(bootstrap, topic, 0) == before + chunks * chunk + 1
+        assert offsets(connection, topic, 0, LATEST).offset == before + chunks * chunk + 1
 
 
-def fill(bootstrap: str, topic: str, megabytes: int, partition: int = 0) -> tuple[int, int]:
+def fill(
+    bootstrap: str, topic: str, megabytes: int, partition: int = 0, tls: ssl.SSLContext | None = None
+) -> tuple[int, int]:
     """Produces uncompressed batches of 200 KB; returns (bytes of one batch on disk, number of batches)."""
     data = batch([bytes([number % 251]) * RECORD_BYTES for number in range(BATCH_RECORDS)])
     frame = framed(produce_request(topic, partition, data))
     number = megabytes * 1_000_000 // len(data)
-    with RawConnection(bootstrap, 60) as connection:
+    with RawConnection(bootstrap, 60, tls) as connection:
         under_way = 0
         for _ in range(number):
             connection.send(frame)
@@ -103,12 +110,13 @@ def fetch_all(
     batches: int,
     partition_bytes: int = 1 << 20,
     partition: int = 0,
+    tls: ssl.SSLContext | None = None,
 ) -> int:
     """Reads a filled topic whole, 1 MiB a request as librdkafka does; returns the bytes of records read."""
     module = schema(1, 12)
     buffer = memoryview(bytearray(256))
     total = position = 0
-    with RawConnection(bootstrap, 60) as connection:
+    with RawConnection(bootstrap, 60, tls) as connection:
         sock = connection.socket
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         sink = memoryview(bytearray(1 << 20))

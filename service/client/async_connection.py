@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple
 from service.client.session import ClientSession
 from service.network.buffers import has_no_view
 from service.network.metrics import ChannelMetrics
+from service.network.tls.identity import TlsIdentity
+from service.network.tls.shell import socket_of
 from service.wire.api import APIS
 from service.wire.errors import MalformedMessage, WireError
 from service.wire.frames import SIZE_BYTES, read_frame_size
@@ -102,9 +104,12 @@ class AsyncConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        if (own := transport.get_extra_info("socket")) is not None:
+        if (own := socket_of(transport)) is not None:
             own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.is_open = True
+
+    def secured(self, identity: TlsIdentity) -> None:
+        """Do nothing: whoever connects waits for it."""
 
     def get_buffer(self, sizehint: int) -> memoryview:
         # Never beyond the response that is arriving: so no byte is ever moved.

@@ -25,6 +25,7 @@ from typing import Any, Final, Self
 
 from kio.schema.errors import ErrorCode
 
+from service.base.client_tls import ClientTls
 from service.base.errors import ConfigError, RequestError
 from service.client.security import PLAINTEXT, Security, renewal_s
 from service.client.session import ClientSession
@@ -194,14 +195,14 @@ class BlockingClient:
         self._socket.settimeout(min(left_s, self._silence_s))
 
 
-def _connected(host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None) -> socket.socket:
+def _connected(host: str, port: int, timeout_s: float, tls: ClientTls | None) -> socket.socket:
     if timeout_s <= 0:
         raise TimeoutError(f"no time is left to connect to {host}:{port}")
     plain = socket.create_connection((host, port), timeout_s)
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
+        return plain if tls is None else tls.context.wrap_socket(plain, server_hostname=host)
     except ssl.SSLCertVerificationError as e:
         plain.close()
         raise ConfigError(f"the certificate of {host}:{port} is not to be trusted: {e.verify_message}") from e

@@ -40,6 +40,8 @@ from service.client.async_connection import (
 from service.client.security import PLAINTEXT, Security, renewal_s
 from service.client.session import ClientSession, UndecodedResponse, Versions
 from service.network.metrics import ChannelMetrics
+from service.network.tls.dialing import connect_tls
+from service.network.tls.shell import TlsFailed
 from service.wire.api import decode_response_steps
 from service.wire.errors import WireError
 
@@ -243,9 +245,11 @@ class Channel:
         connection = AsyncConnection(session, self._loop, limits, self._budget, self.metrics, self._lost)
         try:
             async with asyncio.timeout(options.connect_timeout_ms / 1000):
-                await self._loop.create_connection(
-                    lambda: connection, self._address.host, self._address.port, ssl=options.security.tls
-                )
+                host, port, tls = self._address.host, self._address.port, options.security.tls
+                if tls is None:
+                    await self._loop.create_connection(lambda: connection, host, port)
+                else:
+                    await connect_tls(tls, connection, host, port)
                 self.metrics.connected += 1
                 await self._set_up(connection)
         except (OSError, FirnError, ValueError) as e:
@@ -301,6 +305,8 @@ class Channel:
         if isinstance(error, TimeoutError):
             self.metrics.timed_out += 1
             return TimeoutError(f"no connection to {self.name} in time")
+        if isinstance(error, TlsFailed):
+            return PeerFailed(f"no TLS with {self.name}: {error}")
         if isinstance(error, OSError):
             return error
         if isinstance(error, ValueError):  # asyncio's error for a label that is too long, or a zero byte

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from service.base.client_tls import ClientTls
 from service.base.errors import ConfigError
 from service.client import sasl
 from service.config.client import ClientOptions
@@ -45,7 +46,7 @@ def renewal_s(lifetime_ms: int, chance: float) -> float:
 class Security(NamedTuple):
     """TLS, a login, both or neither."""
 
-    tls: ssl.SSLContext | None = None
+    tls: ClientTls | None = None
     credentials: Credentials | None = None
 
 
@@ -96,8 +97,8 @@ def tls_context(
     key_password: str | None = None,
     *,
     checks_hostname: bool = True,
-) -> ssl.SSLContext:
-    """Return a client's context; without `ca_file` it trusts the system's certificates.
+) -> ClientTls:
+    """Return a client's TLS; without `ca_file` it trusts the system's certificates.
 
     `OSError` (`ssl.SSLError` is one) for files that are missing or not PEM.
     """
@@ -106,4 +107,4 @@ def tls_context(
     if certificate_file is not None:
         # Without a function OpenSSL would prompt on the terminal.
         context.load_cert_chain(certificate_file, key_file, password=lambda: key_password or "")
-    return context
+    return ClientTls(context)

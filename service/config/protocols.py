@@ -1,10 +1,9 @@
-"""Security protocols of listeners, and which of them are served. [P]"""
+"""Security protocols of listeners. [P]"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Final
 
 from service.base.errors import ConfigError
 from service.config.keys import Value
@@ -25,20 +24,6 @@ class SecurityProtocol(IntEnum):
     @property
     def uses_sasl(self) -> bool:
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
-
-
-SERVED: Final[frozenset[SecurityProtocol]] = frozenset(
-    {SecurityProtocol.PLAINTEXT, SecurityProtocol.SASL_PLAINTEXT}
-)
-"""Protocols that listeners and nodes' connections can have."""
-
-
-def unserved(where: str, protocol: SecurityProtocol) -> str | None:
-    """Return why a node does not start with `protocol` at the place `where`; None for one that is served."""
-    if protocol in SERVED:
-        return None
-    known = ", ".join(one.name for one in sorted(SERVED))
-    return f"{where}: security protocol {protocol.name} is not served yet; there is {known}"
 
 
 def read_protocols(

@@ -16,7 +16,7 @@ from service.config.listeners import Listener, Listeners
 from service.config.overrides import PREFIX, is_set_for, value_for
 from service.config.parsing import did_you_mean
 from service.config.passwords import Password
-from service.config.protocols import SecurityProtocol, unserved
+from service.config.protocols import SecurityProtocol
 from service.config.security_complaints import security_complaints
 from service.config.tables.ssl import HTTPS, TLS_VERSIONS
 
@@ -111,6 +111,7 @@ class NodeSecurity:
     failed_authentication_delay_ms: int
     tls_handshakes: int
     reload_interval_ms: int
+    expire_sessions: bool
     complaints: tuple[str, ...]
 
     def listener(self, name: str) -> ListenerSecurity:
@@ -155,14 +156,13 @@ def read_security(
         every["connection.failed.authentication.delay.ms"],
         every["firn.tls.handshakes"],
         every["firn.ssl.reload.interval.ms"],
+        every["firn.ssl.expire.sessions"],
         tuple(security_complaints(values, served, listeners)),
     )
 
 
 def _listener(values: Mapping[str, Value], listener: Listener, problems: list[str]) -> ListenerSecurity:
     protocol = listener.protocol
-    if (problem := unserved(f"listeners: {listener.name}", protocol)) is not None:
-        problems.append(problem)
     return ListenerSecurity(
         listener.name,
         protocol,
@@ -176,8 +176,6 @@ def _outgoing(
 ) -> OutgoingSecurity:
     """Return how this node connects to other nodes' listener `name`; the mechanism is that of `key`."""
     protocol = listeners.protocols[name]
-    if (problem := unserved(f"connections to listener {name}", protocol)) is not None:
-        problems.append(problem)
     tls = _tls(values, name, protocol) if protocol.uses_tls else None
     if not protocol.uses_sasl:
         return OutgoingSecurity(name, protocol, tls)

@@ -14,6 +14,7 @@ from service.config.tables import BROKER_KEYS
 
 _JAAS: Final = "sasl.jaas.config"
 _CLIENT_AUTH: Final = "ssl.client.auth"
+_OF_ALL: Final = {word: [name for name in BROKER_KEYS if name.startswith(word)] for word in ("ssl.", "sasl.")}
 
 
 def security_complaints(
@@ -25,12 +26,13 @@ def security_complaints(
     """
     protocols = {one.protocol for one in served}
     protocols |= {listeners.protocols[name] for name in listeners.controller_names[:1]}
+    own = [name for name in values if name.startswith(PREFIX)]
     if not any(one.uses_tls for one in protocols):
-        yield from _unused(values, "ssl.")
+        yield from _unused(values, own, "ssl.")
     if not any(one.uses_sasl for one in protocols):
-        yield from _unused(values, "sasl.")
-    for name, value in values.items():
-        if base_name(name) == _JAAS and value is not None and not _has_mechanism(name):
+        yield from _unused(values, own, "sasl.")
+    for name in (_JAAS, *own):
+        if values[name] is not None and base_name(name) == _JAAS and not _has_mechanism(name):
             yield (
                 f"{name}: ignored: it counts only with the prefix of a listener and a mechanism, as in "
                 f"listener.name.internal.plain.{_JAAS}"
@@ -42,12 +44,11 @@ def security_complaints(
             yield from _open_passwords(values, one)
 
 
-def _unused(values: Mapping[str, Value], word: str) -> Iterable[str]:
-    changed = []
-    for name, value in values.items():
-        base = base_name(name)
-        if base.startswith(word) and value != BROKER_KEYS[base].default:
-            changed.append(name)
+def _unused(values: Mapping[str, Value], own: Sequence[str], word: str) -> Iterable[str]:
+    """Return a line for the keys that begin with `word` and are not at their default. `own`: names of those
+    of one listener."""
+    changed = [name for name in _OF_ALL[word] if values[name] != BROKER_KEYS[name].default]
+    changed += [name for name in own if base_name(name).startswith(word)]
     if changed:
         yield f"no listener has a protocol that needs {', '.join(sorted(changed))}: no effect"
 

@@ -24,6 +24,7 @@ from service.config.keys import LONG_MAX, Value, invalid
 from service.config.listeners import Listener
 from service.config.overrides import check_dynamic, parse_node
 from service.config.parsing import did_you_mean, effective, parse_value
+from service.config.quotas import QuotaConfig, read_quotas
 from service.config.replication import ReplicationConfig, read_replication
 from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
 from service.config.tables.authorizer import principals
@@ -140,7 +141,6 @@ class BrokerConfig:
     auto_create_topics_enable: bool
     delete_topic_enable: bool
     socket_request_max_bytes: int
-    max_connections: int
     connections_max_idle_ms: int
     authorizer_class_name: str
     super_users: str
@@ -204,6 +204,7 @@ class BrokerConfig:
     max_inflated_batch_bytes: int
     max_inflated_request_bytes: int
     replication: ReplicationConfig
+    quotas: QuotaConfig
     groups: Mapping[str, Value]
     """the keys of groups and of `__consumer_offsets`, by full name"""
     log: LogConfig
@@ -366,6 +367,7 @@ def _node_fields(values: Mapping[str, Value], problems: list[str]) -> dict[str, 
         if field in known:
             fields[field] = value
     fields["replication"] = read_replication(values)
+    fields["quotas"] = read_quotas(values)
     fields["groups"] = {one.name: values[one.name] for one in (*OFFSETS_TOPIC, *GROUPS)}
     try:
         cluster = read_cluster(values)

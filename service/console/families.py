@@ -92,7 +92,28 @@ NETWORK: Final = (
         "connections_accepted", "Connections accepted.",
         kafka="kafka.server:type=socket-server-metrics,name=connection-creation-total,listener=*",
     ),
+    _gauge(
+        "tls_certificate_days",
+        "Days until the first certificate of a listener's own chain ends; negative afterwards.", "listener",
+    ),
+    _gauge("tls_handshakes", "TLS handshakes that are under way, and that wait for their turn.", "state"),
     _counter("connections_waited", "Connections that came while max.connections were open."),
+    _counter(
+        "connections_refused",
+        "Connections closed, as their address had too many (count: max.connections.per.ip) or opened too many"
+        " a second (rate: connection_creation_rate).", "listener", "limit",
+    ),
+    _histogram(
+        "connections_throttle_seconds",
+        "Throttles of new connections: accepted late (listener: max.connection.creation.rate), or held "
+        "and closed (ip: connection_creation_rate).", "listener", "limit",
+        kafka="kafka.server:type=socket-server-metrics,name=connection-accept-throttle-time,listener=*",
+    ),
+    _histogram(
+        "quota_throttle_seconds", "Throttles of clients after a request.", "quota",
+        kafka="kafka.server:type={Produce,Fetch,Request,ControllerMutation},user=*,client-id=*",
+    ),
+    _gauge("quota_clients", "Users and clients under a quota who used it in the last windows.", "quota"),
     _counter(
         "connections_idle_closed", "Connections closed because they were idle.",
     ),

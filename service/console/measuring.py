@@ -7,18 +7,25 @@ Everything here is quick: a few hundred numbers, whatever the number of partitio
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from service.base.metrics import HistogramSnapshot
+from service.base.metrics import Histogram, HistogramSnapshot
 from service.base.printable import printable
 from service.base.turns import TurnTimes
 from service.console.ports import CoordinatedGroups, ObservedColdTier, ObservedNode
 from service.hot.metrics import HotMetrics
 from service.metadata.partition_index import NO_LEADER_SHELF
 from service.metadata.publisher import Publisher
-from service.network.metrics import AuthenticationMetrics, ChannelMetrics, NetworkMetrics
+from service.network.metrics import (
+    QUOTA_NAMES,
+    AuthenticationMetrics,
+    ChannelMetrics,
+    NetworkMetrics,
+)
+from service.network.request_meter import RequestQuotas
+from service.network.tls.node_tls import NodeTls
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
@@ -97,6 +104,8 @@ def of_node(node: ObservedNode, now_ms: int) -> Iterator[Sample]:
     yield from _loop(node.turns)
     yield from _network(node.network)
     yield from (Sample("firn_connections", n, (name,)) for name, n in node.connections().items())
+    if node.tls is not None:
+        yield from _tls(node.tls)
     yield from (Sample("firn_memory_bytes", size, (owner,)) for owner, size in node.memory().items())
     yield from (Sample(f"firn_replicas_{kind}", n) for kind, n in node.replica_counts().items())
     replicated = node.replicated()
@@ -106,6 +115,7 @@ def of_node(node: ObservedNode, now_ms: int) -> Iterator[Sample]:
     yield Sample("firn_isr_expands", replicated.isr_expands)
     for side, size in node.throttled_bytes().items():
         yield Sample("firn_replication_throttled_bytes", size, (side,))
+    yield from _quotas(node.quotas)
     if node.serving is not None:
         yield from _serving(node.serving)
     if node.authorizer is not None:
@@ -145,10 +155,37 @@ def _network(metrics: NetworkMetrics) -> Iterator[Sample]:
     yield Sample("firn_connections_ended_for_memory", metrics.ended_for_memory)
     yield Sample("firn_connections_malformed", metrics.wire_errors)
     yield Sample("firn_handler_failures", metrics.handler_errors)
+    for listener, one in tuple(metrics.arrivals.items()):
+        yield Sample("firn_connections_refused", one.too_many_of_address, (listener, "count"))
+        of_address = one.throttled_of_address.snapshot()
+        yield Sample("firn_connections_refused", of_address.observed, (listener, "rate"))
+        yield Sample("firn_connections_throttle_seconds", of_address, (listener, "ip"))
+        yield Sample("firn_connections_throttle_seconds", one.delayed.snapshot(), (listener, "listener"))
     for listener, logins in tuple(metrics.logins.items()):
         yield from _logins(listener, logins)
     for purpose, channel in tuple(metrics.channels.items()):
         yield from _channel(purpose, channel)
+
+
+def _tls(tls: NodeTls) -> Iterator[Sample]:
+    for listener, days in tls.days_left().items():
+        yield Sample("firn_tls_certificate_days", days, (listener,))
+    if (handshakes := tls.handshakes) is not None:
+        yield Sample("firn_tls_handshakes", handshakes.under_way, ("under_way",))
+        yield Sample("firn_tls_handshakes", handshakes.waiting, ("waiting",))
+
+
+def _quotas(quotas: Sequence[RequestQuotas]) -> Iterator[Sample]:
+    """Yield the samples of quotas: of the broker and of the controller of this process."""
+    for name in QUOTA_NAMES if quotas else ():
+        yield Sample("firn_quota_throttle_seconds", _sum(one.throttles[name] for one in quotas), (name,))
+        yield Sample("firn_quota_clients", sum(one.active_clients()[name] for one in quotas), (name,))
+
+
+def _sum(histograms: Iterable[Histogram]) -> HistogramSnapshot:
+    found = [one.snapshot() for one in histograms]
+    counts = tuple(map(sum, zip(*[one.counts for one in found], strict=True)))
+    return HistogramSnapshot(found[0].bounds, counts, sum(one.total for one in found))
 
 
 def _logins(listener: str, metrics: AuthenticationMetrics) -> Iterator[Sample]:

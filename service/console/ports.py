@@ -16,6 +16,8 @@ from service.groups.metrics import GroupMetrics
 from service.hot.manager import LogManager
 from service.metadata.publisher import Publisher
 from service.network.metrics import NetworkMetrics
+from service.network.request_meter import RequestQuotas
+from service.network.tls.node_tls import NodeTls
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
@@ -64,6 +66,8 @@ class ObservedNode(Protocol):
     @property
     def network(self) -> NetworkMetrics: ...
     @property
+    def quotas(self) -> Sequence[RequestQuotas]: ...
+    @property
     def serving(self) -> ServingMetrics | None: ...
     @property
     def fetch_sessions(self) -> FetchSessions | None: ...
@@ -73,6 +77,8 @@ class ObservedNode(Protocol):
     def logs(self) -> LogManager | None: ...
     @property
     def metadata(self) -> Publisher | None: ...
+    @property
+    def tls(self) -> NodeTls | None: ...
     @property
     def cold(self) -> ObservedColdTier | None: ...
     @property

@@ -28,7 +28,7 @@ from service.base.rate_limited_log import RateLimitedLog
 from service.base.slices import Slice
 from service.base.types import Buffer
 from service.controller_client.controller_channel import OutcomeUnknown, is_not_controller
-from service.network.request import RequestContext, Response
+from service.network.request import RequestContext, Response, Throttled
 from service.security.principal import Principal
 from service.wire.api import (
     APIS,
@@ -151,13 +151,17 @@ class Forwarder:
             why = f"the controller refused the envelope: {_name(envelope.error_code)}"
             return self._refused(context, header, request, ErrorCode.unknown_server_error, why)
         data = envelope.response_data
-        if (why_not := await _mismatch(header, data)) is not None:
-            return self._refused(context, header, request, ErrorCode.unknown_server_error, why_not)
+        try:
+            inner = await _read(header, data)
+        except MalformedMessage as e:
+            return self._refused(context, header, request, ErrorCode.unknown_server_error, str(e))
         if APIS[header.api_key].effect is not RequestEffect.READS:
             with suppress(TimeoutError):  # the change is committed even if this image has not got it yet
                 async with asyncio.timeout_at(deadline):
                     await self._caught_up()
-        return Response([struct.pack(">i", len(data)), data])
+        parts, told = [struct.pack(">i", len(data)), data], getattr(inner, "throttle_time", None)
+        # The controller counts changes of topics, and this node holds the client back (KIP-599).
+        return Throttled(parts, told.total_seconds()) if told else Response(parts)
 
     def _refused(
         self, context: RequestContext, header: RequestHeader, request: Any, code: ErrorCode, why: str
@@ -167,17 +171,19 @@ class Forwarder:
         return Response([response_frame(header, refusal(header.api_key, request, code, message))])
 
 
-async def _mismatch(header: RequestHeader, data: Buffer | None) -> str | None:
-    """Return why the inner response does not fit this request; None if it does."""
+async def _read(header: RequestHeader, data: Buffer | None) -> Any:
+    """Return the inner response's canonical message. Raises `MalformedMessage` where it does not fit this
+    request."""
     if data is None or len(data) < 4:
-        return "the envelope's response is empty"
+        raise MalformedMessage("the envelope's response is empty")
     if (correlation_id := _CORRELATION_ID(data)[0]) != header.correlation_id:
-        return f"the inner response is to request {correlation_id}, not {header.correlation_id}"
+        raise MalformedMessage(
+            f"the inner response is to request {correlation_id}, not {header.correlation_id}"
+        )
     try:
-        await Slice().go_on(decode_response_steps(header.api_key, header.api_version, data))
+        return await Slice().go_on(decode_response_steps(header.api_key, header.api_version, data))
     except WireError as e:
-        return f"the inner response is malformed: {e}"
-    return None
+        raise MalformedMessage(f"the inner response is malformed: {e}") from e
 
 
 def _api_of(header: RequestHeader) -> str:

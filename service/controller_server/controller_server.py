@@ -19,6 +19,7 @@ from service.base.turns import TurnTimes
 from service.base.world import World
 from service.client.node_channel import ChannelOptions, Channels
 from service.client.node_security import outgoing_security
+from service.client.security import Security
 from service.config.listeners import Listener
 from service.config.security import NodeSecurity
 from service.config.settings import BrokerConfig
@@ -35,10 +36,11 @@ from service.metadata.image import MetadataImage
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.metadata.raft.peers import Peers
 from service.metadata.raft.roles import RaftTiming
-from service.network.admission import Admission
+from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, NetworkMetrics
 from service.network.request import PeerLimits, RequestContext
 from service.network.server import Server
+from service.network.tls.node_tls import NodeTls
 from service.security.authorizer import Authorizer
 from service.security.session import NODE_ITSELF
 from service.serving.config_validation import NodeConfigRules
@@ -85,7 +87,6 @@ class ControllerNodeOptions:
     inter_broker_listener: str = "PLAINTEXT"
     """name of the brokers' listener that is probed"""
     heartbeat_interval_ms: int = 2_000
-    max_connections: int = 1 << 31
     limits: PeerLimits = field(default_factory=PeerLimits)
 
 
@@ -105,6 +106,12 @@ class QuorumLeaders:
         return None if endpoint is None else Active(node_id, machine.epoch, endpoint)
 
 
+def _outgoing(security: NodeSecurity, world: World, tls: NodeTls | None) -> Security:
+    """Return the security of connections to controllers."""
+    own = None if tls is None else tls.controller
+    return outgoing_security(security.controller, partial(new_nonce, world), own)
+
+
 class ControllerNode:
     """A controller and the publisher's `Guest`. `on_fatal(what, error)` ends the node."""
 
@@ -119,12 +126,15 @@ class ControllerNode:
         calls: Calls | None = None,
         metrics: NetworkMetrics | None = None,
         turns: TurnTimes | None = None,
+        tls: NodeTls | None = None,
         authorizer: Authorizer | None = None,
     ) -> None:
         """`peers`: the quorum's transport; `calls`: that to the active controller; None: the network.
         `metrics` counts for its listeners and its connections to others, `turns` for its listeners."""
         metrics = metrics or NetworkMetrics()
-        self._security = outgoing_security(config().cluster.security.controller, partial(new_nonce, world))
+        security = config().cluster.security
+        self._tls = tls
+        self._security = _outgoing(security, world, tls)
         self._options = options
         self._clock = world.clock
         self._random = world.random
@@ -171,7 +181,7 @@ class ControllerNode:
             self._channels(metrics.channel(OF_CONTROLLER)) if calls is None else calls,
             self.here,
         )
-        self.servers = self._make_servers(metrics, turns, world, config().cluster.security)
+        self.servers = self._make_servers(metrics, turns, world, security)
         self._claiming: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -187,8 +197,10 @@ class ControllerNode:
         cluster_id = self._options.controller.cluster_id
         logins = NodeLogins(security, world, lambda: self.publisher.image, cluster_id, metrics)
         dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
+        names = tuple(one.name for one in self._options.listeners)
+        arrivals = self.arrivals = ConnectionQuotas(lambda: self.side.config.quotas, names, metrics=metrics)
+        admission = arrivals.admission()
         answer_versions = answer_for(ListenerType.CONTROLLER, lambda: features_of(self.side))
-        admission = Admission(self._options.max_connections)
         return [
             Server(
                 one.host,
@@ -202,7 +214,9 @@ class ControllerNode:
                 describe=dispatcher.describe,
                 on_gone=lambda context: self.side.connection_ended(context.connection_id),
                 threads=world.threads,
+                arrivals=arrivals,
                 logins=logins.of(one, answer_versions),
+                tls=None if self._tls is None else self._tls.listener(one.name),
             )
             for one in self._options.listeners
         ]
@@ -225,6 +239,7 @@ class ControllerNode:
         self.publisher.subscribe(self._published)
         self.publisher.set_controller(self)
         await self.publisher.start()
+        self._limit(self.publisher.image)
         for server in self.servers:
             await server.start()
         self._registering = self._supervised(self._keep_registered(), "controller-registration")
@@ -245,6 +260,8 @@ class ControllerNode:
         await self.publisher.stop()
         for server in self.servers:
             await server.close(1.0)
+        self.arrivals.close()
+        self.side.quotas.close()
         for channels in self._own:
             await channels.close()
 
@@ -325,7 +342,14 @@ class ControllerNode:
 
     # -- registration of this controller
 
+    def _limit(self, image: MetadataImage) -> None:
+        """Apply the quotas of `image` to clients and connections of this controller."""
+        self.side.quotas.apply(image.client_quotas)
+        self.arrivals.apply(image.client_quotas)
+
     def _published(self, before: MetadataImage, after: MetadataImage, delta: MetadataDelta) -> None:
+        if before.client_quotas is not after.client_quotas:
+            self._limit(after)
         if before.controllers is not after.controllers:
             self._registrations.set()
         if before.brokers is not after.brokers:

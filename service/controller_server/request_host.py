@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -30,7 +31,9 @@ from service.metadata.features import cluster_features
 from service.metadata.image import KRAFT_VERSION, FeatureRange, MetadataImage
 from service.metadata.publisher import Publisher
 from service.network.request import RequestContext, Response
+from service.network.request_meter import RequestQuotas
 from service.partition.metrics import ServingMetrics
+from service.quotas.mutations import MutationQuota
 from service.security.authorizer import Authorizer
 from service.security.operations import AclOperation
 from service.serving.handlers.api_versions import Features
@@ -72,6 +75,7 @@ class ControllerSide:
         self.authorizer = authorizer
         self.encoded_settings = EncodedSettings()
         self.metrics = ServingMetrics()
+        self.quotas = RequestQuotas(asyncio.get_running_loop(), config().quotas)
         # One limit each: nodes of another cluster retry for ever, and would suppress the lines about brokers.
         self._strangers, self._refused_brokers = (
             RateLimitedLog(_log, now=lambda: clock.monotonic_ms() / 1000) for _ in range(2)
@@ -190,22 +194,36 @@ class Admin:
     def feature_admin(self) -> Admin:
         return self
 
+    @property
+    def quotas(self) -> RequestQuotas:
+        return self._side.quotas
+
     async def create_topics(
-        self, requests: Sequence[CreateTopic], *, validate_only: bool = False
+        self,
+        requests: Sequence[CreateTopic],
+        *,
+        validate_only: bool = False,
+        quota: MutationQuota | None = None,
     ) -> list[CreateTopicResult]:
         return await self._controller.create_topics(
-            requests, validate_only=validate_only, deadline_ms=self._deadline_ms
+            requests, validate_only=validate_only, quota=quota, deadline_ms=self._deadline_ms
         )
 
     async def create_partitions(
-        self, requests: Sequence[CreatePartitions], *, validate_only: bool = False
+        self,
+        requests: Sequence[CreatePartitions],
+        *,
+        validate_only: bool = False,
+        quota: MutationQuota | None = None,
     ) -> list[CreatePartitionsResult]:
         return await self._controller.create_partitions(
-            requests, validate_only=validate_only, deadline_ms=self._deadline_ms
+            requests, validate_only=validate_only, quota=quota, deadline_ms=self._deadline_ms
         )
 
-    async def delete_topics(self, requests: Sequence[DeleteTopic]) -> list[DeleteTopicResult]:
-        return await self._controller.delete_topics(requests, deadline_ms=self._deadline_ms)
+    async def delete_topics(
+        self, requests: Sequence[DeleteTopic], *, quota: MutationQuota | None = None
+    ) -> list[DeleteTopicResult]:
+        return await self._controller.delete_topics(requests, quota=quota, deadline_ms=self._deadline_ms)
 
     async def incremental_alter_configs(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -52,6 +51,8 @@ class AccessDelta:
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
+        self._acls = image.acls
+        """The image's, or those that a build has made of them."""
         self._entries: dict[int, dict[UUID, AclEntry | Removed]] = {}
         """Changed entries, in shards by their ids."""
         self._credentials: dict[str, dict[int, ScramCredential]] = {}
@@ -93,7 +94,7 @@ class AccessDelta:
             raise CorruptionError(
                 f"metadata record removes access control entry {entry_id}, which is not there"
             )
-        if entry_id in self._image.acls.entries:
+        if entry_id in self._acls.entries:
             self._shard(entry_id)[entry_id] = REMOVED
         else:
             del self._shard(entry_id)[entry_id]
@@ -103,7 +104,12 @@ class AccessDelta:
 
     def _has_entry(self, entry_id: UUID) -> bool:
         changed = self._shard(entry_id).get(entry_id)
-        return entry_id in self._image.acls.entries if changed is None else changed is not REMOVED
+        return entry_id in self._acls.entries if changed is None else changed is not REMOVED
+
+    def set_acls(self, acls: AclSet) -> None:
+        """Replace all access control entries by those of a snapshot."""
+        self._acls = acls
+        self._entries.clear()
 
     # -- credentials
 
@@ -154,7 +160,7 @@ class AccessDelta:
     def build_in_steps(self) -> Steps[AccessMaps]:
         """Build the next image's parts."""
         image = self._image
-        acls = yield from self._acls()
+        yield from self._build_acls()
         credentials: dict[str, Mapping[int, ScramCredential] | Removed] = {
             user: values or REMOVED
             for user, values in self._credentials.items()
@@ -166,27 +172,31 @@ class AccessDelta:
             if values != image.client_quotas.get(entity, {})
         }
         return AccessMaps(
-            acls,
+            self._acls,
             (yield from image.scram.with_changes_in_steps(credentials)),
             (yield from image.client_quotas.with_changes_in_steps(quotas)),
         )
 
-    def _acls(self) -> Steps[AclSet]:
-        before = self._image.acls
-        if not any(self._entries.values()):
-            return before
-        edit = before.edit()
+    def _build_acls(self) -> Steps[None]:
+        """Make the changed set. Changes are dropped one by one: to free many at once would hold the loop."""
+        before, edit = self._acls.entries, self._acls.edit()
+        shards = [one for one in self._entries.values() if one]
+        if not shards:
+            return
         number = 0
-        for is_added in (False, True):  # what is removed may return under another id
-            for entry_id, entry in chain.from_iterable(one.items() for one in self._entries.values()):
+        for shard in shards:  # first what is removed, as it may return under another id
+            for entry_id, entry in shard.items():
                 number += 1
                 if not number % _AT_A_TIME:
                     yield
-                if (known := before.entries.get(entry_id)) == entry:
-                    continue
-                if is_added and not isinstance(entry, Removed):
-                    edit.add(entry_id, entry)
-                elif not is_added and known is not None:
+                if (known := before.get(entry_id)) is not None and known != entry:
                     edit.remove(entry_id)
-        yield
-        return edit.done()
+        for shard in shards:
+            while shard:
+                entry_id, new = shard.popitem()
+                number += 1
+                if not number % _AT_A_TIME:
+                    yield
+                if not isinstance(new, Removed) and before.get(entry_id) != new:
+                    edit.add(entry_id, new)
+        self._acls = yield from edit.done_in_steps()

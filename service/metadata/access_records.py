@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 from uuid import UUID
 
+from service.base.steps import Steps
 from service.metadata.client_quotas import QuotaEntity
 from service.metadata.image import MetadataImage
 from service.metadata.records import (
@@ -17,7 +18,7 @@ from service.metadata.records import (
     RemoveUserScramCredentialRecord,
     UserScramCredentialRecord,
 )
-from service.security.acls import AclEntry
+from service.security.acls import AclEntry, AclSet
 from service.security.scram import ScramCredential
 
 _BUCKET_BITS: Final = 12
@@ -86,22 +87,36 @@ def scram_records(image: MetadataImage) -> Iterator[UserScramCredentialRecord]:
             yield scram_record(user, mechanism, credential)
 
 
-def access_differences(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:
-    """Yield the records of the difference, and None for each unchanged entry, as a step."""
-    if after.acls is not before.acls:
-        yield from _entry_differences(before, after)
+def same_entries(one: AclSet, other: AclSet) -> Steps[bool]:
+    """Return whether two sets have the same entries under the same ids, in steps."""
+    if one is other:
+        return True
+    if len(one.entries) != len(other.entries):
+        return False
+    for entry_id, entry in one.entries.items():
+        yield
+        if other.entries.get(entry_id) != entry:
+            return False
+    return True
+
+
+def entry_differences(before: AclSet, after: AclSet) -> Iterator[MetadataRecord]:
+    """Yield the records that make one set of entries the other."""
+    old, new = before.entries, after.entries
+    for entry_id, entry in old.items():
+        if new.get(entry_id) != entry:
+            yield RemoveAccessControlEntryRecord(id=entry_id)
+    for entry_id, entry in new.items():
+        if old.get(entry_id) != entry:
+            yield entry_record(entry_id, entry)
+
+
+def other_differences(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:
+    """Yield the records of other credentials and quotas, and None for each unchanged entry, as a step."""
     if after.scram is not before.scram:
         yield from _scram_differences(before, after)
     if after.client_quotas is not before.client_quotas:
         yield from _quota_differences(before, after)
-
-
-def _entry_differences(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:
-    old, new = before.acls.entries, after.acls.entries
-    for entry_id, entry in old.items():
-        yield None if new.get(entry_id) == entry else RemoveAccessControlEntryRecord(id=entry_id)
-    for entry_id, entry in new.items():
-        yield None if old.get(entry_id) == entry else entry_record(entry_id, entry)
 
 
 def _scram_differences(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:

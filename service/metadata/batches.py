@@ -112,20 +112,28 @@ def encode_control_batch(
 def decode_batches(data: Buffer) -> Iterator[MetadataBatch]:
     """Decode the batches that fill `data` exactly. Raises `CorruptionError` at the first invalid one."""
     for header in iter_headers(data):
-        if not verify_crc(data, header):
-            raise CorruptionError(f"metadata batch at offset {header.base_offset}: wrong checksum")
-        yield _decode(data, header)
+        yield at_once(decode_batch_in_steps(data, header))
 
 
-def _decode(data: Buffer, header: BatchHeader) -> MetadataBatch:
-    records = tuple(records_of(data, header, max_inflated_bytes=2 * MAX_BATCH_BYTES))
+def decode_batch_in_steps(data: Buffer, header: BatchHeader) -> Steps[MetadataBatch]:
+    """Decode the batch of `data` that `header` is of, in steps. Raises `CorruptionError`."""
+    if not verify_crc(data, header):
+        raise CorruptionError(f"metadata batch at offset {header.base_offset}: wrong checksum")
+    control: list[ControlRecord] = []
+    frames: list[Frame] = []
+    for record in records_of(data, header, max_inflated_bytes=2 * MAX_BATCH_BYTES):
+        yield
+        if header.is_control:
+            control.append(_decode_control(record))
+        else:
+            frames.append(decode_frame(_value(record)))
     return MetadataBatch(
         base_offset=header.base_offset,
         last_offset=header.last_offset,
         epoch=header.partition_leader_epoch,
         timestamp_ms=header.max_timestamp,
-        control=tuple(map(_decode_control, records)) if header.is_control else (),
-        frames=() if header.is_control else tuple(decode_frame(_value(record)) for record in records),
+        control=tuple(control),
+        frames=tuple(frames),
     )
 
 

@@ -72,6 +72,7 @@ class MetadataDelta:
         self.changed_partitions = self._topics.changed_partitions
         self.brokers = self._cluster.changed_brokers
         self.forget_controllers = self._cluster.forget_controllers
+        self.set_acls = self._access.set_acls
         self.remote, self.recovered = self._catalog.changed, self._catalog.recovered
         self.users, self.quota_entities = self._access.users, self._access.entities
         self.configs: set[ConfigResource] = set()

@@ -2,7 +2,7 @@
 
 A node that is too far behind gets a snapshot instead of the log. Listeners need a delta: the one that
 `difference_in_steps` computes, as if records had been written. Both images are traversed once, in steps;
-shared partition maps are skipped.
+shared partition maps are skipped. ACLs that differ are taken as the whole set that the snapshot has.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from service.base.steps import Steps
-from service.metadata.access_records import access_differences
+from service.metadata.access_records import other_differences, same_entries
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage, RecoveredTopic, TopicImage
 from service.metadata.image_frames import broker_record, controller_record, partition_record
@@ -44,6 +44,8 @@ def difference_in_steps(before: MetadataImage, after: MetadataImage) -> Steps[Me
         if change is None:
             continue
         yield from delta.replay_in_steps((change,))
+    if not (yield from same_entries(before.acls, after.acls)):
+        delta.set_acls(after.acls)
     forgotten = [node_id for node_id in before.controllers if node_id not in after.controllers]
     delta.forget_controllers(forgotten)
     return delta
@@ -62,7 +64,7 @@ def _differences(before: MetadataImage, after: MetadataImage) -> Iterator[Metada
     yield from _cluster(before, after)
     yield from _topics(before, after)
     yield from _configs(before, after)
-    yield from access_differences(before, after)
+    yield from other_differences(before, after)
     if after.next_producer_id != before.next_producer_id:
         yield ProducerIdsRecord(
             broker_id=_NO_BROKER, broker_epoch=-1, next_producer_id=after.next_producer_id

@@ -18,7 +18,8 @@ from typing import Final, NamedTuple
 from service.base.awaiting import waits_in
 from service.base.errors import CorruptionError, InvariantError, StorageError
 from service.base.slices import Slice, next_turn
-from service.metadata.batches import MetadataBatch, decode_batches
+from service.base.steps import Steps, at_once
+from service.metadata.batches import MetadataBatch, decode_batch_in_steps
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.image_diff import apply_snapshot
@@ -195,7 +196,7 @@ class Publication:
                 else:
                     async with self._log.changing:
                         if self._snapshot is None:  # else the log has restarted meanwhile
-                            self._publish_slice()
+                            await self._publish_slice()
                 self._wake()
                 await next_turn()
             self._wake()
@@ -205,16 +206,19 @@ class Publication:
         finally:
             self._catching_up = None
 
-    def _publish_slice(self) -> None:
+    async def _publish_slice(self) -> None:
+        """Apply some of the log, a large batch over several turns; `self._log.changing` is held."""
+        piece = Slice()
         start, end = self.image.offset + 1, self._high_watermark
         if self._proposals and self._proposals[0].base_offset > start:
             end = min(end, self._proposals[0].base_offset)  # a proposal need not be read
         data = self._log.read(start, _SLICE_BYTES, end)
-        for header, batch in zip(iter_headers(data), decode_batches(data), strict=True):
+        for header in iter_headers(data):
+            batch = await piece.go_on(decode_batch_in_steps(data, header))
             if batch.base_offset != self.image.offset + 1:
                 raise CorruptionError(f"offset {batch.base_offset} follows {self.image.offset}")
             content = self._content
-            self._publish(*apply_batch(self.image, batch), header.size)
+            self._publish(*await piece.go_on(apply_batch_in_steps(self.image, batch)), header.size)
             if not batch.frames:
                 self._content = content
         while self._proposals and self._proposals[0].image.offset <= self.image.offset:
@@ -295,9 +299,17 @@ def apply_batch(image: MetadataImage, batch: MetadataBatch) -> tuple[MetadataIma
 
     Raises `CorruptionError` where a record contradicts the image.
     """
-    delta = MetadataDelta(image).replay_all(frame.record for frame in batch.frames)
+    return at_once(apply_batch_in_steps(image, batch))
+
+
+def apply_batch_in_steps(
+    image: MetadataImage, batch: MetadataBatch
+) -> Steps[tuple[MetadataImage, MetadataDelta]]:
+    """Apply a batch as `apply_batch` does, in steps."""
+    delta = yield from MetadataDelta(image).replay_in_steps(frame.record for frame in batch.frames)
     voter_records = NO_VOTER_RECORDS._replace(version=image.kraft_version)
     for record in batch.control:
         voter_records = apply_voter_record(record, voter_records)
     delta.set_kraft_version(voter_records.version)
-    return delta.build(batch.last_offset, batch.epoch, batch.timestamp_ms), delta
+    after = yield from delta.build_in_steps(batch.last_offset, batch.epoch, batch.timestamp_ms)
+    return after, delta

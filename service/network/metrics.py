@@ -13,6 +13,25 @@ OF_CONTROLLER: Final = "controller"
 OF_REPLICATION: Final = "replication"
 """Purposes of the node's own connections to other nodes."""
 
+OF_PRODUCE: Final = "produce"
+OF_FETCH: Final = "fetch"
+OF_REQUEST: Final = "request"
+OF_MUTATION: Final = "controller_mutation"
+QUOTA_NAMES: Final = (OF_PRODUCE, OF_FETCH, OF_REQUEST, OF_MUTATION)
+
+
+@dataclass(slots=True, eq=False)
+class ArrivalMetrics:
+    """Counters of the new connections of one listener."""
+
+    accepted: int = 0
+    too_many_of_address: int = 0
+    """closed, as their address had as many as it may"""
+    throttled_of_address: Histogram = field(default_factory=Histogram)
+    """seconds that connections were held before they were closed, for the rate of their address"""
+    delayed: Histogram = field(default_factory=Histogram)
+    """seconds that connections waited, for the rate of the listener or of all"""
+
 
 @dataclass(slots=True, eq=False)
 class ApiMetrics:
@@ -88,6 +107,8 @@ class NetworkMetrics:
     """by API key; one for each served API"""
     channels: dict[str, ChannelMetrics] = field(default_factory=dict)
     """of the node's own connections to other nodes, by purpose"""
+    arrivals: dict[str, ArrivalMetrics] = field(default_factory=dict)
+    """by listener"""
     logins: dict[str, AuthenticationMetrics] = field(default_factory=dict)
     """by listener, of those where clients log in"""
     accepted: int = 0

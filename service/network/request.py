@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from service.base.printable import quoted
+from service.network.request_meter import RequestMeter
 from service.network.sender import Part
 from service.security.session import Session
 
@@ -126,7 +127,7 @@ class PeerContext:
 
     __slots__ = (
         "api_key", "api_version", "cancel_on_disconnect", "client_host", "client_id", "client_port",
-        "connection_id", "correlation_id", "ends_with_peer", "has_left", "hurry", "listener",
+        "connection_id", "correlation_id", "ends_with_peer", "has_left", "hurry", "listener", "meter",
     )  # fmt: skip
 
     def __init__(self, connection_id: int, client_host: str, client_port: int, listener: str) -> None:
@@ -145,6 +146,8 @@ class PeerContext:
         """Whether the peer has closed its side of the connection, or the connection has ended."""
         self.hurry: Callable[[], None] | None = None
         """Set by a request that only waits for time or news: called when another request waits behind it."""
+        self.meter: RequestMeter | None = None
+        """counts what the request uses, where its client has a quota"""
 
     def __str__(self) -> str:
         return (
@@ -170,7 +173,7 @@ class RequestContext(PeerContext):
             self.connection_id, self.client_host, self.client_port, self.listener, self.session
         )
         own.client_id, own.api_key, own.api_version = self.client_id, self.api_key, self.api_version
-        own.correlation_id = self.correlation_id
+        own.correlation_id, own.meter = self.correlation_id, self.meter
         return own
 
 

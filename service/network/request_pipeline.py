@@ -13,8 +13,8 @@ import asyncio
 import logging
 import struct
 from bisect import bisect_left
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
 
 from service.base.errors import StorageError
 from service.base.metrics import SECONDS
@@ -46,6 +46,8 @@ _MOST_IN_A_TURN = 256
 """Most requests that one peer has pipelined that are handled before other peers' requests."""
 _LENT_BYTES = 64 << 10
 """Least size of a request whose memory is counted until it is answered."""
+_LEFT_S: Final = 5.0
+"""Longest throttle behind which the requests of a peer that has left are handled."""
 _NO_API = ApiMetrics()
 _FRAME_SIZE = struct.Struct(">i").unpack_from
 
@@ -67,8 +69,8 @@ class RequestPipeline:
     """Requests and responses of one connection. Owned by the event loop."""
 
     __slots__ = (
-        "_api", "_asked_s", "_framer", "_gate", "_handler", "_is_due", "_mute", "_on_done", "_on_failed",
-        "_owner", "_pending", "_shared", "_transport", "context", "last_move", "queue", "sender",
+        "_api", "_asked_s", "_framer", "_gate", "_is_due", "_mute", "_on_done", "_on_failed",
+        "_owner", "_pending", "_shared", "_transport", "context", "handler", "last_move", "queue", "sender",
     )  # fmt: skip
 
     def __init__(
@@ -86,14 +88,14 @@ class RequestPipeline:
         self._owner: PipelineOwner | None = owner
         """None once the connection has ended: else the two would keep each other from being freed"""
         # Each handler takes its own kind of context: here and in `_handle_answer` the two are set together.
-        self._handler: Callable[[Any, memoryview], Answer | Later]
+        self.handler: Callable[[Any, memoryview], Answer | Later]
         self.context: PeerContext
         self._gate: Gate | None
         """None where sessions do not end"""
         if isinstance(client, RequestContext):
-            self.context, self._handler, self._gate = client, shared.handler, None
+            self.context, self.handler, self._gate = client, shared.handler, None
         else:
-            self.context, self._handler, self._gate = client.context, client.handle, client
+            self.context, self.handler, self._gate = client.context, client.handle, client
         self.sender = ResponseSender(shared.loop, transport, self._sent, self.moved, shared.outlet)
         self.queue: ResponseQueue[PendingResponse, memoryview | tuple[Answer, ApiMetrics] | WireError] = (
             ResponseQueue()
@@ -153,12 +155,14 @@ class RequestPipeline:
             queue.block(request)
             return began
         context.cancel_on_disconnect = context.ends_with_peer = False
-        context.hurry = None
-        answer = self._handler(context, request)
+        context.hurry = context.meter = None
+        answer = self.handler(context, request)
         # The dispatcher has accepted the API, so it is one of few.
         api = shared.counters.apis.get(context.api_key) or shared.counters.of(context.api_key)
         self._handle_answer(answer, api)
         del answer
+        if context.meter is not None:
+            context.meter.pause()  # type: ignore[unreachable]  # the handler has set it
         ended = shared.now()
         size = len(request)
         api.received_bytes += size
@@ -213,7 +217,7 @@ class RequestPipeline:
         elif isinstance(answer, Closing):
             self._close_later(answer)
         elif isinstance(answer, LoggedIn):
-            self.context, self._handler = answer.context, answer.handler
+            self.context, self.handler = answer.context, answer.handler
             self._framer.limit(self._shared.limits.max_request_bytes)
             if answer.handler is self._shared.handler:
                 self._gate = None
@@ -232,6 +236,9 @@ class RequestPipeline:
         else:
             assert not isinstance(answer, Response)
             self._api, self._asked_s = api, self.last_move
+            meter = self.context.meter
+            if meter is not None and isinstance(answer, Coroutine):
+                answer = meter.follow(answer)
             self._pending = asyncio.ensure_future(answer, loop=self._shared.loop)
             self._pending.add_done_callback(self._resolve)
 
@@ -480,9 +487,12 @@ class RequestPipeline:
 
     @property
     def has_unanswered(self) -> bool:
-        """True if requests are to be answered although the peer sends no more; long polls are not."""
-        if self._mute is not None and not self._framer.arrived_bytes and not self.sender.busy:
-            return False
+        """True if requests are to be answered although the peer sends no more; long polls are not, nor those
+        behind a long throttle."""
+        if self._mute is not None and not self.sender.busy:
+            wait_s = self._mute.when() - self._shared.now()
+            if not self._framer.arrived_bytes or wait_s > _LEFT_S:
+                return False
         return bool(self.queue.pending) or (self._framer.state is not READING and not self._ends_with_peer)
 
     @property

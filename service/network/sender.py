@@ -171,9 +171,9 @@ class ResponseSender:
     """
 
     __slots__ = (
-        "_at", "_corked", "_in_row", "_is_led", "_is_reading", "_is_tcp", "_is_wide", "_loop", "_on_progress",
-        "_on_sent", "_outlet", "_parts", "_paused", "_refused_at", "_resident_to", "_small_bytes", "_socket",
-        "_transport", "_watched", "taken_bytes",
+        "_at", "_corked", "_in_row", "_is_led", "_is_reading", "_is_sealed", "_is_tcp", "_is_wide", "_loop",
+        "_on_progress", "_on_sent", "_outlet", "_parts", "_paused", "_read_bytes", "_refused_at",
+        "_resident_to", "_small_bytes", "_socket", "_transport", "_watched", "_weight", "taken_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -210,6 +210,11 @@ class ResponseSender:
         """whether the beginning of this response's first large range is out"""
         # `sendfile` needs a socket: without one every range is read and written.
         self._small_bytes = SMALL_SLICE_BYTES if self._socket is not None else sys.maxsize
+        self._is_sealed = bool(transport.get_extra_info("is_sealed"))
+        self._weight = 2 if self._is_sealed else 1
+        """how often a byte counts in the turn's budget: to seal it costs as much as to send it"""
+        self._read_bytes = LEAD_BYTES if self._is_sealed else PIECE_BYTES
+        """most bytes of a range in one read: what is sealed is not joined before"""
         self._watched: socket.socket | None = None
         transport.set_write_buffer_limits(high=0)
 
@@ -337,7 +342,7 @@ class ResponseSender:
                 is_lead = size - self._at > self._small_bytes
                 if is_lead and (self._is_led or self._outlet.room <= 0):
                     break
-                found = self._read_nowait(part, min(LEAD_BYTES, room) if is_lead else room)
+                found = self._read_nowait(part, min(LEAD_BYTES if is_lead else self._read_bytes, room))
                 if found is None:
                     if not piece:
                         self._read_ahead(part)
@@ -351,8 +356,11 @@ class ResponseSender:
             self._advance(len(data), size)
         used = PIECE_BYTES - room
         if used > SMALL_SLICE_BYTES or self._is_wide:
-            self._outlet.used(max(used, slices * SLICE_BYTES))
-        self._transport.write(piece[0] if len(piece) == 1 else b"".join(piece))
+            self._outlet.used(self._weight * max(used, slices * SLICE_BYTES))
+        if self._is_sealed:
+            self._transport.writelines(piece)
+        else:
+            self._transport.write(piece[0] if len(piece) == 1 else b"".join(piece))
         if self._parts and room > 0 and not self._corked:
             self._cork(True)
 

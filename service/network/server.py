@@ -31,11 +31,14 @@ from service.base.turns import TurnTimes
 from service.network.admission import Admission
 from service.network.authenticating import AnswerVersions, ListenerLogins
 from service.network.buffers import BufferPool
+from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import NetworkMetrics
 from service.network.request import Answer, Describe, Gone, Handler, PeerLimits
 from service.network.sendfile_prefetch import SendfilePrefetcher
 from service.network.server_connection import ServerConnection
 from service.network.shared import Shared
+from service.network.tls.listener import TlsListener
+from service.network.tls.shell import TlsTransport
 
 _BACKLOG = 1024
 _ACCEPTED_AT_ONCE = 8
@@ -60,21 +63,25 @@ class Server:
         describe: Describe | None = None,
         on_gone: Gone | None = None,
         threads: Threads | None = None,
+        arrivals: ConnectionQuotas | None = None,
         logins: ListenerLogins | None = None,
+        tls: TlsListener | None = None,
     ) -> None:
-        """`threads` prefetch what is not in the page cache; without them the loop reads it. `logins`: where
-        clients have to log in."""
+        """`threads` prefetch what is not in the page cache; without them the loop reads it. `arrivals` limits
+        new connections. `logins`: where clients have to log in. `tls`: where connections are encrypted."""
         self.host = host
         self.port = port
         self._handler = handler
         self._limits = limits or PeerLimits()
         self.listener = listener
-        self._admission = admission or Admission(sys.maxsize)
+        self._admission = admission or Admission(lambda: sys.maxsize)
         self.counters = metrics or NetworkMetrics()
         self._turns = turns or TurnTimes()
         self._describe = describe or (lambda context, request: str(context))
         self._on_gone = on_gone
         self._threads = threads
+        self.tls = tls
+        self._arrivals = arrivals
         self._logins = logins
         if logins is not None:
             logins.handler = handler
@@ -85,6 +92,9 @@ class Server:
         self._kept: list[socket.socket] = []
         """listening sockets while accepting is paused"""
         self._shut = False
+        """whether all connections that may be open are"""
+        self._rests: asyncio.TimerHandle | None = None
+        """until when no connection is accepted, as too many came"""
         self._reopening: asyncio.Task[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -127,8 +137,12 @@ class Server:
             self._describe,
             self._on_gone,
             SendfilePrefetcher(loop, self._threads, self.counters) if self._threads is not None else None,
+            self._arrivals,
+            self._rest,
             self._logins,
         )
+        if self.tls is not None:
+            self.tls.start(loop)
         try:
             server = await loop.create_server(
                 self._connection, self.host, self.port, backlog=_ACCEPTED_AT_ONCE, start_serving=False
@@ -139,9 +153,12 @@ class Server:
         self.port = server.sockets[0].getsockname()[1]
         self._listening.append(server)
 
-    def _connection(self) -> ServerConnection:
+    def _connection(self) -> ServerConnection | TlsTransport:
         assert self._shared is not None
-        return ServerConnection(self._shared, self._connections)
+        connection = ServerConnection(self._shared, self._connections)
+        if self.tls is None:
+            return connection
+        return TlsTransport(self._shared.loop, self.tls, connection)
 
     def set_handler(
         self, handler: Handler, describe: Describe, answer_versions: AnswerVersions | None = None
@@ -171,7 +188,29 @@ class Server:
     def open(self) -> None:
         """Accept connections again."""
         self._shut = False
-        if self._reopening is None and self._kept and self._shared is not None and not self._shared.stopping:
+        self._reopen()
+
+    def _rest(self, pause_s: float) -> None:
+        """Accept nothing for so long."""
+        assert self._shared is not None
+        if self._rests is not None:
+            self._rests.cancel()
+        self._rests = self._shared.loop.call_later(pause_s, self._rested)
+        if self._reopening is None:
+            self._pause()
+
+    def _rested(self) -> None:
+        self._rests = None
+        self._reopen()
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._shut or self._rests is not None
+
+    def _reopen(self) -> None:
+        if self._is_closed or self._shared is None or self._shared.stopping:
+            return
+        if self._reopening is None and self._kept:
             self._reopening = self._shared.loop.create_task(self._resume(), name="listener")
 
     def _pause(self) -> None:
@@ -185,7 +224,7 @@ class Server:
         shared = self._shared
         assert shared is not None
         try:
-            while self._kept and not self._shut and not shared.stopping:
+            while self._kept and not self._is_closed and not shared.stopping:
                 sock = self._kept[-1]
                 server = await shared.loop.create_server(
                     self._connection, sock=sock, backlog=_ACCEPTED_AT_ONCE
@@ -195,10 +234,10 @@ class Server:
                 self._listening.append(server)
         except OSError as e:
             shared.errors.log(logging.ERROR, "cannot listen on %s:%d again yet: %s", self.host, self.port, e)
-            shared.loop.call_later(1.0, self.open)
+            shared.loop.call_later(1.0, self._reopen)
         finally:
             self._reopening = None
-        if self._shut or shared.stopping:
+        if self._is_closed or shared.stopping:
             self._pause()
 
     async def close(self, grace_s: float = 5.0) -> None:
@@ -216,8 +255,9 @@ class Server:
         for kept in self._kept:
             kept.close()
         self._listening, self._kept = [], []
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for timer in (self._sweeper, self._rests):
+            if timer is not None:
+                timer.cancel()
         shared.monitor.close()
         if shared.deadlines is not None:
             shared.deadlines.close()
@@ -237,6 +277,7 @@ class Server:
         """Close connections that have been idle too long, also those whose peer does not read."""
         shared = self._shared
         assert shared is not None
+        self._admission.reconsider()  # its limits may have changed
         idle_s = self._limits.idle_ms / 1000
         horizon = shared.loop.time() - idle_s
         for connection in self._connections:

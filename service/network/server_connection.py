@@ -10,14 +10,18 @@ import asyncio
 import fcntl
 import socket
 import termios
+from collections.abc import Callable
+from typing import Any
 
 from service.network.authenticating import Authenticator
-from service.network.request import Gate, PeerContext, RequestContext
+from service.network.request import Answer, Closing, Gate, Later, PeerContext, RequestContext
 from service.network.request_framer import READING, RequestFramer
 from service.network.request_pipeline import RequestPipeline
 from service.network.response_queue import FAILED
 from service.network.shared import Shared
-from service.security.session import anonymous
+from service.network.tls.identity import TlsIdentity
+from service.network.tls.shell import TlsTransport, socket_of
+from service.security.session import Session, anonymous
 
 _READ_BYTES = 256 << 10
 """Most bytes of a large request in one read."""
@@ -29,8 +33,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     """One connection. Owned by the event loop."""
 
     __slots__ = (
-        "_connections", "_framer", "_has_place", "_sender", "_shared", "_transport", "_view", "is_paused",
-        "requests",
+        "_connections", "_framer", "_has_place", "_held", "_is_counted", "_sender", "_shared", "_transport",
+        "_view", "is_paused", "requests",
     )  # fmt: skip
 
     def __init__(self, shared: Shared, connections: dict[ServerConnection, None]) -> None:
@@ -45,6 +49,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         """space in the framer's memory that the transport reads into; None: into `Shared.scratch`"""
         self._has_place = True
         """whether it counts among the admitted connections"""
+        self._is_counted = False
+        """whether it counts among those of its address"""
+        self._held: asyncio.TimerHandle | None = None
+        """until when it is not read, as too many came"""
         self.is_paused = False
 
     # -- called by the transport
@@ -53,23 +61,68 @@ class ServerConnection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         shared = self._shared
         self._transport = transport
-        if (own := transport.get_extra_info("socket")) is not None:
+        if (own := socket_of(transport)) is not None:
             own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer = transport.get_extra_info("peername") or ("?", 0)
         shared.counters.accepted += 1
-        client = self._client(str(peer[0]), int(peer[1]))
+        client_host = str(peer[0])
+        client = self._client(client_host, int(peer[1]))
         self.requests = RequestPipeline(shared, transport, self._framer, client, self)
         self._sender = self.requests.sender
         self._connections[self] = None
-        if not shared.admission.enter(self._admitted):
+        arrivals, wait_s = shared.arrivals, 0.0
+        if arrivals is not None:
+            is_refused, wait_s = arrivals.arrives(shared.listener, client_host)
+            if is_refused:
+                self._refuse(wait_s)
+                return
+            self._is_counted = True
+        if wait_s:
+            transport.pause_reading()
+            self._held = shared.loop.call_later(wait_s, self._let_in)
+            if shared.rest is not None:
+                shared.rest(wait_s)
+        if not shared.admission.enter(shared.listener, self._admitted):
             self._has_place = False
             transport.pause_reading()
             shared.counters.waited += 1
             shared.warnings.warning("%s waits: %d connections are open", peer[0], shared.admission.count)
-        elif shared.deadlines is not None:
+        elif shared.deadlines is not None and self._held is None:
             shared.deadlines.begin(self)
         if shared.stopping:
             transport.abort()
+
+    def secured(self, identity: TlsIdentity) -> None:
+        """Give the client its session, unless it has to log in: the TLS handshake is done."""
+        context = self.requests.context
+        if not isinstance(context, RequestContext):
+            return
+        context.session = Session(
+            identity.principal, context.client_host, context.listener, "SSL", identity.expires_s
+        )
+        if identity.expires_s is not None:
+            self.requests.handler = _until(identity.expires_s, self.requests.handler, self._shared.now)
+
+    def _refuse(self, wait_s: float) -> None:
+        """Close without reading, at once or after a throttle: too many connections of its address came."""
+        shared, arrivals = self._shared, self._shared.arrivals
+        assert arrivals is not None
+        self._has_place = False
+        shared.warnings.warning(
+            "refused %s: too many connections of its address", self.requests.context.client_host
+        )
+        if not wait_s or shared.stopping:
+            self._transport.abort()
+            return
+        self._transport.pause_reading()
+        arrivals.held += 1
+        self._held = shared.loop.call_later(wait_s, self._transport.abort)
+
+    def _let_in(self) -> None:
+        """Start reading: the time that it waited for has passed."""
+        self._held = None
+        if self._has_place:
+            self._admitted()
 
     def _client(self, host: str, port: int) -> RequestContext | Gate:
         """Return the client's context, or the gate that leads to one."""
@@ -83,6 +136,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Start reading: another connection has ended, and this one is next."""
         self._has_place = True
         self.requests.moved()
+        if self._held is not None:
+            return  # not yet
         if self._shared.deadlines is not None:
             self._shared.deadlines.begin(self)
         if not self._transport.is_closing():
@@ -128,9 +183,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         if shared.deadlines is not None:
             shared.deadlines.end(self)
         if self._has_place:
-            shared.admission.leave()
+            shared.admission.leave(shared.listener)
         else:
             shared.admission.give_up(self._admitted)
+        if shared.arrivals is not None:
+            if self._is_counted:
+                shared.arrivals.leaves(context.client_host)
+            elif self._held is not None:
+                shared.arrivals.held -= 1
+        if self._held is not None:
+            self._held.cancel()
         shared.monitor.gone(self)
         self._framer.close()
         self._framer = shared.closed  # its own machine refers to this object
@@ -192,8 +254,9 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def has_more(self) -> bool:
-        own = self._transport.get_extra_info("socket")
-        if own is None:
+        transport = self._transport
+        own = socket_of(transport)
+        if own is None or (isinstance(transport, TlsTransport) and transport.held_raw):
             return True
         try:
             return any(fcntl.ioctl(own.fileno(), termios.FIONREAD, bytes(4)))
@@ -239,3 +302,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Close the connection at once; the current request is cancelled."""
         self.requests.cancel()
         self._transport.abort()
+
+
+def _until(
+    expires_s: float, handler: Callable[[Any, memoryview], Answer | Later], now: Callable[[], float]
+) -> Callable[[Any, memoryview], Answer | Later]:
+    """Return a handler that closes the connection at its first request after `expires_s`."""
+    return lambda context, frame: handler(context, frame) if now() <= expires_s else Closing(())

@@ -14,6 +14,7 @@ from service.base.turns import TurnTimes
 from service.network.admission import Admission
 from service.network.authenticating import ListenerLogins
 from service.network.buffers import BufferPool
+from service.network.connection_quotas import ConnectionQuotas
 from service.network.login_deadlines import LoginDeadlines
 from service.network.metrics import NetworkMetrics
 from service.network.request import Describe, Gone, Handler, PeerLimits
@@ -46,6 +47,10 @@ class Shared:
     describe: Describe
     on_gone: Gone | None = None
     ahead: SendfilePrefetcher | None = None
+    arrivals: ConnectionQuotas | None = None
+    """limits on new connections"""
+    rest: Callable[[float], None] | None = None
+    """accepts nothing for some seconds"""
     logins: ListenerLogins | None = None
     """those of a listener where clients log in"""
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))

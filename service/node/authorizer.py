@@ -13,6 +13,27 @@ from service.security.authorizer import Authorizer
 from service.wire.api import APIS
 
 
+class LoadedAcls:
+    """ACLs of the newest image; None until it has had all that was committed when this node started."""
+
+    __slots__ = ("_metadata", "_publisher")
+
+    def __init__(self, metadata: Callable[[], Publisher | None]) -> None:
+        self._metadata = metadata
+        self._publisher: Publisher | None = None
+        """Set once it has loaded."""
+
+    def __call__(self) -> AclSet | None:
+        publisher = self._publisher
+        if publisher is not None:
+            return publisher.image.acls
+        publisher = self._metadata()
+        if publisher is None or not publisher.has_loaded:
+            return None
+        self._publisher = publisher
+        return publisher.image.acls
+
+
 def make_authorizer(config: BrokerConfig, metadata: Callable[[], Publisher | None]) -> Authorizer | None:
     """Return the node's authorizer; None where the settings name none. `metadata` returns the metadata log
     once there is one.
@@ -20,13 +41,9 @@ def make_authorizer(config: BrokerConfig, metadata: Callable[[], Publisher | Non
     if not config.authorizer_class_name:
         return None
 
-    def acls() -> AclSet | None:
-        publisher = metadata()
-        return None if publisher is None or not publisher.has_loaded else publisher.image.acls
-
     loop = asyncio.get_running_loop()
     return Authorizer(
-        acls,
+        LoadedAcls(metadata),
         Audit(later=loop.call_later, api_name=api_name),
         super_users=config.super_principals,
         allow_everyone=config.allow_everyone_if_no_acl_found,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from service.base.errors import InvariantError
@@ -9,11 +10,12 @@ from service.base.turns import TurnTimes
 from service.base.world import World
 from service.config.settings import BrokerConfig
 from service.metadata.controller.requests import Endpoint
-from service.network.admission import Admission
 from service.network.authenticating import AnswerVersions
+from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import NetworkMetrics
 from service.network.request import Answer, RequestContext
 from service.network.server import Server
+from service.network.tls.node_tls import NodeTls
 from service.node.node_options import limits_of
 from service.serving.dispatch import Dispatcher
 from service.serving.listener_logins import NodeLogins
@@ -27,6 +29,8 @@ class BrokerListeners:
         """those that are bound"""
         self.places: dict[str, tuple[str, int]] = {}
         """advertised host and port by listener"""
+        self.arrivals: ConnectionQuotas | None = None
+        """limits on new connections, once they are bound"""
 
     async def bind(
         self,
@@ -36,9 +40,14 @@ class BrokerListeners:
         metrics: NetworkMetrics,
         turns: TurnTimes,
         logins: NodeLogins,
+        tls: NodeTls,
     ) -> tuple[Endpoint, ...]:
         """Bind the addresses; return the advertised ones. Raises `ConfigError`."""
-        limits, admission = limits_of(config), Admission(config.max_connections)
+        names = tuple(one.name for one in config.listeners)
+        protected = config.cluster.inter_broker_listener_name
+        arrivals = self.arrivals = ConnectionQuotas(lambda: config.quotas, names, protected, metrics)
+        limits, admission = limits_of(config), arrivals.admission()
+        stack.callback(self.arrivals.close)
         advertised = {one.name: one for one in config.advertised_listeners}
         for listener in config.listeners:
             server = Server(
@@ -51,7 +60,9 @@ class BrokerListeners:
                 metrics=metrics,
                 turns=turns,
                 threads=world.threads,
+                arrivals=self.arrivals,
                 logins=logins.of(listener),
+                tls=tls.listener(listener.name),
             )
             await server.bind()
             stack.push_async_callback(server.close)
@@ -62,8 +73,13 @@ class BrokerListeners:
             Endpoint(one.name, *self.places[one.name], int(one.protocol)) for one in config.listeners
         )
 
-    def serve_with(self, dispatcher: Dispatcher, answer_versions: AnswerVersions) -> None:
-        """Set the handler of requests, and what answers ApiVersions before a login."""
+    def serve_with(
+        self, dispatcher: Dispatcher, answer_versions: AnswerVersions, config: Callable[[], BrokerConfig]
+    ) -> None:
+        """Set the handler of requests, what answers ApiVersions before a login, and where the current
+        settings are."""
+        assert self.arrivals is not None
+        self.arrivals.config = lambda: config().quotas
         for server in self.servers:
             server.set_handler(dispatcher, dispatcher.describe, answer_versions)
 

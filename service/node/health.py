@@ -8,6 +8,7 @@ from service.base.health import Check, HealthState
 from service.hot.manager import LogManager
 from service.hot.watermarks import Step, describe
 from service.metadata.image import MetadataImage
+from service.network.tls.node_tls import NodeTls
 from service.serving.request_host import Broker
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from service.tiering.metrics import TieringMetrics
 
 _NAMED_AT_MOST: Final = 5
+_SOON_DAYS: Final = 7
 
 
 def checks(
@@ -23,14 +25,18 @@ def checks(
     logs: LogManager | None,
     cold: ColdTier | None,
     is_serving: bool,
+    tls: NodeTls | None,
     *,
     is_broker: bool = True,
 ) -> tuple[Check, ...]:
     """Return the checks of all parts. A part that is None has not started; without `cold` there is no check
     of the store."""
+    found = [_node(failure, is_serving)]
+    if tls is not None and tls.handshakes is not None:
+        found.append(_tls(tls))
     if not is_broker:
-        return (_node(failure, is_serving),)
-    found = [_node(failure, is_serving), _logs(broker, logs), _disks(broker, logs), _metadata(broker)]
+        return tuple(found)
+    found += [_logs(broker, logs), _disks(broker, logs), _metadata(broker)]
     if cold is not None:
         found.append(_store(cold))
     if broker is not None and broker.image.life:
@@ -46,6 +52,17 @@ def _node(failure: BaseException | None, is_serving: bool) -> Check:
         if is_serving
         else Check("node", HealthState.FAILED, "the node is starting or stopping")
     )
+
+
+def _tls(tls: NodeTls) -> Check:
+    """Return whether stores that have changed could not be used, and which certificates end soon."""
+    reasons = [f"listener {name} keeps its old certificates: {why}" for name, why in tls.problems.items()]
+    for name, days in tls.days_left().items():
+        if days < 0:
+            reasons.append(f"the certificate of listener {name} has ended")
+        elif days < _SOON_DAYS:
+            reasons.append(f"the certificate of listener {name} ends in {days:.1f} days")
+    return Check("tls", HealthState.DEGRADED if reasons else HealthState.OK, "; ".join(reasons))
 
 
 def _logs(broker: Broker | None, logs: LogManager | None) -> Check:

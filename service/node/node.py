@@ -29,8 +29,11 @@ from service.client.node_security import outgoing_security
 from service.config.settings import BrokerConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
+from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
+from service.metadata.publisher import Publisher
 from service.network.metrics import OF_REPLICATION
+from service.network.tls.node_tls import NodeTls
 from service.node import fd_budget
 from service.node.authorizer import make_authorizer
 from service.node.data_directories import DataDirectories
@@ -54,6 +57,7 @@ from service.serving.handlers.api_versions import answer_for, features_of_broker
 from service.serving.internal_topics import InternalTopics
 from service.serving.listener_logins import NodeLogins, new_nonce
 from service.serving.request_host import Broker
+from service.serving.store_changes import StoreCheckedAdmin
 from service.wire.apis import ListenerType
 
 if TYPE_CHECKING:
@@ -90,6 +94,7 @@ class Node:
         self._open_store = open_store
         self._directories = DataDirectories(config, world)
         self._applier: Applier | None = None
+        self._tls: NodeTls
         self.parts = NodeParts(supervisor, turns or TurnTimes(), is_broker=config.cluster.is_broker)
 
     async def start(self, stack: AsyncExitStack) -> None:
@@ -98,10 +103,13 @@ class Node:
         config, parts = self._static_config, self.parts
         if config.cluster.is_member:
             check_cluster(config)
+        self._tls = parts.tls = NodeTls(config.cluster.security, self._world, parts.network)
+        stack.callback(self._tls.close)
+        self._tls.start()
         cluster_id = await self._directories.cluster_id(self._supervisor.stopped)
         budget = None
         if self._open_files is not None:
-            budget = fd_budget.budget(self._open_files, max_connections=config.max_connections)
+            budget = fd_budget.budget(self._open_files, max_connections=config.quotas.max_connections)
         closing: _LogsClosing | None = None
         if config.cluster.is_broker:
             parts.logs = self._make_logs(budget)
@@ -172,6 +180,7 @@ class Node:
             turns=self.parts.turns,
             stopped=self._supervisor.stopped,
             on_fatal=fail,
+            tls=self._tls,
             authorizer=self.parts.authorizer,
         )
 
@@ -188,7 +197,7 @@ class Node:
             parts.network,
         )
         places = await listeners.bind(
-            stack, self._static_config, self._world, parts.network, parts.turns, logins
+            stack, self._static_config, self._world, parts.network, parts.turns, logins, self._tls
         )
         await plane.caught_up(stack, places)
         config = dynamic_config(self._static_config, metadata.image)
@@ -206,6 +215,7 @@ class Node:
         applier = Applier(config, logs, replicas, reader, timers.purgatory, replication, checked)
         self._applier, parts.replication = applier, replication
         settings = applier.settings
+        settings.watchers.append(lambda changed: self._tls.configure(changed.cluster.security))
         at_once(check_topics(metadata.image, config))
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
         groups = self._make_coordinators(applier, plane, timers, replicas, logs)
@@ -232,6 +242,10 @@ class Node:
         )
         stack.callback(broker.close)
         parts.broker = broker
+        if self._tls.handshakes is not None:
+            broker.config_admin = StoreCheckedAdmin(
+                plane.admin, lambda: settings.config, lambda: metadata.image, self._tls.refusal
+            )
         broker.authorizer = parts.authorizer
         if config.replication.selects_by_rack:
             broker.replica_selector = of_the_rack
@@ -241,10 +255,27 @@ class Node:
         broker.disks.report_room(self._directories.ids, plane)
         broker.endpoints.update(listeners.places)
         answer_versions = answer_for(ListenerType.BROKER, lambda: features_of_broker(broker))
-        listeners.serve_with(Dispatcher(broker, plane.apis), answer_versions)
+        listeners.serve_with(Dispatcher(broker, plane.apis), answer_versions, lambda: settings.config)
+        self._limit(broker, metadata)
         if plane.prefix_owner is None:
             await plane.join(stack)
         return broker
+
+    def _limit(self, broker: Broker, metadata: Publisher) -> None:
+        """Apply the quotas of the metadata to clients and connections, now and whenever they change."""
+        arrivals = self.parts.listeners.arrivals
+        assert arrivals is not None
+
+        def apply(image: MetadataImage) -> None:
+            broker.quotas.apply(image.client_quotas)
+            arrivals.apply(image.client_quotas)
+
+        def published(before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
+            if before.client_quotas is not image.client_quotas:
+                apply(image)
+
+        metadata.subscribe(published)
+        apply(metadata.image)
 
     def _make_replication(
         self,
@@ -275,7 +306,9 @@ class Node:
             self._world.random.random,
             self.parts.network.channel(OF_REPLICATION),
             outgoing_security(
-                self._static_config.cluster.security.inter_broker, partial(new_nonce, self._world)
+                self._static_config.cluster.security.inter_broker,
+                partial(new_nonce, self._world),
+                self._tls.inter_broker,
             ),
         )
         logs.checkpoint_high_watermarks(replication.marks)
@@ -323,6 +356,7 @@ class Node:
 
     async def _serve(self, stack: AsyncExitStack, broker: Broker) -> None:
         """Start the periodic tasks, and accept connections."""
+        await self._tls.settled()
         parts = self.parts
         logs, applier, cold = parts.logs, self._applier, parts.cold
         assert logs is not None

@@ -15,7 +15,9 @@ from service.base.turns import TurnTimes
 from service.hot.manager import LogManager
 from service.metadata.publisher import Publisher
 from service.network.metrics import NetworkMetrics
+from service.network.request_meter import RequestQuotas
 from service.network.server import Server
+from service.network.tls.node_tls import NodeTls
 from service.node import health
 from service.node.broker_listeners import BrokerListeners
 from service.node.supervisor import Supervisor
@@ -43,6 +45,7 @@ class NodeParts:
         self.plane: ControlPlane | None = None
         self.metadata: Publisher | None = None
         self.listeners = BrokerListeners()
+        self.tls: NodeTls | None = None
         self.cold: ColdTier | None = None
         self.replication: ReplicaManager | None = None
         self.broker: Broker | None = None
@@ -91,6 +94,12 @@ class NodeParts:
     def closed_count(self) -> int:
         """Return the number of partitions that could not be opened, or were taken offline."""
         return 0 if self.broker is None else self.broker.replicas.closed_count
+
+    @property
+    def quotas(self) -> Sequence[RequestQuotas]:
+        """Quotas of clients, the broker's and the controller's."""
+        of_broker = () if self.broker is None else (self.broker.quotas,)
+        return (*of_broker, *(() if self.plane is None else self.plane.quotas))
 
     @property
     def serving(self) -> ServingMetrics | None:
@@ -152,5 +161,6 @@ class NodeParts:
             self.logs,
             self.cold,
             self.is_serving,
+            self.tls,
             is_broker=self._is_broker,
         )

@@ -31,6 +31,7 @@ from service.node.gc_policy import GcPolicy
 from service.node.memory_trim import MemoryTrimmer
 from service.node.node import Node
 from service.node.node_parts import NodeParts
+from service.node.own_principals import principal_complaints
 from service.node.quorum_control_plane import NodeEnds
 from service.node.supervisor import Supervisor
 
@@ -100,7 +101,8 @@ def _stop_at_signals(loop: asyncio.AbstractEventLoop, supervisor: Supervisor) ->
 
 
 async def _run(config: BrokerConfig, turns: TurnTimes, open_console: OpenConsole | None) -> int:
-    for complaint in (*without_effect(config.static), *config.cluster.complaints()):
+    complaints = (*without_effect(config.static), *config.cluster.complaints(), *principal_complaints(config))
+    for complaint in complaints:
         log.warning("configuration: %s", complaint)
     open_files = _allow_open_files()
     supervisor = Supervisor()

@@ -57,7 +57,9 @@ from service.metadata.raft.keys import ReplicaKey
 from service.metadata.raft.voters import VoterNode, VoterSet
 from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, NetworkMetrics
 from service.network.request import PeerLimits
+from service.network.request_meter import RequestQuotas
 from service.network.server import Server
+from service.network.tls.node_tls import NodeTls, client_tls
 from service.node.standalone_control_plane import Home, endpoints_of, metadata_options
 from service.remote.catalog import CatalogEntry, Tombstone
 from service.security.authorizer import Authorizer
@@ -215,6 +217,7 @@ class ClusterPlane:
         turns: TurnTimes,
         stopped: Callable[[], Awaitable[None]],
         on_fatal: Callable[[str, BaseException], None],
+        tls: NodeTls,
         authorizer: Authorizer | None = None,
     ) -> None:
         """`current` returns the current settings. `stopped` returns once the node is to stop: waits end then.
@@ -229,7 +232,10 @@ class ClusterPlane:
         self._on_fatal = on_fatal
         self._authorizer = authorizer
         self._channels: list[Channels] = []
-        self._security = outgoing_security(config.cluster.security.controller, partial(new_nonce, world))
+        self._tls = tls
+        self._security = outgoing_security(
+            config.cluster.security.controller, partial(new_nonce, world), tls.controller
+        )
         metadata = replace(metadata_options(config, home), quorum=quorum_options(config, home))
         self.controller: ControllerNode | None = None
         here: Here | None = None
@@ -296,12 +302,12 @@ class ClusterPlane:
             cluster.controller_listeners,
             cluster.inter_broker_listener_name or PLAINTEXT,
             cluster.broker_heartbeat_interval_ms,
-            config.max_connections,
             limits,
         )
         return ControllerNode(
             options, current, self._world,
-            on_fatal=self._on_fatal, metrics=network, turns=turns, authorizer=self._authorizer,
+            on_fatal=self._on_fatal, metrics=network, turns=turns, tls=self._tls,
+            authorizer=self._authorizer,
         )  # fmt: skip
 
     @property
@@ -318,6 +324,11 @@ class ClusterPlane:
     def servers(self) -> Sequence[Server]:
         """The controller's listeners."""
         return () if self.controller is None else self.controller.servers
+
+    @property
+    def quotas(self) -> Sequence[RequestQuotas]:
+        """Quotas of clients at the controller."""
+        return () if self.controller is None else (self.controller.side.quotas,)
 
     async def in_quorum(self) -> None:
         """Return once this node leads the quorum or follows its leader. Raises `NodeEnds`."""
@@ -532,7 +543,9 @@ async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable
         endpoint_type=CONTROLLERS,
         include_fenced_brokers=False,
     )
-    security = outgoing_security(cluster.security.controller, partial(new_nonce, world))
+    outgoing = cluster.security.controller
+    tls = client_tls(None if outgoing is None else outgoing.tls, world.disk)
+    security = outgoing_security(outgoing, partial(new_nonce, world), tls)
     channels = Channels(ChannelOptions(security=security), chance=world.random.random)
     ends = asyncio.ensure_future(stopped())
     why = ""

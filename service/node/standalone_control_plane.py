@@ -70,6 +70,7 @@ class AlonePlane:
     new_queue: Final = None
     prefix_owner: Final = None
     servers: Final = ()
+    quotas: Final = ()
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""Client quotas: rates over windows, and who shares them. [P]"""
+"""Shares of users and clients: averages over windows, entities and their limits, buckets. [P]"""

@@ -6,6 +6,7 @@ records. Owned by the event loop.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from service.base.errors import ConfigError
@@ -47,13 +48,20 @@ class SettingsApplier:
         self._replicas = replicas
         self._purgatory = purgatory
         self._replication = replication
+        self.watchers: list[Callable[[BrokerConfig], None]] = []
+        """called with the node's settings, whenever the metadata says something of them"""
         logs.set_producer_expiration(config.producer_id_expiration_ms)
 
     def start(self, image: MetadataImage) -> None:
         """Apply the node's settings of the first image."""
         self.config = dynamic_config(self.config, image)
+        self._tell()
         if self._replication is not None:
             self._replication.configure(self.config.replication)
+
+    def _tell(self) -> None:
+        for watcher in self.watchers:
+            watcher(self.config)
 
     def concern_node(self, delta: MetadataDelta) -> bool:
         """Return whether settings of this node changed; these are the defaults of topics."""
@@ -66,6 +74,7 @@ class SettingsApplier:
         """Apply changed settings of this node."""
         before = self.config.replication
         self.config = dynamic_config(self.config, image)
+        self._tell()
         self._logs.set_producer_expiration(self.config.producer_id_expiration_ms)
         if self._replication is None:
             return

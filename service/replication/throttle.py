@@ -19,33 +19,21 @@ Apache Kafka 4.3 ``ReplicationQuotaManager``, ``SimpleRate``, ``ReplicaManager.s
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable
 from typing import Final
 
 from service.base.types import TopicIdPartition
+from service.quotas.windows import Windows
 
 UNLIMITED: Final = (1 << 63) - 1
 EVERY_REPLICA: Final = "*"
 _ALL: Final = frozenset({-1})
 
 
-class _Sample:
-    """Bytes of one window, which begins with its first bytes."""
-
-    __slots__ = ("begun_ms", "last_ms", "size")
-
-    def __init__(self, begun_ms: int) -> None:
-        self.begun_ms = begun_ms
-        self.last_ms = begun_ms
-        self.size = 0
-
-
 class Quota:
     """Byte rate over the last windows and its limit, which may change at any time. Times are monotonic.
 
-    A sample is dropped when its last bytes are as old as all windows together. The rate is the sum of the
-    samples over the time since the oldest one began, at least one window.
+    The rate is the sum over the time since the oldest window began, at least one window.
     """
 
     def __init__(self, windows: int, window_s: int) -> None:
@@ -53,62 +41,46 @@ class Quota:
         self.bytes_per_s = UNLIMITED
         self.recorded = 0
         """total bytes"""
-        self._windows = windows
-        self._window_ms = window_s * 1000
-        self._kept_ms = windows * self._window_ms
-        self._samples: deque[_Sample] = deque()
-        self._sum = 0
+        self._windows = Windows(windows, window_s * 1000)
 
     def record(self, size: int, now_ms: int) -> None:
         """Count `size` bytes that were transferred, within the quota or not."""
         if size <= 0:
             return
-        self._purge(now_ms)
-        samples = self._samples
-        if not samples or now_ms - samples[-1].begun_ms >= self._window_ms:
-            if len(samples) > self._windows:
-                self._sum -= samples.popleft().size
-            samples.append(_Sample(now_ms))
-        newest = samples[-1]
-        newest.last_ms = now_ms
-        newest.size += size
-        self._sum += size
+        self._windows.record(size, now_ms)
         self.recorded += size
 
     def is_exceeded(self, now_ms: int) -> bool:
         """Return whether the rate is above the limit."""
-        self._purge(now_ms)
-        if not self._samples:
+        windows = self._windows
+        windows.purge(now_ms)
+        if not windows:
             return False
-        over_ms = max(now_ms - self._samples[0].begun_ms, self._window_ms)
-        return self._sum * 1000 > self.bytes_per_s * over_ms
+        over_ms = max(now_ms - windows.begun_ms, windows.size_ms)
+        return windows.total * 1000 > self.bytes_per_s * over_ms
 
     def free_ms(self, now_ms: int) -> int:
         """Return the first time, from `now_ms` on, at which the limit is not exceeded if nothing more is
         recorded."""
-        self._purge(now_ms)
-        left, from_ms = self._sum, now_ms
-        for sample in self._samples:
-            until_ms = sample.last_ms + self._kept_ms
-            free_ms = self._below_ms(left, sample.begun_ms, from_ms)
+        windows = self._windows
+        windows.purge(now_ms)
+        left, from_ms = windows.total, now_ms
+        for window in windows:
+            until_ms = window.last_ms + windows.kept_ms
+            free_ms = self._below_ms(left, window.begun_ms, from_ms)
             if free_ms is not None and free_ms < until_ms:
                 return free_ms
-            left, from_ms = left - sample.size, max(until_ms, from_ms)
+            left, from_ms = left - window.value, max(until_ms, from_ms)
         return from_ms
 
-    def _below_ms(self, size: int, begun_ms: int, from_ms: int) -> int | None:
+    def _below_ms(self, size: float, begun_ms: int, from_ms: int) -> int | None:
         """Return the time, not before `from_ms`, at which `size` bytes since `begun_ms` no longer exceed the
         limit."""
-        if size * 1000 <= self.bytes_per_s * self._window_ms:
+        if size * 1000 <= self.bytes_per_s * self._windows.size_ms:
             return from_ms
         if not self.bytes_per_s:
             return None
-        return max(from_ms, begun_ms - (-size * 1000 // self.bytes_per_s))
-
-    def _purge(self, now_ms: int) -> None:
-        samples = self._samples
-        while samples and now_ms - samples[0].last_ms >= self._kept_ms:
-            self._sum -= samples.popleft().size
+        return max(from_ms, begun_ms - int(-size * 1000 // self.bytes_per_s))
 
 
 class ReplicationThrottle:

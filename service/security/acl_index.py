@@ -12,9 +12,11 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from service.base.errors import CorruptionError
+from service.base.steps import Steps
 from service.security.operations import ANY_USER, WILDCARD, PatternType, rights_of
 from service.security.shared_map import SharedMap, SharedMapEdit
 
+_DONE_AT_A_TIME: Final = 16
 FEW: Final = 8
 """Most entries of a name that are looked at one after the other."""
 
@@ -156,14 +158,16 @@ class IndexEdit:
             many = self._many[key] = held.edit()
         return many
 
-    def done(self) -> SharedMap[str, Held]:
-        """Return the changed index. Its cost is that of the keys with many entries that changed."""
-        for key, many in self._many.items():
-            if len(many):
-                self._map.set(key, many.done())
-            else:
-                self._map.remove(key)
-        self._many = {}
+    def done_in_steps(self) -> Steps[SharedMap[str, Held]]:
+        """Return the changed index, in steps: as many as keys with many entries have changed."""
+        while self._many:
+            for _ in range(min(_DONE_AT_A_TIME, len(self._many))):
+                key, many = self._many.popitem()
+                if len(many):
+                    self._map.set(key, many.done())
+                else:
+                    self._map.remove(key)
+            yield
         return self._map.done()
 
 

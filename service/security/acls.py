@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 from uuid import UUID
 
 from service.base.errors import CorruptionError
-from service.base.steps import Steps
+from service.base.steps import Steps, at_once
 from service.security.acl_index import AclEntry, Grant, Held, IndexEdit, grants, rights_in, what, who
 from service.security.operations import (
     ANY_USER,
@@ -237,11 +237,15 @@ class AclEdit:
 
     def done(self) -> AclSet:
         """Return the changed set: the same object if nothing changed."""
+        return at_once(self.done_in_steps())
+
+    def done_in_steps(self) -> Steps[AclSet]:
+        """Return the changed set as `done` does, in steps."""
         if not self._changed:
             return self._base
         indexes = [list(of_kind) for of_kind in self._base._indexes]
         for (kind, resource), edit in self._edits.items():
-            indexes[kind][resource] = edit.done()
+            indexes[kind][resource] = yield from edit.done_in_steps()
         return AclSet(self._by_id.done(), tuple(map(tuple, indexes)), tuple(self._lengths))
 
 

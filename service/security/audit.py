@@ -51,16 +51,10 @@ class Audit:
         self._later = later
         self._api_name = api_name
         self._logger = logger
+        self.is_enabled: Final = logger.isEnabledFor
+        """Return whether lines of a level are written."""
         self._lines: dict[Question, _Line] = {}
         self._left_out = 0
-
-    @property
-    def logs_allowed(self) -> bool:
-        return self._logger.isEnabledFor(logging.DEBUG)
-
-    @property
-    def logs_quiet(self) -> bool:
-        return self._logger.isEnabledFor(TRACE)
 
     def write(self, question: Question, *, quiet: bool, count: int, rule: Callable[[], str]) -> None:
         """Write a line, or count it. `count`: how often the request names the resource. `rule` returns why

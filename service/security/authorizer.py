@@ -16,7 +16,7 @@ from service.base.errors import RequestError
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.steps import Steps
 from service.security.acls import NO_ENTRY, AclSet
-from service.security.audit import Audit, Question, acl_text
+from service.security.audit import TRACE, Audit, Question, acl_text
 from service.security.metrics import AuthorizationMetrics
 from service.security.operations import (
     IMPLIED_BY,
@@ -81,6 +81,7 @@ class Authorizer:
     ) -> None:
         self._acls = acls
         self._audit = audit
+        self._is_logged = audit.is_enabled
         self._super_users = super_users
         self._without_acls = KNOWN_OPERATIONS if allow_everyone else 0
         self._bugs = RateLimitedLog(_log, now=now)
@@ -122,11 +123,11 @@ class Authorizer:
             field = self._look_up(memo, session, resource, name)
         if field >> operation & 1:
             self.metrics.allowed[api] += 1
-            if self._audit.logs_allowed:
+            if self._is_logged(logging.DEBUG):
                 self._write(session, operation, resource, name, api, count, quiet=False, allowed=True)
             return True
         self.metrics.denied[api] += 1
-        if not quiet or self._audit.logs_quiet:
+        if not quiet or self._is_logged(TRACE):
             self._write(session, operation, resource, name, api, count, quiet=quiet, allowed=False)
         return False
 

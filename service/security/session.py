@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from service.security.principal import ANONYMOUS, USER, Principal
 
@@ -11,10 +11,11 @@ class Session:
     """One per connection from the end of its authentication; a reauthentication makes another one.
 
     `host`: textual address of the client. `expires_s`: time of the event loop at which the login ends, None
-    without a lifetime. `memo`: answers of the authorizer, which it fills and drops.
+    without a lifetime. `memo`: answers of the authorizer, which it fills and drops. `shares`: limits of
+    quotas, a client id, and the shares that they give it.
     """
 
-    __slots__ = ("expires_s", "host", "listener", "memo", "principal", "protocol")
+    __slots__ = ("expires_s", "host", "listener", "memo", "principal", "protocol", "shares")
 
     def __init__(
         self,
@@ -30,6 +31,7 @@ class Session:
         self.protocol = protocol
         self.expires_s = expires_s
         self.memo: object = None
+        self.shares: tuple[Any, str, Any] | None = None
 
     def __repr__(self) -> str:
         return f"Session({self.principal} from {self.host} on {self.listener}, {self.protocol})"

@@ -19,6 +19,7 @@ from service.metadata.controller.controller import Controller
 from service.metadata.controller.remote_catalog import ControllerCatalog
 from service.metadata.controller.requests import Endpoint
 from service.metadata.publisher import Publisher
+from service.network.request_meter import RequestQuotas
 from service.network.server import Server
 from service.remote.catalog import Catalog
 from service.serving.ports import BrokerAdmin
@@ -69,6 +70,10 @@ class ControlPlane(Protocol):
     @property
     def servers(self) -> Sequence[Server]:
         """The controller's listeners, if it has any."""
+
+    @property
+    def quotas(self) -> Sequence[RequestQuotas]:
+        """Quotas of the controller of this process, if there is one with listeners."""
 
     @property
     def epoch(self) -> int:

@@ -14,9 +14,11 @@ from kio.schema.errors import ErrorCode
 
 from service.base.printable import printable
 from service.base.slices import Slice, next_turn
-from service.network.request import Answer, Later, PeerContext, RequestContext, Response
+from service.network.request import Answer, Later, PeerContext, RequestContext, Response, Throttled
+from service.network.request_meter import RequestMeter
 from service.serving.decode_budget import GROWTH, GROWTH_BY_HAND, DecodeBudget
 from service.serving.served_api import Host, Served
+from service.serving.throttles import throttled, throttled_as_told
 from service.wire.api import (
     APIS,
     ApiKey,
@@ -29,7 +31,7 @@ from service.wire.api import (
     response_steps,
     unsupported_api_versions_frame,
 )
-from service.wire.apis import RequestEffect
+from service.wire.apis import ListenerType, RequestEffect
 from service.wire.errors import UnsupportedRequest
 from service.wire.primitives import ManyElements
 
@@ -60,7 +62,10 @@ class Dispatcher:
         served = self._apis.get(header.api_key)
         if served is None:
             raise UnsupportedRequest(f"{APIS[header.api_key].name} is not served on this listener")
-        if served.quick is not None:
+        meter = context.meter
+        if self._broker.quotas.active and meter is None:
+            meter = context.meter = self._meter(context, len(frame))
+        if served.quick is not None and (meter is None or meter.is_quick()):
             at_once = served.quick(self._broker, context, header, frame)
             if at_once is not None:
                 return at_once
@@ -82,9 +87,19 @@ class Dispatcher:
             return self._handle_in_slices(context, header, frame, served)
         answer = served.handle(self._broker, context, request)
         if isinstance(answer, Awaitable):
-            return self._encode_in_slices(header, answer)
+            return self._encode_in_slices(context, header, answer)
         self._count_errors(header.api_key, answer)
+        if meter is not None:
+            answer, throttle_ms = throttled(answer, meter)
+            if throttle_ms:
+                return Throttled([response_frame(header, answer)], throttle_ms / 1000)
         return Response([response_frame(header, answer)])
+
+    def _meter(self, context: RequestContext, size: int) -> RequestMeter | None:
+        """Return the meter of a request; None for what nodes ask of each other, which no quota counts."""
+        if APIS[context.api_key].listeners is ListenerType.CONTROLLER:
+            return None
+        return self._broker.quotas.meter(context.session, context.client_id, size)
 
     async def _forward(
         self,
@@ -101,8 +116,10 @@ class Dispatcher:
         try:
             request = await Slice().go_on(decode_request_steps(header, frame))
             if forwards(request):
-                return await self._broker.forward(context, header, frame, request)
-            return await self._encode_in_slices(header, served.handle(self._broker, context, request))
+                response = await self._broker.forward(context, header, frame, request)
+                return await throttled_as_told(response, header, context.meter)
+            answer = served.handle(self._broker, context, request)
+            return await self._encode_in_slices(context, header, answer)
         finally:
             if is_long:
                 self.budget.release(context)
@@ -151,15 +168,20 @@ class Dispatcher:
         await next_turn()
         answer = served.handle(self._broker, context, request)
         if served.parse_steps is None:
-            return await self._encode_in_slices(header, answer)
+            return await self._encode_in_slices(context, header, answer)
         by_hand: Response | None = await answer if isinstance(answer, Awaitable) else answer
         return by_hand
 
-    async def _encode_in_slices(self, header: RequestHeader, answer: Any) -> Response:
+    async def _encode_in_slices(
+        self, context: RequestContext, header: RequestHeader, answer: Any
+    ) -> Response:
         """Encode the response of a handler that needed a task, which may be large, in slices."""
-        message = await answer if isinstance(answer, Awaitable) else answer
+        message, throttle_ms = await answer if isinstance(answer, Awaitable) else answer, 0
         self._count_errors(header.api_key, message)
-        return Response(await Slice().go_on(response_steps(header, message)))
+        if context.meter is not None:
+            message, throttle_ms = throttled(message, context.meter)
+        parts = await Slice().go_on(response_steps(header, message))
+        return Throttled(parts, throttle_ms / 1000) if throttle_ms else Response(parts)
 
     def _count_errors(self, api_key: int, answer: Any) -> None:
         """Count the error of the whole response, and those of its first `COUNTED_ERRORS` topics or

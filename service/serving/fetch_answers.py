@@ -1,28 +1,37 @@
-"""Answers of a fetch to one topic or partition, beside its records: names, errors, and refused replicas.
+"""Answers of a fetch beside its records: names, errors, refused replicas, sizes, throttled responses.
 
-The rest of a fetch is in `handlers/fetch.py`.
+The rest of a fetch is in `fetch_operation.py` and `handlers/fetch.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import cast
+from typing import Final, cast
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from service.base.slices import in_slices
 from service.base.steps import Steps
-from service.network.request import RequestContext, Response
+from service.network.request import RequestContext, Response, Throttled
 from service.network.sender import Part
 from service.partition.fetch_sessions import NO_SESSION, SessionPartition
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, is_allowed_on_cluster
 from service.serving.request_host import Broker
-from service.wire.fetch import FetchPartitionResult, FetchRequestView, encode_fetch_response_in_steps
+from service.wire.fetch import (
+    FetchPartitionResult,
+    FetchRequestView,
+    encode_fetch_response,
+    encode_fetch_response_in_steps,
+)
 from service.wire.produce import TopicKey
 
 TopicResults = tuple[TopicKey, list[FetchPartitionResult]]
+
+_HEAD_BYTES: Final = 22
+_PARTITION_BYTES: Final = 46
+"""Bytes of a response, and of each partition with its topic's id, without records; newest version."""
 
 
 def may_replicate(broker: Broker, context: RequestContext) -> bool:
@@ -78,3 +87,24 @@ def down_converted(answer: FetchPartitionResult) -> FetchPartitionResult:
     if answer.error_code != ErrorCode.kafka_storage_error:
         return answer
     return answer._replace(error_code=ErrorCode.not_leader_or_follower)
+
+
+def response_bytes(partitions: int, records_bytes: int) -> int:
+    """Return about how large a response with so many partitions and bytes of records is."""
+    return _HEAD_BYTES + _PARTITION_BYTES * partitions + records_bytes
+
+
+def refusal(context: RequestContext, error: ErrorCode, session_id: int = 0) -> Response:
+    """Return the response to a fetch that is refused as a whole."""
+    parts = encode_fetch_response(
+        context.api_version, context.correlation_id, (), error_code=error, session_id=session_id
+    )
+    return Response(cast("list[Part]", parts))
+
+
+def throttled_response(context: RequestContext, session_id: int, throttle_ms: int) -> Throttled:
+    """Return the response to a throttled client: empty, so that it fetches the same later (KIP-219)."""
+    parts = encode_fetch_response(
+        context.api_version, context.correlation_id, (), session_id=session_id, throttle_ms=throttle_ms
+    )
+    return Throttled(cast("list[Part]", parts), throttle_ms / 1000)

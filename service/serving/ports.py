@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from service.config.settings import BrokerConfig
 from service.metadata.controller.features_control import FeatureUpdate
@@ -19,8 +19,12 @@ from service.metadata.controller.requests import (
     ProducerIdBlock,
 )
 from service.metadata.image import MetadataImage
+from service.quotas.mutations import MutationQuota
 from service.security.operations import AclOperation
 from service.serving.authorization import AuthorizerHost
+
+if TYPE_CHECKING:
+    from service.network.request_meter import RequestQuotas
 
 
 class TopicMaker(Protocol):
@@ -31,14 +35,30 @@ class TopicMaker(Protocol):
     ) -> list[CreateTopicResult]: ...
 
 
-class TopicAdmin(TopicMaker, Protocol):
-    """Creates topics, adds partitions to them, and deletes them; each has its own outcome."""
+class TopicAdmin(Protocol):
+    """Creates topics, adds partitions to them, and deletes them; each has its own outcome.
+
+    `quota` counts the partitions of each change, and may refuse it."""
+
+    async def create_topics(
+        self,
+        requests: Sequence[CreateTopic],
+        *,
+        validate_only: bool = False,
+        quota: MutationQuota | None = None,
+    ) -> list[CreateTopicResult]: ...
 
     async def create_partitions(
-        self, requests: Sequence[CreatePartitions], *, validate_only: bool = False
+        self,
+        requests: Sequence[CreatePartitions],
+        *,
+        validate_only: bool = False,
+        quota: MutationQuota | None = None,
     ) -> list[CreatePartitionsResult]: ...
 
-    async def delete_topics(self, requests: Sequence[DeleteTopic]) -> list[DeleteTopicResult]: ...
+    async def delete_topics(
+        self, requests: Sequence[DeleteTopic], *, quota: MutationQuota | None = None
+    ) -> list[DeleteTopicResult]: ...
 
 
 class ConfigAdmin(Protocol):
@@ -94,3 +114,5 @@ class AdminHost(AuthorizerHost, Protocol):
     def config_admin(self) -> ConfigAdmin: ...
     @property
     def feature_admin(self) -> FeatureAdmin: ...
+    @property
+    def quotas(self) -> RequestQuotas: ...

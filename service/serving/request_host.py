@@ -30,6 +30,7 @@ from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import ProducerIdBlock
 from service.metadata.image import MetadataImage
 from service.network.request import RequestContext, Response
+from service.network.request_meter import RequestQuotas
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.replicas.disk_pressure import DiskWatch
@@ -55,7 +56,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 NO_THROTTLE: Final = timedelta(0)
-"""There are no client quotas; only Produce is throttled, while a disk fills up."""
+"""Throttle that a handler sets; the dispatcher sets that of a quota (`serving/throttles.py`)."""
 
 CAREFUL_S: Final = 60.0
 """Duration of `Broker.reads_carefully` after a failure."""
@@ -117,6 +118,7 @@ class Broker:
         self.leader_throttle: ReplicationThrottle | None = None
         """limits the fetches of other brokers; None if there are none"""
         self.metrics = ServingMetrics()
+        self.quotas = RequestQuotas(self.loop, own.quotas)
         self.disks = DiskWatch(config, clock, replicas, logs, self.metrics)
         self._careful_until = 0.0
         self._refusals, self._passing = (RateLimitedLog(_log, now=self.loop.time) for _ in range(2))
@@ -218,6 +220,7 @@ class Broker:
 
     def close(self) -> None:
         """Shut the thread pools down: queued calls are cancelled, running ones are not awaited."""
+        self.quotas.close()
         for pool in (self._records_pool, self._search_pool, self._seek_pool):
             pool.shutdown(wait=False, cancel_futures=True)
 

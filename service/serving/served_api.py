@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 from service.base.errors import InvariantError
 from service.network.request import PendingResponse, RequestContext, Response
+from service.network.request_meter import RequestQuotas
 from service.partition.metrics import ServingMetrics
 from service.serving.authorization import AuthorizerHost, Authorizes, asking
 from service.wire.api import RequestHeader
@@ -31,6 +32,9 @@ class Host(AuthorizerHost, Protocol):
 
     @property
     def metrics(self) -> ServingMetrics: ...
+
+    @property
+    def quotas(self) -> RequestQuotas: ...
 
     async def load(self, module: str) -> ModuleType: ...
 

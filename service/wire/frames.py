@@ -10,9 +10,11 @@ import struct
 
 from service.base.types import Buffer
 from service.wire.errors import FrameError
+from service.wire.other_protocols import HTTP, TLS, first_bytes_of
 
 SIZE_BYTES = 4
 _SIZE = struct.Struct(">i")
+_FOREIGN = (HTTP, TLS)
 
 
 def read_frame_size(data: Buffer, position: int, max_size: int) -> int:
@@ -24,7 +26,9 @@ def read_frame_size(data: Buffer, position: int, max_size: int) -> int:
     if size < 0:
         raise FrameError(f"negative frame size {size}")
     if size > max_size:
-        raise FrameError(f"frame of {size} bytes is over the limit of {max_size}")
+        start = first_bytes_of(_SIZE.pack(size))
+        hint = f": it begins like {start}" if start in _FOREIGN else ""
+        raise FrameError(f"frame of {size} bytes is over the limit of {max_size}{hint}")
     return size
 
 

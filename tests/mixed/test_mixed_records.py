@@ -94,6 +94,19 @@ class Life:
             ("start again", self.starts),
         ]
 
+    def of_users(self) -> list[Step]:
+        rates = "producer_byte_rate=1024,request_percentage=12.5"
+        both = (self.name, "--entity-type", "clients", "--entity-name", "c")
+        secret = "SCRAM-SHA-512=[iterations=8192,password=secret]"
+        return [
+            ("quotas", lambda: self.configs("users", self.name, "--add-config", rates)),
+            ("quota of both", lambda: self.configs("users", *both, "--add-config", "consumer_byte_rate=7")),
+            ("same quotas", lambda: self.configs("users", self.name, "--add-config", rates)),
+            ("no quota", lambda: self.configs("users", self.name, "--delete-config", "request_percentage")),
+            ("credential", lambda: self.configs("users", self.name, "--add-config", secret)),
+            ("no credential", lambda: self.configs("users", self.name, "--delete-config", "SCRAM-SHA-512")),
+        ]
+
     def of_a_cluster(self) -> list[Step]:
         name, elr = self.name, "eligible.leader.replicas.version"
         policies = {"retention.ms": "1000", "cleanup.policy": "compact", "max.message.bytes": "5000"}
@@ -110,6 +123,7 @@ class Life:
             ),
             ("min isr", lambda: self.configs("brokers", "", "--add-config", "min.insync.replicas=2")),
             ("back", lambda: self.configs("brokers", "", "--add-config", "min.insync.replicas=1")),
+            *self.of_users(),
             ("elr off", lambda: self.tool("features", "downgrade", "--feature", f"{elr}=0")),
             ("elr on", lambda: self.tool("features", "upgrade", "--feature", f"{elr}=1")),
             ("unregister", self.unregister),
@@ -167,9 +181,12 @@ def _plain(value: Any, ids: dict[UUID, str], name: str) -> str:
         return ids.setdefault(value, f"id {len(ids)}")
     if isinstance(value, str):
         return re.sub(f"^{name}", "NAME", value)
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"  # a salt is random, and keys depend on it
     if isinstance(value, tuple | list):
         parts = [_plain(one, ids, name) for one in value]
-        return f"[{', '.join(sorted(parts) if 'Feature(' in str(parts) else parts)}]"
+        has_order = not re.search(r"Feature\(|QuotaEntityData\(", str(parts))
+        return f"[{', '.join(parts if has_order else sorted(parts))}]"
     if dataclasses.is_dataclass(value):
         fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
         shown = {

@@ -15,7 +15,14 @@ from kio.schema.errors import ErrorCode
 
 from service.controller_client.forwarding import write_principal
 from service.security.principal import Principal
-from service.wire.api import ApiKey, decode_response, encode_request, request_module
+from service.wire.api import (
+    APIS,
+    ApiKey,
+    decode_response,
+    encode_request,
+    encode_response,
+    request_module,
+)
 from service.wire.catalog import CommitCatalogRequest
 from tests.node.conftest import NodeThread, Talk
 from tests.node.test_authorization import SETTINGS, People, of_a_cluster
@@ -279,83 +286,63 @@ def test_a_commit_has_its_rights_at_each_moment_on_both_paths(asker: Asker) -> N
 # -- what exists
 
 
-def bytes_of(talk: Talk, key: ApiKey, name: str, **fields: Any) -> bytes:
-    """The response, encoded again, without what differs by itself."""
-    from service.wire.api import APIS, encode_response
-
-    return bytes(encode_response(key, APIS[key].max_version, talk(key, name, **fields)))
-
-
-def test_hidden_and_absent_are_the_same_bytes(asker: Asker) -> None:
-    """Names of one length; groups, too; and by a regular expression."""
-    asker.wait_for_groups()
-    there, absent = "hidden-1", "absent-1"
-    topic_id = asker.admin.create(there).topic_id
+def requests_about(name: str) -> Iterator[tuple[ApiKey, str, dict[str, Any]]]:
+    """Requests about a topic or group: key, class and fields."""
     metadata, partitions = request_module(ApiKey.METADATA), request_module(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
     deletes, configs = request_module(ApiKey.DELETE_TOPICS), request_module(ApiKey.DESCRIBE_CONFIGS)
     offsets, creates = request_module(ApiKey.LIST_OFFSETS), request_module(ApiKey.CREATE_PARTITIONS)
-    asked: dict[str, Callable[[str], bytes]] = {
-        "Metadata": lambda name: bytes_of(
-            asker.alice, ApiKey.METADATA, "MetadataRequest",
-            topics=(metadata.MetadataRequestTopic(topic_id=None, name=name),), allow_auto_topic_creation=True,
-            include_topic_authorized_operations=True,
-        ),
-        "DescribeTopicPartitions": lambda name: bytes_of(
-            asker.alice, ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitionsRequest",
-            topics=(partitions.TopicRequest(name=name),), cursor=None, response_partition_limit=10,
-        ),
-        "DeleteTopics": lambda name: bytes_of(
-            asker.alice, ApiKey.DELETE_TOPICS, "DeleteTopicsRequest",
-            topics=(deletes.DeleteTopicState(name=name, topic_id=None),), timeout=1000,
-        ),
-        "CreatePartitions": lambda name: bytes_of(
-            asker.alice, ApiKey.CREATE_PARTITIONS, "CreatePartitionsRequest",
-            topics=(creates.CreatePartitionsTopic(name=name, count=2, assignments=None),), timeout=1000,
-            validate_only=False,
-        ),
-        "DescribeConfigs": lambda name: bytes_of(
-            asker.alice, ApiKey.DESCRIBE_CONFIGS, "DescribeConfigsRequest",
-            resources=(
-                configs.DescribeConfigsResource(resource_type=2, resource_name=name, configuration_keys=None),
-            ),
-        ),
-        "ListOffsets": lambda name: bytes_of(
-            asker.alice, ApiKey.LIST_OFFSETS, "ListOffsetsRequest", replica_id=-1, isolation_level=0,
-            topics=(
-                offsets.ListOffsetsTopic(
-                    name=name, partitions=(offsets.ListOffsetsPartition(partition_index=0, timestamp=-1),)
-                ),
-            ),
-            timeout=1000,
-        ),
-        "DescribeGroups": lambda name: bytes_of(
-            asker.alice, ApiKey.DESCRIBE_GROUPS, "DescribeGroupsRequest", groups=(name,),
-            include_authorized_operations=True,
-        ),
-        "ConsumerGroupDescribe": lambda name: bytes_of(
-            asker.alice, ApiKey.CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribeRequest", group_ids=(name,),
-            include_authorized_operations=True,
-        ),
-        "DeleteGroups": lambda name: bytes_of(
-            asker.alice, ApiKey.DELETE_GROUPS, "DeleteGroupsRequest", groups_names=(name,)
-        ),
-    }  # fmt: skip
-    commits = request_module(ApiKey.OFFSET_COMMIT)
-    asker.admin(
-        ApiKey.OFFSET_COMMIT, "OffsetCommitRequest", group_id=there, member_id="",
-        topics=(
-            commits.OffsetCommitRequestTopic(
-                topic_id=topic_id,
-                partitions=(
-                    commits.OffsetCommitRequestPartition(
-                        partition_index=0, committed_offset=1, committed_metadata=""
-                    ),
-                ),
-            ),
-        ),
+    yield (
+        ApiKey.METADATA, "MetadataRequest",
+        {
+            "topics": (metadata.MetadataRequestTopic(topic_id=None, name=name),),
+            "allow_auto_topic_creation": True, "include_topic_authorized_operations": True,
+        },
     )  # fmt: skip
-    for name, ask in asked.items():
-        assert ask(there).replace(there.encode(), absent.encode()) == ask(absent), name
+    yield (
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitionsRequest",
+        {"topics": (partitions.TopicRequest(name=name),), "cursor": None, "response_partition_limit": 10},
+    )  # fmt: skip
+    topic = deletes.DeleteTopicState(name=name, topic_id=None)
+    yield ApiKey.DELETE_TOPICS, "DeleteTopicsRequest", {"topics": (topic,), "timeout": 1000}
+    more = creates.CreatePartitionsTopic(name=name, count=2, assignments=None)
+    yield (
+        ApiKey.CREATE_PARTITIONS, "CreatePartitionsRequest",
+        {"topics": (more,), "timeout": 1000, "validate_only": False},
+    )  # fmt: skip
+    described = configs.DescribeConfigsResource(resource_type=2, resource_name=name, configuration_keys=None)
+    yield ApiKey.DESCRIBE_CONFIGS, "DescribeConfigsRequest", {"resources": (described,)}
+    end = offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)
+    yield (
+        ApiKey.LIST_OFFSETS, "ListOffsetsRequest",
+        {
+            "replica_id": -1, "isolation_level": 0, "timeout": 1000,
+            "topics": (offsets.ListOffsetsTopic(name=name, partitions=(end,)),),
+        },
+    )  # fmt: skip
+    with_operations = {"include_authorized_operations": True}
+    yield ApiKey.DESCRIBE_GROUPS, "DescribeGroupsRequest", {"groups": (name,), **with_operations}
+    group_ids = {"group_ids": (name,), **with_operations}
+    yield ApiKey.CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribeRequest", group_ids
+    yield ApiKey.DELETE_GROUPS, "DeleteGroupsRequest", {"groups_names": (name,)}
+
+
+def answers_about(talk: Talk, name: str) -> dict[ApiKey, bytes]:
+    """The responses, encoded again, so without what differs by itself."""
+    return {
+        key: bytes(encode_response(key, APIS[key].max_version, talk(key, of, **fields)))
+        for key, of, fields in requests_about(name)
+    }
+
+
+def test_hidden_and_absent_are_the_same_bytes(asker: Asker) -> None:
+    """Names of one length, of topics and of groups."""
+    asker.wait_for_groups()
+    there, absent = "hidden-1", "absent-1"
+    topic_id = asker.admin.create(there).topic_id
+    assert commit(asker.admin, there, topic_id) == "none"
+    found = answers_about(asker.alice, there)
+    hidden = {key: data.replace(there.encode(), absent.encode()) for key, data in found.items()}
+    assert hidden == answers_about(asker.alice, absent)
 
 
 def test_the_order_of_deletions_does_not_tell_what_exists(asker: Asker) -> None:

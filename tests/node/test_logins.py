@@ -17,7 +17,7 @@ from service.base.rate_limited_log import RateLimitedLog
 from service.network.admission import Admission
 from service.network.authenticating import ListenerLogins
 from service.network.metrics import NetworkMetrics
-from service.network.request import PeerLimits
+from service.network.request import PeerLimits, RequestContext, Response
 from service.network.server import Server
 from service.security.login_settings import make_servers
 from service.security.scram import UnknownUsers
@@ -49,7 +49,8 @@ async def serving(
     logins.answer_versions = answer_versions
     server = Server(
         "127.0.0.1", 0, listener.handle,
-        limits=limits, listener="SASL", admission=Admission(max_connections), metrics=metrics, logins=logins,
+        limits=limits, listener="SASL", admission=Admission(lambda: max_connections), metrics=metrics,
+        logins=logins,
     )  # fmt: skip
     await server.start()
     try:
@@ -299,5 +300,65 @@ def test_a_connection_without_logins_is_as_before() -> None:
         assert not server.counters.logins
         writer.close()
         await server.close(0.1)
+
+    run(scenario())
+
+
+def test_a_reauthentication_waits_until_what_is_owed_is_answered() -> None:
+    async def scenario() -> None:
+        async with serving(max_reauth_ms={"PLAIN": 60_000}) as (server, listener):
+            owed: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+            def slow(context: RequestContext, frame: memoryview) -> Response | asyncio.Future[Response]:
+                answer = listener.handle(context, frame)
+                return owed if frame[7] == 9 else answer  # by the last byte of the correlation id
+
+            assert server._shared is not None
+            server.set_handler(slow, server._shared.describe, answer_versions)
+            reader, writer = await connect(server)
+            writer.write(stream_of(*LOGIN))
+            for _ in range(3):
+                await receive(reader)
+            again = sized(message("plain", 10)) + sized(message("right", 11)) + sized(message("metadata", 12))
+            writer.write(sized(message("metadata", 9)) + again)
+            await until(lambda: len(listener.asked) == 1)
+            await asyncio.sleep(0.05)
+            assert server.counters.logins["SASL"].succeeded_again == 0
+            owed.set_result(Response([struct.pack(">ii", 4, 9)]))
+            found = [struct.unpack_from(">i", await receive(reader))[0] for _ in range(4)]
+            assert found == [9, 10, 11, 12]
+            assert server.counters.logins["SASL"].succeeded_again == 1
+            writer.close()
+
+    run(scenario())
+
+
+def test_a_thousand_reauthentications_are_one_a_second() -> None:
+    async def scenario() -> None:
+        async with serving(max_reauth_ms={"PLAIN": 60_000}) as (server, _):
+            reader, writer = await connect(server)
+            writer.write(stream_of(*LOGIN) + sized(message("plain", 3)) + sized(message("right", 4)))
+            writer.write(b"".join(sized(message("plain", number)) for number in range(5, 1005)))
+            found = [await receive(reader) for _ in range(1005)]
+            refused = [one for one in found if one[4:6] == struct.pack(">h", 34)]
+            assert len(refused) == 1000
+            assert server.counters.logins["SASL"].succeeded_again == 1
+            writer.close()
+
+    run(scenario())
+
+
+def test_ten_thousand_tokens_in_a_row_end_after_eight() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, listener):
+            reader, writer = await connect(server)
+            tokens = b"".join(sized(message("wrong", number)) for number in range(10_000))
+            with suppress(ConnectionError):
+                writer.write(stream_of("scram") + tokens)
+                await writer.drain()
+            assert len(await answers(reader)) <= 9
+            assert server.request_memory_bytes == 0
+            assert not listener.asked
+            writer.close()
 
     run(scenario())

@@ -169,7 +169,7 @@ def test_a_decoded_long_fetch_is_freed_in_slices(
         freed.append(sum(map(len, lists)))
         free(lists)
 
-    monkeypatch.setattr("service.serving.handlers.fetch.free_in_slices", told)
+    monkeypatch.setattr("service.serving.fetch_operation.free_in_slices", told)
     node, count = start(), 300
     with node.client() as client:
         talk = Talk(client)

@@ -17,6 +17,7 @@ from service.console.rendering import render
 from service.wire.api import ApiKey
 from tests.node.conftest import NodeThread, Talk
 from tests.node.requests import DAY, commit, list_offset
+from tests.support.certificates import Authority
 from tests.support.processes import REPOSITORY, wait_until
 
 
@@ -43,7 +44,13 @@ def fill(talk: Talk, topic_id: Any) -> None:
 def test_a_node_renders_every_documented_metric(start: Callable[..., NodeThread], tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     bucket.mkdir()
-    running = start(firn_remote_url=f"file://{bucket}")
+    running = start(
+        firn_remote_url=f"file://{bucket}",
+        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        super_users="User:ANONYMOUS",
+        listeners="PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
+        ssl_keystore_location=Authority().issue().write(tmp_path / "server.pem"),
+    )
     with running.client() as client:
         talk = Talk(client)
         configs = {

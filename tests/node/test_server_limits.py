@@ -74,7 +74,7 @@ def test_hundreds_of_idle_connections_hold_no_buffers() -> None:
 
 def test_connections_over_the_limit_wait_for_one_to_end() -> None:
     async def scenario() -> None:
-        async with serving(admission=Admission(2)) as (server, _):
+        async with serving(admission=Admission(lambda: 2)) as (server, _):
             one, two = await connect(server), await connect(server)
             two[1].write(frame(b"e"))
             assert await receive(two[0]) == b"e"
@@ -103,7 +103,7 @@ def test_connections_over_the_limit_wait_for_one_to_end() -> None:
 
 def test_the_limit_on_connections_is_one_over_all_listeners() -> None:
     async def scenario() -> None:
-        admission = Admission(2)
+        admission = Admission(lambda: 2)
         async with serving(admission=admission) as (a, _), serving(admission=admission) as (b, _):
             one, two = await connect(a), await connect(a)
             await until(lambda: admission.count == 2)
@@ -121,7 +121,7 @@ def test_the_limit_on_connections_is_one_over_all_listeners() -> None:
 
 def test_no_more_descriptors_are_taken_than_the_limit_allows() -> None:
     async def scenario() -> None:
-        async with serving(admission=Admission(2)) as (server, _):
+        async with serving(admission=Admission(lambda: 2)) as (server, _):
             let_in = [await connect(server) for _ in range(2)]
             await until(lambda: server.connection_count == 2)
             before = len(os.listdir("/proc/self/fd"))
@@ -137,7 +137,7 @@ def test_no_more_descriptors_are_taken_than_the_limit_allows() -> None:
 
 def test_a_peer_that_disconnects_in_the_queue_is_skipped() -> None:
     async def scenario() -> None:
-        async with serving(admission=Admission(1)) as (server, _):
+        async with serving(admission=Admission(lambda: 1)) as (server, _):
             # All come before any is let in: some are accepted at once and wait on this side.
             streams = await asyncio.gather(*(connect(server) for _ in range(4)))
             for _, writer in streams:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import socket
+import ssl
 import struct
 from datetime import timedelta
 from typing import Any, Self
@@ -66,10 +67,12 @@ class RawConnection:
     """One connection, to the first of the addresses; `send` writes bytes as they are, `call` makes a request
     and reads its response."""
 
-    def __init__(self, bootstrap: str, timeout: float = 20):
+    def __init__(self, bootstrap: str, timeout: float = 20, tls: ssl.SSLContext | None = None):
         host, _, port = bootstrap.partition(",")[0].rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self._correlation_id = 0
 
     def __enter__(self) -> Self:

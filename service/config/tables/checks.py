@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import ipaddress
 import re
 from collections.abc import Callable
 from typing import Final
@@ -58,6 +59,19 @@ def http_listener_problem(text: str) -> str | None:
     match = _HTTP_LISTENER.fullmatch(text)
     if match is None or int(match[2]) > 65535:
         return "Expected host:port or :port, as in 127.0.0.1:9464; port 0 takes a free one"
+    return None
+
+
+def connection_overrides_problem(text: str) -> str | None:
+    """Return the reason why `text` is not a list of addresses and counts, or None."""
+    for entry in text.split(",") if text.strip() else ():
+        address, _, count = entry.strip().rpartition(":")
+        try:
+            ipaddress.ip_address(address.strip("[]"))
+        except ValueError:
+            return f"Expected address:count,…, as in 192.0.2.1:10; {address!r} is not an address"
+        if not (count.isascii() and count.isdigit() and len(count) <= 10 and int(count) <= _MOST_ID):
+            return f"Expected address:count,…, as in 192.0.2.1:10; {count!r} is not a count"
     return None
 
 

@@ -31,8 +31,9 @@ NETWORK: Final = (
     ),
     key(
         "max.connections", INT, 2**31 - 1,
-        "Most open connections; further ones wait to be accepted.",
-        at_least=1,
+        "Most open connections; further ones wait to be accepted. The listener of brokers is exempt, if there"
+        " is another one. With a listener's prefix: those of the listener.",
+        at_least=1, dynamic=True, per_listener=True, listener_dynamic=True,
     ),
     key(
         "connections.max.idle.ms", LONG, 600_000,

@@ -115,6 +115,11 @@ SSL: Final = (
         at_least=0,
     ),
     key(
+        "firn.ssl.expire.sessions", BOOLEAN, False,
+        "Whether a connection to an SSL listener is closed at its first request after its client's "
+        "certificate has ended. As in Kafka, it goes on otherwise.",
+    ),
+    key(
         "firn.tls.handshakes", INT, 256,
         "Most TLS handshakes under way; further connections wait for theirs.",
         at_least=1,

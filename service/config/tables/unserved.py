@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Final
 
 _FIXED: Final = "timeouts between nodes are fixed"
-_NO_QUOTAS: Final = "quotas are not supported"
 _NO_SHARES: Final = "share groups are not supported"
 _NO_TOKENS: Final = "delegation tokens are not supported"
 _NO_PLUGINS: Final = "classes cannot be loaded into a node that runs no Java"
@@ -24,8 +23,6 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "alter.log.dirs.replication.quota.window.size.seconds": "replicas are not moved between directories",
         "background.threads": "a node is one event loop and small pools of threads",
         "client.quota.callback.class": _NO_PLUGINS,
-        "controller.quota.window.num": _NO_QUOTAS,
-        "controller.quota.window.size.seconds": _NO_QUOTAS,
         "controller.socket.timeout.ms": _FIXED,
         "cordoned.log.dirs": "leave a directory out of log.dirs once it holds nothing",
         "create.topic.policy.class.name": _NO_PLUGINS,
@@ -43,9 +40,6 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
             "start offsets are written with recovery points: log.flush.offset.checkpoint.interval.ms"
         ),
         "log.initial.task.delay.ms": "tasks begin at once after a start",
-        "max.connection.creation.rate": _NO_QUOTAS,
-        "max.connections.per.ip": _NO_QUOTAS,
-        "max.connections.per.ip.overrides": _NO_QUOTAS,
         "metadata.log.segment.ms": "segments of the metadata log roll by size: metadata.log.segment.bytes",
         "metric.reporters": _COUNTERS,
         "metrics.num.samples": _COUNTERS,
@@ -57,8 +51,6 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "producer.id.expiration.check.interval.ms": "expired producer ids are removed every ten minutes",
         "producer.purgatory.purge.interval.requests": _PURGATORY,
         "queued.max.requests": "requests are bounded by their bytes: queued.max.request.bytes",
-        "quota.window.num": _NO_QUOTAS,
-        "quota.window.size.seconds": _NO_QUOTAS,
         "remote.log.index.file.cache.total.size.bytes": "indexes count as firn.remote.cache.bytes",
         "remote.log.manager.expiration.thread.pool.size": (
             "expiry shares remote.log.manager.copier.thread.pool.size"

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError
-from service.metadata.access_records import access_differences
+from service.metadata.access_records import entry_differences, other_differences
 from service.metadata.controller.activation import MIN_ISR
 from service.metadata.controller.catalog_control import remote_log_record
 from service.metadata.controller.decision import ControllerResult
@@ -217,8 +217,9 @@ class _Adopting:
         """Replace ACLs and quotas by those of the copy; credentials, too, where the copy has any."""
         copy, own = self._copy, self._image
         scram = copy.scram or own.scram
-        after = replace(own, acls=copy.acls, client_quotas=copy.client_quotas, scram=scram)
-        yield from filter(None, access_differences(own, after))
+        yield from entry_differences(own.acls, copy.acls)
+        after = replace(own, client_quotas=copy.client_quotas, scram=scram)
+        yield from filter(None, other_differences(own, after))
 
     def _topic(self, topic: AdoptedTopic) -> Iterator[MetadataRecord]:
         image = self._image

@@ -67,6 +67,7 @@ from service.metadata.features import bootstrap_records, controller_frame, suppo
 from service.metadata.image import FeatureRange, MetadataImage
 from service.metadata.publisher import Publisher
 from service.metadata.records import MetadataRecord
+from service.quotas.mutations import MutationQuota
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +246,7 @@ class Controller:
         requests: Sequence[CreateTopic],
         *,
         validate_only: bool = False,
+        quota: MutationQuota | None = None,
         deadline_ms: int | None = None,
     ) -> list[CreateTopicResult]:
         """Create topics; `topics_control.create_topics` documents the order of the results."""
@@ -256,6 +258,7 @@ class Controller:
                 rules=self._rules,
                 new_uuid=self._new_uuid,
                 limit=self._options.partition_limit,
+                quota=quota,
                 validate_only=validate_only,
             ),
             deadline_ms,
@@ -266,24 +269,34 @@ class Controller:
         requests: Sequence[CreatePartitions],
         *,
         validate_only: bool = False,
+        quota: MutationQuota | None = None,
         deadline_ms: int | None = None,
     ) -> list[CreatePartitionsResult]:
         """Add partitions to topics; `partitions_control.create_partitions` documents the order of the
         results."""
         return await self._decisions.decide(
             lambda image: partitions_control.create_partitions(
-                image, requests, limit=self._options.partition_limit, validate_only=validate_only
+                image,
+                requests,
+                limit=self._options.partition_limit,
+                quota=quota,
+                validate_only=validate_only,
             ),
             deadline_ms,
         )
 
     async def delete_topics(
-        self, requests: Sequence[DeleteTopic], *, deadline_ms: int | None = None
+        self,
+        requests: Sequence[DeleteTopic],
+        *,
+        quota: MutationQuota | None = None,
+        deadline_ms: int | None = None,
     ) -> list[DeleteTopicResult]:
         """Delete topics by name or id; the results are in no particular order."""
         now_ms = self._clock.now_ms()
         return await self._decisions.decide(
-            lambda image: topics_control.delete_topics(image, requests, now_ms=now_ms), deadline_ms
+            lambda image: topics_control.delete_topics(image, requests, now_ms=now_ms, quota=quota),
+            deadline_ms,
         )
 
     async def incremental_alter_configs(

@@ -28,6 +28,7 @@ from service.metadata.controller.topics_control import (
 )
 from service.metadata.image import MetadataImage, TopicImage
 from service.metadata.records import MetadataRecord
+from service.quotas.mutations import MutationQuota
 
 
 def create_partitions(
@@ -35,13 +36,15 @@ def create_partitions(
     requests: Sequence[CreatePartitions],
     *,
     limit: PartitionLimit | None = None,
+    quota: MutationQuota | None = None,
     validate_only: bool = False,
 ) -> Steps[ControllerResult[list[CreatePartitionsResult]]]:
     """Add partitions to each topic, all that were requested or none; a refused one does not affect the
     others. In steps.
 
     Results come first for duplicate names, then in the request's order. A topic that would exceed `limit` is
-    refused with POLICY_VIOLATION. Raises `RequestError` POLICY_VIOLATION for more than 10,000 records.
+    refused with POLICY_VIOLATION, one beyond `quota` with THROTTLING_QUOTA_EXCEEDED. Raises `RequestError`
+    POLICY_VIOLATION for more than 10,000 records.
     """
     yield
     times = Counter(request.name for request in requests)
@@ -66,6 +69,8 @@ def create_partitions(
             new = yield from _new_partitions(image, topic, added, request)
             if limit is not None and room is not None:
                 room = reserve_partitions(room, len(added), limit)
+            if quota is not None:
+                quota.record(len(added))
             records += new
         except _TooLarge:
             raise

@@ -37,6 +37,7 @@ from service.metadata.records import (
     TombstoneRecord,
     TopicRecord,
 )
+from service.quotas.mutations import MutationQuota
 
 _SORTED: Final = 100
 """Replicas of one partition that are always checked, so that errors are Kafka's."""
@@ -53,13 +54,14 @@ def create_topics(
     rules: ConfigRules,
     new_uuid: Callable[[], UUID],
     limit: PartitionLimit | None = None,
+    quota: MutationQuota | None = None,
     validate_only: bool = False,
 ) -> Steps[ControllerResult[list[CreateTopicResult]]]:
     """Create each topic completely or not at all; a refused one does not affect the others. In steps.
 
     Results are in the request's order, then those for duplicate names, then for reserved names. A topic that
-    would exceed `limit` is refused with POLICY_VIOLATION. Raises `RequestError` POLICY_VIOLATION for more
-    than 10,000 records.
+    would exceed `limit` is refused with POLICY_VIOLATION, one beyond `quota` with THROTTLING_QUOTA_EXCEEDED.
+    Raises `RequestError` POLICY_VIOLATION for more than 10,000 records.
     """
     yield
     if _total_partitions(requests, defaults) > MAX_RECORDS_PER_OPERATION:
@@ -79,6 +81,8 @@ def create_topics(
             new, result = yield from _create(image, request, defaults, rules, new_uuid)
             if limit is not None and room is not None:
                 room = reserve_partitions(room, result.num_partitions, limit)
+            if quota is not None:
+                quota.record(result.num_partitions)
         except RequestError as e:
             results.append(_refusal(request.name, e.code, e.message))
             continue
@@ -299,7 +303,11 @@ def new_partition(
 
 
 def delete_topics(
-    image: MetadataImage, requests: Sequence[DeleteTopic], *, now_ms: int
+    image: MetadataImage,
+    requests: Sequence[DeleteTopic],
+    *,
+    now_ms: int,
+    quota: MutationQuota | None = None,
 ) -> Steps[ControllerResult[list[DeleteTopicResult]]]:
     """Delete topics by name or id; the same record removes their entries of the remote catalog. In steps.
 
@@ -342,11 +350,17 @@ def delete_topics(
             results.append(_cannot(name, topic.id, message))
         else:
             doomed[topic.id] = name
-    results += [DeleteTopicResult(name, topic_id, ErrorCode.none) for topic_id, name in doomed.items()]
     records: list[MetadataRecord] = []
-    for topic_id in doomed:
+    for topic_id, name in doomed.items():
         topic = image.topics_by_id[topic_id]
         yield
+        try:
+            if quota is not None:
+                quota.record(len(topic.partitions))
+        except RequestError as e:
+            results.append(DeleteTopicResult(name, topic_id, e.code, e.message))
+            continue
+        results.append(DeleteTopicResult(name, topic_id, ErrorCode.none))
         records.append(RemoveTopicRecord(topic_id=topic_id))
         if _has_archive(image, topic):
             records.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
 from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
@@ -21,7 +22,10 @@ from service.network.request import RequestContext
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, split
 from service.serving.ports import AdminHost
-from service.serving.request_host import NO_THROTTLE
+from service.serving.throttles import throttle_of
+
+FIRST_STRICT_VERSION: Final = 3
+"""Changes beyond the quota are refused, not only throttled (KIP-599)."""
 
 
 async def handle(
@@ -31,6 +35,8 @@ async def handle(
 
     More topics than one operation of the controller may write are refused unread: POLICY_VIOLATION.
     """
+    is_strict = context.api_version >= FIRST_STRICT_VERSION
+    quota = broker.quotas.mutations_of(context.session, context.client_id, is_strict=is_strict)
     try:
         if len(request.topics) > MAX_RECORDS_PER_OPERATION:
             raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
@@ -38,7 +44,9 @@ async def handle(
         topics = await each_in_slices(_parse, wanted)
         results = []
         if topics or not denied:
-            results = await broker.topic_admin.create_partitions(topics, validate_only=request.validate_only)
+            results = await broker.topic_admin.create_partitions(
+                topics, validate_only=request.validate_only, quota=quota
+            )
         results += await each_in_slices(_denied, denied)
     except RequestError as e:
         code, message = e.code, e.message
@@ -46,7 +54,7 @@ async def handle(
             lambda one: CreatePartitionsResult(one.name, code, message), request.topics
         )
     return CreatePartitionsResponse(
-        throttle_time=NO_THROTTLE, results=tuple(await each_in_slices(_answer, results))
+        throttle_time=throttle_of(broker.quotas, quota), results=tuple(await each_in_slices(_answer, results))
     )
 
 

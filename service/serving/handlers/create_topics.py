@@ -27,7 +27,10 @@ from service.network.request import RequestContext
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, is_allowed_on_cluster, split
 from service.serving.ports import AdminHost
-from service.serving.request_host import NO_THROTTLE
+from service.serving.throttles import throttle_of
+
+FIRST_STRICT_VERSION: Final = 6
+"""Changes beyond the quota are refused, not only throttled (KIP-599)."""
 
 CLUSTER_METADATA: Final = "__cluster_metadata"
 
@@ -39,6 +42,8 @@ async def handle(
 
     More topics than one operation of the controller may write are refused unread: POLICY_VIOLATION.
     """
+    is_strict = context.api_version >= FIRST_STRICT_VERSION
+    quota = broker.quotas.mutations_of(context.session, context.client_id, is_strict=is_strict)
     try:
         if len(request.topics) > MAX_RECORDS_PER_OPERATION:
             raise RequestError(
@@ -48,13 +53,15 @@ async def handle(
         topics = await each_in_slices(_parse, wanted)
         results = []
         if topics or not denied:
-            results = await broker.topic_admin.create_topics(topics, validate_only=request.validate_only)
+            results = await broker.topic_admin.create_topics(
+                topics, validate_only=request.validate_only, quota=quota
+            )
         results += await each_in_slices(_denied, denied)
     except RequestError as e:
         code, message = e.code, e.message
         results = await each_in_slices(lambda one: CreateTopicResult(one.name, code, message), request.topics)
     answers = await each_in_slices(lambda one: _answer(broker, context, one), results)
-    return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(answers))
+    return CreateTopicsResponse(throttle_time=throttle_of(broker.quotas, quota), topics=tuple(answers))
 
 
 async def _asked(

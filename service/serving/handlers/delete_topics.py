@@ -25,7 +25,10 @@ from service.network.request import RequestContext
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, is_allowed_on_cluster
 from service.serving.ports import AdminHost
-from service.serving.request_host import NO_THROTTLE
+from service.serving.throttles import throttle_of
+
+FIRST_STRICT_VERSION: Final = 5
+"""Changes beyond the quota are refused, not only throttled (KIP-599)."""
 
 DENIED: Final = "Topic authorization failed."
 UNKNOWN_NAME: Final = "This server does not host this topic-partition."
@@ -39,6 +42,8 @@ async def handle(
 
     More topics than one operation of the controller may write are refused unread: POLICY_VIOLATION.
     """
+    is_strict = context.api_version >= FIRST_STRICT_VERSION
+    quota = broker.quotas.mutations_of(context.session, context.client_id, is_strict=is_strict)
     topics = await each_in_slices(_parse, request.topics)
     try:
         if not broker.config.delete_topic_enable:
@@ -49,7 +54,9 @@ async def handle(
         if len(topics) > MAX_RECORDS_PER_OPERATION:
             raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
         wanted, refused = await _asked(broker, context, topics)
-        results = await broker.topic_admin.delete_topics(wanted) if wanted or not refused else []
+        results = []
+        if wanted or not refused:
+            results = await broker.topic_admin.delete_topics(wanted, quota=quota)
         if refused:
             results = await _in_order(topics, [*results, *refused])
     except RequestError as e:
@@ -57,9 +64,8 @@ async def handle(
         results = await each_in_slices(
             lambda one: DeleteTopicResult(one.name, one.topic_id, code, message), topics
         )
-    return DeleteTopicsResponse(
-        throttle_time=NO_THROTTLE, responses=tuple(await each_in_slices(_answer, results))
-    )
+    answers = await each_in_slices(_answer, results)
+    return DeleteTopicsResponse(throttle_time=throttle_of(broker.quotas, quota), responses=tuple(answers))
 
 
 async def _asked(

@@ -115,6 +115,7 @@ class _Offsets:
         self._broker = broker
         self._context = context
         self._version = context.api_version
+        self._meter = context.meter
         self._request = request
         self._is_consumer = request.replica_id == CONSUMER
         self._topics: list[tuple[str, list[ListOffsetsPartitionResponse]]] = []
@@ -292,7 +293,8 @@ class _Offsets:
                     raise TimeoutError
                 if search is not None:
                     try:
-                        found = await self._broker.search_thread(search.run)
+                        run = search.run if self._meter is None else self._meter.on_thread(search.run)
+                        found = await self._broker.search_thread(run)
                     except CorruptionError as e:
                         raise partition.log.timestamp_search.corrupt(e) from e
                     if found is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence, Set
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from service.serving.internal_topics import CREATED_WITHIN_S, INTERNAL_TOPICS, O
 from service.serving.metadata_cache import ListenerView
 from service.serving.request_host import NO_THROTTLE, TOPIC_OPERATIONS, Broker
 from service.serving.response_cache import MetadataVariant, VariantTopics, with_operations
+from service.serving.throttles import throttle_of
 from service.wire.metadata import (
     OPERATIONS_NOT_ASKED,
     MetadataRequest,
@@ -80,14 +82,18 @@ async def _create_and_answer(
     missing: _MissingNames | Awaitable[_MissingNames],
 ) -> MetadataResponse:
     names, denied = missing if isinstance(missing, _MissingNames) else await missing
+    quota = broker.quotas.mutations_of(context.session, context.client_id, is_strict=False)
     if 0 < len(names) <= MAX_RECORDS_PER_OPERATION:  # the controller refuses more
         config, image = broker.config, broker.image
         creations = await each_in_slices(lambda name: creation_request(name, config, image), names)
         with suppress(RequestError, StorageError, TimeoutError):
             async with asyncio.timeout(CREATED_WITHIN_S):
-                await broker.admin.create_topics(creations)
+                created = await broker.admin.create_topics(creations)
+                if quota is not None:
+                    quota.record(sum(max(one.num_partitions, 0) for one in created))
     answer = in_slices(_steps(broker, context, request, denied))
-    return answer if isinstance(answer, MetadataResponse) else await answer
+    message = answer if isinstance(answer, MetadataResponse) else await answer
+    return message if quota is None else replace(message, throttle_time=throttle_of(broker.quotas, quota))
 
 
 def _steps(

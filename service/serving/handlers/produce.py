@@ -216,8 +216,9 @@ class _Produce:
                     raise BeyondSlice
                 batch = validate_produced(records, rules, self.now_ms, budget.inflation, True)
             except BeyondSlice:
-                thread = self.broker.records_thread
-                batch = await thread(validate_produced, records, rules, self.now_ms, budget.inflation)
+                thread, meter = self.broker.records_thread, self.context.meter
+                validate = validate_produced if meter is None else meter.on_thread(validate_produced)
+                batch = await thread(validate, records, rules, self.now_ms, budget.inflation)
                 budget.slice.begin()
             if self._partition(topic, index, records) is not partition:
                 raise RequestError(ErrorCode.not_leader_or_follower, f"{partition.tip} was replaced")
@@ -359,18 +360,20 @@ class _Produce:
 
     def answer(self) -> Response | None:
         """Return the response at once."""
-        if self.failed or self.broker.disks.is_pressed:
+        context = self.context
+        if self.failed or self.broker.disks.is_pressed or context.meter is not None:
             return at_once(self._response())
         if self.acks == 0:
             return None
-        context = self.context
         data = encode_produce_response(context.api_version, context.correlation_id, self.results)
         return Response([data])
 
     def _response(self) -> Steps[Response | None]:
-        """Encode the response; while a disk fills up, it throttles the connection."""
+        """Encode the response; while a disk fills up, and by quotas, it throttles the connection."""
         disks, context = self.broker.disks, self.context
         throttle_ms = disks.throttle_ms(self.results) if disks.is_pressed else 0
+        if context.meter is not None:
+            throttle_ms = max(throttle_ms, context.meter.produced(is_exempt=self.acks == 0))
         if self.acks == 0:
             if self.failed:
                 raise RefusedWithoutAnswer("Produce with acks=0 was refused: closing the connection")
@@ -428,11 +431,13 @@ class _Produce:
         return await Slice().go_on(self._response())
 
     def _answer_once_committed(self, delayed: DelayedProduce) -> Answer | DelayedResponse:
-        """Answer once each batch is committed or refused (acks=all). While a disk fills up, the connection's
-        next requests wait, too, to slow producers down.
+        """Answer once each batch is committed or refused (acks=all). While a disk fills up, and under a
+        quota, the connection's next requests wait, too, to slow producers down.
         """
-        self.context = self.context.kept()
-        weight = 0 if self.broker.disks.is_pressed else sum([len(results) for _, results in self.results])
+        context = self.context = self.context.kept()
+        weight = 0
+        if not self.broker.disks.is_pressed and context.meter is None:
+            weight = sum([len(results) for _, results in self.results])
         response = DelayedResponse(self._committed, weight)
         return response if delayed.begin(self.timeout_ms, response.settled) else self._committed()
 

@@ -270,18 +270,6 @@ def test_a_node_that_is_alone_may_call_its_listener_as_it_likes() -> None:
             "controller.listener.names?",
         ),
         (
-            BROKER,
-            {"controller__listener__names": "SSL"},
-            "connections to listener SSL: security protocol SSL is not served yet; there is PLAINTEXT, "
-            "SASL_PLAINTEXT",
-        ),
-        (
-            BROKER,
-            {"listener__security__protocol__map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SSL"},
-            "connections to listener CONTROLLER: security protocol SSL is not served yet; there is "
-            "PLAINTEXT, SASL_PLAINTEXT",
-        ),
-        (
             COMBINED,
             {"process__roles": ""},
             "Configuration 'process.roles' must not be empty. Valid values include: broker, controller",

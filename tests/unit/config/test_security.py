@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import pytest
 
 from service.base.errors import ConfigError
-from service.config import protocols
 from service.config.cluster import ClusterConfig
 from service.config.protocols import SecurityProtocol
 from service.config.security import ListenerSecurity, OutgoingSecurity, TlsSettings
@@ -47,12 +46,6 @@ CONTROLLER = {
 }
 
 
-@pytest.fixture
-def all_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Serve all protocols, for the rules of those that have no server yet."""
-    monkeypatch.setattr(protocols, "SERVED", frozenset(SecurityProtocol))
-
-
 def read(properties: Mapping[str, str | None]) -> ClusterConfig:
     return ClusterConfig.from_properties({name: v for name, v in properties.items() if v is not None})
 
@@ -63,23 +56,12 @@ def refused(properties: Mapping[str, str | None]) -> list[str]:
     return str(raised.value).splitlines()
 
 
-@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL"])
-def test_a_protocol_without_a_server_is_refused(protocol: str) -> None:
-    secured = {"listeners": f"{protocol}://127.0.0.1:1", "sasl.enabled.mechanisms": "PLAIN"}
-    secured[f"listener.name.{protocol.lower()}.plain.sasl.jaas.config"] = PLAIN_JAAS
-    assert refused(secured) == [
-        f"listeners: {protocol}: security protocol {protocol} is not served yet; there is PLAINTEXT, "
-        "SASL_PLAINTEXT"
-    ]
-
-
 def test_a_plaintext_node_has_no_security() -> None:
     security = read({}).security
     assert security.listeners == (ListenerSecurity("PLAINTEXT", SecurityProtocol.PLAINTEXT, None, None),)
     assert (security.inter_broker, security.controller, security.complaints) == (None, None, ())
 
 
-@pytest.mark.usefixtures("all_served")
 class TestProtocols:
     def test_the_names_of_protocols_are_their_own(self) -> None:
         listeners = "PLAINTEXT://h:1,SSL://h:2,SASL_PLAINTEXT://h:3,SASL_SSL://h:4"
@@ -142,7 +124,6 @@ class TestProtocols:
         ]
 
 
-@pytest.mark.usefixtures("all_served")
 class TestTls:
     def test_every_key_reaches_its_listener(self) -> None:
         security = read(
@@ -222,7 +203,6 @@ class TestTls:
         ]
 
 
-@pytest.mark.usefixtures("all_served")
 class TestSasl:
     def test_every_key_reaches_its_mechanism(self) -> None:
         security = read(
@@ -299,7 +279,6 @@ class TestSasl:
         assert read(node).complaints() == ([complaint] if is_open else [])
 
 
-@pytest.mark.usefixtures("all_served")
 class TestConnectionsToOtherNodes:
     def test_a_broker_logs_in_at_brokers_and_at_controllers(self) -> None:
         security = read(BROKER).security

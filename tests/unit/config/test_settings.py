@@ -13,6 +13,7 @@ from service.config.docs import markdown
 from service.config.keys import LONG_MAX, ConfigType, to_text
 from service.config.parsing import parse_value
 from service.config.protocols import SecurityProtocol
+from service.config.quotas import QuotaConfig
 from service.config.replication import ReplicationConfig
 from service.config.security import NodeSecurity, TlsSettings
 from service.config.settings import BrokerConfig, LogConfig, topic_config
@@ -22,7 +23,15 @@ from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
 from tests.unit.config.refusals import PLAIN, refused
 
 ROOT = Path(__file__).parents[3]
-OBJECTS = (BrokerConfig, ClusterConfig, QuorumConfig, ReplicationConfig, NodeSecurity, TlsSettings)
+OBJECTS = (
+    BrokerConfig,
+    ClusterConfig,
+    QuorumConfig,
+    ReplicationConfig,
+    QuotaConfig,
+    NodeSecurity,
+    TlsSettings,
+)
 
 
 def test_without_a_file_it_is_one_node_on_the_loopback_interface() -> None:
@@ -325,11 +334,6 @@ class TestListeners:
             ({"listeners": "PLAINTEXT://h:99999"}, "a port must be between 0 and 65535"),
             ({"listeners": "PLAINTEXT://h:" + "9" * 5000}, "Unable to parse"),
             ({"listeners": "A://h:1"}, "No security protocol defined for listener A"),
-            ({"listeners": "SSL://h:1"}, "SSL: security protocol SSL is not served yet; there is PLAINTEXT"),
-            (
-                {"listeners": "SSL://h:1", "listener.security.protocol.map": "SSL:SSL"},
-                "SSL: security protocol SSL is not served yet; there is PLAINTEXT",
-            ),
             (
                 {"listeners": "A://h:1", "listener.security.protocol.map": "A"},
                 "expected NAME:PROTOCOL, found 'A'",

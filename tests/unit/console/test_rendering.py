@@ -33,10 +33,11 @@ class Shown:
 
     def __init__(self, count: int) -> None:
         self.turns, self.network = TurnTimes(), NetworkMetrics()
-        self.serving = self.logs = self.metadata = self.cold = None
+        self.serving = self.logs = self.metadata = self.cold = self.tls = None
         self.fetch_sessions: FetchSessions | None = None
         self.authorizer = None
         self.groups: Any = None
+        self.quotas = ()
         segments = SimpleNamespace(segments=[1, 2])
         log = SimpleNamespace(failure=None, size=7, state=segments)
         unified = SimpleNamespace(local=log, remote=None, start_offset=1, local_start_offset=2, end_offset=3)

@@ -221,6 +221,14 @@ def test_a_snapshot_takes_away_what_it_lacks() -> None:
     assert set(delta.quota_entities) == {QuotaEntity("alice", None), QuotaEntity("alice")}
 
 
+def test_the_acls_of_a_fetched_snapshot_are_taken_as_they_are() -> None:
+    other = after(MetadataImage(), replace(ENTRY, host="h"))
+    assert at_once(apply_snapshot(FULL, other))[0].acls is other.acls
+    same = after(MetadataImage(), ENTRY)
+    assert same.acls is not FULL.acls
+    assert at_once(apply_snapshot(FULL, same))[0].acls is FULL.acls
+
+
 def steps_of(image: MetadataImage, records: list[Any]) -> tuple[int, int]:
     delta = MetadataDelta(image)
     replayed = sum(1 for _ in delta.replay_in_steps(records))

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.steps import Steps
+from service.metadata.batches import decode_batch_in_steps, decode_batches, encode_batch
 from service.metadata.controller.configs_control import incremental_alter_configs
 from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.requests import (
@@ -24,6 +25,8 @@ from service.metadata.controller.requests import (
 from service.metadata.controller.topics_control import create_topics, delete_topics
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import BrokerImage, MetadataImage
+from service.metadata.publication import apply_batch_in_steps
+from service.records.batch import iter_headers
 from tests.unit.metadata.controllers import LOG_DIR, AnyConfig, join, running
 
 BROKER = BrokerImage(1, 1, UUID(int=1), (), (), None, False, False, (LOG_DIR,))
@@ -77,7 +80,26 @@ def build(count: int) -> Steps[Any]:
     return MetadataDelta(MetadataImage()).replay_all(one.record for one in frames).build_in_steps(1, 1, 0)
 
 
-@pytest.mark.parametrize("work", [creation, alteration, deletion, replay, build])
+def encoded(count: int) -> bytes:
+    frames = work_of(creation(count))[1].frames
+    return bytes(encode_batch(frames, base_offset=0, epoch=1, timestamp_ms=1))
+
+
+def decoding(count: int) -> Steps[Any]:
+    data = encoded(count)
+    (header,) = iter_headers(data)
+    return decode_batch_in_steps(data, header)
+
+
+def application(count: int) -> Steps[Any]:
+    (batch,) = decode_batches(encoded(count))
+    return apply_batch_in_steps(MetadataImage(), batch)
+
+
+WORK = [creation, alteration, deletion, replay, build, decoding, application]
+
+
+@pytest.mark.parametrize("work", WORK)
 def test_ten_times_as_large_a_decision_takes_ten_times_as_many_steps(work: Any) -> None:
     few, many = work_of(work(MANY // 10))[0], work_of(work(MANY))[0]
     assert many >= MANY

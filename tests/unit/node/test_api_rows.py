@@ -309,6 +309,7 @@ def api_versions(where: str, version: int) -> bytes:
         kraft_version=1,
         supported=cluster_features(),
         metrics=ServingMetrics(),
+        quotas=SimpleNamespace(active=False),
     )
     message = request_module(ApiKey.API_VERSIONS).ApiVersionsRequest(
         client_software_name="x", client_software_version="1"

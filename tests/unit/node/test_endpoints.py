@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-import pytest
-
 from service.base.steps import at_once
-from service.config import protocols
 from service.config.cluster import ClusterConfig
-from service.config.protocols import SecurityProtocol
 from service.config.settings import BrokerConfig
 from service.controller_client import lifecycle_messages
 from service.controller_client.lifecycle_messages import Identity
@@ -30,11 +26,6 @@ SECURED = {
     "listener.security.protocol.map": "PLAIN_ONE:PLAINTEXT,TLS_ONE:SSL,C:SSL",
     "inter.broker.listener.name": "PLAIN_ONE",
 }
-
-
-@pytest.fixture(autouse=True)
-def _all_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocols, "SERVED", frozenset(SecurityProtocol))
 
 
 def test_the_protocol_of_each_listener_is_in_its_endpoint() -> None:

@@ -1,0 +1,105 @@
+"""Random messages to the machines of SASL: refused by name, never by accident, and nobody gets in."""
+
+from __future__ import annotations
+
+import random
+import struct
+from contextlib import suppress
+
+import pytest
+
+from service.base.errors import ConfigError
+from service.network.request import Closing, LoggedIn, Response
+from service.security.jaas import parse_jaas
+from service.security.plain import PlainServer, PlainUsers
+from service.security.sasl_server import SaslRefused
+from service.security.scram import ScramClient, ScramMalformed, ScramServer, UnknownUsers
+from service.wire.errors import WireError
+from tests.support.login_frames import NAMES, message
+from tests.support.logins import Listener, bobs
+
+SEEDS = range(6)
+PIECES = (
+    b"n,,",
+    b"n=bob",
+    b",r=x",
+    b"c=biws",
+    b",p=",
+    b"YWJj",
+    b"=2C",
+    b"\0",
+    b"alice",
+    b"secret",
+    b",",
+    b"=",
+    b"m=",
+)
+
+
+def some(chance: random.Random, most: int = 12) -> bytes:
+    """Pieces of messages and random bytes."""
+    return b"".join(
+        chance.choice(PIECES) if chance.random() < 0.7 else chance.randbytes(chance.randrange(5))
+        for _ in range(chance.randrange(most))
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_tokens_are_refused_by_name(seed: int) -> None:
+    chance = random.Random(seed)
+    users = PlainUsers({"user_alice": chance.randbytes(8).hex()})
+    for _ in range(3000):
+        with pytest.raises(SaslRefused):
+            PlainServer(users).evaluate(some(chance))
+        server = ScramServer(
+            "SCRAM-SHA-256", lambda name: bobs(name, "SCRAM-SHA-256"), UnknownUsers(b""), "nonce"
+        )
+        tokens = b"n,,n=bob,r=x" if chance.random() < 0.5 else some(chance), some(chance)
+        with pytest.raises(SaslRefused):
+            list(map(server.evaluate, tokens))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_messages_of_a_hostile_server_are_refused_by_name(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(1000):
+        client = ScramClient("SCRAM-SHA-256", "bob", "pencil", "nonce")
+        head = b"r=nonceX,s=c2FsdA==,i=" if chance.random() < 0.5 else b""
+        with pytest.raises((ConfigError, ScramMalformed)):
+            list(map(client.answer, (head + some(chance, 5), some(chance, 5))))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_configurations_are_read_or_refused(seed: int) -> None:
+    chance = random.Random(seed)
+    letters = "ab \"'\\/*=;\n\t1.-_$é\x85漢"
+    for _ in range(3000):
+        text = "".join(chance.choices(letters, k=chance.randrange(40)))
+        with suppress(ConfigError):
+            assert parse_jaas(text)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_damaged_message_reaches_a_handler(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(1500):
+        listener = Listener()
+        peer = listener.connect()
+        handler, context = peer.handle, peer.context
+        for number in range(5):
+            name = chance.choice([one for one in NAMES if one not in ("right", "right-0", "token")])
+            frame = bytearray(message(name, number))
+            for _ in range(chance.randrange(3)):
+                frame[chance.randrange(len(frame))] = chance.randrange(256)
+            try:
+                answer = handler(context, memoryview(frame))
+            except WireError:
+                break
+            assert isinstance(answer, Response)
+            assert not isinstance(answer, LoggedIn)
+            if answer.parts:
+                whole = b"".join(map(bytes, answer.parts))  # type: ignore[arg-type]
+                assert struct.unpack_from(">i", whole)[0] == len(whole) - 4
+            if isinstance(answer, Closing):
+                break
+        assert not listener.asked
