@@ -16,7 +16,8 @@ from service.client.security import Credentials, Security
 from service.metadata.records import UserScramCredentialRecord
 from service.wire.api import ApiKey, request_module
 from tests.support.processes import wait_until
-from tests.support.quorums import Cluster
+from tests.support.quorums import Cluster, Program
+from tests.support.requirements import need_kafka_tools
 
 CLUSTER = request_module(ApiKey.DESCRIBE_CLUSTER).DescribeClusterRequest(
     include_cluster_authorized_operations=False, include_fenced_brokers=False
@@ -33,6 +34,7 @@ def settings(*, lifetime_ms: int = 0, broker_password: str = "of-the-brokers") -
     scram = f'{MODULES}.scram.ScramLoginModule required username="broker" password="{broker_password}";'
     return {
         "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
         "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
         "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
@@ -144,3 +146,18 @@ def test_brokers_with_a_wrong_password_replicate_nothing_and_clients_are_told(tm
         admin = AdminClient(client(cluster, sasl_password="wrong"))
         with pytest.raises(KafkaException):
             admin.list_topics(timeout=5)
+
+
+@pytest.mark.java
+def test_kafkas_nodes_and_ours_log_in_at_each_other(tmp_path: Path) -> None:
+    need_kafka_tools()
+    programs = {3: Program.KAFKA}
+    with Cluster(tmp_path, settings=settings(), programs=programs, credentials=users()).start() as cluster:
+        create(cluster, "t")
+        produce(cluster, "t", 1500)
+        wait_until("all replicas to be in sync", lambda: in_sync(cluster, "t"), 90)
+        assert consume(cluster, "t", 1500) == set(range(1500))
+        cluster.members[1].kill()
+        produce(cluster, "t", 300, 1500)
+        cluster.members[1].start()
+        wait_until("all replicas to be in sync again", lambda: in_sync(cluster, "t"), 90)

@@ -16,9 +16,11 @@ _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 class SecuredFirn:
     """A running node; `addresses` by listener's name."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str], pem: Path | None = None) -> None:
+        """`pem`: as `secured_kafka.make_pem` writes it; with it there is a listener of SASL_SSL, too."""
         folder.mkdir(parents=True)
-        ports = {name: free_port() for name in ("PLAINTEXT", "SASL_PLAINTEXT")}
+        secured = ("SASL_PLAINTEXT",) if pem is None else ("SASL_PLAINTEXT", "SASL_SSL")
+        ports = {name: free_port() for name in ("PLAINTEXT", *secured)}
         self.addresses = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
         self.bootstrap = self.addresses["PLAINTEXT"]
         lines = {
@@ -26,17 +28,15 @@ class SecuredFirn:
             "log.dirs": str(folder / "data"),
             "firn.disk.watermarks.enable": "false",
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-            "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
-                f'{_MODULES}.plain.PlainLoginModule required user_alice="secret";'
-            ),
-            **{
-                f"listener.name.sasl_plaintext.{one.lower()}.sasl.jaas.config": (
-                    f"{_MODULES}.scram.ScramLoginModule required;"
-                )
-                for one in _SCRAM
-            },
             **settings,
         }
+        for listener in secured:
+            jaas = f"listener.name.{listener.lower()}.{{}}.sasl.jaas.config"
+            lines[jaas.format("plain")] = f'{_MODULES}.plain.PlainLoginModule required user_alice="secret";'
+            for one in _SCRAM:
+                lines[jaas.format(one.lower())] = f"{_MODULES}.scram.ScramLoginModule required;"
+        if pem is not None:
+            lines |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(pem / "both.pem")}
         config, password = folder / "server.properties", folder / "pencil"
         config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         password.write_text("pencil\n")
@@ -53,9 +53,11 @@ class SecuredFirn:
 
 
 @contextmanager
-def secured_firn(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[SecuredFirn]:
+def secured_firn(
+    folder: Path, settings: Mapping[str, str] | None = None, pem: Path | None = None
+) -> Iterator[SecuredFirn]:
     """Run a node on a fresh folder."""
-    node = SecuredFirn(folder, settings or {})
+    node = SecuredFirn(folder, settings or {}, pem)
     try:
         yield node
     finally:

@@ -47,7 +47,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--unreplicated", action="store_true", help="go on where partitions have no replica elsewhere"
     )
+    parser.add_argument(
+        "--command-config",
+        metavar="FILE",
+        help="properties on the machines to log in by (default: terraform's output client_config)",
+    )
     parser.add_argument("--resume", action="store_true", help="go on with a journal of days ago")
+    parser.add_argument(
+        "--command-config", default="", metavar="PATH",
+        help="client properties on each machine, with which it logs in at brokers",
+    )  # fmt: skip
     given = parser.parse_args(arguments)
     if given.settle < LEAST_SETTLE_S:
         parser.error(
@@ -56,7 +65,15 @@ def main(arguments: list[str] | None = None) -> int:
     environment = given.environment.absolute()
     hands = Hands(environment, (given.journal or environment / "roll.json").absolute(), given.terraform)
     names = tuple(name for name in given.only.split(",") if name)
-    options = Options(given.action, names, given.settle, given.patience, given.unreplicated, given.resume)
+    options = Options(
+        given.action,
+        names,
+        given.settle,
+        given.patience,
+        given.unreplicated,
+        given.resume,
+        given.command_config,
+    )
     try:
         roll(hands, options)
     except RollError as error:
