@@ -10,3 +10,7 @@ class ClientTls:
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self.context = context
+
+
+class TlsFailed(ConnectionError):
+    """The handshake failed, or the peer has broken the cipher."""

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 from service.client.session import ClientSession
 from service.network.buffers import has_no_view
 from service.network.metrics import ChannelMetrics
+from service.network.raw_socket import socket_of
 from service.network.tls.identity import TlsIdentity
-from service.network.tls.shell import socket_of
 from service.wire.api import APIS
 from service.wire.errors import MalformedMessage, WireError
 from service.wire.frames import SIZE_BYTES, read_frame_size

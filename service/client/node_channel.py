@@ -23,6 +23,7 @@ from errno import ECONNREFUSED
 from typing import Any, Final, NamedTuple, Protocol
 
 from service.base.backoff import backoff
+from service.base.client_tls import TlsFailed
 from service.base.errors import FirnError
 from service.base.printable import printable
 from service.base.rate_limited_log import RateLimitedLog
@@ -40,8 +41,6 @@ from service.client.async_connection import (
 from service.client.security import PLAINTEXT, Security, renewal_s
 from service.client.session import ClientSession, UndecodedResponse, Versions
 from service.network.metrics import ChannelMetrics
-from service.network.tls.dialing import connect_tls
-from service.network.tls.shell import TlsFailed
 from service.wire.api import decode_response_steps
 from service.wire.errors import WireError
 
@@ -249,6 +248,8 @@ class Channel:
                 if tls is None:
                     await self._loop.create_connection(lambda: connection, host, port)
                 else:
+                    from service.network.tls.dialing import connect_tls  # a node without TLS does not load it
+
                     await connect_tls(tls, connection, host, port)
                 self.metrics.connected += 1
                 await self._set_up(connection)

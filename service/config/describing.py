@@ -85,7 +85,7 @@ def describe_broker(broker: BrokerConfig) -> list[DescribedConfig]:
         for key in BROKER_KEYS.values()
         if key.static or key.name in broker.dynamic or key.name in broker.dynamic_default
     }
-    for level in (broker.static, broker.dynamic):
+    for level in (broker.static, broker.dynamic_default, broker.dynamic):
         keys.update((name, _of_listener(name)) for name in effective(level) if name.startswith(PREFIX))
     return [
         _entry(
@@ -107,7 +107,12 @@ def describe_broker_default(broker: BrokerConfig) -> list[DescribedConfig]:
     """Return the dynamic settings for all brokers, those of the broker resource with an empty name."""
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     return [
-        _entry(BROKER_KEYS[name], value, [ConfigSynonym(name, value, source)], read_only=False)
+        _entry(
+            _of_listener(name) if name.startswith(PREFIX) else BROKER_KEYS[name],
+            value,
+            [ConfigSynonym(name, value, source)],
+            read_only=name.startswith(PREFIX),
+        )
         for name, value in sorted(broker.dynamic_default.items())
     ]
 

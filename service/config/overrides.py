@@ -134,10 +134,12 @@ def check_dynamic(broker: Mapping[str, str], default: Mapping[str, str]) -> None
             raise ConfigError(f"{reason}: [{', '.join(sorted(names))}]")
 
 
-def of_all_listeners(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return a broker's settings without those of one listener, which are checked but for the listener: only
-    its own node knows whether it is there. Raises `ConfigError`."""
-    check_dynamic(settings, {})
+def of_all_listeners(settings: Mapping[str, str], *, is_default: bool = False) -> dict[str, str]:
+    """Return the settings of another broker, or of all, without those of one listener.
+
+    These are checked but for the listener: only its own node knows whether it is there. Raises `ConfigError`.
+    """
+    check_dynamic({} if is_default else settings, settings if is_default else {})
     for name, text in settings.items():
         if name.startswith(PREFIX):
             parse_value(split(name).key, text, shown=name)

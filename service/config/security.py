@@ -114,6 +114,15 @@ class NodeSecurity:
     expire_sessions: bool
     complaints: tuple[str, ...]
 
+    @property
+    def uses_tls(self) -> bool:
+        """True if any listener, or any connection to other nodes, is encrypted."""
+        return any(one is not None and one.tls is not None for one in (*self.listeners, *self._outgoing))
+
+    @property
+    def _outgoing(self) -> tuple[OutgoingSecurity | None, ...]:
+        return self.inter_broker, self.controller
+
     def listener(self, name: str) -> ListenerSecurity:
         """Return the security of a listener of this node."""
         return next(one for one in self.listeners if one.name == name)

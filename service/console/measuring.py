@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from service.base.metrics import Histogram, HistogramSnapshot
 from service.base.printable import printable
@@ -25,7 +25,6 @@ from service.network.metrics import (
     NetworkMetrics,
 )
 from service.network.request_meter import RequestQuotas
-from service.network.tls.node_tls import NodeTls
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
@@ -34,6 +33,10 @@ from service.security.authorizer import Authorizer
 from service.tiering.metrics import TieringMetrics
 from service.tiering.tasks import Task
 from service.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from service.network.tls.node_tls import NodeTls
+
 
 MOST_REASONS: Final = 20
 _REASON_CHARACTERS: Final = 120

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from service.base.health import Check
 from service.base.steps import Steps
@@ -17,7 +17,6 @@ from service.hot.manager import LogManager
 from service.metadata.publisher import Publisher
 from service.network.metrics import NetworkMetrics
 from service.network.request_meter import RequestQuotas
-from service.network.tls.node_tls import NodeTls
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
@@ -26,6 +25,9 @@ from service.remote.reading.reader import RemoteReader
 from service.replication.metrics import ReplicationMetrics
 from service.security.authorizer import Authorizer
 from service.tiering.metrics import TieringMetrics
+
+if TYPE_CHECKING:
+    from service.network.tls.node_tls import NodeTls
 
 
 class ObservedColdTier(Protocol):

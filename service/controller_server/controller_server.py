@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from service.base.backoff import backoff
 from service.base.errors import RequestError, StorageError
@@ -40,7 +40,6 @@ from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, NetworkMetrics
 from service.network.request import PeerLimits, RequestContext
 from service.network.server import Server
-from service.network.tls.node_tls import NodeTls
 from service.security.authorizer import Authorizer
 from service.security.session import NODE_ITSELF
 from service.serving.config_validation import NodeConfigRules
@@ -50,6 +49,10 @@ from service.serving.listener_logins import NodeLogins, new_nonce
 from service.wire.api import APIS, ApiKey
 from service.wire.apis import ListenerType
 from service.wire.errors import UnsupportedVersion
+
+if TYPE_CHECKING:
+    from service.network.tls.node_tls import NodeTls
+
 
 _log = logging.getLogger(__name__)
 

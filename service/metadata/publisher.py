@@ -187,6 +187,10 @@ class Publisher:
             self._has_loaded = end is not None and self.image.offset + 1 >= end
         return self._has_loaded
 
+    def note_loaded(self) -> None:
+        """Note that the image has been known to be as new as that: the controller registered this broker."""
+        self._has_loaded = True
+
     def holds(self, end_offset: int, epoch: int) -> bool:
         """Return whether this node's log has the record before `end_offset`, written in `epoch`. Raises as
         `quorum`."""

@@ -75,7 +75,8 @@ class RequestQuotas:
         shares = self.shares_of(session, client_id)
         if shares is UNLIMITED:
             return None
-        self.sweeper.watch()
+        if not self.sweeper.is_watching:
+            self.sweeper.watch()
         return RequestMeter(self, shares, size)
 
     def mutations_of(self, session: Session, client_id: str, *, is_strict: bool) -> MutationQuota | None:
@@ -195,10 +196,15 @@ class RequestMeter:
                 quotas.fetch.take_back(share, size, now_ms)
         return self._told(OF_FETCH if of_bytes > of_time else OF_REQUEST, max(of_bytes, of_time))
 
-    def over_fetched(self) -> int:
-        """Return how long the client is throttled for what it has fetched before, 0 for not at all."""
+    def fetch_throttle_ms(self, size: int) -> int:
+        """Return how long the client would be throttled for a response of `size` bytes. Counts nothing."""
         share, quotas = self.shares.fetch, self._quotas
-        return 0 if share is None else self._told(OF_FETCH, quotas.fetch.throttle_ms(share, quotas.now_ms()))
+        return 0 if share is None else quotas.fetch.throttle_ms(share, quotas.now_ms(), size)
+
+    def refused_fetch(self, throttle_ms: int) -> int:
+        """Count a fetch that was not read, as its client is throttled so long for what it would get."""
+        of_time = self._of_time(self._quotas.now_s())
+        return self._told(OF_FETCH if throttle_ms > of_time else OF_REQUEST, max(throttle_ms, of_time))
 
     def most_fetched(self, wanted: int) -> int:
         """Return how much of `wanted` bytes one response may have: more would always be throttled."""

@@ -23,6 +23,7 @@ import logging
 import socket
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from service.base.disk import os_error_text
 from service.base.errors import ConfigError
@@ -37,8 +38,10 @@ from service.network.request import Answer, Describe, Gone, Handler, PeerLimits
 from service.network.sendfile_prefetch import SendfilePrefetcher
 from service.network.server_connection import ServerConnection
 from service.network.shared import Shared
-from service.network.tls.listener import TlsListener
-from service.network.tls.shell import TlsTransport
+
+if TYPE_CHECKING:  # a node without TLS does not load it
+    from service.network.tls.listener import TlsListener
+    from service.network.tls.shell import TlsTransport
 
 _BACKLOG = 1024
 _ACCEPTED_AT_ONCE = 8
@@ -158,6 +161,8 @@ class Server:
         connection = ServerConnection(self._shared, self._connections)
         if self.tls is None:
             return connection
+        from service.network.tls.shell import TlsTransport
+
         return TlsTransport(self._shared.loop, self.tls, connection)
 
     def set_handler(

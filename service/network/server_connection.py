@@ -14,13 +14,13 @@ from collections.abc import Callable
 from typing import Any
 
 from service.network.authenticating import Authenticator
+from service.network.raw_socket import socket_of
 from service.network.request import Answer, Closing, Gate, Later, PeerContext, RequestContext
 from service.network.request_framer import READING, RequestFramer
 from service.network.request_pipeline import RequestPipeline
 from service.network.response_queue import FAILED
 from service.network.shared import Shared
 from service.network.tls.identity import TlsIdentity
-from service.network.tls.shell import TlsTransport, socket_of
 from service.security.session import Session, anonymous
 
 _READ_BYTES = 256 << 10
@@ -256,7 +256,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def has_more(self) -> bool:
         transport = self._transport
         own = socket_of(transport)
-        if own is None or (isinstance(transport, TlsTransport) and transport.held_raw):
+        if own is None or transport.get_extra_info("is_held"):
             return True
         try:
             return any(fcntl.ioctl(own.fileno(), termios.FIONREAD, bytes(4)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from service.base.errors import InvariantError
 from service.base.turns import TurnTimes
@@ -15,10 +16,12 @@ from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import NetworkMetrics
 from service.network.request import Answer, RequestContext
 from service.network.server import Server
-from service.network.tls.node_tls import NodeTls
 from service.node.node_options import limits_of
 from service.serving.dispatch import Dispatcher
 from service.serving.listener_logins import NodeLogins
+
+if TYPE_CHECKING:
+    from service.network.tls.node_tls import NodeTls
 
 
 class BrokerListeners:
@@ -40,7 +43,7 @@ class BrokerListeners:
         metrics: NetworkMetrics,
         turns: TurnTimes,
         logins: NodeLogins,
-        tls: NodeTls,
+        tls: NodeTls | None,
     ) -> tuple[Endpoint, ...]:
         """Bind the addresses; return the advertised ones. Raises `ConfigError`."""
         names = tuple(one.name for one in config.listeners)
@@ -62,7 +65,7 @@ class BrokerListeners:
                 threads=world.threads,
                 arrivals=self.arrivals,
                 logins=logins.of(listener),
-                tls=tls.listener(listener.name),
+                tls=None if tls is None else tls.listener(listener.name),
             )
             await server.bind()
             stack.push_async_callback(server.close)

@@ -8,10 +8,10 @@ from service.base.health import Check, HealthState
 from service.hot.manager import LogManager
 from service.hot.watermarks import Step, describe
 from service.metadata.image import MetadataImage
-from service.network.tls.node_tls import NodeTls
 from service.serving.request_host import Broker
 
 if TYPE_CHECKING:
+    from service.network.tls.node_tls import NodeTls
     from service.node.cold_tier import ColdTier
     from service.tiering.metrics import TieringMetrics
 

@@ -33,7 +33,6 @@ from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
 from service.network.metrics import OF_REPLICATION
-from service.network.tls.node_tls import NodeTls
 from service.node import fd_budget
 from service.node.authorizer import make_authorizer
 from service.node.data_directories import DataDirectories
@@ -58,10 +57,10 @@ from service.serving.handlers.api_versions import answer_for, features_of_broker
 from service.serving.internal_topics import InternalTopics
 from service.serving.listener_logins import NodeLogins, new_nonce
 from service.serving.request_host import Broker
-from service.serving.store_changes import StoreCheckedAdmin
 from service.wire.apis import ListenerType
 
 if TYPE_CHECKING:
+    from service.network.tls.node_tls import NodeTls
     from service.node.cold_tier import ColdTier, OpenStore
     from service.remote.reading.reader import RemoteReader
     from service.replicas.replica_manager import ReplicaManager
@@ -95,7 +94,7 @@ class Node:
         self._open_store = open_store
         self._directories = DataDirectories(config, world)
         self._applier: Applier | None = None
-        self._tls: NodeTls
+        self._tls: NodeTls | None = None
         self.parts = NodeParts(supervisor, turns or TurnTimes(), is_broker=config.cluster.is_broker)
 
     async def start(self, stack: AsyncExitStack) -> None:
@@ -104,9 +103,8 @@ class Node:
         config, parts = self._static_config, self.parts
         if config.cluster.is_member:
             check_cluster(config)
-        self._tls = parts.tls = NodeTls(config.cluster.security, self._world, parts.network)
-        stack.callback(self._tls.close)
-        self._tls.start()
+        if config.cluster.security.uses_tls:
+            self._tls = parts.tls = self._make_tls(stack)
         cluster_id = await self._directories.cluster_id(self._supervisor.stopped)
         budget = None
         if self._open_files is not None:
@@ -144,6 +142,26 @@ class Node:
         stack.push_async_callback(plane.leave)
         if isinstance(plane, ClusterPlane) and config.cluster.is_controller:
             await plane.recorded()
+
+    def _make_tls(self, stack: AsyncExitStack) -> NodeTls:
+        """Load the certificates. Raises `ConfigError`."""
+        from service.network.tls.node_tls import NodeTls  # a node without TLS does not load it
+
+        tls = NodeTls(self._static_config.cluster.security, self._world, self.parts.network)
+        stack.callback(tls.close)
+        tls.start()
+        return tls
+
+    def _follow_stores(self, tls: NodeTls, broker: Broker, settings: SettingsApplier) -> None:
+        """Check and follow changes of this node's key and trust stores."""
+        from service.serving.store_changes import StoreCheckedAdmin
+
+        metadata = broker.metadata
+        tls.configure(settings.config.cluster.security)
+        settings.watchers.append(lambda changed: tls.configure(changed.cluster.security))
+        broker.config_admin = StoreCheckedAdmin(
+            broker.admin, lambda: settings.config, lambda: metadata.image, tls.refusal
+        )
 
     def _make_logs(self, budget: Budget | None) -> LogManager:
         config = self._static_config
@@ -216,7 +234,6 @@ class Node:
         applier = Applier(config, logs, replicas, reader, timers.purgatory, replication, checked)
         self._applier, parts.replication = applier, replication
         settings = applier.settings
-        settings.watchers.append(lambda changed: self._tls.configure(changed.cluster.security))
         at_once(check_topics(metadata.image, config))
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
         groups = self._make_coordinators(applier, plane, timers, replicas, logs)
@@ -244,7 +261,7 @@ class Node:
         settings: SettingsApplier,
     ) -> Broker:
         """Return the interface to the handlers, with what limits and protects it."""
-        parts, metadata, config = self.parts, plane.metadata, settings.config
+        parts, config = self.parts, settings.config
         assert parts.logs is not None
         broker = Broker(
             lambda: settings.config,
@@ -264,10 +281,8 @@ class Node:
             groups,
         )
         parts.broker = broker
-        if self._tls.handshakes is not None:
-            broker.config_admin = StoreCheckedAdmin(
-                plane.admin, lambda: settings.config, lambda: metadata.image, self._tls.refusal
-            )
+        if self._tls is not None:
+            self._follow_stores(self._tls, broker, settings)
         broker.authorizer = parts.authorizer
         if config.replication.selects_by_rack:
             broker.replica_selector = of_the_rack
@@ -324,7 +339,7 @@ class Node:
             outgoing_security(
                 self._static_config.cluster.security.inter_broker,
                 partial(new_nonce, self._world),
-                self._tls.inter_broker,
+                None if self._tls is None else self._tls.inter_broker,
             ),
         )
         logs.checkpoint_high_watermarks(replication.marks)
@@ -372,7 +387,8 @@ class Node:
 
     async def _serve(self, stack: AsyncExitStack, broker: Broker) -> None:
         """Start the periodic tasks, and accept connections."""
-        await self._tls.settled()
+        if self._tls is not None:
+            await self._tls.settled()
         parts = self.parts
         logs, applier, cold = parts.logs, self._applier, parts.cold
         assert logs is not None

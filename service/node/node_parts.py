@@ -17,7 +17,6 @@ from service.metadata.publisher import Publisher
 from service.network.metrics import NetworkMetrics
 from service.network.request_meter import RequestQuotas
 from service.network.server import Server
-from service.network.tls.node_tls import NodeTls
 from service.node import health
 from service.node.broker_listeners import BrokerListeners
 from service.node.supervisor import Supervisor
@@ -31,6 +30,7 @@ from service.serving.group_coordinators import GroupCoordinators
 from service.serving.request_host import Broker
 
 if TYPE_CHECKING:
+    from service.network.tls.node_tls import NodeTls
     from service.node.cold_tier import ColdTier
     from service.replicas.replica_manager import ReplicaManager
 

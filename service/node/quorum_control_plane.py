@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -59,7 +59,6 @@ from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, Ne
 from service.network.request import PeerLimits
 from service.network.request_meter import RequestQuotas
 from service.network.server import Server
-from service.network.tls.node_tls import NodeTls, client_tls
 from service.node.standalone_control_plane import Home, endpoints_of, metadata_options
 from service.remote.catalog import CatalogEntry, Tombstone
 from service.security.authorizer import Authorizer
@@ -75,6 +74,9 @@ from service.wire.apis import ListenerType, served_on
 from service.wire.errors import UnsupportedVersion
 
 _log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from service.network.tls.node_tls import NodeTls
 
 _POLL_S: Final = 0.02
 _ASK_MS: Final = 5_000
@@ -217,7 +219,7 @@ class ClusterPlane:
         turns: TurnTimes,
         stopped: Callable[[], Awaitable[None]],
         on_fatal: Callable[[str, BaseException], None],
-        tls: NodeTls,
+        tls: NodeTls | None,
         authorizer: Authorizer | None = None,
     ) -> None:
         """`current` returns the current settings. `stopped` returns once the node is to stop: waits end then.
@@ -234,7 +236,9 @@ class ClusterPlane:
         self._channels: list[Channels] = []
         self._tls = tls
         self._security = outgoing_security(
-            config.cluster.security.controller, partial(new_nonce, world), tls.controller
+            config.cluster.security.controller,
+            partial(new_nonce, world),
+            None if tls is None else tls.controller,
         )
         metadata = replace(metadata_options(config, home), quorum=quorum_options(config, home))
         self.controller: ControllerNode | None = None
@@ -398,6 +402,7 @@ class ClusterPlane:
         stack.callback(self._following.cancel)
         membership.start()
         await self._until(self._recovers)
+        self.metadata.note_loaded()
 
     async def join(self, stack: AsyncExitStack) -> None:
         assert self._membership is not None
@@ -544,7 +549,11 @@ async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable
         include_fenced_brokers=False,
     )
     outgoing = cluster.security.controller
-    tls = client_tls(None if outgoing is None else outgoing.tls, world.disk)
+    tls = None
+    if outgoing is not None and outgoing.tls is not None:
+        from service.network.tls.node_tls import client_tls
+
+        tls = client_tls(outgoing.tls, world.disk)
     security = outgoing_security(outgoing, partial(new_nonce, world), tls)
     channels = Channels(ChannelOptions(security=security), chance=world.random.random)
     ends = asyncio.ensure_future(stopped())

@@ -101,7 +101,11 @@ class Rates(Buckets[WindowedRate]):
 
     def record(self, share: Share, value: float, now_ms: int) -> int:
         """Count `value`; return how long the client is throttled for it, in ms, 0 for not at all."""
-        rate = self.of(share, now_ms)
+        rate = self._by_key.get(key := share[:2])
+        if rate is None:
+            rate = self.of(share, now_ms)
+        else:
+            self._by_key.move_to_end(key)
         rate.record(value, now_ms)
         limit = share.limit
         if rate.total < limit * self._sure_s:
@@ -117,12 +121,12 @@ class Rates(Buckets[WindowedRate]):
         """Count `value`, which throttles the next request at the earliest."""
         self.of(share, now_ms).record(value, now_ms)
 
-    def throttle_ms(self, share: Share, now_ms: int) -> int:
-        """Return how long the client would be throttled if it had used nothing more."""
-        found = self.find(share)
-        if found is None or found.total < share.limit * self._sure_s:
+    def throttle_ms(self, share: Share, now_ms: int, more: float = 0) -> int:
+        """Return how long the client would be throttled if it used `more`; nothing is counted."""
+        found = self.find(share) or self._new()
+        if found.total + more < share.limit * self._sure_s:
             return 0
-        throttle_ms = found.throttle_ms(share.limit, now_ms)
+        throttle_ms = found.throttle_ms(share.limit, now_ms, more)
         return throttle_ms if self.longest_ms is None else min(throttle_ms, self.longest_ms)
 
     def most(self, share: Share) -> float:

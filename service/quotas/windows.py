@@ -113,13 +113,14 @@ class WindowedRate(Windows):
         over_ms = self.over_ms(now_ms)
         return self.total / (over_ms / 1000)
 
-    def throttle_ms(self, limit: float, now_ms: int) -> int:
+    def throttle_ms(self, limit: float, now_ms: int, more: float = 0) -> int:
         """Return how long nothing may be recorded until the average is at `limit`; 0 where it is not above.
+        `more`: counts as if it had been recorded.
 
         Observed rate O, limit T, over a time W: (O − T) / T × W.
         """
         over_ms = self.over_ms(now_ms)
-        observed = self.total / (over_ms / 1000)
+        observed = (self.total + more) / (over_ms / 1000)
         if observed <= limit:
             return 0
         return min(math.floor((observed - limit) / limit * over_ms + 0.5), LONGEST_THROTTLE_MS)

@@ -226,7 +226,7 @@ def _log_adoption(
         source if found.is_copy_newer or copy is None else "this node's metadata goes on from its copy",
         ", ".join(sorted(adoption.topics)[:_MOST_LOGGED]) or "no topic that was not known",
     )
-    _log_users(bucket, found, image)
+    log_users(bucket, found, image)
     if found.doubt is not None:
         log.error(
             "firn.remote.recover: the lost node may have had newer settings of topics and brokers than those "
@@ -243,7 +243,7 @@ def _log_adoption(
         )
 
 
-def _log_users(bucket: BucketContents, found: BucketContent, image: MetadataImage) -> None:
+def log_users(bucket: BucketContents, found: BucketContent, image: MetadataImage) -> None:
     """Log how many users' passwords have to be set again, as the bucket does not have them."""
     named = bucket.newest.named
     omitted = 0 if named is None or not found.is_copy_newer else named.omitted_users

@@ -21,11 +21,11 @@ _NAMED_AT_MOST: Final = 5
 def dynamic_config(config: BrokerConfig, image: MetadataImage) -> BrokerConfig:
     """Return the node's settings, overridden by those in the metadata.
 
-    Settings of a listener that is there no more wait in the metadata until it is again, or they are deleted.
+    Settings of a listener that this node has not wait in the metadata until it has, or they are deleted.
     """
-    own = image.config(ResourceType.BROKER, str(config.node_id))
-    own = of_listeners(own, config.cluster.listener_names)
-    return config.with_dynamic(own, image.config(ResourceType.BROKER, ""))
+    names = config.cluster.listener_names
+    own = of_listeners(image.config(ResourceType.BROKER, str(config.node_id)), names)
+    return config.with_dynamic(own, of_listeners(image.config(ResourceType.BROKER, ""), names))
 
 
 def topic_settings(image: MetadataImage, topic: str, config: BrokerConfig) -> LogConfig:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from service.base.errors import ConfigError
 from service.base.steps import Steps
 from service.config.keys import ConfigKey, ConfigType, to_text
-from service.config.overrides import base_name, of_all_listeners
+from service.config.overrides import base_name, of_all_listeners, of_listeners
 from service.config.settings import BrokerConfig, validate_topic_change
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS, refusal
 from service.config.tables.groups import GROUP
@@ -44,10 +44,13 @@ class NodeConfigRules:
         if resource_type is ResourceType.GROUP:
             check_group_settings(configs, consumer_config_of(config))
             return
-        if resource_name not in ("", str(config.node_id)):
-            configs = of_all_listeners(configs)
-        everyone = configs if resource_name == "" else image.config(resource_type, "")
-        own = image.config(resource_type, str(config.node_id)) if resource_name == "" else configs
+        names, node = config.cluster.listener_names, str(config.node_id)
+        if resource_name == "":
+            everyone: Mapping[str, str] = of_all_listeners(configs, is_default=True)
+            own: Mapping[str, str] = of_listeners(image.config(resource_type, node), names)
+        else:
+            everyone = of_listeners(image.config(resource_type, ""), names)
+            own = configs if resource_name == node else of_all_listeners(configs)
         changed = config.with_dynamic(own, everyone)
         self._before(image, resource_name).check_threads(changed)
         yield from check_topics(image, changed)

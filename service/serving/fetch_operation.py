@@ -82,8 +82,6 @@ class FetchOperation:
         self._waiting_since: float | None = None
 
     def begin(self) -> Response | Awaitable[Response]:
-        if self._meter is not None and (throttle_ms := self._meter.over_fetched()):
-            return self._throttled(throttle_ms)  # before anything is read or downloaded
         if self._partition_count() > MOST_AT_ONCE:
             self._future = self._new_future()
             self._start_task()
@@ -145,7 +143,10 @@ class FetchOperation:
 
     def _throttle_ms(self, meter: RequestMeter) -> int:
         """Count the response that the last pass would make; return how long its client is throttled."""
-        return meter.fetched(response_bytes(self._answered_partitions(), self._pass.size))
+        found = self._pass
+        if found.cold_throttle_ms and not found.size:
+            return meter.refused_fetch(found.cold_throttle_ms)
+        return meter.fetched(response_bytes(self._answered_partitions(), found.size))
 
     def _throttled(self, throttle_ms: int) -> Response:
         """Return the response without results. Session and records are as they were before the request."""
@@ -170,6 +171,8 @@ class FetchOperation:
     def _is_enough(self) -> bool:
         fetch, found = self._fetch, self._pass
         least = min(fetch.min_bytes, found.room)
+        if found.cold_throttle_ms and not found.size and not found.pending:
+            return True
         if found.is_final or found.size >= max(least, 1):
             return True
         if found.needs_restore:
@@ -205,10 +208,7 @@ class FetchOperation:
 
     def _new_pass(self, started: PendingReads) -> FetchRead:
         is_first = self._wait is None
-        found = FetchRead(self._broker, self._context, self._fetch, started, self._replica, is_first=is_first)
-        if self._meter is not None:
-            found.room = self._meter.most_fetched(found.room)
-        return found
+        return FetchRead(self._broker, self._context, self._fetch, started, self._replica, is_first=is_first)
 
     def _wait_first(self) -> None:
         fetch, is_read = self._fetch, bool(self._pass.pending) or self._pass.needs_restore

@@ -22,6 +22,7 @@ from service.base.types import NO_LEADER_EPOCH, NO_OFFSET
 from service.hot.files import FileSlice
 from service.hot.lookup_prefetch import MOST_PREFETCHES
 from service.network.request import RequestContext
+from service.network.request_meter import RequestMeter
 from service.network.sender import PIECE_BYTES, SMALL_SLICE_BYTES
 from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
@@ -48,6 +49,8 @@ _NOT_LEADER: Final = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenc
 READ_COMMITTED: Final = 1
 INLINE_BYTES: Final = PIECE_BYTES
 """Bytes of small slices to read before a response begins: the sender would join them anyway."""
+LEAST_COLD_BYTES: Final = 64 << 10
+"""Least room of a quota for a read from the bucket: whoever asks for less may get a whole batch."""
 CAREFUL_BYTES: Final = 1 << 20
 """Most bytes of a response while `Broker.reads_carefully`: all of them are read before it begins."""
 _UNKNOWN: Final = frozenset(
@@ -83,9 +86,9 @@ class FetchRead:
 
     __slots__ = (
         "_asked", "_authorizer", "_broker", "_cold_bytes", "_cold_size", "_context", "_errors", "_fetch",
-        "_hot_reads", "_is_first", "_session", "_started", "_throttled_size", "_version", "held_back",
-        "holds", "is_final", "is_replica", "leaders", "needs_restore", "partitions", "pending", "room",
-        "size", "unknown",
+        "_hot_reads", "_is_first", "_meter", "_session", "_started", "_throttled_size", "_version",
+        "cold_throttle_ms", "held_back", "holds", "is_final", "is_replica", "leaders", "needs_restore",
+        "partitions", "pending", "room", "size", "unknown",
     )  # fmt: skip
 
     def __init__(
@@ -120,6 +123,11 @@ class FetchRead:
         self.room = min(fetch.max_bytes, broker.config.fetch_max_bytes)
         if broker.reads_carefully:
             self.room = min(self.room, CAREFUL_BYTES)
+        self._meter = context.meter
+        if self._meter is not None:
+            self.room = self._meter.most_fetched(self.room)
+        self.cold_throttle_ms = 0
+        """how long the client's quota has no room for what is in the bucket"""
         self.size = 0
         """bytes found"""
         self.holds: list[ResponseHold] = []
@@ -392,6 +400,10 @@ class FetchRead:
         if started is None or isinstance(started, Seek):
             if self._must_seek(partition, topic, request, partition.high_watermark):
                 return NOTHING
+            if self._meter is not None and self._is_beyond_quota(
+                self._meter, partition, request.fetch_offset, limit
+            ):
+                return NOTHING
             read = partition.read(request.fetch_offset, limit, min_one=is_first, cold_bytes=self._cold_bytes)
         elif self._cold_bytes <= 0:
             read = NOTHING
@@ -399,6 +411,16 @@ class FetchRead:
             read = partition.unified.ready(started) if started.done() else LogRead((), 0, started)
         # A remote read returns at least one whole batch, which may exceed the rest of the budget.
         return read if is_first or read.size <= limit else NOTHING
+
+    def _is_beyond_quota(self, meter: RequestMeter, partition: Partition, offset: int, limit: int) -> bool:
+        """Return whether the records are in the bucket and the client's quota has no room for them now: its
+        response would be throttled, so nothing is downloaded."""
+        if offset >= partition.unified.local_start_offset:
+            return False
+        wanted = min(self.room, max(limit, LEAST_COLD_BYTES))
+        throttle_ms = meter.fetch_throttle_ms(wanted)
+        self.cold_throttle_ms = max(self.cold_throttle_ms, throttle_ms)
+        return throttle_ms > 0
 
     def _must_seek(self, partition: Partition, topic: TopicKey, request: FetchPartition, end: int) -> bool:
         """Return whether the fetch waits for a prefetch of the pages that the lookup of an offset below `end`

@@ -24,12 +24,14 @@ from infra.boot.firn_boot.document import Document, parse
 from infra.boot.firn_boot.errors import BootError
 from infra.boot.firn_boot.forming import step_form
 from infra.boot.firn_boot.machine import Machine as BootMachine
+from infra.boot.firn_boot.secret_files import HOME as SECRETS
+from infra.boot.firn_boot.secret_files import step_secrets
 from infra.boot.firn_boot.written import properties_of
 from infra.roll.firn_roll import rolling
 from infra.roll.firn_roll.errors import RollError
 from infra.roll.firn_roll.hands import PYTHON as PYTHON_THERE
 from infra.roll.firn_roll.hands import Hands, Machine
-from infra.roll.firn_roll.rolling import Options, roll
+from infra.roll.firn_roll.rolling import AS_FIRN, Options, roll
 from service.base.properties import parse_properties
 from service.cli.dev_nodes import HOST, DevNode, agree_on_ports
 from tests.infra.tools import STANDIN, copied, terraform
@@ -50,7 +52,7 @@ sys.exit(main(["--config", sys.argv[1] + "/etc/firn/machine.json", "check"]))
 """
 
 
-def rendered(folder: Path) -> dict[str, dict[str, Any]]:
+def rendered(folder: Path, secrets: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
     """Machine to document, of a plan of the unchanged module. The program that comes along takes each."""
     module = copied(folder) / "modules" / "nodes"
     zones = [f"eu-central-1{letter}" for letter in "abc"]
@@ -72,6 +74,7 @@ def rendered(folder: Path) -> dict[str, dict[str, Any]]:
         "package": {"url": "s3://example-firn-archive/packages/firn.tar", "sha256": "0" * 64},
         "region": "eu-central-1",
         "remote_url": "s3://example-firn-archive/firn",
+        "secrets": secrets,
     }
     (module / "given.auto.tfvars.json").write_text(json.dumps(given))
     (module / "provider.tf").write_text('provider "aws" {\n  region = "eu-central-1"\n}\n')
@@ -92,12 +95,16 @@ def rendered(folder: Path) -> dict[str, dict[str, Any]]:
 
 def at_home(documents: Mapping[str, dict[str, Any]], store: Path) -> dict[str, Document]:
     """The same documents with this machine's address, ports that are free here, and a folder as a bucket."""
-    ports, https = agree_on_ports(0, len(documents), len(documents))
+    ports, https = agree_on_ports(0, 2 * len(documents), len(documents))
     found, places = {}, {}
-    for (name, document), port, http in zip(documents.items(), ports, https, strict=True):
+    for (name, document), port, internal, http in zip(
+        documents.items(), ports[::2], ports[1::2], https, strict=True
+    ):
         (node,) = document["nodes"]
         places[f"{document['host']}:{node['port']}"] = f"{HOST}:{port}"
         node |= {"port": port, "http_port": http}
+        if "internal_port" in node:
+            node["internal_port"] = internal
         document["host"] = HOST
         del document["properties"]["firn.remote.s3.region"]
         document["properties"] |= {"firn.remote.url": f"file://{store}", "broker.session.timeout.ms": "6000"}
@@ -112,6 +119,8 @@ class Home(BootMachine):
     """A machine that is a folder: its commands are Firn's own alone, run by whoever runs the test."""
 
     def run(self, *command: str, fine: tuple[int, ...] = (0,)) -> tuple[int, str]:
+        if command == ("id", "-u", "firn"):
+            return 0, str(os.getuid())
         assert command[:4] == ("runuser", "-u", "firn", "--")
         assert command[4].endswith("/opt/firn/current/bin/firn")
         return super().run(str(FIRN), *command[5:], fine=fine)
@@ -146,7 +155,8 @@ class World(Hands):
         document, home = self.documents[name], Home(self.root(name))
         (node,) = document.nodes
         data = home.path(f"var/lib/firn/node-{node.id}")
-        text = properties_of(document, node, str(data))
+        step_secrets(home, document)
+        text = properties_of(document, node, str(data)).replace(f"/{SECRETS}", str(home.path(SECRETS)))
         home.write(f"etc/firn/server-{node.id}.properties", text)
         step_form(home, document, self.claim)
         settings = dict(parse_properties(text))
@@ -183,9 +193,13 @@ class World(Hands):
             self.boot(machine.name)
             self.ready(machine.name)
             return ""
-        words = command.split()
+        there = str(self.root(machine.name) / SECRETS)
+        words = command.removeprefix(AS_FIRN).replace(f"/{SECRETS}", there).split()
         assert words[0] == PYTHON_THERE
         return self._run([str(PYTHON), *words[1:]], machine.name, 60, program)
+
+    def client_config(self) -> str | None:
+        return f"/{SECRETS}/client.properties" if self.documents["1"].security else None
 
     def replace(self, name: str) -> None:
         """Another machine with an empty root disk, and the volume of the one before."""
@@ -221,10 +235,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 class Writer:
     """Numbered records, each acknowledged by two replicas; until `close`."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, **more: str) -> None:
         self.taken: list[int] = []
         self.refused: list[KafkaError] = []
-        self.producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True})
+        settings = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True}
+        self.producer = Producer({**settings, **{key.replace("_", "."): one for key, one in more.items()}})
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()

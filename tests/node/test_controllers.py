@@ -29,6 +29,27 @@ def test_one_leads_and_all_are_registered(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_metadata_counts_as_loaded_only_once_a_leader_has_said_what_is_committed(tmp_path: Path) -> None:
+    """Until then an image of before a revocation may be the newest here: the authorizer answers nobody."""
+
+    async def scenario() -> None:
+        fleet = await Fleet(tmp_path).start()
+        await fleet.led()
+        running = [one.publisher for one in fleet.running.values()]
+        await until(lambda: all(one.has_loaded for one in running))
+        await fleet.stop()
+        alone = (await fleet.start(2)).running[2].publisher
+        assert alone.quorum.machine.core.log.end_offset > 0
+        await asyncio.sleep(1.0)
+        assert not alone.has_loaded
+        await fleet.start(1, 3)
+        await until(lambda: alone.has_loaded)
+        await fleet.stop()
+        assert not fleet.failures
+
+    run(scenario())
+
+
 def test_a_silent_voter_is_reconnected_after_the_request_timeout(tmp_path: Path) -> None:
     """The connection may lead nowhere any more: where packets were lost for a while, or another machine has
     the address now."""

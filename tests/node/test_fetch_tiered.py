@@ -6,6 +6,7 @@ import gc
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -174,3 +175,31 @@ def test_without_copying_the_log_begins_where_its_files_do(
         wait_until("retention to be done", lambda: list_offset(talk, -2).offset == 18, 80)
         assert list_offset(talk, -4).offset == 18
         assert values(talk.fetch(created.topic_id, 18).records)[0] == b"18" + b"." * 2000
+
+
+def test_a_throttled_fetch_downloads_nothing(start: Callable[..., NodeThread], tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    node = start(firn_remote_url=f"file://{tmp_path}/bucket")
+    with node.client() as client:
+        tiered = Tiered(Talk(client))
+        broker, cold = node.node.parts.broker, node.node.parts.cold
+        assert broker is not None
+        assert cold is not None
+        limits = {("", "test", ""): {"consumer_byte_rate": 3_000.0}}
+        node._loop.call_soon_threadsafe(broker.quotas.apply, limits)
+        wait_until("the quota to be there", lambda: broker.quotas.active)
+
+        def fetch(offset: int) -> Any:
+            return tiered.talk.fetch(
+                tiered.topic_id, offset, whole=True, max_wait=5000, partition_max_bytes=20_000
+            )
+
+        found = values(fetch(0).responses[0].partitions[0].records)
+        assert found == tiered.written[: len(found)]
+        assert len(found) > 50
+        before = cold.reader.stats().downloads.downloaded_bytes
+        throttled = fetch(tiered.local_start - 60)
+        assert throttled.responses == ()
+        assert throttled.throttle_time.total_seconds() > 1, "there is room for a third of it"
+        assert cold.reader.stats().downloads.downloaded_bytes == before
+        node._loop.call_soon_threadsafe(broker.quotas.apply, {})

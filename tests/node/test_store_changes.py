@@ -74,3 +74,20 @@ def test_a_store_that_cannot_be_used_is_refused(
         assert reason in answer.error_message
         assert KEY not in described(talk, "1", KEY, kind=BROKER)
     assert shown(node) == before
+
+
+def test_an_altered_store_is_in_effect_after_a_restart(
+    start: Callable[..., NodeThread], tmp_path: Path
+) -> None:
+    new = CA.issue("node")
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
+        "ssl_keystore_location": CA.issue("node").write(tmp_path / "first.pem"),
+        "log_dirs": str(tmp_path / "data"),
+    }
+    first = start(**settings)
+    with first.client() as client:
+        altered = alter(Talk(client), "1", (KEY, 0, new.write(tmp_path / "second.pem")), kind=BROKER)
+        assert altered.error_code == 0
+    first.stop()
+    assert shown(start(**settings)) == der(new)

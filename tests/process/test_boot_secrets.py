@@ -24,6 +24,9 @@ from infra.boot.firn_boot.secret_files import step_secrets
 from infra.boot.firn_boot.steps import everything
 from service.base.properties import parse_properties
 from service.config.client import parse_client
+from service.config.cluster import ClusterConfig
+from service.config.providers import resolved
+from service.config.settings import BrokerConfig
 from tests.support.certificates import Authority
 from tests.support.model_machine import ModelMachine, package
 from tests.support.stores import CREDENTIALS, moto_server
@@ -174,6 +177,7 @@ def test_the_admin_is_made_with_the_cluster_from_a_file(tmp_path: Path) -> None:
     assert settings["listeners"] == "CONTROLLER://0.0.0.0:9093"
     assert settings["listener.name.controller.ssl.client.auth"] == "required"
     assert settings["inter.broker.listener.name"] == "INTERNAL"  # where a broker is asked whether it lives
+    assert "sasl.enabled.mechanisms" not in settings
 
 
 def test_a_node_that_is_alone_is_formatted_with_the_admin_once(tmp_path: Path) -> None:
@@ -191,6 +195,22 @@ def test_a_node_that_is_alone_is_formatted_with_the_admin_once(tmp_path: Path) -
     other = ModelMachine(tmp_path / "other")
     boot(other, Vault(), {**alone(), "properties": {"firn.cluster.id": "A" * 22}})
     assert f"cluster.id={'A' * 22}" in other.path("var/lib/firn/node-1/meta.properties").read_text()
+
+
+@pytest.mark.parametrize(
+    "changed", [document(), document(**CONTROLLER), alone()], ids=["broker", "voter", "alone"]
+)
+def test_nodes_take_what_is_written_for_them(tmp_path: Path, changed: dict[str, Any]) -> None:
+    machine = ModelMachine(tmp_path)
+    boot(machine, Vault(), changed)
+    home = str(machine.path("etc/firn/secrets"))
+    for path in machine.path("etc/firn").glob("server-*.properties"):
+        written = parse_properties(path.read_text().replace("/etc/firn/secrets", home))
+        settings = resolved(dict(written), {})
+        cluster = ClusterConfig.from_properties(settings)
+        assert cluster.complaints() == []
+        assert {one.protocol.name for one in cluster.security.listeners} <= {"SSL", "SASL_SSL"}
+        assert BrokerConfig.from_properties(settings).super_users == "User:admin;User:CN=firn-node"
 
 
 def test_without_security_nothing_is_asked_for(tmp_path: Path) -> None:
@@ -217,7 +237,7 @@ def test_a_renewed_certificate_is_written_and_no_node_restarted(tmp_path: Path) 
     machine.said.clear()
     step_secrets(machine, read(document()), vault.get)
     assert files(machine)["node.pem"] == renewed.key_pem() + renewed.chain_pem
-    assert machine.said == [f"{tmp_path}/etc/firn/secrets/node.pem is new"]
+    assert machine.said == [f"{tmp_path}/etc/firn/secrets/node.pem has changed"]
     boot(machine, vault)
     assert set(machine.active.values()) == {1}
 
@@ -243,7 +263,9 @@ def test_new_super_users_and_a_new_password_are_written(tmp_path: Path) -> None:
     assert found["super.users"] == "User:admin;User:CN=firn-node;User:CN=other"
     assert found["admin.password"] == "another-password"
     assert "sasl.password=another-password\n" in found["client.properties"]
-    assert any("super.users is new; nodes know of it when they are restarted" in one for one in machine.said)
+    assert any(
+        "super.users has changed; nodes know of it when they are restarted" in one for one in machine.said
+    )
 
 
 OTHER = CA.issue("firn-node")

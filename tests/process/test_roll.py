@@ -35,6 +35,8 @@ class ModelHands(Hands):
             name: Machine(name, f"i-{name}", f"firn-{name}", self.role(name), {self.node(name): 9092}, "ssh")
             for name in ("1", "2", "3", "c1", "c2", "c3")
         }
+        self.config: str | None = None
+        self.asked: list[str] = []
         self.away: set[str] = set()
         self.back_at: dict[str, float] = {}
         self.leader = "c1"
@@ -80,6 +82,9 @@ class ModelHands(Hands):
     def machines(self) -> dict[str, Machine]:
         return dict(self.made)
 
+    def client_config(self) -> str | None:
+        return self.config
+
     def on(self, machine: Machine, command: str, program: str = "") -> str:
         if program:
             return self.told(machine, command)
@@ -110,7 +115,8 @@ class ModelHands(Hands):
     def told(self, machine: Machine, command: str) -> str:
         if machine.name in self.away:
             raise RollError("ssh: exit code 255")
-        words = command.split()
+        self.asked.append(command)
+        words = command.removeprefix("sudo runuser -u firn -- ").split()
         given = dict(zip(words[2::2], words[3::2], strict=True))
         assert given["--brokers"] == "1,2,3"
         assert given["--controllers"] == "901,902,903"
@@ -161,6 +167,18 @@ def test_a_roll_resumes_after_any_failure(tmp_path: Path, action: str, after: bo
         assert len(names) <= 6 + (action == RESTART), k
         assert not hands.away, k
         assert hands.read() is None, k
+
+
+def test_a_cluster_that_wants_a_login_is_asked_as_the_admin(tmp_path: Path) -> None:
+    hands = ModelHands(tmp_path)
+    hands.config = "/etc/firn/secrets/client.properties"
+    roll(hands, ONE)
+    assert hands.done == [("replaced", "2")]
+    begin, end = "sudo runuser -u firn -- /opt/firn/", " --command-config /etc/firn/secrets/client.properties"
+    assert {(one.startswith(begin), end in one) for one in hands.asked} == {(True, True)}
+    hands.asked.clear()
+    roll(hands, replace(ONE, command_config="/etc/firn/other.properties"))
+    assert {" --command-config /etc/firn/other.properties" in one for one in hands.asked} == {True}
 
 
 def test_nothing_is_begun_while_the_cluster_is_not_whole(tmp_path: Path) -> None:
@@ -347,6 +365,14 @@ def hands(tmp_path: Path) -> Hands:
     command.chmod(0o755)
     (tmp_path / "outputs.json").write_text(json.dumps(OUTPUTS))
     return Hands(tmp_path, tmp_path / "roll.json", str(command))
+
+
+def test_the_file_to_log_in_by_is_what_terraform_tells(hands: Hands) -> None:
+    assert hands.client_config() is None  # an environment of before
+    for told in (None, "/etc/firn/secrets/client.properties"):
+        outputs = {**OUTPUTS, "client_config": {"value": told}}
+        (hands.environment / "outputs.json").write_text(json.dumps(outputs))
+        assert hands.client_config() == told
 
 
 def planned(hands: Hands, *changes: dict[str, Any]) -> None:

@@ -65,6 +65,7 @@ def _bytes(random: Random) -> bytes:
 _SCALARS: dict[str, Any] = {
     **{f"int{bits}": _int(bits) for bits in (8, 16, 32, 64)},
     "uint16": lambda random: random.randrange(2**16),
+    "float64": lambda random: random.choice((0.0, 1.0, -1.0, 1e300, random.random())),
     "bool": lambda random: random.random() < 0.5,
     "string": lambda random: "x" * random.randrange(12),
     "bytes": _bytes,

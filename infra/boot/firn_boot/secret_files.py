@@ -38,6 +38,7 @@ def step_secrets(machine: Machine, document: Document, get: Get = secret) -> Non
             machine.run("chown", "firn:firn", str(home))
         arns = dataclasses.asdict(document.security)
         for name, file in FILES.items():
+            there = (home / file).exists()
             text = fetched(machine, home / file, arns[name], get)
             if text is None:
                 continue
@@ -47,9 +48,9 @@ def step_secrets(machine: Machine, document: Document, get: Get = secret) -> Non
                     machine.write(f"{HOME}/{CLIENT}", client_of(machine, text), owner)
             except ValueError as error:
                 raise BootError(f"{arns[name]}: {error}; it was not written to {home / file}") from None
-            if changed:
+            if changed and there:
                 after = "; nodes know of it when they are restarted" if name == "super_users" else ""
-                machine.say(f"{home / file} is new{after}")
+                machine.say(f"{home / file} has changed{after}")
 
 
 def fetched(machine: Machine, path: Path, arn: str, get: Get) -> str | None:

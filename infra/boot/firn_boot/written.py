@@ -55,7 +55,6 @@ def secured(document: Document, node: Node) -> dict[str, str]:
         "ssl.keystore.location": f"/{HOME}/{FILES['node']}",
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": f"/{HOME}/{FILES['ca']}",
-        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "config.providers": "secrets",
         "config.providers.secrets.class": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
@@ -64,6 +63,7 @@ def secured(document: Document, node: Node) -> dict[str, str]:
     }
     if node.role != "controller":
         module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+        settings["sasl.enabled.mechanisms"] = "SCRAM-SHA-512"
         settings["listener.name.clients.scram-sha-512.sasl.jaas.config"] = f"{module} required;"
     if not alone:
         settings["inter.broker.listener.name"] = "INTERNAL"

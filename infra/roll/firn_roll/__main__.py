@@ -47,6 +47,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--unreplicated", action="store_true", help="go on where partitions have no replica elsewhere"
     )
+    parser.add_argument(
+        "--command-config",
+        metavar="FILE",
+        help="properties on the machines to log in by (default: terraform's output client_config)",
+    )
     parser.add_argument("--resume", action="store_true", help="go on with a journal of days ago")
     parser.add_argument(
         "--command-config", default="", metavar="PATH",

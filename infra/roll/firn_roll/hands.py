@@ -127,6 +127,11 @@ class Hands:
     def machines(self) -> dict[str, Machine]:
         return machines_of(json.loads(self._terraform("output", "-json")))
 
+    def client_config(self) -> str | None:
+        """Return the file on the machines by which the cluster is asked, None where nobody logs in."""
+        told = json.loads(self._terraform("output", "-json")).get("client_config", {}).get("value")
+        return None if told is None else str(told)
+
     def replace(self, name: str) -> None:
         """A new machine for the old one, by a plan that takes away nothing else."""
         plan = self.environment / ".roll.tfplan"

@@ -15,6 +15,8 @@ from .hands import PYTHON, Hands, Machine
 POLL_S = 3.0
 FRESH_S = 86_400
 """Whoever goes on with a roll later than that may mean another image than that roll began with."""
+AS_FIRN = "sudo runuser -u firn -- "
+"""Whoever the file with the password is for."""
 STOP = "sudo systemctl stop 'firn@*.service'"
 INSTALL = "sudo systemctl restart firn-boot.service"
 REPLACE, RESTART = "replace", "restart"
@@ -25,8 +27,8 @@ BEGUN, STOPPED, MADE, DONE = "begun", "stopped", "made", "done"
 @dataclass(frozen=True)
 class Options:
     """`settle_s`: so long the cluster has to be whole. `unreplicated`: go on where partitions have no other
-    replica. `resume`: what a journal calls done is done, however old it is. `command_config`: file of client
-    properties on each machine, with which it logs in at brokers."""
+    replica. `resume`: what a journal calls done is done, however old it is. `command_config`: the file on the
+    machines by which the cluster is asked; None for what terraform tells."""
 
     action: str = REPLACE
     names: tuple[str, ...] = ()
@@ -34,7 +36,7 @@ class Options:
     patience_s: float = 3600
     unreplicated: bool = False
     resume: bool = False
-    command_config: str = ""
+    command_config: str | None = None
 
 
 def roll(hands: Hands, options: Options) -> None:
@@ -47,6 +49,7 @@ class _Roll:
     def __init__(self, hands: Hands, options: Options) -> None:
         self.hands, self.options = hands, options
         self.machines = hands.machines()
+        self.command_config = options.command_config or hands.client_config()
         if any(one.role == "alone" for one in self.machines.values()):
             raise RollError("a node that is alone is away while it is replaced: terraform apply -replace")
         self.noted = self._journal()
@@ -174,8 +177,10 @@ class _Roll:
         ids = {role: _ids(self.machines.values(), role) for role in ("broker", "controller")}
         own = ",".join(map(str, machine.nodes))
         asked = f"--brokers {ids['broker']} --controllers {ids['controller']} --about {own}"
-        if self.options.command_config:
-            asked += f" --command-config {shlex.quote(self.options.command_config)}"
+        python = PYTHON
+        if self.command_config is not None:
+            python = f"{AS_FIRN}{PYTHON}"
+            asked += f" --command-config {shlex.quote(self.command_config)}"
         failures = []
         for other in self.machines.values():
             if other.role != "broker" or other.name == machine.name:
@@ -183,7 +188,7 @@ class _Roll:
             place = f"{other.host}:{min(other.nodes.values())}"
             rest = f"{asked} --without {own}" if away else asked
             try:
-                said = self.hands.on(other, f"{PYTHON} - --bootstrap {place} {rest}", self.program)
+                said = self.hands.on(other, f"{python} - --bootstrap {place} {rest}", self.program)
                 told = json.loads(said)
                 return {"lacks": list(told["lacks"]), "leader": told["leader"], "only": list(told["only"])}
             except RollError as error:

@@ -5,7 +5,7 @@ Run on a machine of the cluster by the Python of its package, which brings the p
     /opt/firn/current/bin/python - --bootstrap HOST:PORT --brokers 1,2,3 --controllers 901,902,903 <whole.py
 
 `--without IDS`: what it lacks besides these nodes, which are to be away. `--about IDS`: the partitions that
-no other nodes have.
+no other nodes have. `--command-config FILE`: how to log in, as of any command of `firn`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from service.base.errors import FirnError
-from service.cli.client_properties import add_command_config_option, security_of_args
 from service.client.admin import Cluster
 from service.client.blocking_client import BlockingClient
-from service.client.security import PLAINTEXT, Security
 from service.wire.api import ApiKey, request_module
 
 CLIENT_ID = "firn-roll"
@@ -35,11 +33,11 @@ def main() -> int:
     parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT")
     for name in ("--brokers", "--controllers", "--without", "--about"):
         parser.add_argument(name, type=numbers, default=set(), metavar="IDS")
-    add_command_config_option(parser)
+    parser.add_argument("--command-config", metavar="FILE")
     asked = parser.parse_args()
     try:
-        security = security_of_args(asked)
-        told = look(asked.bootstrap, asked.brokers, asked.controllers, asked.without, asked.about, security)
+        login = login_of(asked.command_config)
+        told = look(asked.bootstrap, asked.brokers, asked.controllers, asked.without, asked.about, login)
     except (OSError, FirnError) as error:
         print(f"{asked.bootstrap}: {error}", file=sys.stderr)
         return 1
@@ -51,16 +49,26 @@ def numbers(text: str) -> set[int]:
     return {int(one) for one in text.split(",") if one}
 
 
+def login_of(file: str | None) -> dict[str, Any]:
+    """Return the arguments of a client that logs in as `file` says."""
+    if file is None:
+        return {}
+    # The package of a machine that is still to be upgraded may not have it.
+    from service.cli.client_properties import read_security_file
+
+    return {"security": read_security_file(file)}
+
+
 def look(
     bootstrap: str,
     brokers: set[int],
     controllers: set[int],
     without: set[int],
     about: set[int],
-    security: Security = PLAINTEXT,
+    login: dict[str, Any],
 ) -> dict[str, Any]:
     """Return the cluster's faults, the quorum's leader, and the partitions that only `about` has."""
-    with Cluster(bootstrap, CLIENT_ID, security=security) as cluster:
+    with Cluster(bootstrap, CLIENT_ID, **login) as cluster:
         lacks = list(broken_brokers(cluster, brokers, without))
         behind: list[str] = []
         only: list[str] = []
@@ -76,7 +84,7 @@ def look(
                 elif missing := replicas - {*one.isr} - without:
                     behind.append(f"{name} is not in sync on {', '.join(map(str, sorted(missing)))}")
     host, _, port = bootstrap.rpartition(":")
-    with BlockingClient(host.strip("[]"), int(port), CLIENT_ID, security=security) as client:
+    with BlockingClient(host.strip("[]"), int(port), CLIENT_ID, **login) as client:
         leader, voters = quorum(client)
     lacks += [*some(behind), *broken_quorum(leader, voters, controllers, without)]
     return {"lacks": lacks, "leader": leader, "only": some(only)}

@@ -7,12 +7,12 @@ import ssl
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from service.base.client_tls import ClientTls
+from service.base.client_tls import ClientTls, TlsFailed
 from service.base.turn_queues import turn_queues
 from service.network.tls.engine import OpenSslSeal, Seal
 from service.network.tls.handshakes import Handshakes
 from service.network.tls.identity import NOBODY, TlsIdentity
-from service.network.tls.shell import SCRATCH_BYTES, ClearProtocol, TlsFailed, TlsTransport
+from service.network.tls.shell import SCRATCH_BYTES, ClearProtocol, TlsTransport
 
 _MOST_HANDSHAKES: Final = 16
 

@@ -61,11 +61,8 @@ class _Loaded:
         return client_context(replace(self.settings, checks_hostname=False), self.stores)
 
 
-def client_tls(settings: TlsSettings | None, disk: Disk) -> ClientTls | None:
-    """Return TLS for connections that are few, without renewal; None without settings. Raises
-    `ConfigError`."""
-    if settings is None:
-        return None
+def client_tls(settings: TlsSettings, disk: Disk) -> ClientTls:
+    """Return TLS for connections that are few, without renewal. Raises `ConfigError`."""
     stores = open_stores(settings, read_store_files(settings, disk))
     return ClientTls(client_context(settings, stores).openssl)
 

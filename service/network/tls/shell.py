@@ -14,11 +14,11 @@ sent, and the connection is aborted.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
+from service.base.client_tls import TlsFailed
 from service.base.errors import InvariantError
 from service.base.turn_queues import CallQueue
 from service.base.types import Buffer
@@ -33,10 +33,6 @@ MOST_HANDSHAKE_BYTES: Final = 256 << 10
 _SHORT_BYTES: Final = 16 << 10
 _MOST_UNASKED_BYTES: Final = 64 << 10
 """Raw bytes that nobody wrote (answers to key updates) and that the peer does not take."""
-
-
-class TlsFailed(ConnectionError):
-    """The handshake failed, or the peer has broken the cipher."""
 
 
 class TlsState(IntEnum):
@@ -330,6 +326,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             return None
         if name == "is_sealed":
             return True
+        if name == "is_held":
+            return self.held_raw
         return self._raw.get_extra_info("socket" if name == "raw_socket" else name, default)
 
     @property
@@ -422,12 +420,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if state not in TLS_MOVES[self.state]:
             raise InvariantError(f"a TLS connection cannot go from {self.state.name} to {state.name}")
         self.state = state
-
-
-def socket_of(transport: asyncio.BaseTransport) -> socket.socket | None:
-    """Return the socket below a transport, encrypted or not, for options and questions alone."""
-    found: socket.socket | None = transport.get_extra_info("socket")
-    return transport.get_extra_info("raw_socket") if found is None else found
 
 
 def _handshake_step(seal: Seal, raw: bytearray, side: TlsSide) -> TlsIdentity | None:

@@ -361,12 +361,13 @@ class _Produce:
     def answer(self) -> Response | None:
         """Return the response at once."""
         context = self.context
-        if self.failed or self.broker.disks.is_pressed or context.meter is not None:
+        if self.failed or self.broker.disks.is_pressed:
             return at_once(self._response())
+        throttle_ms = 0 if context.meter is None else context.meter.produced(is_exempt=self.acks == 0)
         if self.acks == 0:
-            return None
-        data = encode_produce_response(context.api_version, context.correlation_id, self.results)
-        return Response([data])
+            return Throttled([], throttle_ms / 1000) if throttle_ms else None
+        data = encode_produce_response(context.api_version, context.correlation_id, self.results, throttle_ms)
+        return Throttled([data], throttle_ms / 1000) if throttle_ms else Response([data])
 
     def _response(self) -> Steps[Response | None]:
         """Encode the response; while a disk fills up, and by quotas, it throttles the connection."""

@@ -20,6 +20,7 @@ _INTEGERS = {
 _SCALARS: dict[str, st.SearchStrategy[Any]] = {
     **_INTEGERS,
     "uint16": st.integers(0, 2**16 - 1),
+    "float64": st.floats(allow_nan=False, allow_infinity=False),
     "bool": st.booleans(),
     "string": st.text(max_size=12),
     "bytes": st.binary(max_size=30),

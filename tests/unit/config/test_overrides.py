@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.base.errors import ConfigError
-from service.config.describing import describe_broker
+from service.config.describing import describe_broker, describe_broker_default
 from service.config.overrides import (
     may_be_secret,
     of_all_listeners,
@@ -186,6 +186,27 @@ class TestWhileTheNodeRuns:
         with pytest.raises(ConfigError) as raised:
             self.NODE.with_dynamic({own: "none"} if own else {}, {everyone: "none"} if everyone else {})
         assert str(raised.value) == message
+
+    def test_limits_of_a_listener_can_change_for_one_broker_and_for_all(self) -> None:
+        name = "listener.name.internal.max.connections"
+        changed = self.NODE.with_dynamic({name: "7"}, {name: "9", "max.connections": "20"})
+        one = next(one for one in describe_broker(changed) if one.name == name)
+        assert (one.value, one.source) == ("7", 2)
+        assert [(s.name, s.value, s.source) for s in one.synonyms] == [
+            (name, "7", 2),
+            (name, "9", 3),
+            ("max.connections", "20", 3),
+            ("max.connections", "2147483647", 5),
+        ]
+        of_all = next(
+            one for one in describe_broker(self.NODE.with_dynamic({}, {name: "9"})) if one.name == name
+        )
+        assert (of_all.value, of_all.source) == ("9", 3)
+        described = describe_broker_default(changed)
+        assert [(one.name, one.value, one.source, one.read_only) for one in described] == [
+            (name, "9", 3, True),
+            ("max.connections", "20", 3, False),
+        ]
 
     def test_settings_of_a_listener_that_is_there_no_more_are_left_out(self) -> None:
         name = "listener.name.{}.ssl.keystore.location"

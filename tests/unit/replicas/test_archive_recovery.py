@@ -9,12 +9,13 @@ from uuid import UUID
 import pytest
 
 from service.metadata.bucket_copy import MetadataCopy, NewestCopy
+from service.metadata.controller.adoption_control import BucketContent
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import MetadataKey, metadata_key
 from service.remote.format.manifest_codec import MetadataRef
-from service.replicas.archive_recovery import BucketContents, found_of
+from service.replicas.archive_recovery import BucketContents, found_of, log_users
 from service.tiering.recovery import ArchivedPartition, RecoveredArchive
 from tests.support.world import WORLD
 
@@ -45,3 +46,20 @@ def test_a_topic_that_was_archived_after_the_newest_copy_proves_that_a_later_one
     doubt = doubt_where(written_ms, publisher)
     assert (doubt is not None) == is_doubted
     assert doubt is None or f"does not know topic events ({TOPIC})" in doubt
+
+
+def test_a_recovery_says_how_many_users_have_to_be_set_again(caplog: pytest.LogCaptureFixture) -> None:
+    image = replace(MetadataImage(), offset=9, epoch=3)
+    ref = MetadataRef(metadata_key(MetadataKey(10, 3, UUID(int=1))), 10, 3, 100, 0, omitted_users=7)
+    archive = RecoveredArchive({}, (), (), -1)
+    for named, is_newer, words in (
+        (ref, True, "7 users had SCRAM credentials"),
+        (ref, False, ""),
+        (ref._replace(omitted_users=0), True, ""),
+        (None, True, ""),
+    ):
+        bucket = BucketContents(NewestCopy(MetadataCopy(ref, image, 5_000), named, ()), None, archive, ())
+        caplog.clear()
+        log_users(bucket, BucketContent((), image, is_newer, -1, 0), MetadataImage())
+        assert words in caplog.text
+        assert bool(caplog.text) == bool(words)

@@ -24,6 +24,7 @@ from service.metadata.controller.requests import (
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.records import ConfigRecord
+from service.replicas.dynamic_config import dynamic_config
 from service.serving.config_validation import NodeConfigRules
 from tests.unit.metadata.controllers import CLUSTER_ID, registration
 
@@ -58,6 +59,26 @@ def test_the_listeners_of_another_node_are_its_own_affair() -> None:
         check("2", {"listener.name.theirs.ssl.keystore.type": "DER"})
     with pytest.raises(ConfigError, match="Cannot update these configs dynamically"):
         check("2", {"listener.name.theirs.ssl.client.auth": "none"})
+
+
+def test_settings_of_all_brokers_may_name_any_listener() -> None:
+    limit = "listener.name.theirs.max.connections"
+    check("", {limit: "5", "log.retention.ms": "1000"})
+    with pytest.raises(ConfigError, match="Value must be at least"):
+        check("", {limit: "-5"})
+    with pytest.raises(ConfigError, match="Cannot update these configs at default cluster level"):
+        check("", {THEIRS: "/k.pem"})
+
+
+@pytest.mark.parametrize("broker", ["", "1"])
+def test_settings_of_listeners_that_are_not_there_refuse_no_other_change(broker: str) -> None:
+    delta = MetadataDelta(MetadataImage())
+    for resource, name in (("1", THEIRS), ("", "listener.name.theirs.max.connections")):
+        delta.replay(ConfigRecord(resource_type=4, resource_name=resource, name=name, value="5"))
+    image = delta.build(0, 1, 0)
+    at_once(RULES.validate(image, ResourceType.BROKER, broker, {"log.retention.ms": "1000"}))
+    assert dynamic_config(NODE, image).dynamic == {}
+    assert dynamic_config(NODE, image).dynamic_default == {}
 
 
 def answers(image: MetadataImage, change: AlterConfig, decide: Decide) -> tuple[int, list[Any], str | None]:
