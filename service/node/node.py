@@ -49,6 +49,7 @@ from service.partition.fetch_sessions import FetchSessions
 from service.replicas.dynamic_config import check_topics, dynamic_config, topic_settings
 from service.replicas.metadata_applier import Applier
 from service.replicas.partition_registry import Replicas
+from service.replicas.settings_applier import SettingsApplier
 from service.replication.selectors import of_the_rack
 from service.serving.control_plane import ControlPlane
 from service.serving.dispatch import Dispatcher
@@ -223,13 +224,35 @@ class Node:
         metadata.subscribe(applier.apply)  # later changes wait for their turn
         await applier.start(metadata.image)
         await logs.set_aside_unknown(applier.holds)
+        broker = self._make_broker(plane, cluster_id, replicas, timers, groups, settings)
+        stack.callback(broker.close)
+        broker.endpoints.update(listeners.places)
+        answer_versions = answer_for(ListenerType.BROKER, lambda: features_of_broker(broker))
+        listeners.serve_with(Dispatcher(broker, plane.apis), answer_versions, lambda: settings.config)
+        self._limit(broker, metadata)
+        if plane.prefix_owner is None:
+            await plane.join(stack)
+        return broker
+
+    def _make_broker(
+        self,
+        plane: ControlPlane,
+        cluster_id: str,
+        replicas: Replicas,
+        timers: Timers,
+        groups: GroupCoordinators,
+        settings: SettingsApplier,
+    ) -> Broker:
+        """Return the interface to the handlers, with what limits and protects it."""
+        parts, metadata, config = self.parts, plane.metadata, settings.config
+        assert parts.logs is not None
         broker = Broker(
             lambda: settings.config,
             self._clock,
             cluster_id,
             plane,
             replicas,
-            logs,
+            parts.logs,
             self._world.threads,
             timers,
             FetchSessions(
@@ -240,7 +263,6 @@ class Node:
             ),
             groups,
         )
-        stack.callback(broker.close)
         parts.broker = broker
         if self._tls.handshakes is not None:
             broker.config_admin = StoreCheckedAdmin(
@@ -249,16 +271,10 @@ class Node:
         broker.authorizer = parts.authorizer
         if config.replication.selects_by_rack:
             broker.replica_selector = of_the_rack
-        if replication is not None:
+        if (replication := parts.replication) is not None:
             broker.leader_throttle = replication.leader_throttle
             replication.watch_room(broker.disks)
         broker.disks.report_room(self._directories.ids, plane)
-        broker.endpoints.update(listeners.places)
-        answer_versions = answer_for(ListenerType.BROKER, lambda: features_of_broker(broker))
-        listeners.serve_with(Dispatcher(broker, plane.apis), answer_versions, lambda: settings.config)
-        self._limit(broker, metadata)
-        if plane.prefix_owner is None:
-            await plane.join(stack)
         return broker
 
     def _limit(self, broker: Broker, metadata: Publisher) -> None:

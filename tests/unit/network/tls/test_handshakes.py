@@ -40,7 +40,7 @@ def on_loop(test: Callable[[], None]) -> None:
     asyncio.run(run())
 
 
-def test_those_beyond_the_bound_wait_and_addresses_without_one_come_first() -> None:
+def test_handshakes_beyond_the_bound_wait_and_addresses_without_one_come_first() -> None:
     def test() -> None:
         handshakes = Handshakes(None, 2)
         greedy = [Shaking(handshakes, "greedy") for _ in range(5)]
@@ -79,7 +79,7 @@ def test_a_silent_handshake_of_the_greediest_gives_way_to_a_newcomer() -> None:
     on_loop(test)
 
 
-def test_nobody_gives_way_to_the_same_address_or_where_each_has_one() -> None:
+def test_handshakes_keep_their_place_before_the_same_address_or_where_each_has_one() -> None:
     def test() -> None:
         handshakes = Handshakes(None, 2)
         each = [Shaking(handshakes, "one"), Shaking(handshakes, "two")]
