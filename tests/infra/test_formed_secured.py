@@ -137,31 +137,12 @@ def test_the_secured_cluster_that_terraform_renders_is_formed_closed_and_rolled(
     client.create_topics([NewTopic(TOPIC, 6, -1)])[TOPIC].result(30)
     # A command on a machine goes by the file that is there.
     config = world.root("1") / HOME / "client.properties"
-    done = subprocess.run(
-        [
-            str(FIRN),
-            "cluster",
-            "describe",
-            "--bootstrap-server",
-            world.bootstrap,
-            "--command-config",
-            str(config),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    describe = [str(FIRN), "cluster", "describe", "--bootstrap-server", world.bootstrap]
+    command = [*describe, "--command-config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr + done.stdout
 
-    # Nobody else comes in: without TLS, with a wrong password, without a certificate.
-    refused({"bootstrap.servers": world.bootstrap})
-    refused({"bootstrap.servers": world.bootstrap, **login(world, **{"sasl.password": "another"})})
-    nodes = {name: document.nodes[0] for name, document in world.documents.items()}
-    internal = [port for name in BROKERS if (port := nodes[name].internal_port) is not None]
-    assert len(internal) == 3
-    for port in (*internal, nodes["c1"].port):
-        assert is_closed(port)
-
+    nobody_else_comes_in(world)
     writer = Writer(world.bootstrap, **{key.replace(".", "_"): one for key, one in login(world).items()})
     wait_until("records", lambda: len(writer.taken) > 100)
     roll(world, Options(settle_s=1, patience_s=120))
@@ -175,15 +156,29 @@ def test_the_secured_cluster_that_terraform_renders_is_formed_closed_and_rolled(
     vault.renew("node", new.key_pem() + new.chain_pem)
     for name, document in world.documents.items():
         step_secrets(Home(world.root(name)), document)
-    wait_until("the new certificate", lambda: shown(nodes["1"].port) == new.pem, 30)
+    port = world.documents["1"].nodes[0].port
+    wait_until("the new certificate", lambda: shown(port) == new.pem, 30)
     after = len(writer.taken)
     wait_until("records after that", lambda: len(writer.taken) > after + 100)
     writer.close()
     assert writer.refused == []
     assert {name: member.process for name, member in world.members.items()} == runs
     wait_until("nothing to lack at the end", lambda: not world.lacks(), 60)
+    secrets_are_in_their_folder_alone(world)
 
-    # What is on the machines outside of the folder of secrets has none of them.
+
+def nobody_else_comes_in(world: World) -> None:
+    """Without TLS, with a wrong password, without a certificate."""
+    refused({"bootstrap.servers": world.bootstrap})
+    refused({"bootstrap.servers": world.bootstrap, **login(world, **{"sasl.password": "another"})})
+    nodes = {name: document.nodes[0] for name, document in world.documents.items()}
+    internal = [port for name in BROKERS if (port := nodes[name].internal_port) is not None]
+    assert len(internal) == 3
+    for port in (*internal, nodes["c1"].port):
+        assert is_closed(port)
+
+
+def secrets_are_in_their_folder_alone(world: World) -> None:
     for name in world.documents:
         home = world.root(name) / HOME
         assert {path.name for path in home.iterdir()} == {*FILES.values(), "client.properties"}
