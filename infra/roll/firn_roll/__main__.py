@@ -53,10 +53,6 @@ def main(arguments: list[str] | None = None) -> int:
         help="properties on the machines to log in by (default: terraform's output client_config)",
     )
     parser.add_argument("--resume", action="store_true", help="go on with a journal of days ago")
-    parser.add_argument(
-        "--command-config", default="", metavar="PATH",
-        help="client properties on each machine, with which it logs in at brokers",
-    )  # fmt: skip
     given = parser.parse_args(arguments)
     if given.settle < LEAST_SETTLE_S:
         parser.error(
