@@ -464,5 +464,5 @@ def test_an_answer_about_many_topics_is_put_together_in_slices(
         return steps - before
 
     of_one = steps_for(["none"], count)
-    assert of_one >= count
+    assert of_one >= count - 100  # a step right after `next_turn` does not ask
     assert steps_for([f"none-{number}" for number in range(count)], 1) >= of_one + count - 100
