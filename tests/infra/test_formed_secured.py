@@ -139,8 +139,11 @@ def test_the_secured_cluster_that_terraform_renders_is_formed_closed_and_rolled(
     config = world.root("1") / HOME / "client.properties"
     describe = [str(FIRN), "cluster", "describe", "--bootstrap-server", world.bootstrap]
     command = [*describe, "--command-config", str(config)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr + done.stdout
+
+    def describes() -> bool:
+        return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+
+    wait_until("the cluster, with its keeper, to be described as whole", describes, 60)
 
     nobody_else_comes_in(world)
     writer = Writer(world.bootstrap, **{key.replace(".", "_"): one for key, one in login(world).items()})
