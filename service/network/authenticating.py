@@ -200,6 +200,7 @@ class Authenticator:
             if not login.has_headers:
                 context.api_key = _AUTHENTICATE
                 found = login.token_came(bytes(frame))
+                self._note_lifetime(found)
                 return Response([_SIZE.pack(len(found.token)) + found.token])
             header = _read_header(context, frame)
             if header.api_key != _AUTHENTICATE and login.state is LoginState.AUTHENTICATE:
@@ -216,13 +217,16 @@ class Authenticator:
         return Response([response_frame(header, self._success(found))])
 
     def _success(self, found: Evaluation) -> Any:
-        self._lifetime_ms = self._lifetime_of(found) if found.name is not None else None
+        self._note_lifetime(found)
         return response_module(_AUTHENTICATE).SaslAuthenticateResponse(
             error_code=ErrorCode.none,
             error_message="",  # as Kafka's
             auth_bytes=found.token,
             session_lifetime=self._lifetime_ms or 0,
         )
+
+    def _note_lifetime(self, found: Evaluation) -> None:
+        self._lifetime_ms = self._lifetime_of(found) if found.name is not None else None
 
     def _lifetime_of(self, found: Evaluation) -> int | None:
         """Return the milliseconds until the session ends, None if it does not."""
