@@ -137,11 +137,9 @@ class Authenticator:
             context.session = self._begin_session(context)
         return answer
 
-    def unmuted(self, last_move: float) -> None:
+    def unmuted(self, last_read: float) -> None:
         """Note that a pause is over. Requests that have waited count as come when they were read."""
-        if last_move != self._unmuted_s:
-            self._read_s = last_move
-        self._unmuted_s = self._listener.now()
+        self._read_s, self._unmuted_s = last_read, self._listener.now()
 
     def _is_over(self, session: Session, now: float) -> bool:
         if session.expires_s is None or now <= session.expires_s:

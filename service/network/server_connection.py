@@ -155,7 +155,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         shared, requests = self._shared, self.requests
-        requests.last_move = shared.now()
+        requests.last_move = requests.last_read = shared.now()
         shared.counters.received_bytes += nbytes
         if self._view is None:
             self._framer.receive(shared.scratch[:nbytes])
