@@ -92,7 +92,7 @@ def test_an_ended_certificate_is_refused_in_a_resumed_session(tmp_path: Path) ->
                 conn.unwrap()  # OpenSSL forgets the session of who leaves without
                 return found == b"innocent", session
 
-    with serving(settings(tmp_path, client_auth="required"), echo) as (port, _):
+    with serving(settings(tmp_path, client_auth="required"), echo, now_s=time.time) as (port, _):
         is_served, session = served(None)
         assert is_served
         time.sleep(3.2)
