@@ -277,16 +277,19 @@ class Channel:
         fails: the next one logs in afresh."""
         credentials = self._options.security.credentials
         assert credentials is not None
+        has_begun = False
         try:
             async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
                 while connection.pending and connection.is_open:
                     await asyncio.sleep(_DRAIN_S)
                 if connection.is_open:
+                    has_begun = True
                     await self._exchange(connection, connection.session.log_in_again(credentials.login()))
         except (OSError, FirnError) as e:
             connection.end(self._connect_error(e))
         except BaseException:
-            connection.end(ConnectionAbortedError(f"{self.name}: given up"))
+            if has_begun:  # before, others still wait for their answers: the next call renews the login
+                connection.end(ConnectionAbortedError(f"{self.name}: given up"))
             raise
 
     async def _exchange(self, connection: AsyncConnection, outgoing: bytes | None) -> None:

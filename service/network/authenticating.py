@@ -137,11 +137,9 @@ class Authenticator:
             context.session = self._begin_session(context)
         return answer
 
-    def unmuted(self, last_move: float) -> None:
+    def unmuted(self, last_read: float) -> None:
         """Note that a pause is over. Requests that have waited count as come when they were read."""
-        if last_move != self._unmuted_s:
-            self._read_s = last_move
-        self._unmuted_s = self._listener.now()
+        self._read_s, self._unmuted_s = last_read, self._listener.now()
 
     def _is_over(self, session: Session, now: float) -> bool:
         if session.expires_s is None or now <= session.expires_s:
@@ -200,6 +198,7 @@ class Authenticator:
             if not login.has_headers:
                 context.api_key = _AUTHENTICATE
                 found = login.token_came(bytes(frame))
+                self._note_lifetime(found)
                 return Response([_SIZE.pack(len(found.token)) + found.token])
             header = _read_header(context, frame)
             if header.api_key != _AUTHENTICATE and login.state is LoginState.AUTHENTICATE:
@@ -216,13 +215,16 @@ class Authenticator:
         return Response([response_frame(header, self._success(found))])
 
     def _success(self, found: Evaluation) -> Any:
-        self._lifetime_ms = self._lifetime_of(found) if found.name is not None else None
+        self._note_lifetime(found)
         return response_module(_AUTHENTICATE).SaslAuthenticateResponse(
             error_code=ErrorCode.none,
             error_message="",  # as Kafka's
             auth_bytes=found.token,
             session_lifetime=self._lifetime_ms or 0,
         )
+
+    def _note_lifetime(self, found: Evaluation) -> None:
+        self._lifetime_ms = self._lifetime_of(found) if found.name is not None else None
 
     def _lifetime_of(self, found: Evaluation) -> int | None:
         """Return the milliseconds until the session ends, None if it does not."""

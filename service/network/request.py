@@ -210,8 +210,8 @@ class Gate(Protocol):
     def handle(self, context: PeerContext, frame: memoryview) -> Answer:
         """Handle a message of the login. `LoggedIn` and `Closing` end it."""
 
-    def unmuted(self, last_move: float) -> None:
-        """Note that a pause is over; bytes moved at `last_move` at the latest."""
+    def unmuted(self, last_read: float) -> None:
+        """Note that a pause is over; bytes were read at `last_read` at the latest."""
 
 
 Gone = Callable[[RequestContext], None]

@@ -70,7 +70,8 @@ class RequestPipeline:
 
     __slots__ = (
         "_api", "_asked_s", "_framer", "_gate", "_is_due", "_mute", "_on_done", "_on_failed",
-        "_owner", "_pending", "_shared", "_transport", "context", "handler", "last_move", "queue", "sender",
+        "_owner", "_pending", "_shared", "_transport", "context", "handler", "last_move", "last_read", "queue",
+        "sender",
     )  # fmt: skip
 
     def __init__(
@@ -110,7 +111,8 @@ class RequestPipeline:
         self._mute: asyncio.TimerHandle | None = None
         self._on_done: Callable[[], None] | None = None
         self._on_failed: Callable[[], None] | None = None
-        self.last_move = shared.now()
+        self.last_move = self.last_read = shared.now()
+        """when bytes moved, and when some were read"""
 
     def moved(self) -> None:
         """Note that bytes have moved."""
@@ -385,7 +387,7 @@ class RequestPipeline:
     def _unmute(self) -> None:
         self._mute = None
         if self._gate is not None:
-            self._gate.unmuted(self.last_move)
+            self._gate.unmuted(self.last_read)
         if self._framer.state is ANSWERING and not self.sender.busy:
             self.last_move = self._shared.now()
             self._framer.answered()

@@ -155,7 +155,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         shared, requests = self._shared, self.requests
-        requests.last_move = shared.now()
+        requests.last_move = requests.last_read = shared.now()
         shared.counters.received_bytes += nbytes
         if self._view is None:
             self._framer.receive(shared.scratch[:nbytes])
@@ -278,7 +278,9 @@ class ServerConnection(asyncio.BufferedProtocol):
     def login_is_late(self) -> None:
         """Close the connection: it took too long to log in."""
         shared = self._shared
-        if not self._transport.is_closing():
+        if self._transport.is_closing():
+            self._transport.abort()  # what it was told last does not get out
+        else:
             shared.counters.logins_of(shared.listener).late += 1
             shared.warnings.warning("closed %s: it did not log in in time", self.requests.context)
             self.abort()
@@ -286,10 +288,9 @@ class ServerConnection(asyncio.BufferedProtocol):
     # -- ends
 
     def cut(self, reason: str) -> None:
-        """Close the connection for being too slow, unless it has ended."""
-        if self._transport.is_closing():
-            return
-        self._shared.warnings.warning("closed %s: %s", self.requests.context, reason)
+        """Close the connection for being too slow, also if it is closing already."""
+        if not self._transport.is_closing():  # else what it was told last does not get out
+            self._shared.warnings.warning("closed %s: %s", self.requests.context, reason)
         self.abort()
 
     def end_if_idle(self, horizon: float) -> None:

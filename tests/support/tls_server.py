@@ -52,6 +52,7 @@ def _listener(
         is_login=True,
         timeout_s=timeout_s,
         now_s=now_s,
+        ends_sessions=now_s is not None,
     )
 
 

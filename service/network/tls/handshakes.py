@@ -49,6 +49,8 @@ class Handshakes:
         self._first: dict[str, dict[Handshaker, None]] = {}
         self._then: dict[str, dict[Handshaker, None]] = {}
         """waiting connections by address: of those without and with a handshake under way"""
+        self._again: asyncio.TimerHandle | None = None
+        """when room is looked for again"""
 
     @property
     def under_way(self) -> int:
@@ -112,8 +114,16 @@ class Handshakes:
         address, count = self._by_address.most_common(1)[0]
         if count < 2:
             return
-        before_s = asyncio.get_running_loop().time() - _SILENT_S
+        loop = asyncio.get_running_loop()
+        if self._again is None:
+            self._again = loop.call_later(_SILENT_S, self._make_room_again)
+        before_s = loop.time() - _SILENT_S
         for one in self._under_way:
             if one.address == address and (since_s := one.silent_since_s) is not None and since_s < before_s:
                 one.refuse("its handshake is slow, and others wait for its place")
                 return
+
+    def _make_room_again(self) -> None:
+        self._again = None
+        if self._first:
+            self._make_room()

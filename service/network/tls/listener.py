@@ -41,11 +41,12 @@ class TlsListener:
         is_login: bool,
         timeout_s: float,
         now_s: Callable[[], float] | None = None,
+        ends_sessions: bool = False,
     ) -> None:
         """Read the mapping rules. Raises `ConfigError`.
 
         `is_login`: whether the handshake is all that a client does to log in. `timeout_s`: for it.
-        `now_s`: seconds since 1970, where a session ends with its certificate.
+        `now_s`: seconds since 1970. `ends_sessions`: whether a session ends with its certificate.
         """
         self.name = name
         self.context = context
@@ -53,6 +54,7 @@ class TlsListener:
         self.handshakes = handshakes
         self.timeout_s: float | None = timeout_s
         self._now_s = now_s
+        self._ends_sessions = ends_sessions
         self._metrics = metrics
         self._is_login = is_login
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -90,7 +92,10 @@ class TlsListener:
             raise SealBroken(f"{e}: {printable(name)}") from e
         if self._now_s is None:
             return TlsIdentity(principal)
-        return TlsIdentity(principal, self._loop.time() + certificate.not_after_s - self._now_s())
+        left_s = certificate.not_after_s - self._now_s()
+        if left_s < 0:  # OpenSSL does not look again where a session of TLS 1.2 is resumed
+            raise SealBroken("its certificate has expired")
+        return TlsIdentity(principal, self._loop.time() + left_s if self._ends_sessions else None)
 
     def refused(self, transport: TlsTransport, reason: str) -> None:
         self._metrics.failed += transport.state < OPEN

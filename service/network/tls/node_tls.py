@@ -127,7 +127,8 @@ class NodeTls:
                     metrics=metrics.logins_of(name),
                     is_login=is_login,
                     timeout_s=security.authentication_timeout_ms / 1000,
-                    now_s=self._now_s if is_login and security.expire_sessions else None,
+                    now_s=self._now_s,
+                    ends_sessions=is_login and security.expire_sessions,
                 )
             except ConfigError as e:
                 raise ConfigError(f"listener {name}: {e}") from e

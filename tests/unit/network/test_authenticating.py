@@ -252,9 +252,9 @@ def test_requests_that_waited_for_a_pause_count_as_come_when_they_were_read() ->
     peer = Peer(listener)
     peer.log_in()
     listener.clock.now_s = 1070.0
-    peer.gate.unmuted(last_move=1059.0)
+    peer.gate.unmuted(last_read=1059.0)
     assert peer.send(message("metadata", 3)) is not None
-    peer.gate.unmuted(last_move=1070.0)
+    peer.gate.unmuted(last_read=1059.0)
     assert peer.send(message("metadata", 4)) is not None, "still of the first pause: nothing was read since"
     listener.clock.now_s = 1080.0
     assert peer.send(message("metadata", 5)) is None
@@ -266,7 +266,7 @@ def test_requests_read_after_the_end_are_late_behind_a_pause_too() -> None:
     peer = Peer(listener)
     peer.log_in()
     listener.clock.now_s = 1070.0
-    peer.gate.unmuted(last_move=1065.0)
+    peer.gate.unmuted(last_read=1065.0)
     assert peer.send(message("metadata", 3)) is None
     assert not peer.is_open
 
