@@ -162,8 +162,10 @@ class AclSet:
         lengths = sorted({len(one) for one in denied[PatternType.PREFIXED]} - {0})
         for pattern, names in allowed.items():
             for name in names:
-                number += 1
-                if not number % _GRANTS_AT_A_TIME:
+                # Two prefixes looked at are counted as one grant.
+                number += 1 + len(lengths) // 2
+                if number >= _GRANTS_AT_A_TIME:
+                    number = 0
                     yield
                 if pattern == PatternType.LITERAL and name in denied[pattern]:
                     continue
