@@ -70,8 +70,8 @@ class RequestPipeline:
 
     __slots__ = (
         "_api", "_asked_s", "_framer", "_gate", "_is_due", "_mute", "_on_done", "_on_failed",
-        "_owner", "_pending", "_shared", "_transport", "context", "handler", "last_move", "last_read", "queue",
-        "sender",
+        "_owner", "_pending", "_shared", "_transport", "context", "handler", "last_move", "last_read",
+        "queue", "sender",
     )  # fmt: skip
 
     def __init__(

@@ -6,19 +6,22 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+from kio.schema.errors import ErrorCode
+
 from service.client.node_channel import Channel, ChannelOptions
 from service.client.security import Credentials, Security
 from service.network.request import RequestContext
 from service.network.server import Server
 from service.wire.api import ApiKey, api_versions_request, response_module
-from kio.schema.errors import ErrorCode
 from tests.support.logins import Listener
 
 
 def answer_versions(version: int, request: Any) -> Any:
     module = response_module(ApiKey.API_VERSIONS)
     own = module.ApiVersion(api_key=18, min_version=0, max_version=3)
-    return module.ApiVersionsResponse(error_code=ErrorCode.none, api_keys=(own,), throttle_time=__import__("datetime").timedelta())
+    return module.ApiVersionsResponse(
+        error_code=ErrorCode.none, api_keys=(own,), throttle_time=__import__("datetime").timedelta()
+    )
 
 
 def test_a_short_call_that_begins_the_renewal_costs_no_other_call_its_answer() -> None:

@@ -34,6 +34,8 @@ def test_requests_behind_several_pauses() -> None:
         finally:
             writer.close()
             await server.close(0.1)
-        assert len(listener.asked) == 4, f"{len(listener.asked)} were handled, expired={listener.metrics.expired}"
+        assert len(listener.asked) == 4, (
+            f"{len(listener.asked)} were handled, expired={listener.metrics.expired}"
+        )
 
     asyncio.run(run())

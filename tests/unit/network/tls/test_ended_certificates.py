@@ -19,12 +19,12 @@ from service.network.tls.contexts import server_context
 from service.network.tls.handshakes import Handshakes
 from service.network.tls.listener import TlsListener
 from service.network.tls.stores import open_stores, read_store_files
+from tests.support.login_frames import message
 from tests.support.logins import Listener
 from tests.support.tls_server import CA, client_context, echo, receive, request, serving, settings
-from tests.support.login_frames import message
 
 
-def test_who_has_not_logged_in_is_closed_in_time_whatever_it_sends(tmp_path: Path) -> None:
+def test_a_peer_without_a_login_is_closed_in_time_whatever_it_sends(tmp_path: Path) -> None:
     """It reads nothing, so answers pile up; then it sends garbage in place of a record."""
 
     async def run() -> None:
@@ -42,7 +42,13 @@ def test_who_has_not_logged_in_is_closed_in_time_whatever_it_sends(tmp_path: Pat
         logins = Listener(timeout_ms=1000).logins
         logins.now = loop.time
         server = Server(
-            "127.0.0.1", 0, logins.handler, listener="SASL_SSL", logins=logins, tls=listener, turns=TurnTimes()
+            "127.0.0.1",
+            0,
+            logins.handler,
+            listener="SASL_SSL",
+            logins=logins,
+            tls=listener,
+            turns=TurnTimes(),
         )
         await server.bind()
         server.set_handler(logins.handler, lambda context, request: str(context), logins.answer_versions)
@@ -85,12 +91,14 @@ def test_an_ended_certificate_is_refused_in_a_resumed_session(tmp_path: Path) ->
     context.maximum_version = ssl.TLSVersion.TLSv1_2
 
     def served(session: ssl.SSLSession | None) -> tuple[bool, ssl.SSLSession | None]:
-        with socket.create_connection(("127.0.0.1", port), 5) as raw:
-            with context.wrap_socket(raw, server_hostname="localhost", session=session) as conn:
-                conn.sendall(request(b"innocent"))
-                found, session = receive(conn, 12)[4:], conn.session
-                conn.unwrap()  # OpenSSL forgets the session of who leaves without
-                return found == b"innocent", session
+        with (
+            socket.create_connection(("127.0.0.1", port), 5) as raw,
+            context.wrap_socket(raw, server_hostname="localhost", session=session) as conn,
+        ):
+            conn.sendall(request(b"innocent"))
+            found, session = receive(conn, 12)[4:], conn.session
+            conn.unwrap()  # OpenSSL forgets the session of who leaves without
+            return found == b"innocent", session
 
     with serving(settings(tmp_path, client_auth="required"), echo, now_s=time.time) as (port, _):
         is_served, session = served(None)
