@@ -123,6 +123,7 @@ def is_closed(port: int) -> bool:
     return True
 
 
+@pytest.mark.thorough
 def test_the_secured_cluster_that_terraform_renders_is_formed_closed_and_rolled(
     world: World, vault: Vault
 ) -> None:
