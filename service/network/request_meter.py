@@ -94,7 +94,7 @@ class RequestQuotas:
         return dict(zip(QUOTA_NAMES, used, strict=True))
 
     def close(self) -> None:
-        """Forget nothing any more."""
+        """Stop sweeping unused buckets."""
         self.sweeper.close()
 
     def throttled(self, quota: str, throttle_ms: int) -> None:

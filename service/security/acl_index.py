@@ -39,7 +39,7 @@ class AclEntry(NamedTuple):
 
 
 Held = AclEntry | tuple[AclEntry, ...] | SharedMap[Hashable, int]
-"""What an index has under one key."""
+"""Entries that an index has under one key."""
 
 
 def who(entry: AclEntry) -> Hashable:

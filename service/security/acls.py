@@ -54,9 +54,9 @@ class AclSet:
     ) -> None:
         self._by_id = by_id
         self._indexes = indexes
-        """By kind and type: entries of a literal name, of a prefix, of a principal."""
+        """Entries of a literal name, of a prefix and of a principal, by kind and type."""
         self._lengths = lengths
-        """By type: the lengths of prefixes in ascending order, and how many entries have each."""
+        """Lengths of prefixes in ascending order, with the number of entries of each, by type."""
 
     def __len__(self) -> int:
         return len(self._by_id)

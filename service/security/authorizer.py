@@ -61,7 +61,7 @@ class Memo:
         self.fields: dict[tuple[int, str], int] = {}
         """Bit fields of what may be done, by resource."""
         self.some: dict[tuple[int, int], bool] = {}
-        """Whether an operation is allowed on some resource of a type."""
+        """Answers to `allows_any`, by operation and type."""
 
 
 class Authorizer:

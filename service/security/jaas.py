@@ -101,7 +101,7 @@ _FIRST_OF_THREE: Final = "0123"
 """An escape has three digits at most, and a value of at most 255."""
 _LAST_BLANK: Final = " "
 _FIRST_FOREIGN: Final = "\xa0"
-"""This and all behind it are letters to Java."""
+"""First of the characters that are all letters to Java."""
 
 
 def _is_letter(char: str) -> bool:

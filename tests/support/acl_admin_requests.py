@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from service.wire.api import ApiKey
 from tests.node.conftest import Talk
-from tests.support.acl_requests import LONG_AGO, Place, module_of, word
+from tests.support.acl_requests import EVERY_ACL, LONG_AGO, Place, module_of, word
 
 # -- groups
 
@@ -384,17 +384,7 @@ def list_config_resources(p: Place) -> str:
 
 
 def describe_acls(p: Place) -> str:
-    answer = p.alice(
-        ApiKey.DESCRIBE_ACLS,
-        "DescribeAclsRequest",
-        resource_type_filter=1,
-        resource_name_filter=None,
-        pattern_type_filter=1,
-        principal_filter=None,
-        host_filter=None,
-        operation=1,
-        permission_type=1,
-    )
+    answer = p.alice(ApiKey.DESCRIBE_ACLS, "DescribeAclsRequest", **EVERY_ACL)
     return word(answer.error_code)
 
 

@@ -34,6 +34,16 @@ _OPERATIONS: Final = {
     "IDEMPOTENT_WRITE": 12,
 }
 LONG_AGO: Final = UUID(int=0xDEAD)
+EVERY_ACL: Final[dict[str, Any]] = {
+    "resource_type_filter": 1,
+    "resource_name_filter": None,
+    "pattern_type_filter": 1,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": 1,
+    "permission_type": 1,
+}
+"""Fields of DescribeAcls for all entries."""
 
 
 class Right(NamedTuple):
@@ -108,17 +118,7 @@ class Asker:
             time.sleep(self._settle_s)
 
     def _known_acls(self) -> int:
-        answer = self.admin(
-            ApiKey.DESCRIBE_ACLS,
-            "DescribeAclsRequest",
-            resource_type_filter=1,
-            resource_name_filter=None,
-            pattern_type_filter=1,
-            principal_filter=None,
-            host_filter=None,
-            operation=1,
-            permission_type=1,
-        )
+        answer = self.admin(ApiKey.DESCRIBE_ACLS, "DescribeAclsRequest", **EVERY_ACL)
         return sum(len(one.acls) for one in answer.resources)
 
     def wait_for_groups(self) -> None:

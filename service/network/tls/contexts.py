@@ -36,7 +36,8 @@ def server_context(settings: TlsSettings, stores: Stores) -> TlsContext:
     else:
         is_asked = settings.client_auth == "requested"
         context.verify_mode = ssl.CERT_OPTIONAL if is_asked else ssl.CERT_REQUIRED
-        # A resumed session brings no certificate: each connection shows its own.
+        # A resumed session brings no certificate. Python cannot switch off TLS 1.2's resumption by its id:
+        # `TlsListener` looks at the end of a certificate again; those above it are verified at first alone.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
     _load(context, keys, trust)
