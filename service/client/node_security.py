@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from service.base.client_tls import ClientTls
 from service.base.errors import ConfigError
-from service.client.security import PLAINTEXT, Security, credentials_of
+from service.client.security import PLAINTEXT, Security, credentials_of, file_credentials
 from service.config.security import OutgoingSecurity
 
 
@@ -22,6 +22,8 @@ def outgoing_security(
     if outgoing.mechanism is None or outgoing.jaas is None:
         return Security(tls)
     try:
+        if outgoing.token_path is not None:
+            return Security(tls, file_credentials(outgoing.token_path, outgoing.jaas.reveal()))
         return Security(tls, credentials_of(outgoing.mechanism, outgoing.jaas.reveal(), new_nonce))
     except ConfigError as e:
         raise ConfigError(f"connections to listener {outgoing.listener}: {e}") from e

@@ -51,6 +51,7 @@ from service.wire.apis import ListenerType
 from service.wire.errors import UnsupportedVersion
 
 if TYPE_CHECKING:
+    from service.network.jwks.key_sets import KeySets
     from service.network.tls.node_tls import NodeTls
 
 
@@ -131,12 +132,14 @@ class ControllerNode:
         turns: TurnTimes | None = None,
         tls: NodeTls | None = None,
         authorizer: Authorizer | None = None,
+        key_sets: KeySets | None = None,
     ) -> None:
         """`peers`: the quorum's transport; `calls`: that to the active controller; None: the network.
         `metrics` counts for its listeners and its connections to others, `turns` for its listeners."""
         metrics = metrics or NetworkMetrics()
         security = config().cluster.security
         self._tls = tls
+        self._key_sets = key_sets
         self._security = _outgoing(security, world, tls)
         self._options = options
         self._clock = world.clock
@@ -198,7 +201,9 @@ class ControllerNode:
         self, metrics: NetworkMetrics, turns: TurnTimes | None, world: World, security: NodeSecurity
     ) -> list[Server]:
         cluster_id = self._options.controller.cluster_id
-        logins = NodeLogins(security, world, lambda: self.publisher.image, cluster_id, metrics)
+        logins = NodeLogins(
+            security, world, lambda: self.publisher.image, cluster_id, metrics, self._key_sets
+        )
         dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
         names = tuple(one.name for one in self._options.listeners)
         arrivals = self.arrivals = ConnectionQuotas(lambda: self.side.config.quotas, names, metrics=metrics)

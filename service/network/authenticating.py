@@ -32,7 +32,7 @@ from service.network.request import (
 )
 from service.security.login import LoginEnded, LoginState, ServerLogin, UnsupportedMechanism
 from service.security.login_settings import LoginSettings
-from service.security.sasl_server import Evaluation, SaslRefused, SaslServer
+from service.security.sasl_server import Evaluation, SaslRefused, SaslServer, SaslUnavailable
 from service.security.session import Session
 from service.wire.api import (
     ApiKey,
@@ -211,7 +211,9 @@ class Authenticator:
         except LoginEnded as e:
             return self._refuse(context, e, None)
         except SaslRefused as e:
-            return self._refuse(context, e, None if header is None else self._refusal(header, e))
+            if header is None or isinstance(e, SaslUnavailable):
+                return self._refuse(context, e, None)
+            return self._refuse(context, e, self._refusal(header, e))
         return Response([response_frame(header, self._success(found))])
 
     def _success(self, found: Evaluation) -> Any:

@@ -60,6 +60,7 @@ from service.serving.request_host import Broker
 from service.wire.apis import ListenerType
 
 if TYPE_CHECKING:
+    from service.network.jwks.key_sets import KeySets
     from service.network.tls.node_tls import NodeTls
     from service.node.cold_tier import ColdTier, OpenStore
     from service.remote.reading.reader import RemoteReader
@@ -105,6 +106,8 @@ class Node:
             check_cluster(config)
         if config.cluster.security.uses_tls:
             self._tls = parts.tls = self._make_tls(stack)
+        if config.cluster.security.takes_signed_tokens:
+            parts.key_sets = self._make_key_sets(stack)
         cluster_id = await self._directories.cluster_id(self._supervisor.stopped)
         budget = None
         if self._open_files is not None:
@@ -151,6 +154,13 @@ class Node:
         stack.callback(tls.close)
         tls.start()
         return tls
+
+    def _make_key_sets(self, stack: AsyncExitStack) -> KeySets:
+        from service.network.jwks.key_sets import KeySets  # a node without tokens does not load it
+
+        key_sets = KeySets(self._world)
+        stack.callback(key_sets.close)
+        return key_sets
 
     def _follow_stores(self, tls: NodeTls, broker: Broker, settings: SettingsApplier) -> None:
         """Check and follow changes of this node's key and trust stores."""
@@ -201,6 +211,7 @@ class Node:
             on_fatal=fail,
             tls=self._tls,
             authorizer=self.parts.authorizer,
+            key_sets=self.parts.key_sets,
         )
 
     async def _start_broker(self, stack: AsyncExitStack, plane: ControlPlane, cluster_id: str) -> Broker:
@@ -214,6 +225,7 @@ class Node:
             lambda: metadata.image,
             cluster_id,
             parts.network,
+            parts.key_sets,
         )
         places = await listeners.bind(
             stack, self._static_config, self._world, parts.network, parts.turns, logins, self._tls

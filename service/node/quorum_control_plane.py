@@ -76,6 +76,7 @@ from service.wire.errors import UnsupportedVersion
 _log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
+    from service.network.jwks.key_sets import KeySets
     from service.network.tls.node_tls import NodeTls
 
 _POLL_S: Final = 0.02
@@ -221,6 +222,7 @@ class ClusterPlane:
         on_fatal: Callable[[str, BaseException], None],
         tls: NodeTls | None,
         authorizer: Authorizer | None = None,
+        key_sets: KeySets | None = None,
     ) -> None:
         """`current` returns the current settings. `stopped` returns once the node is to stop: waits end then.
 
@@ -235,6 +237,7 @@ class ClusterPlane:
         self._authorizer = authorizer
         self._channels: list[Channels] = []
         self._tls = tls
+        self._key_sets = key_sets
         self._security = outgoing_security(
             config.cluster.security.controller,
             partial(new_nonce, world),
@@ -311,7 +314,7 @@ class ClusterPlane:
         return ControllerNode(
             options, current, self._world,
             on_fatal=self._on_fatal, metrics=network, turns=turns, tls=self._tls,
-            authorizer=self._authorizer,
+            authorizer=self._authorizer, key_sets=self._key_sets,
         )  # fmt: skip
 
     @property
