@@ -18,6 +18,7 @@ from service.security.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE
 from service.security.plain import PLAIN
 
 if TYPE_CHECKING:
+    from service.base.disk import Disk
     from service.client.tokens import TokenCredentials
 
 _EXTENSION: Final = "extension_"
@@ -89,13 +90,15 @@ def security_of(options: ClientOptions, new_nonce: Callable[[], str]) -> Securit
 
 def _tokens_of(options: ClientOptions) -> TokenCredentials:
     """Return what fetches tokens as `options` say, or their login module. Raises `ConfigError`."""
-    from service.client.tokens import FileToken, IssuerToken, TokenCredentials  # only clients with tokens
+    from service.base.clock import SystemClock  # only clients with tokens load this
+    from service.base.disk import SystemDisk
+    from service.client.tokens import FileToken, IssuerToken, TokenCredentials
 
     given = {} if options.jaas is None else _token_options(options.jaas)
     extensions = {**dict(options.token_extensions), **_extensions(given)}
     url = options.token_url or ""
     if (path := file_of(url)) is not None:
-        return TokenCredentials(FileToken(path), extensions)
+        return TokenCredentials(FileToken(path, SystemDisk()), extensions)
     if (problem := url_problem(url)) is not None:
         raise ConfigError(f"option sasl.oauthbearer.token.endpoint.url: {url} {problem}")
     name = options.token_client_id or given.get("clientId", "")
@@ -107,14 +110,14 @@ def _tokens_of(options: ClientOptions) -> TokenCredentials:
         )
     context = None if options.token_ca is None else _issuer_tls(options.token_ca)
     scope = options.token_scope or given.get("scope")
-    return TokenCredentials(IssuerToken(url, name, secret, scope, context), extensions)
+    return TokenCredentials(IssuerToken(url, name, secret, scope, SystemClock(), context), extensions)
 
 
-def file_credentials(path: str, jaas: str) -> TokenCredentials:
+def file_credentials(path: str, jaas: str, disk: Disk) -> TokenCredentials:
     """Return the user of the token in a file, for a node; `jaas` is its own. Raises `ConfigError`."""
     from service.client.tokens import FileToken, TokenCredentials  # only nodes with tokens load it
 
-    return TokenCredentials(FileToken(path), _extensions(_token_options(jaas)))
+    return TokenCredentials(FileToken(path, disk), _extensions(_token_options(jaas)))
 
 
 def _token_options(jaas: str) -> Mapping[str, str]:

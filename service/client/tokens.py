@@ -9,13 +9,16 @@ from __future__ import annotations
 import base64
 import json
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
-from service.base.errors import ConfigError
+from service.base.clock import Clock
+from service.base.disk import Disk, DiskError
+from service.base.errors import ConfigError, CorruptionError
+from service.base.files import read_file
 from service.client import sasl
 from service.config.oauthbearer import OAUTHBEARER
 
@@ -31,7 +34,7 @@ _KEPT: Final = 0.8
 
 @dataclass(frozen=True, slots=True)
 class TokenCredentials:
-    """Whatever returns a token now, and the extensions that go with it. No ``repr`` shows a secret."""
+    """Source of a client's token, and the extensions that go with it. No ``repr`` shows a secret."""
 
     fetch: Callable[[], str] = field(repr=False)
     extensions: Mapping[str, str] = field(default_factory=dict)
@@ -47,16 +50,14 @@ class FileToken:
     """A token in a file, which somebody else renews."""
 
     path: str
+    disk: Disk = field(repr=False)
 
     def __call__(self) -> str:
         """Read the token. Raises `ConfigError`."""
         try:
-            with open(self.path, "rb") as file:
-                data = file.read(MOST_BYTES + 1)
-        except OSError as e:
-            raise ConfigError(f"the token in {self.path}: {e.strerror}") from e
-        if len(data) > MOST_BYTES:
-            raise ConfigError(f"the token in {self.path} has more than {MOST_BYTES} bytes")
+            data = read_file(self.disk, Path(self.path), MOST_BYTES)
+        except (DiskError, CorruptionError) as e:
+            raise ConfigError(f"no token: {e}") from e
         return data.decode("utf-8", "replace").strip()
 
 
@@ -64,32 +65,39 @@ class IssuerToken:
     """A token that an issuer gives for the client's id and secret (grant ``client_credentials``)."""
 
     def __init__(
-        self, url: str, client_id: str, secret: str, scope: str | None, tls: ssl.SSLContext | None = None
+        self,
+        url: str,
+        client_id: str,
+        secret: str,
+        scope: str | None,
+        clock: Clock,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """`tls`: of https, None for the system's certificates."""
+        self._clock = clock
         self._url = url
         self._id_and_secret = f"{client_id}:{secret}".encode()
         self._scope = scope
         self._tls = tls
         self._token = ""
-        self._until_s = -math.inf
+        self._until_ms = -math.inf
 
     def __call__(self) -> str:
         """Return a token. Raises `ConnectionError` where the issuer gives none."""
-        if time.monotonic() < self._until_s:
+        asked_ms = self._clock.monotonic_ms()
+        if asked_ms < self._until_ms:
             return self._token
         from service.base.bounded_http import FetchFailed, Fetching, fetch  # only clients of issuers load it
 
         form = {"grant_type": "client_credentials"} | ({} if self._scope is None else {"scope": self._scope})
         headers = {"Authorization": f"Basic {base64.b64encode(self._id_and_secret).decode()}"}
         bounds = Fetching(MOST_BYTES, _ISSUER_TIMEOUT_S, self._tls)
-        asked_s = time.monotonic()
         try:
             data = fetch(self._url, bounds, form=urlencode(form).encode(), headers=headers)
         except FetchFailed as e:
             raise ConnectionError(f"no token: {e}") from e
         self._token, life_s = _read(data)
-        self._until_s = asked_s + _KEPT * life_s
+        self._until_ms = asked_ms + _KEPT * life_s * 1000
         return self._token
 
 

@@ -352,6 +352,7 @@ class Node:
                 self._static_config.cluster.security.inter_broker,
                 partial(new_nonce, self._world),
                 None if self._tls is None else self._tls.inter_broker,
+                self._world.disk,
             ),
         )
         logs.checkpoint_high_watermarks(replication.marks)

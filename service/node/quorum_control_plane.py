@@ -242,6 +242,7 @@ class ClusterPlane:
             config.cluster.security.controller,
             partial(new_nonce, world),
             None if tls is None else tls.controller,
+            world.disk,
         )
         metadata = replace(metadata_options(config, home), quorum=quorum_options(config, home))
         self.controller: ControllerNode | None = None
@@ -557,7 +558,7 @@ async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable
         from service.network.tls.node_tls import client_tls
 
         tls = client_tls(outgoing.tls, world.disk)
-    security = outgoing_security(outgoing, partial(new_nonce, world), tls)
+    security = outgoing_security(outgoing, partial(new_nonce, world), tls, world.disk)
     channels = Channels(ChannelOptions(security=security), chance=world.random.random)
     ends = asyncio.ensure_future(stopped())
     why = ""

@@ -88,7 +88,7 @@ class KeySet:
 
     @property
     def name(self) -> str:
-        """What is shown of the key set."""
+        """Place of the key set, without what may be a secret."""
         return self._settings.url.partition("?")[0]
 
     def start(self) -> None:

@@ -158,7 +158,13 @@ def signed(issuer: Issuer) -> Iterator[tuple[dict[str, str], str]]:
     ):
         for kid in ({"kid": name}, {}, {"kid": "rsa"}, {"kid": "nobody"}, {"kid": 5}, {"kid": None}):
             yield {}, token({"alg": algorithm, **kid}, claims(), keys[name], algorithm)
-    rsa, good = keys["rsa"], {"alg": "RS256", "kid": "rsa"}
+    yield from damaged(keys["rsa"])
+
+
+def damaged(rsa: Key) -> Iterator[tuple[dict[str, str], str]]:
+    """Tokens whose header, claims or signature is not in order."""
+    good: dict[str, Any] = {"alg": "RS256", "kid": "rsa"}
+    header: Any
     for header in (
         *(
             {**good, **one}
@@ -178,6 +184,11 @@ def signed(issuer: Issuer) -> Iterator[tuple[dict[str, str], str]]:
         {**good, "more": "m" * 3000},
     ):
         yield {}, token(header, claims(), rsa)
+    yield from damaged_bodies(rsa, good)
+
+
+def damaged_bodies(rsa: Key, good: dict[str, Any]) -> Iterator[tuple[dict[str, str], str]]:
+    """Tokens with another signature, other claims, or cut in other ways."""
     forged = token({"alg": "HS256", "kid": "rsa"}, claims())[:-1]
     proof = hmac.new(rsa.as_pem(private=False), forged.encode(), "sha256").digest()
     yield {}, f"{forged}.{b64(proof)}"

@@ -164,7 +164,7 @@ def test_a_key_set_is_read_as_far_as_it_is_of_use() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"keys": {}}', b'{"keys": "x"}', b"\xff", b"[" * 10**6])
-def test_what_is_no_key_set_is_said(data: bytes) -> None:
+def test_other_documents_are_no_key_sets(data: bytes) -> None:
     with pytest.raises(MalformedKeys):
         read_keys(data)
 

@@ -1,4 +1,4 @@
-"""When an issuer is asked for keys that it did not have."""
+"""Times at which an issuer is asked for keys that it did not have."""
 
 from __future__ import annotations
 
