@@ -165,8 +165,10 @@ class HttpAccess:
                 look()
             except ConfigError as e:
                 problems[what] = str(e)
-            except Exception as e:  # of a library: what was there goes on
-                problems[what] = f"{type(e).__name__}"
+            except Exception as e:  # a bug, or a library's: what was there goes on, and it is told
+                problems[what] = f"{type(e).__name__}: see the log"
+                if self._problems.get(what) != problems[what]:
+                    _LOG.error("%s: its files cannot be looked at", self.name, exc_info=e)
         return problems
 
     def _looked(self, looking: asyncio.Future[dict[str, str]]) -> None:
