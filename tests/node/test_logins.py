@@ -290,7 +290,7 @@ def test_sessions_that_end_are_closed_at_the_next_request() -> None:
 
 def test_messages_of_a_reauthentication_are_as_small_as_those_of_a_login() -> None:
     async def scenario() -> None:
-        limits = {"max_reauth_ms": {"PLAIN": 60_000}, "max_receive_bytes": 1000}
+        limits: dict[str, Any] = {"max_reauth_ms": {"PLAIN": 60_000}, "max_receive_bytes": 1000}
         async with serving(**limits) as (server, listener):
             for claimed, is_closed in ((1001, True), (1000, False), (100 << 20, True)):
                 reader, writer = await connect(server)
