@@ -126,7 +126,7 @@ def _console(config: BrokerConfig) -> OpenConsole | None:
         return None
     from functools import partial
 
-    from service.console.access import AccessSettings
+    from service.console.access_settings import AccessSettings
     from service.console.server import LISTENER_KEY, serving
 
     security = config.cluster.security

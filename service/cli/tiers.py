@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from http.client import HTTPException
@@ -173,10 +173,8 @@ def collect(
 
     Raises `RequestError`, `OSError`; an unreadable bucket is only a `problem`."""
     from service.client.admin import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
-    from service.client.node_http import HTTP_KEYS, PLAIN_HTTP, http_url
-    from service.client.readiness_queries import ask_health
+    from service.client.node_http import HTTP_KEYS, PLAIN_HTTP
 
-    http = http or PLAIN_HTTP
     with _connect(bootstrap, security) as cluster:
         (info,) = cluster.topics([topic])
         leaders = {p.partition: p.leader for p in info.partitions}
@@ -217,13 +215,7 @@ def collect(
             )
         )
     asleep = tuple(Asleep(p, *found.asleep) for p, found in cold.items() if found.asleep is not None)
-    listeners = {
-        leader: at
-        for leader, found in settings.items()
-        if (at := http_url(found, hosts.get(leader, "127.0.0.1")))
-    }
-    failing = [line for leader, at in listeners.items() for line in _failing(http, leader, at, info.topic_id)]
-    failing += ask_health(listeners, http)
+    failing = _told_by_leaders(http or PLAIN_HTTP, settings, hosts, info.topic_id)
     return TopicTiers(
         topic,
         info.topic_id,
@@ -235,8 +227,27 @@ def collect(
         asleep,
         refused,
         is_unknown,
-        tuple(failing),
+        failing,
     )
+
+
+def _told_by_leaders(
+    http: NodeHttp,
+    settings: Mapping[int, Mapping[str, str | None]],
+    hosts: Mapping[int, str],
+    topic_id: UUID,
+) -> tuple[str, ...]:
+    """Return failing work and problems, as the HTTP listeners of those leaders say that can be reached."""
+    from service.client.node_http import http_url
+    from service.client.readiness_queries import ask_health
+
+    listeners = {
+        leader: at
+        for leader, found in settings.items()
+        if (at := http_url(found, hosts.get(leader, "127.0.0.1")))
+    }
+    failing = [line for leader, at in listeners.items() for line in _failing(http, leader, at, topic_id)]
+    return (*failing, *ask_health(listeners, http))
 
 
 def _failing(http: NodeHttp, leader: int, url: str, topic_id: UUID) -> list[str]:

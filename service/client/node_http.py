@@ -37,8 +37,8 @@ def http_url(settings: Mapping[str, str | None], host: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class NodeHttp:
-    """How listeners are asked. `tls`: for https, None trusts the system's certificates. `token`: in no
-    ``repr``."""
+    """Token and trust for requests to listeners. `tls`: for https, None trusts the system's certificates.
+    `token`: in no ``repr``."""
 
     tls: ssl.SSLContext | None = None
     token: str | None = field(default=None, repr=False)

@@ -11,7 +11,6 @@ import hmac
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from service.base.addresses import is_loopback
@@ -19,7 +18,7 @@ from service.base.errors import ConfigError
 from service.base.health import Check, HealthState
 from service.base.secret_file import read_secret_file
 from service.base.threads import Threads
-from service.config.passwords import Password
+from service.console.access_settings import AccessSettings
 from service.security.certificates import ending
 
 if TYPE_CHECKING:
@@ -29,30 +28,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 LEAST_TOKEN: Final = 16
 """Fewest characters of a token: wrong ones are not counted, so it must be beyond guessing."""
-
-
-@dataclass(frozen=True, slots=True)
-class AccessSettings:
-    """Files of an HTTP listener, with the option or key that names each; None where it is not used.
-
-    `name`: the listener's. `certificate`: PEM, the chain, and the private key unless `key` is its file.
-    `interval_s` passes between two looks at the files, 0: they are read once. `timeout_s`: for a handshake.
-    """
-
-    name: str
-    certificate: str | None = None
-    certificate_option: str = ""
-    key: str | None = None
-    key_password: Password | None = None
-    token: str | None = None
-    token_option: str = ""
-    interval_s: float = 10.0
-    timeout_s: float = 10.0
-    most_handshakes: int = 32
-
-    @property
-    def scheme(self) -> str:
-        return "http" if self.certificate is None else "https"
 
 
 class Token:

@@ -15,6 +15,7 @@ from service.base.disk import DiskError, os_error_text
 from service.base.errors import ConfigError, CorruptionError
 from service.base.files import read_file
 from service.config.security import TlsSettings
+from service.console.access_settings import AccessSettings
 from service.network.metrics import AuthenticationMetrics
 from service.network.tls.contexts import TlsContext, server_context
 from service.network.tls.handshakes import Handshakes
@@ -25,7 +26,6 @@ from service.network.tls.stores import PEM, StoreFiles, open_stores
 
 if TYPE_CHECKING:
     from service.base.world import World
-    from service.console.access import AccessSettings
 
 _MOST_BYTES: Final = 1 << 20
 _PIECE_BYTES: Final = 16 << 10

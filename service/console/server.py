@@ -27,7 +27,8 @@ from service.base.release import release
 from service.base.turns import LongTurn
 from service.base.types import TopicIdPartition
 from service.base.world import World
-from service.console.access import AccessSettings, HttpAccess
+from service.console.access import HttpAccess
+from service.console.access_settings import AccessSettings
 from service.console.connections import Connections
 from service.console.measuring import Sample
 from service.console.ports import ObservedNode

@@ -79,7 +79,7 @@ def test_handshake_and_login_have_one_time_out_together(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_who_is_in_time_with_both_stays(tmp_path: Path) -> None:
+def test_a_client_in_time_with_both_stays(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as server:
             reader, writer = await shaken_late(server, TIMEOUT_S / 2)

@@ -19,7 +19,7 @@ from service.base.errors import ConfigError, FirnError, RequestError, StorageErr
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.world import World
 from service.client.admin_models import ClusterInfo, ConfigEntry
-from service.client.node_http import HTTP_KEYS, LISTENER_KEY, http_url
+from service.client.node_http import HTTP_KEYS, LISTENER_KEY, PLAIN_HTTP, http_url
 from service.console.web import tier_layout
 from service.console.web.bucket_desk import BucketDesk
 from service.console.web.cluster_desk import ClusterDesk
@@ -95,7 +95,7 @@ class Desk:
         self._records = RecordDesk(self._kafka, world.clock)
         self.groups = GroupDesk(self._kafka, world.clock, self._call, error_text)
         self.cluster = ClusterDesk(self._kafka, world.clock, self._call, error_text)
-        self.watch = NodeMonitor(self._find_listeners, world.clock, settings.node_http)
+        self.watch = NodeMonitor(self._find_listeners, world.clock, settings.node_http or PLAIN_HTTP)
         self._topics: TopicList | None = None
         self._newer_topics: asyncio.Future[TopicList] | None = None
         self._chains: dict[tuple[UUID, int], asyncio.Future[PublishedTier]] = {}

@@ -23,7 +23,8 @@ from aiohttp.web_response import Response, StreamResponse
 from service.base.errors import ConfigError, FirnError
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.world import World
-from service.console.access import AccessSettings, HttpAccess
+from service.console.access import HttpAccess
+from service.console.access_settings import AccessSettings
 from service.console.connections import Connections
 from service.console.quiet import QuietLog
 from service.console.web.assets import Assets

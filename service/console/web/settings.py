@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from service.base.addresses import is_loopback
 from service.base.errors import ConfigError
-from service.client.node_http import PLAIN_HTTP, NodeHttp
 from service.console.web.costs import Prices
 from service.console.web.guard import LEAST_TOKEN
 
 if TYPE_CHECKING:
+    from service.client.node_http import NodeHttp
     from service.client.security import Security
 
 
@@ -36,7 +36,8 @@ class ConsoleSettings:
     survey_most: int = 1_000_000
     security: Security | None = None
     """of the connections to brokers; None: PLAINTEXT"""
-    node_http: NodeHttp = PLAIN_HTTP
+    node_http: NodeHttp | None = None
+    """for requests to nodes' HTTP listeners; None: without token"""
     certificate: str | None = None
     """PEM file of this console's own HTTPS; None: HTTP"""
     key: str | None = None

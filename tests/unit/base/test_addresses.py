@@ -22,7 +22,7 @@ from service.base.addresses import is_loopback, source_of
         ("", ""),
     ],
 )
-def test_what_counts_as_one(address: str, source: str) -> None:
+def test_addresses_of_one_network_count_as_one(address: str, source: str) -> None:
     assert source_of(address) == source
 
 

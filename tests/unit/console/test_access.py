@@ -17,7 +17,7 @@ from service.base.errors import ConfigError
 from service.base.turns import TurnTimes
 from service.base.world import system_world
 from service.config.passwords import Password
-from service.console.access import AccessSettings
+from service.console.access_settings import AccessSettings
 from service.console.server import LISTENER_KEY, MOST_CONNECTIONS, serving
 from service.node.node_parts import NodeParts
 from service.node.supervisor import Supervisor

@@ -1,4 +1,4 @@
-"""What `/readyz` says of certificates: which end soon, and which stores could not be used."""
+"""Certificates as `/readyz` tells of them: which end soon, and which stores could not be used."""
 
 from __future__ import annotations
 

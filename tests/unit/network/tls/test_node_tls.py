@@ -139,7 +139,7 @@ def test_a_change_that_cannot_be_used_changes_nothing_and_says_why(
     running(files.security(), test)
 
 
-def test_what_a_library_raises_is_told_once_and_the_looks_go_on(
+def test_an_error_of_a_library_is_told_once_and_the_looks_go_on(
     files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     looked: list[TlsSettings] = []
