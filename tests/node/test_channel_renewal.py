@@ -9,6 +9,7 @@ from service.client.security import Credentials, Security
 from service.wire.api import ApiKey, RequestHeader, response_frame, response_module
 from tests.support.channels import BRISK, KEY, ask, run, talk
 from tests.support.peers import sound
+from tests.support.waiting import until
 
 LIFETIME_MS = 200
 OPTIONS = BRISK._replace(
@@ -43,6 +44,7 @@ def test_an_answer_that_takes_longer_than_a_connection_may_does_not_end_it() -> 
 
         async with talk(held, OPTIONS) as (other, channel):
             first = asyncio.create_task(channel.call(KEY, 0, ask(1)))
+            await until(lambda: len(other.asked) == 3)
             await asyncio.sleep(LIFETIME_MS / 1000)
             second = asyncio.create_task(channel.call(KEY, 0, ask(2)))
             await asyncio.sleep(0.5)  # longer than `connect_timeout_ms`
