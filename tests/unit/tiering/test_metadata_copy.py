@@ -23,7 +23,7 @@ from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import open_cluster_file, open_metadata
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
-from service.security.scram import ScramCredential
+from service.security.scram_credential import ScramCredential
 from service.tiering.fence import Displaced, Fence, OwnWrites, claim_prefix, take_over
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot, OlderMetadata, write_metadata
 from service.tiering.offload import OffloadPool
