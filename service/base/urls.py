@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import urlsplit
 
+from service.base.addresses import is_loopback
+
 PORTS: Final = {"http": 80, "https": 443}
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 def url_problem(url: str) -> str | None:
@@ -25,6 +26,6 @@ def url_problem(url: str) -> str | None:
         return "is no URL of https"
     if parts.username is not None or parts.password is not None:
         return "has a user or a password, which do not belong into a URL"
-    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         return "is not encrypted: use https, or http on this machine"
     return None

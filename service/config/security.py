@@ -133,6 +133,11 @@ class NodeSecurity:
         return any(one is not None and one.tls is not None for one in (*self.listeners, *self._outgoing))
 
     @property
+    def has_logins(self) -> bool:
+        """True if clients log in on any listener."""
+        return any(one.sasl is not None for one in self.listeners)
+
+    @property
     def takes_signed_tokens(self) -> bool:
         """True if any listener takes tokens that an issuer has signed."""
         found = (one.sasl.mechanism(OAUTHBEARER) for one in self.listeners if one.sasl is not None)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import ip_address
 from typing import Any, Final
 
+from service.base.addresses import is_loopback
 from service.config.keys import Value
 from service.config.listeners import Listener, Listeners
 from service.config.oauthbearer import OAUTHBEARER, token_complaints
@@ -71,7 +71,7 @@ def _ignored_client_auth(values: Mapping[str, Value], listener: str) -> Iterable
 def _open_passwords(values: Mapping[str, Value], listener: Listener) -> Iterable[str]:
     mechanisms = _mechanisms(values, listener)
     for one, what in (("PLAIN", "passwords (PLAIN)"), (OAUTHBEARER, "tokens (OAUTHBEARER)")):
-        if one in mechanisms and not _is_loopback(listener.host):
+        if one in mechanisms and not is_loopback(listener.host):
             yield (
                 f"listener {listener.name} takes {what} over connections that are not encrypted and "
                 "come from other machines: use SASL_SSL"
@@ -81,10 +81,3 @@ def _open_passwords(values: Mapping[str, Value], listener: Listener) -> Iterable
 def _mechanisms(values: Mapping[str, Value], listener: Listener) -> tuple[str, ...]:
     found: Any = value_for(values, "sasl.enabled.mechanisms", listener.name)
     return tuple(found)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"

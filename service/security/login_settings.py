@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from service.config.oauthbearer import OAUTHBEARER
 from service.security.plain import PLAIN, PlainServer, PlainUsers
 from service.security.sasl_server import SaslServer
-from service.security.scram import SCRAM_MECHANISMS, ScramCredential, ScramServer, UnknownUsers
+from service.security.scram import SCRAM_MECHANISMS, ScramServer, UnknownUsers
+from service.security.scram_credential import ScramCredential
 
 if TYPE_CHECKING:
     from service.security.oauthbearer import ValidateToken
