@@ -57,6 +57,7 @@ from service.serving.handlers.api_versions import answer_for, features_of_broker
 from service.serving.internal_topics import InternalTopics
 from service.serving.listener_logins import NodeLogins, new_nonce
 from service.serving.request_host import Broker
+from service.serving.token_requests import token_rules
 from service.wire.apis import ListenerType
 
 if TYPE_CHECKING:
@@ -214,6 +215,7 @@ class Node:
             lambda: metadata.image,
             cluster_id,
             parts.network,
+            token_rules(self._static_config).secret,
         )
         places = await listeners.bind(
             stack, self._static_config, self._world, parts.network, parts.turns, logins, self._tls

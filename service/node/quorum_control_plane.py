@@ -69,6 +69,7 @@ from service.serving.handlers import api_versions
 from service.serving.handlers.api_versions import Features
 from service.serving.listener_logins import new_nonce
 from service.serving.served_api import Served
+from service.serving.token_requests import refused_by_broker, token_rules
 from service.wire.api import ApiKey, request_module
 from service.wire.apis import ListenerType, served_on
 from service.wire.errors import UnsupportedVersion
@@ -109,8 +110,11 @@ def features_of_member(broker: object) -> Features:
 
 def _member_apis() -> Mapping[int, Served]:
     forwarded = Served(BY_CONTROLLER, forwards=_always)
+    checked = forwarded._replace(refuses=refused_by_broker)
     table: dict[int, Served] = {
-        api.key: forwarded if api.is_forwardable else BROKER_APIS[api.key]
+        api.key: (checked if api.is_checked_first else forwarded)
+        if api.is_forwardable
+        else BROKER_APIS[api.key]
         for api in served_on(ListenerType.BROKER)
     }
     for key in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
@@ -196,7 +200,9 @@ def _controller_options(
             cluster.metadata_max_idle_interval_ms,
             cluster.leader_imbalance_check_interval_seconds * 1000 if balances else 0,
             cluster.unclean_leader_election_interval_ms,
+            config.tokens.expiry_check_interval_ms,
         ),
+        tokens=token_rules(config),
     )
 
 

@@ -6,6 +6,7 @@ others, or one that can be joined, follows its quorum (`quorum_control_plane`). 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from service.base.errors import StorageError
+from service.base.errors import RequestError, StorageError
 from service.base.world import World
 from service.config.listeners import Listener
 from service.config.settings import BrokerConfig
@@ -27,6 +28,7 @@ from service.metadata.publisher import MetadataOptions, Publisher
 from service.node.standalone_apis import alone_apis
 from service.security.authorizer import Authorizer
 from service.serving.config_validation import NodeConfigRules
+from service.serving.token_requests import token_rules
 
 _log = logging.getLogger(__name__)
 
@@ -97,6 +99,7 @@ class AlonePlane:
             defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),
             partition_limit=partition_limit,
             bootstrap=first or bootstrap_records(),
+            tokens=token_rules(config),
         )
         self.admin = self.decides = Controller(options, self.metadata, world, NodeConfigRules(current))
         self.catalog = self.adopter = self.admin.catalog
@@ -113,6 +116,19 @@ class AlonePlane:
         await self.metadata.start()
         stack.callback(self.admin.stop)
         await self.admin.start()
+        if self._config.tokens.secret_key is not None or self.metadata.image.tokens:
+            expiring = asyncio.get_running_loop().create_task(self._expire_tokens(), name="token-expiry")
+            stack.callback(expiring.cancel)
+
+    async def _expire_tokens(self) -> None:
+        """Remove delegation tokens whose time is over, at intervals; no other task of a controller runs
+        here."""
+        while True:
+            await asyncio.sleep(self._config.tokens.expiry_check_interval_ms / 1000)
+            try:
+                await self.admin.access.sweep_expired_tokens()
+            except (RequestError, StorageError) as e:
+                _log.warning("delegation tokens that have ended are not removed yet: %s", e)
 
     async def caught_up(self, stack: AsyncExitStack, endpoints: tuple[Endpoint, ...]) -> None:
         self._endpoints = endpoints

@@ -115,6 +115,9 @@ class Dispatcher:
             await self._acquire(context, header, frame, GROWTH)
         try:
             request = await Slice().go_on(decode_request_steps(header, frame))
+            refused = None if served.refuses is None else served.refuses(self._broker, context, request)
+            if refused is not None:
+                return await self._encode_in_slices(context, header, refused)
             if forwards(request):
                 response = await self._broker.forward(context, header, frame, request)
                 return await throttled_as_told(response, header, context.meter)

@@ -52,7 +52,8 @@ class Served(NamedTuple):
     with many elements. `late`: a module of `handlers`, with `handle` and perhaps `quick`, which
     the first request loads: a node without groups does without their code. `quick` handles ordinary requests
     from their bytes, without a message or a task, and returns None for others. `forwards` returns whether the
-    canonical request goes to the controller as it is (`Host.forward`).
+    canonical request goes to the controller as it is (`Host.forward`); `refuses` then returns the response to
+    one that does not, which this node refuses itself, else None.
     """
 
     authorizes: Authorizes
@@ -62,6 +63,7 @@ class Served(NamedTuple):
     late: str = ""
     quick: Quick | None = None
     forwards: Callable[[Any], bool] | None = None
+    refuses: Callable[[Any, RequestContext, Any], Any | None] | None = None
 
     def asked(self) -> Served:
         """Return the row whose handler is behind the check of `authorizes`."""

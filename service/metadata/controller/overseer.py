@@ -42,6 +42,7 @@ from service.metadata.controller.elections_control import (
 from service.metadata.controller.heartbeat_control import fence_broker
 from service.metadata.controller.periodic import NEVER, PeriodicTask, PeriodicTaskIntervals, PeriodicTasks
 from service.metadata.controller.requests import BrokerHeartbeat
+from service.metadata.controller.token_control import sweep_expired_tokens
 from service.metadata.frames import newest
 from service.metadata.image import BrokerImage, MetadataImage
 from service.metadata.records import NoOpRecord
@@ -233,11 +234,15 @@ class Overseer:
                 raise
 
     async def _run_task(self, task: PeriodicTask) -> None:
-        elect = _ELECTIONS.get(task)
-        if elect is None:
+        if task is PeriodicTask.STAY_AWAKE:
             await self._decisions.run(lambda _: ControllerResult((newest(NoOpRecord()),), None))
             return
-        has_more, _ = await self._decisions.run(lambda image: elect(image, self._elections))
+        if task is PeriodicTask.EXPIRE_TOKENS:
+            now_ms = self._clock.now_ms()
+            has_more, _ = await self._decisions.run(lambda image: sweep_expired_tokens(image, now_ms))
+        else:
+            elect = _ELECTIONS[task]
+            has_more, _ = await self._decisions.run(lambda image: elect(image, self._elections))
         if has_more:
             self._periodic.make_due(task, self._clock.monotonic_ms())
 
