@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from service.base.backoff import backoff
 from service.base.client_tls import TlsFailed
 from service.base.errors import FirnError
+from service.base.futures import retrieve_exception
 from service.base.printable import printable
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.slices import Slice
@@ -36,7 +37,6 @@ from service.client.async_connection import (
     ReceiveBudget,
     copy_of,
     garbage_from,
-    retrieve_exception,
 )
 from service.client.security import PLAINTEXT, Security, renewal_s
 from service.client.session import ClientSession, UndecodedResponse, Versions

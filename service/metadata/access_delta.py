@@ -24,7 +24,7 @@ from service.metadata.records import (
 )
 from service.security.acls import AclEntry, AclSet
 from service.security.operations import AclOperation, AclPermissionType, AclResourceType, PatternType
-from service.security.scram import ScramCredential
+from service.security.scram_credential import ScramCredential
 from service.security.tokens import DelegationToken, parse_principal
 
 _AT_A_TIME: Final = 16

@@ -21,7 +21,7 @@ from service.metadata.records import (
     UserScramCredentialRecord,
 )
 from service.security.acls import AclEntry, AclSet
-from service.security.scram import ScramCredential
+from service.security.scram_credential import ScramCredential
 from service.security.tokens import DelegationToken
 
 _BUCKET_BITS: Final = 12

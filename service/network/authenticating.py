@@ -86,6 +86,10 @@ class ListenerLogins:
         self.handler: Handler
         self.answer_versions: AnswerVersions
 
+    def gate(self, client: PeerContext) -> Authenticator:
+        """Return the gate of a new connection."""
+        return Authenticator(self, client)
+
 
 class Authenticator:
     """`request.Gate` of one connection."""

@@ -32,8 +32,7 @@ from service.node.memory_trim import MemoryTrimmer
 from service.node.node import Node
 from service.node.node_parts import NodeParts
 from service.node.own_principals import principal_complaints
-from service.node.quorum_control_plane import NodeEnds
-from service.node.supervisor import Supervisor
+from service.node.supervisor import NodeEnds, Supervisor
 
 log = logging.getLogger(__name__)
 

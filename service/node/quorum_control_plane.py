@@ -60,8 +60,9 @@ from service.network.request import PeerLimits
 from service.network.request_meter import RequestQuotas
 from service.network.server import Server
 from service.node.standalone_control_plane import Home, endpoints_of, metadata_options
+from service.node.supervisor import NodeEnds
 from service.remote.catalog import CatalogEntry, Tombstone
-from service.security.authorizer import Authorizer
+from service.security.tokens import token_rules
 from service.serving.api_table import BROKER_APIS
 from service.serving.authorization import BY_CONTROLLER, NOTHING
 from service.serving.config_validation import NodeConfigRules
@@ -69,7 +70,6 @@ from service.serving.handlers import api_versions
 from service.serving.handlers.api_versions import Features
 from service.serving.listener_logins import new_nonce
 from service.serving.served_api import Served
-from service.serving.token_requests import refused_by_broker, token_rules
 from service.wire.api import ApiKey, request_module
 from service.wire.apis import ListenerType, served_on
 from service.wire.errors import UnsupportedVersion
@@ -78,6 +78,7 @@ _log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from service.network.tls.node_tls import NodeTls
+    from service.security.authorizer import Authorizer
 
 _POLL_S: Final = 0.02
 _ASK_MS: Final = 5_000
@@ -110,7 +111,7 @@ def features_of_member(broker: object) -> Features:
 
 def _member_apis() -> Mapping[int, Served]:
     forwarded = Served(BY_CONTROLLER, forwards=_always)
-    checked = forwarded._replace(refuses=refused_by_broker)
+    checked = forwarded._replace(is_checked_first=True)
     table: dict[int, Served] = {
         api.key: (checked if api.is_checked_first else forwarded)
         if api.is_forwardable
@@ -202,7 +203,7 @@ def _controller_options(
             cluster.unclean_leader_election_interval_ms,
             config.tokens.expiry_check_interval_ms,
         ),
-        tokens=token_rules(config),
+        tokens=token_rules(config.tokens),
     )
 
 
@@ -523,10 +524,6 @@ def _life_timing(cluster: ClusterConfig) -> LifeTiming:
     )
 
 
-class NodeEnds(Exception):
-    """The node was stopped while it waited for other nodes. Not a failure."""
-
-
 class CatalogImage:
     """`remote_log_catalog.CatalogView` of this node's own image."""
 
@@ -585,12 +582,3 @@ async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable
         ends.cancel()
         await channels.close()
     raise NodeEnds("the node was stopped before it knew its cluster")
-
-
-def check_cluster(config: BrokerConfig) -> None:
-    """Raise `ConfigError` for settings that a node in a cluster cannot have."""
-    if config.remote_recover and not config.cluster.is_alone:
-        raise ConfigError("firn.remote.recover: a node recovers an archive while it is its whole cluster")
-    for one in config.cluster.controller_listeners:
-        if not one.port:
-            raise ConfigError(f"{one}: a controller's listener needs a port, as other nodes connect to it")

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from service.base.errors import RequestError, StorageError
@@ -26,9 +26,11 @@ from service.metadata.controller.requests import Endpoint, PartitionLimit, Regis
 from service.metadata.features import bootstrap_records, supported_features
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.node.standalone_apis import alone_apis
-from service.security.authorizer import Authorizer
+from service.security.tokens import token_rules
 from service.serving.config_validation import NodeConfigRules
-from service.serving.token_requests import token_rules
+
+if TYPE_CHECKING:
+    from service.security.authorizer import Authorizer
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +101,7 @@ class AlonePlane:
             defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),
             partition_limit=partition_limit,
             bootstrap=first or bootstrap_records(),
-            tokens=token_rules(config),
+            tokens=token_rules(config.tokens),
         )
         self.admin = self.decides = Controller(options, self.metadata, world, NodeConfigRules(current))
         self.catalog = self.adopter = self.admin.catalog
@@ -126,7 +128,8 @@ class AlonePlane:
         while True:
             await asyncio.sleep(self._config.tokens.expiry_check_interval_ms / 1000)
             try:
-                await self.admin.access.sweep_expired_tokens()
+                while self.metadata.image.tokens and await self.admin.access.tokens.sweep_expired():
+                    continue
             except (RequestError, StorageError) as e:
                 _log.warning("delegation tokens that have ended are not removed yet: %s", e)
 

@@ -9,13 +9,8 @@ from typing import Final
 
 from service.security.plain import PLAIN, PlainServer, PlainUsers
 from service.security.sasl_server import SaslServer
-from service.security.scram import (
-    SCRAM_MECHANISMS,
-    ScramCredential,
-    ScramServer,
-    UnknownUsers,
-    no_tokens,
-)
+from service.security.scram import SCRAM_MECHANISMS, ScramServer, UnknownUsers, no_tokens
+from service.security.scram_credential import ScramCredential
 from service.security.scram_tokens import TokenCredentials
 
 MECHANISMS: Final = (PLAIN, *SCRAM_MECHANISMS)

@@ -12,12 +12,12 @@ from typing import Final
 
 from service.security.scram import (
     MIN_ITERATIONS,
-    ScramCredential,
     TokenLogin,
     UnknownUsers,
     credential_from,
     salted_password,
 )
+from service.security.scram_credential import ScramCredential
 from service.security.tokens import TokenLookup
 
 MOST_KEPT: Final = 10_000

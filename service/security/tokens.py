@@ -10,10 +10,10 @@ Source: Kafka ``TokenInformation``, ``DelegationTokenManager``, ``DelegationToke
 from __future__ import annotations
 
 import base64
-import hmac
 from collections.abc import Callable
 from typing import NamedTuple
 
+from service.config.tokens import TokenConfig
 from service.security.principal import USER, Principal
 
 
@@ -73,6 +73,8 @@ class TokenSecret:
 
     def hmac_of(self, token_id: str) -> bytes:
         """Return the HMAC-SHA-512 of a token's id: what its client has beside the id."""
+        import hmac  # a node without tokens does not load it
+
         return hmac.digest(self._key, token_id.encode("utf-8", "surrogatepass"), "sha512")
 
     def password_of(self, token_id: str) -> bytes:
@@ -91,6 +93,13 @@ class TokenRules(NamedTuple):
     """longest life of a token (delegation.token.max.lifetime.ms)"""
     expiry_time_ms: int = 86_400_000
     """time until it has to be renewed (delegation.token.expiry.time.ms)"""
+
+
+def token_rules(config: TokenConfig) -> TokenRules:
+    """Return the rules that `config` says."""
+    key = config.secret_key
+    secret = None if key is None else TokenSecret(key.reveal().encode())
+    return TokenRules(secret, config.max_lifetime_ms, config.expiry_time_ms)
 
 
 class TokenLookup:

@@ -7,35 +7,18 @@ Source: Kafka ``KafkaApis.handleCreateTokenRequest``, ``allowTokenRequests`` of 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.config.settings import BrokerConfig
 from service.metadata.controller.token_control import TokenWanted, check_principals
 from service.network.request import RequestContext
 from service.security.operations import AclOperation, AclResourceType
 from service.security.principal import ANONYMOUS, Principal
 from service.security.session import Session
-from service.security.tokens import TokenRules, TokenSecret
 from service.serving.authorization import AuthorizerHost, is_allowed
 from service.wire.api import ApiKey, millis, response_module
-
-
-class TokenHost(AuthorizerHost, Protocol):
-    """Interface of a node, broker or controller, to handlers of tokens."""
-
-    @property
-    def config(self) -> BrokerConfig: ...
-
-
-def token_rules(config: BrokerConfig) -> TokenRules:
-    """Return the settings of tokens."""
-    tokens = config.tokens
-    key = tokens.secret_key
-    secret = None if key is None else TokenSecret(key.reveal().encode())
-    return TokenRules(secret, tokens.max_lifetime_ms, tokens.expiry_time_ms)
 
 
 def may_ask_for_tokens(session: Session) -> bool:
@@ -59,7 +42,7 @@ def wanted_token(context: RequestContext, request: Any) -> TokenWanted:
     return TokenWanted(owner, requester, renewers, millis(request.max_lifetime))
 
 
-def refused_by_broker(host: TokenHost, context: RequestContext, request: Any) -> Any | None:
+def refused_by_broker(host: AuthorizerHost, context: RequestContext, request: Any) -> Any | None:
     """Return the answer to a request that a broker refuses before the controller sees it, else None."""
     refused = refused_sender(host, context, request)
     if refused is None and context.api_key == ApiKey.CREATE_DELEGATION_TOKEN:
@@ -71,7 +54,7 @@ def refused_by_broker(host: TokenHost, context: RequestContext, request: Any) ->
     return refused
 
 
-def refused_sender(host: TokenHost, context: RequestContext, request: Any) -> Any | None:
+def refused_sender(host: AuthorizerHost, context: RequestContext, request: Any) -> Any | None:
     """Return the answer to a request to create, renew or expire a token whose sender may not, else None.
 
     DELEGATION_TOKEN_REQUEST_NOT_ALLOWED as `may_ask_for_tokens`; DELEGATION_TOKEN_AUTHORIZATION_FAILED for a

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from service.base.clock import Clock
-from service.metadata.controller import acl_control, quota_control, scram_control, token_control
-from service.metadata.controller.acl_control import AclDeletion, AclResult
-from service.metadata.controller.acl_filters import AclFilter
 from service.metadata.controller.decision_queue import DecisionQueue
-from service.metadata.controller.quota_control import AlterQuotaResult, QuotaAlteration
-from service.metadata.controller.scram_control import (
-    AlterCredentialResult,
-    DeleteCredential,
-    UpsertCredential,
-)
-from service.metadata.controller.token_control import TokenChange, TokenIndex, TokenWanted
-from service.security.acls import AclEntry
-from service.security.principal import Principal
-from service.security.tokens import DelegationToken, TokenRules
+from service.security.tokens import TokenRules
+
+if TYPE_CHECKING:
+    from service.metadata.controller.acl_control import AclDeletion, AclResult
+    from service.metadata.controller.acl_filters import AclFilter
+    from service.metadata.controller.quota_control import AlterQuotaResult, QuotaAlteration
+    from service.metadata.controller.scram_control import (
+        AlterCredentialResult,
+        DeleteCredential,
+        UpsertCredential,
+    )
+    from service.metadata.controller.token_admin import TokenAdmin
+    from service.security.acls import AclEntry
 
 
 class AccessAdmin:
@@ -34,22 +35,37 @@ class AccessAdmin:
         self._clock = clock
         self._new_uuid = new_uuid
         self._token_rules = tokens
-        self._token_index = TokenIndex(tokens.secret)
+        self._tokens: TokenAdmin | None = None
+
+    @property
+    def tokens(self) -> TokenAdmin:
+        """Changes of delegation tokens; the first use loads their code."""
+        if self._tokens is None:
+            from service.metadata.controller.token_admin import TokenAdmin
+
+            self._tokens = TokenAdmin(self._decisions, self._clock, self._new_uuid, self._token_rules)
+        return self._tokens
 
     async def create_acls(self, entries: Sequence[AclEntry]) -> list[AclResult]:
         """Create access control entries; see `acl_control.create_acls`."""
+        from service.metadata.controller import acl_control
+
         return await self._decisions.decide(
             lambda image: acl_control.create_acls(image, entries, new_uuid=self._new_uuid)
         )
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[AclDeletion]:
         """Delete access control entries; see `acl_control.delete_acls`."""
+        from service.metadata.controller import acl_control
+
         return await self._decisions.decide(lambda image: acl_control.delete_acls(image, filters))
 
     async def alter_scram_credentials(
         self, deletions: Sequence[DeleteCredential], upsertions: Sequence[UpsertCredential]
     ) -> list[AlterCredentialResult]:
         """Delete and set credentials; see `scram_control.alter_scram_credentials`."""
+        from service.metadata.controller import scram_control
+
         return await self._decisions.decide(
             lambda image: scram_control.alter_scram_credentials(image, deletions, upsertions)
         )
@@ -58,42 +74,8 @@ class AccessAdmin:
         self, alterations: Sequence[QuotaAlteration], *, validate_only: bool = False
     ) -> list[AlterQuotaResult]:
         """Change client quotas; see `quota_control.alter_client_quotas`."""
+        from service.metadata.controller import quota_control
+
         return await self._decisions.decide(
             lambda image: quota_control.alter_client_quotas(image, alterations, validate_only=validate_only)
         )
-
-    async def create_token(self, wanted: TokenWanted) -> DelegationToken:
-        """Create a delegation token; see `token_control.create_token`."""
-        return await self._decisions.decide(
-            lambda image: token_control.create_token(
-                image,
-                wanted,
-                self._token_rules,
-                self._token_index,
-                now_ms=self._clock.now_ms(),
-                new_uuid=self._new_uuid,
-            )
-        )
-
-    async def renew_token(self, hmac: bytes, renewer: Principal, period_ms: int) -> int:
-        """Renew a delegation token; see `token_control.renew_token`."""
-        change = TokenChange(hmac, renewer, period_ms, self._clock.now_ms())
-        return await self._decisions.decide(
-            lambda image: token_control.renew_token(image, change, self._token_rules, self._token_index)
-        )
-
-    async def expire_token(self, hmac: bytes, principal: Principal, period_ms: int) -> int:
-        """Expire a delegation token; see `token_control.expire_token`."""
-        change = TokenChange(hmac, principal, period_ms, self._clock.now_ms())
-        return await self._decisions.decide(
-            lambda image: token_control.expire_token(image, change, self._token_index)
-        )
-
-    async def sweep_expired_tokens(self) -> None:
-        """Remove all delegation tokens whose time is over."""
-        now_ms = self._clock.now_ms()
-        has_more = bool(self._decisions.latest.tokens)
-        while has_more:
-            has_more = await self._decisions.decide(
-                lambda image: token_control.sweep_expired_tokens(image, now_ms)
-            )

@@ -145,6 +145,7 @@ class Controller:
             tasks=options.periodic_tasks,
             elections=self._elections,
             probe=probe,
+            sweep_tokens=lambda: self.access.tokens.sweep_expired(),
             on_disproved=on_disproved,
             on_news=on_news,
         )

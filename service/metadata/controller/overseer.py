@@ -42,7 +42,6 @@ from service.metadata.controller.elections_control import (
 from service.metadata.controller.heartbeat_control import fence_broker
 from service.metadata.controller.periodic import NEVER, PeriodicTask, PeriodicTaskIntervals, PeriodicTasks
 from service.metadata.controller.requests import BrokerHeartbeat
-from service.metadata.controller.token_control import sweep_expired_tokens
 from service.metadata.frames import newest
 from service.metadata.image import BrokerImage, MetadataImage
 from service.metadata.records import NoOpRecord
@@ -73,16 +72,18 @@ class Overseer:
         tasks: PeriodicTaskIntervals,
         elections: ElectionSettings,
         probe: ProbeBroker | None,
+        sweep_tokens: Callable[[], Awaitable[bool]],
         on_disproved: Callable[[int, int], None] = lambda broker_id, broker_epoch: None,
         on_news: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_disproved(broker_id, broker_epoch)` is called when a heartbeat comes after the address
-        refused."""
+        """`sweep_tokens` removes delegation tokens that have ended, and returns whether there may be more.
+        `on_disproved(broker_id, broker_epoch)` is called when a heartbeat comes after the address refused."""
         self._decisions = decisions
         self._clock = clock
         self._times = sessions
         self._elections = elections
         self._probe = probe
+        self._sweep_tokens = sweep_tokens
         self._on_disproved = on_disproved
         self._on_news = on_news
         self._sessions = BrokerSessions(sessions)
@@ -238,8 +239,7 @@ class Overseer:
             await self._decisions.run(lambda _: ControllerResult((newest(NoOpRecord()),), None))
             return
         if task is PeriodicTask.EXPIRE_TOKENS:
-            now_ms = self._clock.now_ms()
-            has_more, _ = await self._decisions.run(lambda image: sweep_expired_tokens(image, now_ms))
+            has_more = bool(self._decisions.latest.tokens) and await self._sweep_tokens()
         else:
             elect = _ELECTIONS[task]
             has_more, _ = await self._decisions.run(lambda image: elect(image, self._elections))

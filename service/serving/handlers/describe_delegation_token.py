@@ -18,18 +18,22 @@ from kio.schema.errors import ErrorCode
 
 from service.base.slices import in_slices
 from service.base.steps import Steps
+from service.config.settings import BrokerConfig
 from service.metadata.controller.token_control import describe_tokens
 from service.metadata.image import MetadataImage
 from service.network.request import RequestContext
 from service.security.operations import AclOperation, AclResourceType
-from service.security.tokens import DelegationToken, TokenSecret
-from service.serving.authorization import is_allowed
+from service.security.tokens import DelegationToken, TokenSecret, token_rules
+from service.serving.authorization import AuthorizerHost, is_allowed
 from service.serving.request_host import NO_THROTTLE
-from service.serving.token_requests import TokenHost, may_ask_for_tokens, token_rules
+from service.serving.token_requests import may_ask_for_tokens
 
 
-class DescribingHost(TokenHost, Protocol):
+class DescribingHost(AuthorizerHost, Protocol):
     """Interface of a node, broker or controller, to this handler."""
+
+    @property
+    def config(self) -> BrokerConfig: ...
 
     @property
     def image(self) -> MetadataImage: ...
@@ -45,7 +49,7 @@ def handle(
     """
     if not may_ask_for_tokens(context.session):
         return _response(ErrorCode.delegation_token_request_not_allowed)
-    secret = token_rules(host.config).secret
+    secret = token_rules(host.config.tokens).secret
     if secret is None:
         return _response(ErrorCode.delegation_token_auth_disabled)
     if request.owners is not None and not request.owners:

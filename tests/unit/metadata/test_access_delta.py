@@ -28,7 +28,7 @@ from service.metadata.records import (
 )
 from service.security.acls import AclEntry
 from service.security.principal import Principal
-from service.security.scram import ScramCredential
+from service.security.scram_credential import ScramCredential
 from service.security.tokens import DelegationToken
 
 ENTRY = AccessControlEntryRecord(

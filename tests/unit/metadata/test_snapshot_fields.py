@@ -18,7 +18,7 @@ from service.metadata.persistent import PartitionMap, PersistentMap
 from service.metadata.snapshot_codec import decode_snapshot, encode_image
 from service.security.acls import AclEntry, AclSet
 from service.security.principal import Principal
-from service.security.scram import ScramCredential
+from service.security.scram_credential import ScramCredential
 from service.security.tokens import DelegationToken
 
 HINTS = get_type_hints(MetadataImage)

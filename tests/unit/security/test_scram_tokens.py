@@ -6,7 +6,8 @@ import pytest
 
 from service.security.principal import Principal
 from service.security.sasl_server import Evaluation, SaslRefused, SlowEvaluation
-from service.security.scram import ScramClient, ScramCredential, ScramServer, UnknownUsers, credential_from
+from service.security.scram import ScramClient, ScramServer, UnknownUsers, credential_from
+from service.security.scram_credential import ScramCredential
 from service.security.scram_tokens import TokenCredentials
 from service.security.tokens import DelegationToken, TokenLookup, TokenSecret
 

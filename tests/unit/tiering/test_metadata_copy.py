@@ -24,7 +24,7 @@ from service.remote.reading.object_reader import open_cluster_file, open_metadat
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.security.principal import Principal
-from service.security.scram import ScramCredential
+from service.security.scram_credential import ScramCredential
 from service.security.tokens import DelegationToken
 from service.tiering.fence import Displaced, Fence, OwnWrites, claim_prefix, take_over
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot, OlderMetadata, write_metadata
