@@ -279,11 +279,12 @@ class Channel:
         assert credentials is not None
         has_begun = False
         try:
-            async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
-                while connection.pending and connection.is_open:
-                    await asyncio.sleep(_DRAIN_S)
-                if connection.is_open:
-                    has_begun = True
+            # What is owed has deadlines of its own, as has the caller.
+            while connection.pending and connection.is_open:
+                await asyncio.sleep(_DRAIN_S)
+            if connection.is_open:
+                has_begun = True
+                async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
                     await self._exchange(connection, connection.session.log_in_again(credentials.login()))
         except (OSError, FirnError) as e:
             connection.end(self._connect_error(e))
