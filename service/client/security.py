@@ -19,7 +19,7 @@ from service.security.plain import PLAIN
 
 if TYPE_CHECKING:
     from service.base.disk import Disk
-    from service.client.tokens import TokenCredentials
+    from service.client.tokens import BearerCredentials
 
 _EXTENSION: Final = "extension_"
 
@@ -35,10 +35,14 @@ class Credentials:
     username: str
     password: str = field(repr=False)
     new_nonce: Callable[[], str] = field(repr=False)
+    is_token: bool = False
+    """the name is the id of a delegation token (SCRAM)"""
 
     def login(self) -> sasl.Login:
         """Return a login for one connection."""
-        return sasl.login(self.mechanism, self.username, self.password, self.new_nonce())
+        return sasl.login(
+            self.mechanism, self.username, self.password, self.new_nonce(), is_token=self.is_token
+        )
 
 
 def renewal_s(lifetime_ms: int, chance: float) -> float:
@@ -55,7 +59,7 @@ class Security(NamedTuple):
     """TLS, a login, both or neither."""
 
     tls: ClientTls | None = None
-    credentials: Credentials | TokenCredentials | None = None
+    credentials: Credentials | BearerCredentials | None = None
 
 
 PLAINTEXT: Final = Security()
@@ -88,17 +92,17 @@ def security_of(options: ClientOptions, new_nonce: Callable[[], str]) -> Securit
     return Security(tls, Credentials(mechanism, options.username, options.password, new_nonce))
 
 
-def _tokens_of(options: ClientOptions) -> TokenCredentials:
+def _tokens_of(options: ClientOptions) -> BearerCredentials:
     """Return what fetches tokens as `options` say, or their login module. Raises `ConfigError`."""
     from service.base.clock import SystemClock  # only clients with tokens load this
     from service.base.disk import SystemDisk
-    from service.client.tokens import FileToken, IssuerToken, TokenCredentials
+    from service.client.tokens import BearerCredentials, FileToken, IssuerToken
 
     given = {} if options.jaas is None else _token_options(options.jaas)
     extensions = {**dict(options.token_extensions), **_extensions(given)}
     url = options.token_url or ""
     if (path := file_of(url)) is not None:
-        return TokenCredentials(FileToken(path, SystemDisk()), extensions)
+        return BearerCredentials(FileToken(path, SystemDisk()), extensions)
     if (problem := url_problem(url)) is not None:
         raise ConfigError(f"option sasl.oauthbearer.token.endpoint.url: {url} {problem}")
     name = options.token_client_id or given.get("clientId", "")
@@ -110,14 +114,14 @@ def _tokens_of(options: ClientOptions) -> TokenCredentials:
         )
     context = None if options.token_ca is None else _issuer_tls(options.token_ca)
     scope = options.token_scope or given.get("scope")
-    return TokenCredentials(IssuerToken(url, name, secret, scope, SystemClock(), context), extensions)
+    return BearerCredentials(IssuerToken(url, name, secret, scope, SystemClock(), context), extensions)
 
 
-def file_credentials(path: str, jaas: str, disk: Disk) -> TokenCredentials:
+def file_credentials(path: str, jaas: str, disk: Disk) -> BearerCredentials:
     """Return the user of the token in a file, for a node; `jaas` is its own. Raises `ConfigError`."""
-    from service.client.tokens import FileToken, TokenCredentials  # only nodes with tokens load it
+    from service.client.tokens import BearerCredentials, FileToken  # only nodes with tokens load it
 
-    return TokenCredentials(FileToken(path, disk), _extensions(_token_options(jaas)))
+    return BearerCredentials(FileToken(path, disk), _extensions(_token_options(jaas)))
 
 
 def _token_options(jaas: str) -> Mapping[str, str]:
@@ -147,7 +151,8 @@ def credentials_of(mechanism: str, jaas: str, new_nonce: Callable[[], str]) -> C
     for name in ("username", "password"):
         if not module.options.get(name):
             raise ConfigError(f"sasl.jaas.config: {mechanism} needs the option {name}")
-    return Credentials(mechanism, module.options["username"], module.options["password"], new_nonce)
+    is_token = module.options.get("tokenauth", "").lower() == "true"
+    return Credentials(mechanism, module.options["username"], module.options["password"], new_nonce, is_token)
 
 
 def tls_context(

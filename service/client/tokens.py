@@ -33,7 +33,7 @@ _KEPT: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class TokenCredentials:
+class BearerCredentials:
     """Source of a client's token, and the extensions that go with it. No ``repr`` shows a secret."""
 
     fetch: Callable[[], str] = field(repr=False)

@@ -204,7 +204,10 @@ class ControllerNode:
         key_sets: KeySets | None,
     ) -> list[Server]:
         cluster_id = self._options.controller.cluster_id
-        logins = NodeLogins(security, world, lambda: self.publisher.image, cluster_id, metrics, key_sets)
+        secret = self._options.controller.tokens.secret
+        logins = NodeLogins(
+            security, world, lambda: self.publisher.image, cluster_id, metrics, secret, key_sets
+        )
         dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
         names = tuple(one.name for one in self._options.listeners)
         arrivals = self.arrivals = ConnectionQuotas(lambda: self.side.config.quotas, names, metrics=metrics)

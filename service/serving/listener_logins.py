@@ -22,6 +22,8 @@ from service.security.login_settings import LoginSettings, make_servers
 from service.security.plain import PLAIN, PlainUsers
 from service.security.scram import UnknownUsers, base36
 from service.security.scram_credential import ScramCredential
+from service.security.scram_tokens import TokenCredentials
+from service.security.tokens import TokenLookup, TokenSecret
 
 if TYPE_CHECKING:
     from service.network.jwks.key_sets import KeySets
@@ -43,15 +45,21 @@ class NodeLogins:
         image: Callable[[], MetadataImage],
         cluster_id: str,
         metrics: NetworkMetrics,
+        token_secret: TokenSecret | None = None,
         key_sets: KeySets | None = None,
     ) -> None:
-        """`key_sets`: of issuers of tokens, None if no listener takes signed ones."""
+        """`token_secret`: None where there are no delegation tokens. `key_sets`: of issuers of tokens, None
+        if no listener takes signed ones."""
         self._security = security
         self._world = world
         self._image = image
         self._unknown = UnknownUsers(cluster_id.encode())
         self._metrics = metrics
         self._key_sets = key_sets
+        self._tokens: TokenCredentials | None = None
+        if token_secret is not None:
+            lookup = TokenLookup(token_secret, lambda one: image().tokens.get(one), world.clock.now_ms)
+            self._tokens = TokenCredentials(lookup, self._unknown)
 
     def of(self, listener: Listener, answer_versions: AnswerVersions | None = None) -> ListenerLogins | None:
         """Return the logins of the listener, None where clients do not log in. Raises `ConfigError`.
@@ -66,7 +74,7 @@ class NodeLogins:
         now = asyncio.get_running_loop().time
         logins = ListenerLogins(
             settings,
-            make_servers(settings, self._credential, self._unknown, self._new_nonce),
+            make_servers(settings, self._credential, self._unknown, self._new_nonce, self._tokens),
             listener.protocol.name,
             self._metrics.logins_of(listener.name),
             now=now,
@@ -85,7 +93,7 @@ class NodeLogins:
             if one.name == PLAIN:
                 users = PlainUsers(module.options)
             if one.oauthbearer is not None:
-                validate_token = self._tokens(one.oauthbearer, module)
+                validate_token = self._validation(one.oauthbearer, module)
         return LoginSettings(
             tuple(one.name for one in sasl.mechanisms),
             users,
@@ -96,7 +104,7 @@ class NodeLogins:
             validate_token,
         )
 
-    def _tokens(self, settings: OAuthBearerSettings, module: LoginModule) -> ValidateToken:
+    def _validation(self, settings: OAuthBearerSettings, module: LoginModule) -> ValidateToken:
         from service.serving.token_validation import token_validation  # only nodes that take tokens load it
 
         try:

@@ -16,7 +16,7 @@ from service.base.errors import ConfigError
 from service.base.health import HealthState
 from service.client.blocking_client import BlockingClient
 from service.client.security import Security
-from service.client.tokens import FileToken, IssuerToken, TokenCredentials
+from service.client.tokens import BearerCredentials, FileToken, IssuerToken
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread
 from tests.support.issuers import (
@@ -64,7 +64,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def log_in(node: NodeThread, token: str | Callable[[], str], **extensions: str) -> BlockingClient:
     fetch = token if callable(token) else lambda: token
-    security = Security(None, TokenCredentials(fetch, extensions))
+    security = Security(None, BearerCredentials(fetch, extensions))
     return BlockingClient(node.host, node.port, "test", security=security, timeout_s=20)
 
 
