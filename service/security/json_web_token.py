@@ -29,7 +29,7 @@ FindKey = Callable[[str, str | None], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class TokenRules:
+class JwtRules:
     """Demands on the claims of a token; a field is its key, without `sasl.oauthbearer.`."""
 
     expected_audience: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class TokenRules:
 class JwtValidator:
     """Checks signed tokens."""
 
-    def __init__(self, rules: TokenRules, find_key: FindKey, now_ms: Callable[[], int]) -> None:
+    def __init__(self, rules: JwtRules, find_key: FindKey, now_ms: Callable[[], int]) -> None:
         self._rules = rules
         self._find_key = find_key
         self._now_ms = now_ms
@@ -83,7 +83,7 @@ def _verified(token: str, section: str, find_key: FindKey) -> tuple[Mapping[str,
     return header, found.payload
 
 
-def check_claims(claims: Mapping[str, Any], rules: TokenRules, now_s: int) -> AcceptedToken:
+def check_claims(claims: Mapping[str, Any], rules: JwtRules, now_s: int) -> AcceptedToken:
     """Return who the claims say. Raises `TokenRefused`."""
     _check_audience(claims, rules.expected_audience)
     issuer = _text(claims, "iss")

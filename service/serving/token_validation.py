@@ -9,7 +9,7 @@ from service.base.errors import ConfigError
 from service.config.oauthbearer import OAuthBearerSettings
 from service.config.passwords import Password
 from service.config.security import TlsSettings
-from service.security.json_web_token import JwtValidator, TokenRules
+from service.security.json_web_token import JwtValidator, JwtRules
 from service.security.oauthbearer import ValidateToken
 from service.security.unsecured_token import OPTION_PREFIX, UnsecuredValidator
 
@@ -43,7 +43,7 @@ def token_validation(
         import joserfc.jws  # noqa: F401
     except ImportError as e:
         raise ConfigError("signed tokens need joserfc: pip install firn-log[security]") from e
-    rules = TokenRules(
+    rules = JwtRules(
         settings.expected_audience,
         settings.expected_issuer,
         settings.clock_skew_seconds,

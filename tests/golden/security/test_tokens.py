@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.security.json_web_token import JwtValidator, TokenRules
+from service.security.json_web_token import JwtValidator, JwtRules
 from service.security.oauthbearer import AcceptedToken, TokenRefused, read_initial
 from service.security.sasl_server import SaslRefused
 from service.security.unsecured_token import UnsecuredValidator
@@ -50,7 +50,7 @@ def find(keys: VerificationKeys) -> Any:
 
 def signed(settings: Mapping[str, str], data: bytes) -> str:
     given = {name.removeprefix("sasl.oauthbearer."): value for name, value in settings.items()}
-    rules = TokenRules(
+    rules = JwtRules(
         expected_audience=tuple(given.get("expected.audience", "").split(","))
         if given.get("expected.audience")
         else (),

@@ -13,19 +13,19 @@ import pytest
 from joserfc.jwk import ECKey, OctKey, RSAKey
 from joserfc.jws import JWSRegistry
 
-from service.security.json_web_token import JwtValidator, TokenRules
+from service.security.json_web_token import JwtValidator, JwtRules
 from service.security.oauthbearer import TokenRefused
 from service.security.verification_keys import MalformedKeys, read_keys
 from tests.support.issuers import ISSUER, key_of, key_set, token_of
 
-RULES = TokenRules(("kafka",), ISSUER)
+RULES = JwtRules(("kafka",), ISSUER)
 
 
 def b64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def validator(*kids: str, rules: TokenRules = RULES) -> JwtValidator:
+def validator(*kids: str, rules: JwtRules = RULES) -> JwtValidator:
     keys = read_keys(key_set(*(kids or ("one",))))
 
     def find(algorithm: str, kid: str | None) -> Any:
@@ -51,7 +51,7 @@ def test_the_owner_is_the_subject_until_the_token_ends() -> None:
 
 
 def test_another_claim_may_name_the_owner() -> None:
-    rules = TokenRules(("kafka",), ISSUER, sub_claim_name="azp")
+    rules = JwtRules(("kafka",), ISSUER, sub_claim_name="azp")
     assert validator(rules=rules).validate(token_of("id-5", azp="reports")).name == "reports"
 
 
@@ -101,8 +101,8 @@ def test_clocks_may_differ_by_half_a_minute() -> None:
 
 
 def test_a_token_that_says_whom_it_is_for_is_refused_where_nobody_is_expected() -> None:
-    assert "another audience" in refused(token_of("alice"), rules=TokenRules())
-    assert validator(rules=TokenRules()).validate(token_of("alice", aud=None)).name == "alice"
+    assert "another audience" in refused(token_of("alice"), rules=JwtRules())
+    assert validator(rules=JwtRules()).validate(token_of("alice", aud=None)).name == "alice"
 
 
 def test_keys_of_others_and_changed_tokens_are_refused() -> None:
