@@ -24,7 +24,7 @@ from service.controller_server.handlers.admin import on_controller
 from service.controller_server.request_host import ControllerSide, features_of
 from service.network.request import RequestContext
 from service.security.operations import AclOperation
-from service.serving.authorization import ASKS_ITSELF, NOTHING, Authorizes, OfCluster
+from service.serving.authorization import ASKS_ITSELF, NOTHING, Authorizes, OfCluster, refuse_shortly
 from service.serving.handlers import (
     alter_configs,
     api_versions,
@@ -91,7 +91,9 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _decided(ASKS_ITSELF, on_controller(incremental_alter_configs.handle)),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _decided(ALTERS, reassignments.alter),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(DESCRIBES, reassignments.list_ongoing),
-    ApiKey.ALTER_CLIENT_QUOTAS: _decided(OfCluster(AclOperation.ALTER_CONFIGS), access.alter_client_quotas),
+    ApiKey.ALTER_CLIENT_QUOTAS: _decided(
+        OfCluster(AclOperation.ALTER_CONFIGS, refuse_shortly), access.alter_client_quotas
+    ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Served(DESCRIBES, describe_user_scram_credentials.handle),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _decided(ALTERS, access.alter_scram_credentials),
     ApiKey.VOTE: _of_quorum(AclOperation.CLUSTER_ACTION),
