@@ -1,8 +1,34 @@
-"""Texts of network addresses: the one that is compared, and those by which others may name it. [P]"""
+"""Addresses of peers: which are this machine's, which count as one, and the texts that name them. [P]"""
 
 from __future__ import annotations
 
-import ipaddress
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether `host` is a loopback address or ``localhost``. Names that look like addresses are
+    not."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def source_of(address: str) -> str:
+    """Return the unit that is limited: an IPv4 address, or the 2^64 addresses of one IPv6 network.
+
+    >>> source_of("::ffff:192.0.2.1"), source_of("2001:db8::1:2:3:4%eth0"), source_of("?")
+    ('192.0.2.1', '2001:db8::', '?')
+    """
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(IPv6Address(int(found) >> 64 << 64))
 
 
 def normalized(address: str) -> str:
@@ -13,10 +39,10 @@ def normalized(address: str) -> str:
     ('192.0.2.1', 'fe80::1')
     """
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        found = ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
     return str(mapped or found)
 
 
@@ -31,7 +57,7 @@ def names_of(host: str) -> tuple[str, ...]:
         return (host,)
     short, _, zone = host.partition("%")
     try:
-        found = ipaddress.IPv6Address(short)
+        found = IPv6Address(short)
     except ValueError:
         return (host,)
     if found.ipv4_mapped is not None:
