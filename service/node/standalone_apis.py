@@ -17,8 +17,8 @@ from service.network.request import RequestContext
 from service.security.operations import AclOperation
 from service.serving.api_table import BROKER_APIS
 from service.serving.authorization import BY_CONTROLLER, is_allowed_on_cluster
-from service.serving.served_api import Host, Served
-from service.wire.apis import ApiKey, ListenerType, served_on
+from service.serving.served_api import Host, Served, refused_first
+from service.wire.apis import APIS, ApiKey, ListenerType, served_on
 from service.wire.refusals import refusal
 
 
@@ -32,6 +32,10 @@ async def _handle_by_controller(
     side: ControllerSide, broker: Host, context: RequestContext, request: Any
 ) -> Any:
     key = context.api_key
+    if APIS[key].is_checked_first:
+        refused = await refused_first(side, context, request)
+        if refused is not None:
+            return refused
     is_own = key == ApiKey.UNREGISTER_BROKER and request.broker_id == side.node_id
     if is_own and is_allowed_on_cluster(side, context, AclOperation.ALTER, quiet=True):
         # A broker of a cluster would register again; this node registers once, at its start.
