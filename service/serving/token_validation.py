@@ -9,7 +9,7 @@ from service.base.errors import ConfigError
 from service.config.oauthbearer import OAuthBearerSettings
 from service.config.passwords import Password
 from service.config.security import TlsSettings
-from service.security.json_web_token import JwtValidator, JwtRules
+from service.security.json_web_token import JwtRules, JwtValidator
 from service.security.oauthbearer import ValidateToken
 from service.security.unsecured_token import OPTION_PREFIX, UnsecuredValidator
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.security.json_web_token import JwtValidator, JwtRules
+from service.security.json_web_token import JwtRules, JwtValidator
 from service.security.oauthbearer import AcceptedToken, TokenRefused, read_initial
 from service.security.sasl_server import SaslRefused
 from service.security.unsecured_token import UnsecuredValidator

@@ -13,7 +13,7 @@ import pytest
 from joserfc.jwk import ECKey, OctKey, RSAKey
 from joserfc.jws import JWSRegistry
 
-from service.security.json_web_token import JwtValidator, JwtRules
+from service.security.json_web_token import JwtRules, JwtValidator
 from service.security.oauthbearer import TokenRefused
 from service.security.verification_keys import MalformedKeys, read_keys
 from tests.support.issuers import ISSUER, key_of, key_set, token_of
