@@ -92,7 +92,15 @@ def test_java_writes_and_reads_with_a_token(firn: Peer) -> None:
 def test_commands_log_in_with_a_token_until_it_is_ended(firn: Peer) -> None:
     made, hmac = firn.create()
     config = firn.of_token(made, hmac)
-    command = [FIRN, "topic", "list", "--bootstrap-server", firn.address, "--command-config", config]
+    command: list[str | Path] = [
+        FIRN,
+        "topic",
+        "list",
+        "--bootstrap-server",
+        firn.address,
+        "--command-config",
+        config,
+    ]
     listed = subprocess.run(command, capture_output=True, check=True, text=True)
     assert listed.returncode == 0
     refused = firn.tokens("--describe", config=config)
