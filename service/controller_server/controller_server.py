@@ -185,6 +185,7 @@ class ControllerNode:
             self.here,
         )
         self.servers = self._make_servers(metrics, turns, world, security)
+        self.side.servers = lambda: self.servers
         self._claiming: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None

@@ -185,7 +185,7 @@ class ElectionRoles:
             leader_id = NOBODY  # a replica with another disk led under our id
         if leader_id == core.key.node_id:
             return  # true, or true until we resigned
-        known = endpoint or core.voters.endpoint(leader_id)
+        known = endpoint or core.voter_endpoint(leader_id)
         if epoch > core.epoch:
             if leader_id >= 0:
                 core.become_follower(epoch, leader_id, known)  # type: ignore[arg-type]

@@ -64,6 +64,7 @@ from service.metadata.raft.requests import (
     ReadLog,
     ReadSnapshot,
     Refusal,
+    ResponseWithLeader,
     VersionUnsupported,
 )
 from service.metadata.raft.roles import Role
@@ -209,14 +210,21 @@ class Quorum:
             return with_data
         return answer
 
-    async def handle(self, api_key: int, version: int, message: Any) -> Any:
-        """Answer a request of another node or an admin client: kio's messages in and out."""
+    async def handle(self, api_key: int, version: int, message: Any, listener: str = "") -> Any:
+        """Answer a request of another node or an admin client: kio's messages in and out.
+
+        `listener`: the one that the request came to, at whose like the peer is told to find the leader.
+        """
         request = messages.of_request(api_key, version, message)
         if isinstance(request, Refusal):
             if not self._machine.core.identity.knows_cluster(getattr(message, "cluster_id", None)):
                 request = Refusal(ErrorCode.inconsistent_cluster_id)
             return messages.to_refusal(api_key, version, message, request)
         answer = await self.ask(request)
+        if listener and isinstance(answer, ResponseWithLeader):
+            core = self._machine.core
+            place = core.endpoint_for(listener, answer.leader_id, answer.endpoint)
+            answer = answer._replace(endpoint=place)
         return messages.to_response(api_key, version, answer, self._clock.now_ms() - self._now_ms())
 
     async def stop(self) -> None:
