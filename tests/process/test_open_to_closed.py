@@ -20,7 +20,7 @@ from tests.support.processes import FIRN, wait_until
 from tests.support.quorums import Cluster, Member
 
 HOST = "127.0.0.1"
-LONGEST_SILENCE_S = 10.0
+LONGEST_SILENCE_S = 5.0
 """Between two acknowledgements. A restart of a node takes its partitions some tenths of a second."""
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 FIRST = {
