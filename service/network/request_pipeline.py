@@ -37,7 +37,7 @@ from service.network.request_framer import ANSWERING, CLOSED, READING, RequestFr
 from service.network.response_queue import EMPTY, FULL, Queued, ResponseQueue
 from service.network.sender import Part, PeerLost, ResponseSender
 from service.network.shared import FULL_S, Shared
-from service.network.slow_peer_monitor import MonitoredConnection
+from service.network.transfer_deadlines import MonitoredConnection
 from service.wire.errors import WireError
 from service.wire.frames import SIZE_BYTES
 

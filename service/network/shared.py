@@ -21,7 +21,7 @@ from service.network.request import Describe, Gone, Handler, PeerLimits
 from service.network.request_framer import RequestFramer
 from service.network.sender import SendBudget
 from service.network.sendfile_prefetch import SendfilePrefetcher
-from service.network.slow_peer_monitor import SlowPeerMonitor
+from service.network.transfer_deadlines import TransferDeadlines
 
 _LOG = logging.getLogger("service.network")
 _SCRATCH_BYTES = 64 << 10
@@ -56,7 +56,7 @@ class Shared:
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
     warnings: RateLimitedLog = field(init=False)
     errors: RateLimitedLog = field(init=False)
-    monitor: SlowPeerMonitor = field(init=False)
+    monitor: TransferDeadlines = field(init=False)
     outlet: SendBudget = field(init=False)
     calls: CallQueue = field(init=False)
     more: CallQueue = field(init=False)
@@ -77,7 +77,7 @@ class Shared:
         self.outlet = SendBudget(self.loop, self.turns, self.ahead)
         self.closed = RequestFramer(self.pool, limits.max_request_bytes)
         self.closed.close()
-        self.monitor = SlowPeerMonitor(
+        self.monitor = TransferDeadlines(
             self.loop,
             self.calls,
             self.pool,
