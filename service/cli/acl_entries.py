@@ -1,4 +1,4 @@
-"""ACL entries that the options of `firn acl` ask for, in the words of Kafka's tools. [P]
+"""ACL entries that the options of `firn acl` ask for, in the words of Kafka's tools.
 
 Source: Kafka ``AclCommand``: what `--producer` and `--consumer` stand for, and which options go together.
 """
@@ -37,7 +37,7 @@ NAMED: Final = {
 """Type of the resources that an option names, by the option's field."""
 
 
-class Resource(NamedTuple):
+class AclResource(NamedTuple):
     """A resource pattern."""
 
     resource_type: int
@@ -45,14 +45,16 @@ class Resource(NamedTuple):
     pattern: int
 
 
-def resources_of(args: argparse.Namespace) -> list[Resource]:
+def resources_of(args: argparse.Namespace) -> list[AclResource]:
     """Return the resources that the options name, each once."""
     pattern = PATTERNS[args.resource_pattern_type]
     found = [
-        Resource(kind, name, pattern) for field, kind in NAMED.items() for name in getattr(args, field) or ()
+        AclResource(kind, name, pattern)
+        for field, kind in NAMED.items()
+        for name in getattr(args, field) or ()
     ]
     if args.cluster:
-        found.append(Resource(_Type.CLUSTER, CLUSTER_NAME, PatternType.LITERAL))
+        found.append(AclResource(_Type.CLUSTER, CLUSTER_NAME, PatternType.LITERAL))
     return list(dict.fromkeys(found))
 
 
@@ -102,7 +104,7 @@ def _expanded(args: argparse.Namespace) -> list[AclEntry]:
     return list(found)
 
 
-def _rights(args: argparse.Namespace) -> Iterable[tuple[Resource, Sequence[AclOperation]]]:
+def _rights(args: argparse.Namespace) -> Iterable[tuple[AclResource, Sequence[AclOperation]]]:
     """Return each resource with the operations on it."""
     resources = resources_of(args)
     if args.producer or args.consumer:
@@ -141,9 +143,9 @@ def _check_role(args: argparse.Namespace) -> None:
 
 
 def _rights_of_role(
-    args: argparse.Namespace, resources: Iterable[Resource]
-) -> list[tuple[Resource, Sequence[AclOperation]]]:
-    found: list[tuple[Resource, Sequence[AclOperation]]] = []
+    args: argparse.Namespace, resources: Iterable[AclResource]
+) -> list[tuple[AclResource, Sequence[AclOperation]]]:
+    found: list[tuple[AclResource, Sequence[AclOperation]]] = []
     for resource in resources:
         kind = resource.resource_type
         if args.producer and kind == _Type.TOPIC:
@@ -155,7 +157,7 @@ def _rights_of_role(
         if args.consumer and kind == _Type.GROUP:
             found.append((resource, (_Op.READ,)))
     if args.idempotent:
-        cluster = Resource(_Type.CLUSTER, CLUSTER_NAME, PatternType.LITERAL)
+        cluster = AclResource(_Type.CLUSTER, CLUSTER_NAME, PatternType.LITERAL)
         found.append((cluster, (_Op.IDEMPOTENT_WRITE,)))
     return found
 

@@ -185,7 +185,6 @@ class ControllerNode:
             self.here,
         )
         self.servers = self._make_servers(metrics, turns, world, security)
-        self.side.servers = lambda: self.servers
         self._claiming: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -238,6 +237,7 @@ class ControllerNode:
 
         Raises `ConfigError` where an address cannot be bound, and the errors of `Publisher.start`.
         """
+        self.side.servers = lambda: self.servers
         for server in self.servers:
             await server.bind()
         self.publisher.subscribe(self._published)

@@ -110,7 +110,7 @@ def test_the_session_that_asks_stays(start: Start) -> None:
         assert is_served(cluster.first)
 
 
-def test_who_is_closed_out_needs_the_credential_that_is_there_then(start: Start) -> None:
+def test_a_user_that_is_closed_out_needs_the_credential_that_is_there_then(start: Start) -> None:
     node = start(**SECURED)
     with admin(node) as cluster:
         set_password(cluster, "bob", "old")

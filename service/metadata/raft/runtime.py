@@ -22,6 +22,7 @@ from service.base.errors import CorruptionError, InvariantError, RequestError, S
 from service.metadata.batches import MAX_BATCH_BYTES, encode_control_batch
 from service.metadata.raft import messages
 from service.metadata.raft.control import VoterRecords, encode_records
+from service.metadata.raft.core import endpoint_for
 from service.metadata.raft.events import (
     AdvanceHighWatermark,
     AppendControl,
@@ -222,8 +223,7 @@ class Quorum:
             return messages.to_refusal(api_key, version, message, request)
         answer = await self.ask(request)
         if listener and isinstance(answer, ResponseWithLeader):
-            core = self._machine.core
-            place = core.endpoint_for(listener, answer.leader_id, answer.endpoint)
+            place = endpoint_for(self._machine.core, listener, answer.leader_id, answer.endpoint)
             answer = answer._replace(endpoint=place)
         return messages.to_response(api_key, version, answer, self._clock.now_ms() - self._now_ms())
 

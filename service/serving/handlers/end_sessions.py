@@ -18,7 +18,7 @@ from service.serving.handlers.list_sessions import SessionHost
 from service.wire.sessions import EndSessionsRequest, EndSessionsResponse
 
 _log = logging.getLogger(__name__)
-PATIENCE_S: Final = 10.0
+PATIENCE_S: Final = 5.0
 """Time for the metadata to come."""
 
 

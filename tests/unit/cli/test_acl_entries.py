@@ -35,7 +35,7 @@ def test_a_consumer_reads_topics_and_groups() -> None:
     }
 
 
-def test_somebody_is_both() -> None:
+def test_one_principal_may_be_both() -> None:
     line = "--allow-principal User:a --producer --consumer --topic t --group g --allow-host 192.0.2.1"
     assert added(line) == {
         *((2, "t", 3, "User:a", "192.0.2.1", operation, 3) for operation in (3, 4, 5, 8)),
@@ -57,7 +57,7 @@ def test_each_principal_host_and_operation_is_an_entry() -> None:
     }
 
 
-def test_without_an_operation_it_is_all_of_them() -> None:
+def test_an_entry_without_an_operation_is_about_all() -> None:
     assert added("--deny-principal User:* --cluster") == {(4, "kafka-cluster", 3, "User:*", "*", 2, 2)}
     line = "--allow-principal User:a --delegation-token T --user-principal User:o"
     assert {one[:2] for one in added(line)} == {(6, "T"), (7, "User:o")}

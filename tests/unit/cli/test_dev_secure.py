@@ -30,7 +30,7 @@ def test_everything_is_read_by_its_owner_alone(made: DevSecurity) -> None:
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
 
 
-def test_it_is_made_once(tmp_path: Path) -> None:
+def test_a_folder_is_made_once(tmp_path: Path) -> None:
     first = prepare(tmp_path / "secure")
     before = {path.name: path.read_text() for path in first.folder.iterdir()}
     first.java("admin").unlink()
@@ -101,7 +101,9 @@ def test_nodes_of_a_cluster_know_each_other_by_certificate(
         assert not [one for one in secrets if one in " ".join(node.child("info").command)]
 
 
-def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "cryptography.hazmat.primitives.asymmetric", None)
     with pytest.raises(ConfigError, match=r"pip install firn-log\[security\]"):
         prepare(tmp_path / "secure")

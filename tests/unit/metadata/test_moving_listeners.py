@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
 from service.metadata.endpoint import Endpoint
+from service.metadata.raft.core import endpoint_for
 from service.metadata.raft.events import Initialize
 from service.metadata.raft.machine import RaftMachine
 from service.metadata.raft.messages_out import to_request
@@ -54,16 +55,16 @@ def test_a_peer_is_told_the_leaders_endpoint_of_the_listener_it_came_to(first: s
     following = machine(first, 2, VOTERS).core
     own = following.endpoint_of(2)
     assert own == at(2, first)
-    assert following.endpoint_for(asked_at, 2, own) == at(2, asked_at)
-    assert following.endpoint_for(asked_at.lower(), 1, at(1, first)) == at(1, asked_at), "itself"
+    assert endpoint_for(following, asked_at, 2, own) == at(2, asked_at)
+    assert endpoint_for(following, asked_at.lower(), 1, at(1, first)) == at(1, asked_at), "itself"
 
 
-def test_where_the_leader_has_no_such_listener_nothing_is_told() -> None:
+def test_a_leader_without_such_a_listener_is_told_without_an_address() -> None:
     voters = [VoterNode(key(1), both(1, OLD)), VoterNode(key(2), (at(2, OLD),))]
     core = machine(OLD, 2, voters).core
-    assert core.endpoint_for(NEW, 2, at(2, OLD)) is None
-    assert core.endpoint_for(NEW, 9, at(9, OLD)) is None
-    assert core.endpoint_for(OLD, 2, None) is None
+    assert endpoint_for(core, NEW, 2, at(2, OLD)) is None
+    assert endpoint_for(core, NEW, 9, at(9, OLD)) is None
+    assert endpoint_for(core, OLD, 2, None) is None
 
 
 def test_a_leader_that_is_told_without_an_endpoint_is_reached_at_our_own_listener() -> None:
