@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from service.base.clock import Clock
+from service.base.world import World
 
 if TYPE_CHECKING:
     from service.node.node_parts import NodeParts
@@ -40,9 +40,9 @@ async def _opened(
     log_level: str,
     command_config: Path | None,
     node: NodeParts,
-    clock: Clock,
+    world: World,
 ) -> AsyncIterator[str]:
-    async with open_console(node, clock) as url:
+    async with open_console(node, world) as url:
         started: list[subprocess.Popen[bytes]] = []
         starting = asyncio.get_running_loop().create_task(
             _start(node, f"{node_id}={url}", port, log_level, command_config, started)

@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from service.base.backoff import backoff
 from service.base.client_tls import TlsFailed
 from service.base.errors import FirnError
+from service.base.futures import retrieve_exception
 from service.base.printable import printable
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.slices import Slice
@@ -36,7 +37,6 @@ from service.client.async_connection import (
     ReceiveBudget,
     copy_of,
     garbage_from,
-    retrieve_exception,
 )
 from service.client.security import PLAINTEXT, Security, renewal_s
 from service.client.session import ClientSession, UndecodedResponse, Versions
@@ -279,11 +279,12 @@ class Channel:
         assert credentials is not None
         has_begun = False
         try:
-            async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
-                while connection.pending and connection.is_open:
-                    await asyncio.sleep(_DRAIN_S)
-                if connection.is_open:
-                    has_begun = True
+            # What is owed has deadlines of its own, as has the caller.
+            while connection.pending and connection.is_open:
+                await asyncio.sleep(_DRAIN_S)
+            if connection.is_open:
+                has_begun = True
+                async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
                     await self._exchange(connection, connection.session.log_in_again(credentials.login()))
         except (OSError, FirnError) as e:
             connection.end(self._connect_error(e))

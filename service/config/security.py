@@ -120,6 +120,11 @@ class NodeSecurity:
         return any(one is not None and one.tls is not None for one in (*self.listeners, *self._outgoing))
 
     @property
+    def has_logins(self) -> bool:
+        """True if clients log in on any listener."""
+        return any(one.sasl is not None for one in self.listeners)
+
+    @property
     def _outgoing(self) -> tuple[OutgoingSecurity | None, ...]:
         return self.inter_broker, self.controller
 

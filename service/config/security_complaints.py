@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import ip_address
 from typing import Any, Final
 
+from service.base.addresses import is_loopback
 from service.config.keys import Value
 from service.config.listeners import Listener, Listeners
 from service.config.overrides import PREFIX, base_name, is_set_for, split, value_for
@@ -67,15 +67,8 @@ def _ignored_client_auth(values: Mapping[str, Value], listener: str) -> Iterable
 
 def _open_passwords(values: Mapping[str, Value], listener: Listener) -> Iterable[str]:
     mechanisms: Any = value_for(values, "sasl.enabled.mechanisms", listener.name)
-    if "PLAIN" in mechanisms and not _is_loopback(listener.host):
+    if "PLAIN" in mechanisms and not is_loopback(listener.host):
         yield (
             f"listener {listener.name} takes passwords (PLAIN) over connections that are not encrypted and "
             "come from other machines: use SASL_SSL"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"

@@ -24,6 +24,7 @@ from service.config.keys import LONG_MAX, Value, invalid
 from service.config.listeners import Listener
 from service.config.overrides import check_dynamic, parse_node
 from service.config.parsing import did_you_mean, effective, parse_value
+from service.config.passwords import Password
 from service.config.quotas import QuotaConfig, read_quotas
 from service.config.replication import ReplicationConfig, read_replication
 from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
@@ -44,6 +45,12 @@ AS_TOTAL: Final = -2
 """Value of `local.retention.*` that means the total retention."""
 UNLIMITED: Final = -1
 
+_HTTP_NEEDS: Final = {
+    "firn.http.ssl.keystore.location": "firn.http.listener",
+    "firn.http.ssl.key.password": "firn.http.ssl.keystore.location",
+    "firn.http.token.file": "firn.http.listener",
+}
+"""Key that another one needs to have an effect."""
 _OF_THE_CLUSTER: Final = (
     "process_roles", "log_dirs", "listeners", "advertised_listeners", "controller_listeners",
 )  # fmt: skip
@@ -153,6 +160,9 @@ class BrokerConfig:
     max_incremental_fetch_session_cache_slots: int
     fetch_session_cache_partitions: int
     http_listener: str | None
+    http_ssl_keystore_location: str | None
+    http_ssl_key_password: Password | None
+    http_token_file: str | None
     metrics_partitions_enable: bool
     log_cleaner_enable: bool
     log_cleaner_threads: int
@@ -414,6 +424,9 @@ def _node_conflicts(values: Mapping[str, Value], topic: Mapping[str, Value]) -> 
     yield from _cleaner_conflicts(values)
     yield from _group_conflicts(number)
     yield from _disk_conflicts(values)
+    for name, needed in _HTTP_NEEDS.items():
+        if values[name] is not None and values[needed] is None:
+            yield f"{name} has no effect without {needed}"
     url = values["firn.remote.url"]
     for name in ("firn.remote.s3.endpoint", "firn.remote.s3.region", "firn.remote.s3.sse"):
         if values[name] is not None and str(url).partition("://")[0] not in S3_SCHEMES:

@@ -40,7 +40,6 @@ from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, NetworkMetrics
 from service.network.request import PeerLimits, RequestContext
 from service.network.server import Server
-from service.security.authorizer import Authorizer
 from service.security.session import NODE_ITSELF
 from service.serving.config_validation import NodeConfigRules
 from service.serving.dispatch import Dispatcher
@@ -52,6 +51,7 @@ from service.wire.errors import UnsupportedVersion
 
 if TYPE_CHECKING:
     from service.network.tls.node_tls import NodeTls
+    from service.security.authorizer import Authorizer
 
 
 _log = logging.getLogger(__name__)

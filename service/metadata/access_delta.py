@@ -22,7 +22,7 @@ from service.metadata.records import (
 )
 from service.security.acls import AclEntry, AclSet
 from service.security.operations import AclOperation, AclPermissionType, AclResourceType, PatternType
-from service.security.scram import ScramCredential
+from service.security.scram_credential import ScramCredential
 
 _AT_A_TIME: Final = 16
 _SHARDS: Final = 256

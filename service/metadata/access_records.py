@@ -19,7 +19,7 @@ from service.metadata.records import (
     UserScramCredentialRecord,
 )
 from service.security.acls import AclEntry, AclSet
-from service.security.scram import ScramCredential
+from service.security.scram_credential import ScramCredential
 
 _BUCKET_BITS: Final = 12
 _UUID_BITS: Final = 128

@@ -28,6 +28,7 @@ from service.network.request import (
     PeerContext,
     RequestContext,
     Response,
+    TokensFollow,
     authenticated,
 )
 from service.security.login import LoginEnded, LoginState, ServerLogin, UnsupportedMechanism
@@ -85,6 +86,10 @@ class ListenerLogins:
         self.handler: Handler
         self.answer_versions: AnswerVersions
 
+    def gate(self, client: PeerContext) -> Authenticator:
+        """Return the gate of a new connection."""
+        return Authenticator(self, client)
+
 
 class Authenticator:
     """`request.Gate` of one connection."""
@@ -133,9 +138,10 @@ class Authenticator:
                 return Closing(())
             return listener.handler(context, frame)
         answer = self._step(context, frame)
-        if self._login.is_complete and not isinstance(answer, Closing):
-            context.session = self._begin_session(context)
-        return answer
+        if not self._login.is_complete or isinstance(answer, Closing):
+            return answer
+        context.session = self._begin_session(context)
+        return LoggedIn(() if answer is None else answer.parts, context, self.handle_expiring)
 
     def unmuted(self, last_read: float) -> None:
         """Note that a pause is over. Requests that have waited count as come when they were read."""
@@ -177,7 +183,8 @@ class Authenticator:
             )
             return self._refuse(context, e, response_frame(header, refused))
         response = module.SaslHandshakeResponse(error_code=ErrorCode.none, mechanisms=login.mechanisms)
-        return Response([response_frame(header, response)])
+        # At first the connection has this limit from its beginning.
+        return TokensFollow([response_frame(header, response)], self._listener.settings.max_receive_bytes)
 
     def _take_versions(self, header: RequestHeader, frame: memoryview) -> Answer:
         login = self._login

@@ -8,6 +8,7 @@ from service.base.health import Check, HealthState
 from service.hot.manager import LogManager
 from service.hot.watermarks import Step, describe
 from service.metadata.image import MetadataImage
+from service.security.certificates import ending
 from service.serving.request_host import Broker
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from service.tiering.metrics import TieringMetrics
 
 _NAMED_AT_MOST: Final = 5
-_SOON_DAYS: Final = 7
 
 
 def checks(
@@ -58,10 +58,8 @@ def _tls(tls: NodeTls) -> Check:
     """Return whether stores that have changed could not be used, and which certificates end soon."""
     reasons = [f"listener {name} keeps its old certificates: {why}" for name, why in tls.problems.items()]
     for name, days in tls.days_left().items():
-        if days < 0:
-            reasons.append(f"the certificate of listener {name} has ended")
-        elif days < _SOON_DAYS:
-            reasons.append(f"the certificate of listener {name} ends in {days:.1f} days")
+        if (words := ending(days)) is not None:
+            reasons.append(f"the certificate of listener {name} {words}")
     return Check("tls", HealthState.DEGRADED if reasons else HealthState.OK, "; ".join(reasons))
 
 

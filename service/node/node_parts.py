@@ -24,7 +24,6 @@ from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
 from service.replication.metrics import ReplicationMetrics
-from service.security.authorizer import Authorizer
 from service.serving.control_plane import ControlPlane
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.request_host import Broker
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from service.network.tls.node_tls import NodeTls
     from service.node.cold_tier import ColdTier
     from service.replicas.replica_manager import ReplicaManager
+    from service.security.authorizer import Authorizer
 
 
 class NodeParts:

@@ -60,8 +60,8 @@ from service.network.request import PeerLimits
 from service.network.request_meter import RequestQuotas
 from service.network.server import Server
 from service.node.standalone_control_plane import Home, endpoints_of, metadata_options
+from service.node.supervisor import NodeEnds
 from service.remote.catalog import CatalogEntry, Tombstone
-from service.security.authorizer import Authorizer
 from service.serving.api_table import BROKER_APIS
 from service.serving.authorization import BY_CONTROLLER, NOTHING
 from service.serving.config_validation import NodeConfigRules
@@ -77,6 +77,7 @@ _log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from service.network.tls.node_tls import NodeTls
+    from service.security.authorizer import Authorizer
 
 _POLL_S: Final = 0.02
 _ASK_MS: Final = 5_000
@@ -517,10 +518,6 @@ def _life_timing(cluster: ClusterConfig) -> LifeTiming:
     )
 
 
-class NodeEnds(Exception):
-    """The node was stopped while it waited for other nodes. Not a failure."""
-
-
 class CatalogImage:
     """`remote_log_catalog.CatalogView` of this node's own image."""
 
@@ -579,12 +576,3 @@ async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable
         ends.cancel()
         await channels.close()
     raise NodeEnds("the node was stopped before it knew its cluster")
-
-
-def check_cluster(config: BrokerConfig) -> None:
-    """Raise `ConfigError` for settings that a node in a cluster cannot have."""
-    if config.remote_recover and not config.cluster.is_alone:
-        raise ConfigError("firn.remote.recover: a node recovers an archive while it is its whole cluster")
-    for one in config.cluster.controller_listeners:
-        if not one.port:
-            raise ConfigError(f"{one}: a controller's listener needs a port, as other nodes connect to it")

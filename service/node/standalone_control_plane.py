@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from service.base.errors import StorageError
@@ -25,8 +25,10 @@ from service.metadata.controller.requests import Endpoint, PartitionLimit, Regis
 from service.metadata.features import bootstrap_records, supported_features
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.node.standalone_apis import alone_apis
-from service.security.authorizer import Authorizer
 from service.serving.config_validation import NodeConfigRules
+
+if TYPE_CHECKING:
+    from service.security.authorizer import Authorizer
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from typing import Final
 
 from service.security.plain import PLAIN, PlainServer, PlainUsers
 from service.security.sasl_server import SaslServer
-from service.security.scram import SCRAM_MECHANISMS, ScramCredential, ScramServer, UnknownUsers
+from service.security.scram import SCRAM_MECHANISMS, ScramServer, UnknownUsers
+from service.security.scram_credential import ScramCredential
 
 MECHANISMS: Final = (PLAIN, *SCRAM_MECHANISMS)
 """Mechanisms that a listener may enable."""

@@ -15,14 +15,13 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from service.base.errors import ConfigError, FirnError
 from service.security.plain import OTHER_AUTHZID
 from service.security.sasl_server import Evaluation, SaslRefused
+from service.security.scram_credential import SCRAM_SHA_256, SCRAM_SHA_512, ScramCredential
 
-SCRAM_SHA_256: Final = "SCRAM-SHA-256"
-SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 SCRAM_MECHANISMS: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
 MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 16384
@@ -52,18 +51,6 @@ FINAL: Final = re.compile(
     rb"(?P<unproved>c=(?P<binding>" + _BASE64 + rb"),r=(?P<nonce>" + _NONCE + rb")" + _EXTENSIONS + rb")"
     rb",p=(?P<proof>" + _BASE64 + rb")"
 )
-
-
-class ScramCredential(NamedTuple):
-    """Keys of one password for one mechanism; neither can be used to log in."""
-
-    salt: bytes
-    stored_key: bytes
-    server_key: bytes
-    iterations: int
-
-    def __repr__(self) -> str:
-        return f"ScramCredential({self.iterations} iterations)"
 
 
 Lookup = Callable[[str], ScramCredential | None]

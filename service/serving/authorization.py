@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -16,9 +16,11 @@ from service.base.errors import RequestError
 from service.base.slices import Slice
 from service.base.steps import Steps
 from service.network.request import RequestContext
-from service.security.authorizer import Authorizer
 from service.security.operations import CLUSTER_NAME, SUPPORTED, AclOperation, AclResourceType
 from service.wire.refusals import refusal
+
+if TYPE_CHECKING:
+    from service.security.authorizer import Authorizer
 
 T = TypeVar("T")
 

@@ -28,7 +28,6 @@ from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
 from service.replication.replica_fetch import ReplicaFetch, judge_topic
 from service.replication.selectors import ReplicaView
-from service.security.authorizer import Authorizer
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.metadata_cache import NO_BROKER
 from service.serving.request_host import Broker
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from service.remote.reading.reader import RemoteRead
     from service.replication.leader import ReplicaSession
     from service.replication.selectors import Selector
+    from service.security.authorizer import Authorizer
 
 FIRST_VERSION_WITH_RACKS: Final = 11
 """Consumers send their rack, may be redirected to a near replica, and read from any replica (KIP-392)."""

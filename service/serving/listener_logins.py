@@ -18,7 +18,8 @@ from service.network.metrics import NetworkMetrics
 from service.security.jaas import PLAIN_MODULE, SCRAM_MODULE, LoginModule, read_jaas
 from service.security.login_settings import LoginSettings, make_servers
 from service.security.plain import PLAIN, PlainUsers
-from service.security.scram import ScramCredential, UnknownUsers, base36
+from service.security.scram import UnknownUsers, base36
+from service.security.scram_credential import ScramCredential
 
 _LOG = logging.getLogger("service.network")
 _NONCE_BITS = 130

@@ -14,7 +14,8 @@ from service.network.metrics import AuthenticationMetrics
 from service.network.request import PeerContext, RequestContext, Response
 from service.security.login_settings import LoginSettings, make_servers
 from service.security.plain import PlainUsers
-from service.security.scram import ScramCredential, UnknownUsers, credential_from, salted_password
+from service.security.scram import UnknownUsers, credential_from, salted_password
+from service.security.scram_credential import ScramCredential
 from service.serving.handlers import sasl_authenticate, sasl_handshake
 from service.wire.api import (
     ApiKey,

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from service.metadata.controller import acl_control, quota_control, scram_control
-from service.metadata.controller.acl_control import AclDeletion, AclResult
-from service.metadata.controller.acl_filters import AclFilter
 from service.metadata.controller.decision_queue import DecisionQueue
-from service.metadata.controller.quota_control import AlterQuotaResult, QuotaAlteration
-from service.metadata.controller.scram_control import (
-    AlterCredentialResult,
-    DeleteCredential,
-    UpsertCredential,
-)
-from service.security.acls import AclEntry
+
+if TYPE_CHECKING:
+    from service.metadata.controller.acl_control import AclDeletion, AclResult
+    from service.metadata.controller.acl_filters import AclFilter
+    from service.metadata.controller.quota_control import AlterQuotaResult, QuotaAlteration
+    from service.metadata.controller.scram_control import (
+        AlterCredentialResult,
+        DeleteCredential,
+        UpsertCredential,
+    )
+    from service.security.acls import AclEntry
 
 
 class AccessAdmin:
@@ -29,18 +31,24 @@ class AccessAdmin:
 
     async def create_acls(self, entries: Sequence[AclEntry]) -> list[AclResult]:
         """Create access control entries; see `acl_control.create_acls`."""
+        from service.metadata.controller import acl_control
+
         return await self._decisions.decide(
             lambda image: acl_control.create_acls(image, entries, new_uuid=self._new_uuid)
         )
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[AclDeletion]:
         """Delete access control entries; see `acl_control.delete_acls`."""
+        from service.metadata.controller import acl_control
+
         return await self._decisions.decide(lambda image: acl_control.delete_acls(image, filters))
 
     async def alter_scram_credentials(
         self, deletions: Sequence[DeleteCredential], upsertions: Sequence[UpsertCredential]
     ) -> list[AlterCredentialResult]:
         """Delete and set credentials; see `scram_control.alter_scram_credentials`."""
+        from service.metadata.controller import scram_control
+
         return await self._decisions.decide(
             lambda image: scram_control.alter_scram_credentials(image, deletions, upsertions)
         )
@@ -49,6 +57,8 @@ class AccessAdmin:
         self, alterations: Sequence[QuotaAlteration], *, validate_only: bool = False
     ) -> list[AlterQuotaResult]:
         """Change client quotas; see `quota_control.alter_client_quotas`."""
+        from service.metadata.controller import quota_control
+
         return await self._decisions.decide(
             lambda image: quota_control.alter_client_quotas(image, alterations, validate_only=validate_only)
         )

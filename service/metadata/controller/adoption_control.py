@@ -50,6 +50,7 @@ from service.metadata.records import (
     TombstoneRecord,
     TopicRecord,
 )
+from service.metadata.secret_settings import with_own_secrets
 from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import MAX_EPOCH
 
@@ -202,13 +203,16 @@ class _Adopting:
     def _broker_settings(self) -> Iterator[MetadataRecord]:
         """Replace settings of brokers, of all brokers and of groups by those of the copy.
 
-        ``min.insync.replicas`` is kept where the copy has none: with ELR it cannot be removed.
+        ``min.insync.replicas`` is kept where the copy has none: with ELR it cannot be removed. So are
+        passwords, which few copies have.
         """
         resources: set[ConfigResource] = {
             one for one in (*self._image.configs, *self._copy.configs) if one[0] != ResourceType.TOPIC
         }
         for resource in sorted(resources):
             old, new = self._image.config(*resource), dict(self._copy.config(*resource))
+            if resource[0] == ResourceType.BROKER:
+                new = with_own_secrets(old, new)
             if MIN_ISR in old:
                 new.setdefault(MIN_ISR, old[MIN_ISR])
             yield from _settings(resource, old, new)

@@ -25,7 +25,7 @@ from service.metadata.records import (
     UserScramCredentialRecord,
 )
 from service.security.acls import AclEntry
-from service.security.scram import ScramCredential
+from service.security.scram_credential import ScramCredential
 
 ENTRY = AccessControlEntryRecord(
     id=UUID(int=1),

@@ -416,6 +416,26 @@ def test_access_is_as_closed_as_the_newer_copy_has_it() -> None:
         assert list(image.scram) == list(own.scram), "the copy leaves credentials out: those here stay"
 
 
+def test_passwords_of_brokers_settings_stay_where_the_copy_leaves_them_out() -> None:
+    def with_settings(**settings: str) -> MetadataImage:
+        records = [
+            ConfigRecord(resource_type=4, resource_name="1", name=name.replace("_", "."), value=value)
+            for name, value in settings.items()
+        ]
+        return MetadataDelta(MetadataImage()).replay_all(records).build(3, 1, 0)
+
+    own = with_settings(
+        listener_name_a_ssl_key_password="ours", log_cleaner_threads="2", ssl_key_password="p"
+    )
+    lost = with_settings(log_cleaner_threads="3", ssl_key_password="theirs")
+    image, _ = adopted(own, lost=lost)
+    assert dict(image.config(4, "1")) == {
+        "listener.name.a.ssl.key.password": "ours",
+        "log.cleaner.threads": "3",
+        "ssl.key.password": "theirs",
+    }
+
+
 def test_credentials_of_a_newer_copy_replace_ours() -> None:
     image, _ = adopted(rights("own"), lost=rights("theirs"))
     assert list(image.scram) == ["theirs"]

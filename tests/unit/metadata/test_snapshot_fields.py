@@ -17,7 +17,7 @@ from service.metadata.image_diff import apply_snapshot
 from service.metadata.persistent import PartitionMap, PersistentMap
 from service.metadata.snapshot_codec import decode_snapshot, encode_image
 from service.security.acls import AclEntry, AclSet
-from service.security.scram import ScramCredential
+from service.security.scram_credential import ScramCredential
 
 HINTS = get_type_hints(MetadataImage)
 DERIVED = {

@@ -23,7 +23,7 @@ from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import open_cluster_file, open_metadata
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
-from service.security.scram import ScramCredential
+from service.security.scram_credential import ScramCredential
 from service.tiering.fence import Displaced, Fence, OwnWrites, claim_prefix, take_over
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot, OlderMetadata, write_metadata
 from service.tiering.offload import OffloadPool
@@ -105,6 +105,36 @@ def test_credentials_are_in_a_copy_where_the_operator_wants_them(store: MemorySt
     found = newest_copy(store).copy
     assert found is not None
     assert found.image.scram == with_users().scram
+
+
+def test_passwords_that_a_controller_of_kafkas_wrote_are_left_out_and_counted(store: MemoryStore) -> None:
+    settings = {
+        (4, "1"): {
+            "listener.name.clients.ssl.key.password": "geheim-1",
+            "listener.name.clients.plain.sasl.jaas.config": "geheim-2",
+            "listener.name.clients.ssl.keystore.location": "/a.pem",
+            "my.reporter.token": "geheim-3",
+            "log.cleaner.threads": "2",
+        },
+        (4, "2"): {"ssl.truststore.password": "geheim-4"},
+        (4, ""): {"num.io.threads": "9"},
+        (2, "topic"): {"retention.ms": "7"},
+    }
+    image = replace(MetadataImage(offset=9, epoch=3), configs=PersistentMap(settings))
+    taken = metadata_snapshot(image, 7, has_credentials=False)
+    ref = write_metadata(store, CLUSTER, taken, WRITER, UUID(int=9), OwnWrites())
+    assert b"geheim" not in store.get(ref.key, max_size=1 << 20)
+    assert (ref.omitted_users, ref.omitted_settings) == (0, 4)
+    found = newest_copy(store).copy
+    assert found is not None
+    assert dict(found.image.configs) == {
+        (4, "1"): {"listener.name.clients.ssl.keystore.location": "/a.pem", "log.cleaner.threads": "2"},
+        (4, ""): {"num.io.threads": "9"},
+        (2, "topic"): {"retention.ms": "7"},
+    }
+    whole = metadata_snapshot(image, 7, has_credentials=True)
+    assert whole.omitted_settings() == 0
+    assert b"geheim-4" in b"".join(whole.encode())
 
 
 def test_the_last_two_are_kept_and_nothing_newer_is_touched(store: MemoryStore) -> None:
