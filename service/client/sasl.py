@@ -38,12 +38,11 @@ class Login(Protocol):
         trusted."""
 
 
-def login(mechanism: str, username: str, password: str, nonce: str) -> Login:
-    """Return the login of one of `MECHANISMS`; `nonce` is fresh randomness in printable ASCII without
-    commas."""
+def login(mechanism: str, username: str, password: str, nonce: str, *, is_token: bool = False) -> Login:
+    """Return the login of one of `MECHANISMS`; `nonce` and `is_token` as those of `ScramClient`."""
     if mechanism == PLAIN:
         return _Plain(username, password)
-    return _Scram(mechanism, username, password, nonce)
+    return _Scram(mechanism, username, ScramClient(mechanism, username, password, nonce, is_token=is_token))
 
 
 class _Plain:
@@ -61,10 +60,10 @@ class _Plain:
 
 
 class _Scram:
-    def __init__(self, mechanism: str, username: str, password: str, nonce: str) -> None:
+    def __init__(self, mechanism: str, username: str, client: ScramClient) -> None:
         self.mechanism = mechanism
         self.username = username
-        self._client = ScramClient(mechanism, username, password, nonce)
+        self._client = client
 
     def first(self) -> bytes:
         return self._client.first()

@@ -27,10 +27,14 @@ class Credentials:
     username: str
     password: str = field(repr=False)
     new_nonce: Callable[[], str] = field(repr=False)
+    is_token: bool = False
+    """the name is the id of a delegation token (SCRAM)"""
 
     def login(self) -> sasl.Login:
         """Return a login for one connection."""
-        return sasl.login(self.mechanism, self.username, self.password, self.new_nonce())
+        return sasl.login(
+            self.mechanism, self.username, self.password, self.new_nonce(), is_token=self.is_token
+        )
 
 
 def renewal_s(lifetime_ms: int, chance: float) -> float:
@@ -87,7 +91,8 @@ def credentials_of(mechanism: str, jaas: str, new_nonce: Callable[[], str]) -> C
     for name in ("username", "password"):
         if not module.options.get(name):
             raise ConfigError(f"sasl.jaas.config: {mechanism} needs the option {name}")
-    return Credentials(mechanism, module.options["username"], module.options["password"], new_nonce)
+    is_token = module.options.get("tokenauth", "").lower() == "true"
+    return Credentials(mechanism, module.options["username"], module.options["password"], new_nonce, is_token)
 
 
 def tls_context(

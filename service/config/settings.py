@@ -30,6 +30,7 @@ from service.config.replication import ReplicationConfig, read_replication
 from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
 from service.config.tables.authorizer import principals
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
+from service.config.tokens import TokenConfig, read_tokens
 
 __all__ = [
     "AS_TOTAL",
@@ -215,6 +216,7 @@ class BrokerConfig:
     max_inflated_request_bytes: int
     replication: ReplicationConfig
     quotas: QuotaConfig
+    tokens: TokenConfig
     groups: Mapping[str, Value]
     """the keys of groups and of `__consumer_offsets`, by full name"""
     log: LogConfig
@@ -378,6 +380,7 @@ def _node_fields(values: Mapping[str, Value], problems: list[str]) -> dict[str, 
             fields[field] = value
     fields["replication"] = read_replication(values)
     fields["quotas"] = read_quotas(values)
+    fields["tokens"] = read_tokens(values)
     fields["groups"] = {one.name: values[one.name] for one in (*OFFSETS_TOPIC, *GROUPS)}
     try:
         cluster = read_cluster(values)

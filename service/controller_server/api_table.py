@@ -43,6 +43,7 @@ ALTERS: Final = OfCluster(AclOperation.ALTER)
 DESCRIBES: Final = OfCluster(AclOperation.DESCRIBE)
 _OF_BOTH: Final = "service.serving.handlers"
 _ACCESS: Final = "service.controller_server.handlers.access"
+_TOKENS: Final = "service.controller_server.handlers.delegation_tokens"
 
 
 def _decided(authorizes: Authorizes, handle: Handler) -> Served:
@@ -94,6 +95,10 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.ALTER_CONFIGS: _decided(ASKS_ITSELF, on_controller(alter_configs.handle)),
     ApiKey.SASL_AUTHENTICATE: Served(NOTHING, _late(f"{_OF_BOTH}.sasl_authenticate")),
     ApiKey.CREATE_PARTITIONS: _decided(ASKS_ITSELF, on_controller(create_partitions.handle)),
+    ApiKey.CREATE_DELEGATION_TOKEN: _decided(ASKS_ITSELF, _late(_TOKENS, "create")),
+    ApiKey.RENEW_DELEGATION_TOKEN: _decided(ASKS_ITSELF, _late(_TOKENS, "renew")),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: _decided(ASKS_ITSELF, _late(_TOKENS, "expire")),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: Served(ASKS_ITSELF, _late(f"{_OF_BOTH}.describe_delegation_token")),
     ApiKey.ELECT_LEADERS: _decided(ALTERS, partitions.elect),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _decided(ASKS_ITSELF, on_controller(incremental_alter_configs.handle)),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _decided(ALTERS, reassignments.alter),

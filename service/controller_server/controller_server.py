@@ -198,7 +198,8 @@ class ControllerNode:
         self, metrics: NetworkMetrics, turns: TurnTimes | None, world: World, security: NodeSecurity
     ) -> list[Server]:
         cluster_id = self._options.controller.cluster_id
-        logins = NodeLogins(security, world, lambda: self.publisher.image, cluster_id, metrics)
+        secret = self._options.controller.tokens.secret
+        logins = NodeLogins(security, world, lambda: self.publisher.image, cluster_id, metrics, secret)
         dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
         names = tuple(one.name for one in self._options.listeners)
         arrivals = self.arrivals = ConnectionQuotas(lambda: self.side.config.quotas, names, metrics=metrics)

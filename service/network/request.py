@@ -217,7 +217,7 @@ class Gate(Protocol):
 
     @property
     def context(self) -> PeerContext: ...
-    def handle(self, context: PeerContext, frame: memoryview) -> Answer:
+    def handle(self, context: PeerContext, frame: memoryview) -> Answer | Later:
         """Handle a message of the login. `LoggedIn` and `Closing` end it."""
 
     def unmuted(self, last_read: float) -> None:

@@ -48,6 +48,7 @@ from service.replicas.metadata_applier import Applier
 from service.replicas.partition_registry import Replicas
 from service.replicas.settings_applier import SettingsApplier
 from service.replication.selectors import of_the_rack
+from service.security.tokens import token_rules
 from service.serving.control_plane import ControlPlane
 from service.serving.dispatch import Dispatcher
 from service.serving.group_coordinators import GroupCoordinators
@@ -262,7 +263,14 @@ class Node:
             return None
         from service.serving.listener_logins import NodeLogins
 
-        return NodeLogins(security, self._world, lambda: metadata.image, cluster_id, self.parts.network)
+        return NodeLogins(
+            security,
+            self._world,
+            lambda: metadata.image,
+            cluster_id,
+            self.parts.network,
+            token_rules(self._static_config.tokens).secret,
+        )
 
     def _make_broker(
         self,

@@ -62,6 +62,7 @@ from service.network.server import Server
 from service.node.standalone_control_plane import Home, endpoints_of, metadata_options
 from service.node.supervisor import NodeEnds
 from service.remote.catalog import CatalogEntry, Tombstone
+from service.security.tokens import token_rules
 from service.serving.api_table import BROKER_APIS
 from service.serving.authorization import BY_CONTROLLER, NOTHING
 from service.serving.config_validation import NodeConfigRules
@@ -110,8 +111,11 @@ def features_of_member(broker: object) -> Features:
 
 def _member_apis() -> Mapping[int, Served]:
     forwarded = Served(BY_CONTROLLER, forwards=_always)
+    checked = forwarded._replace(is_checked_first=True)
     table: dict[int, Served] = {
-        api.key: forwarded if api.is_forwardable else BROKER_APIS[api.key]
+        api.key: (checked if api.is_checked_first else forwarded)
+        if api.is_forwardable
+        else BROKER_APIS[api.key]
         for api in served_on(ListenerType.BROKER)
     }
     for key in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
@@ -197,7 +201,9 @@ def _controller_options(
             cluster.metadata_max_idle_interval_ms,
             cluster.leader_imbalance_check_interval_seconds * 1000 if balances else 0,
             cluster.unclean_leader_election_interval_ms,
+            config.tokens.expiry_check_interval_ms,
         ),
+        tokens=token_rules(config.tokens),
     )
 
 

@@ -16,8 +16,8 @@ from service.controller_server.request_host import ControllerSide
 from service.network.request import RequestContext
 from service.serving.api_table import BROKER_APIS
 from service.serving.authorization import BY_CONTROLLER
-from service.serving.served_api import Host, Served
-from service.wire.apis import ApiKey, ListenerType, served_on
+from service.serving.served_api import Host, Served, refused_first
+from service.wire.apis import APIS, ApiKey, ListenerType, served_on
 from service.wire.refusals import refusal
 
 
@@ -31,6 +31,10 @@ async def _handle_by_controller(
     side: ControllerSide, broker: Host, context: RequestContext, request: Any
 ) -> Any:
     key = context.api_key
+    if APIS[key].is_checked_first:
+        refused = await refused_first(side, context, request)
+        if refused is not None:
+            return refused
     if key == ApiKey.UNREGISTER_BROKER and request.broker_id == side.node_id:
         # A broker of a cluster would register again; this node registers once, at its start.
         why = "The only node of its cluster is registered while it runs."

@@ -9,8 +9,9 @@ from typing import Final
 
 from service.security.plain import PLAIN, PlainServer, PlainUsers
 from service.security.sasl_server import SaslServer
-from service.security.scram import SCRAM_MECHANISMS, ScramServer, UnknownUsers
+from service.security.scram import SCRAM_MECHANISMS, ScramServer, UnknownUsers, no_tokens
 from service.security.scram_credential import ScramCredential
+from service.security.scram_tokens import TokenCredentials
 
 MECHANISMS: Final = (PLAIN, *SCRAM_MECHANISMS)
 """Mechanisms that a listener may enable."""
@@ -41,22 +42,29 @@ def make_servers(
     find_credential: FindCredential,
     unknown: UnknownUsers,
     new_nonce: Callable[[], str],
+    tokens: TokenCredentials | None = None,
 ) -> dict[str, Callable[[], SaslServer]]:
     """Return what begins a login, by enabled mechanism. `new_nonce` returns fresh randomness that cannot be
-    guessed, in printable ASCII without commas."""
+    guessed, in printable ASCII without commas. `tokens`: None where there are no delegation tokens."""
     made: dict[str, Callable[[], SaslServer]] = {}
     for mechanism in settings.mechanisms:
         if mechanism == PLAIN:
             made[mechanism] = partial(PlainServer, settings.plain_users)
         else:
-            made[mechanism] = _scram(mechanism, find_credential, unknown, new_nonce)
+            made[mechanism] = _scram(mechanism, find_credential, unknown, new_nonce, tokens)
     return made
 
 
 def _scram(
-    mechanism: str, find_credential: FindCredential, unknown: UnknownUsers, new_nonce: Callable[[], str]
+    mechanism: str,
+    find_credential: FindCredential,
+    unknown: UnknownUsers,
+    new_nonce: Callable[[], str],
+    tokens: TokenCredentials | None,
 ) -> Callable[[], SaslServer]:
+    find_token = no_tokens if tokens is None else partial(tokens.find, mechanism)
+
     def find(name: str) -> ScramCredential | None:
         return find_credential(name, mechanism)
 
-    return lambda: ScramServer(mechanism, find, unknown, new_nonce())
+    return lambda: ScramServer(mechanism, find, unknown, new_nonce(), find_token)

@@ -6,7 +6,8 @@ the name of the client once it is known. It reads no clock and makes no randomne
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 from service.base.errors import FirnError
 
@@ -20,6 +21,16 @@ class Evaluation(NamedTuple):
     expires_ms: int | None = None
     """time since the epoch at which the credential ends, None if it does not"""
     is_delegation_token: bool = False
+
+
+class SlowEvaluation(NamedTuple):
+    """A token whose answer takes some milliseconds of computing, which is for a thread.
+
+    `compute` is pure and may run anywhere; `answer` makes the answer of its result, and raises `SaslRefused`.
+    """
+
+    compute: Callable[[], Any]
+    answer: Callable[[Any], Evaluation]
 
 
 class SaslRefused(FirnError):
@@ -37,5 +48,5 @@ class SaslRefused(FirnError):
 class SaslServer(Protocol):
     """The server's side of one login (Java's ``javax.security.sasl.SaslServer``)."""
 
-    def evaluate(self, token: bytes) -> Evaluation:
+    def evaluate(self, token: bytes) -> Evaluation | SlowEvaluation:
         """Return the answer to the client's next token. Raises `SaslRefused`, which ends the login."""

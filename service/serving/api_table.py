@@ -62,6 +62,7 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.DESCRIBE_LOG_DIRS: Served(OfCluster(AclOperation.DESCRIBE), describe_log_dirs.handle),
     ApiKey.SASL_AUTHENTICATE: Served(NOTHING, late="sasl_authenticate"),
     ApiKey.CREATE_PARTITIONS: Served(ASKS_ITSELF, create_partitions.handle),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: Served(ASKS_ITSELF, late="describe_delegation_token"),
     ApiKey.DELETE_GROUPS: Served(ASKS_ITSELF, late="delete_groups"),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(ASKS_ITSELF, incremental_alter_configs.handle),
     ApiKey.OFFSET_DELETE: Served(ASKS_ITSELF, late="offset_delete"),

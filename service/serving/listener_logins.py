@@ -20,6 +20,8 @@ from service.security.login_settings import LoginSettings, make_servers
 from service.security.plain import PLAIN, PlainUsers
 from service.security.scram import UnknownUsers, base36
 from service.security.scram_credential import ScramCredential
+from service.security.scram_tokens import TokenCredentials
+from service.security.tokens import TokenLookup, TokenSecret
 
 _LOG = logging.getLogger("service.network")
 _NONCE_BITS = 130
@@ -35,12 +37,18 @@ class NodeLogins:
         image: Callable[[], MetadataImage],
         cluster_id: str,
         metrics: NetworkMetrics,
+        token_secret: TokenSecret | None = None,
     ) -> None:
+        """`token_secret`: None where there are no delegation tokens."""
         self._security = security
         self._world = world
         self._image = image
         self._unknown = UnknownUsers(cluster_id.encode())
         self._metrics = metrics
+        self._tokens: TokenCredentials | None = None
+        if token_secret is not None:
+            lookup = TokenLookup(token_secret, lambda one: image().tokens.get(one), world.clock.now_ms)
+            self._tokens = TokenCredentials(lookup, self._unknown)
 
     def of(self, listener: Listener, answer_versions: AnswerVersions | None = None) -> ListenerLogins | None:
         """Return the logins of the listener, None where clients do not log in. Raises `ConfigError`.
@@ -55,7 +63,7 @@ class NodeLogins:
         now = asyncio.get_running_loop().time
         logins = ListenerLogins(
             settings,
-            make_servers(settings, self._credential, self._unknown, self._new_nonce),
+            make_servers(settings, self._credential, self._unknown, self._new_nonce, self._tokens),
             listener.protocol.name,
             self._metrics.logins_of(listener.name),
             now=now,

@@ -28,6 +28,7 @@ from service.config.tables.remote import REMOTE
 from service.config.tables.replication import REPLICATION, REPLICATION_TOPIC
 from service.config.tables.sasl import SASL
 from service.config.tables.ssl import SSL
+from service.config.tables.tokens import TOKENS
 from service.config.tables.topic import TOPIC
 
 __all__ = [
@@ -65,8 +66,8 @@ TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType({key.name: key for
 
 def _node_keys() -> Mapping[str, ConfigKey]:
     tables = (
-        NODE, NETWORK, SSL, SASL, AUTHORIZER, QUOTAS, CLUSTER, REPLICATION, LOG, CLEANER, OFFSETS_TOPIC,
-        GROUPS, DISK, REMOTE,
+        NODE, NETWORK, SSL, SASL, TOKENS, AUTHORIZER, QUOTAS, CLUSTER, REPLICATION, LOG, CLEANER,
+        OFFSETS_TOPIC, GROUPS, DISK, REMOTE,
     )  # fmt: skip
     defaults = (_broker_default(key) for key in _TOPIC if key.synonyms)
     every = (*chain.from_iterable(tables), *defaults, *HOURS_AND_MINUTES)

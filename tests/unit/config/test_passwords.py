@@ -26,6 +26,7 @@ WITH_SECRETS = {
     "ssl.keystore.certificate.chain": SECRET,
     "ssl.truststore.certificates": SECRET,
     "sasl.jaas.config": JAAS,
+    "delegation.token.secret.key": SECRET,
     "listener.name.plaintext.ssl.key.password": SECRET,
     "listener.name.plaintext.plain.sasl.jaas.config": JAAS,
 }

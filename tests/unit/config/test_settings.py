@@ -20,6 +20,7 @@ from service.config.settings import BrokerConfig, LogConfig, topic_config
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS
 from service.config.tables.cluster import CLUSTER_TOPIC
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
+from service.config.tokens import TokenConfig
 from tests.unit.config.refusals import PLAIN, refused
 
 ROOT = Path(__file__).parents[3]
@@ -29,6 +30,7 @@ OBJECTS = (
     QuorumConfig,
     ReplicationConfig,
     QuotaConfig,
+    TokenConfig,
     NodeSecurity,
     TlsSettings,
 )
@@ -87,6 +89,7 @@ def test_every_key_of_a_node_reaches_it() -> None:
             continue
         field = name.removeprefix("controller.quorum.").removeprefix("firn.").removeprefix("quorum.")
         field = field.removeprefix("replica.").removeprefix("ssl.").removeprefix("connection.")
+        field = field.removeprefix("delegation.token.")
         assert field.replace(".", "_") in fields or name in {*of_topics, *of_groups}, name
 
 
