@@ -23,7 +23,7 @@ from service.controller_server.handlers.admin import on_controller
 from service.controller_server.request_host import ControllerSide, features_of
 from service.network.request import RequestContext
 from service.security.operations import AclOperation
-from service.serving.authorization import ASKS_ITSELF, NOTHING, Authorizes, OfCluster
+from service.serving.authorization import ASKS_ITSELF, NOTHING, Authorizes, OfCluster, refuse_shortly
 from service.serving.handlers import (
     alter_configs,
     api_versions,
@@ -104,7 +104,7 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _decided(ALTERS, reassignments.alter),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(DESCRIBES, reassignments.list_ongoing),
     ApiKey.ALTER_CLIENT_QUOTAS: _decided(
-        OfCluster(AclOperation.ALTER_CONFIGS), _late(_ACCESS, "alter_client_quotas")
+        OfCluster(AclOperation.ALTER_CONFIGS, refuse_shortly), _late(_ACCESS, "alter_client_quotas")
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Served(
         DESCRIBES, _late(f"{_OF_BOTH}.describe_user_scram_credentials")

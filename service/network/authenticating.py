@@ -34,7 +34,13 @@ from service.network.request import (
 )
 from service.security.login import LoginEnded, LoginState, ServerLogin, UnsupportedMechanism
 from service.security.login_settings import LoginSettings
-from service.security.sasl_server import Evaluation, SaslRefused, SaslServer, SlowEvaluation
+from service.security.sasl_server import (
+    Evaluation,
+    SaslRefused,
+    SaslServer,
+    SaslUnavailable,
+    SlowEvaluation,
+)
 from service.security.session import Session
 from service.wire.api import (
     ApiKey,
@@ -259,7 +265,9 @@ class Authenticator:
         return Response([response_frame(header, self._success(found))])
 
     def _refuse_token(self, context: PeerContext, header: RequestHeader | None, error: SaslRefused) -> Answer:
-        return self._refuse(context, error, None if header is None else self._refusal(header, error))
+        if header is None or isinstance(error, SaslUnavailable):
+            return self._refuse(context, error, None)
+        return self._refuse(context, error, self._refusal(header, error))
 
     def _success(self, found: Evaluation) -> Any:
         return response_module(_AUTHENTICATE).SaslAuthenticateResponse(

@@ -12,6 +12,7 @@ from service.security.certificates import ending
 from service.serving.request_host import Broker
 
 if TYPE_CHECKING:
+    from service.network.jwks.key_sets import KeySets
     from service.network.tls.node_tls import NodeTls
     from service.node.cold_tier import ColdTier
     from service.tiering.metrics import TieringMetrics
@@ -26,6 +27,7 @@ def checks(
     cold: ColdTier | None,
     is_serving: bool,
     tls: NodeTls | None,
+    key_sets: KeySets | None = None,
     *,
     is_broker: bool = True,
 ) -> tuple[Check, ...]:
@@ -34,6 +36,8 @@ def checks(
     found = [_node(failure, is_serving)]
     if tls is not None and tls.handshakes is not None:
         found.append(_tls(tls))
+    if key_sets is not None:
+        found.append(_tokens(key_sets))
     if not is_broker:
         return tuple(found)
     found += [_logs(broker, logs), _disks(broker, logs), _metadata(broker)]
@@ -61,6 +65,12 @@ def _tls(tls: NodeTls) -> Check:
         if (words := ending(days)) is not None:
             reasons.append(f"the certificate of listener {name} {words}")
     return Check("tls", HealthState.DEGRADED if reasons else HealthState.OK, "; ".join(reasons))
+
+
+def _tokens(key_sets: KeySets) -> Check:
+    """Return which keys of issuers of tokens are missing or old."""
+    reasons = [f"the keys of {place}: {why}" for place, why in key_sets.problems.items()]
+    return Check("tokens", HealthState.DEGRADED if reasons else HealthState.OK, "; ".join(reasons))
 
 
 def _logs(broker: Broker | None, logs: LogManager | None) -> Check:

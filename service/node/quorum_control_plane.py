@@ -77,6 +77,7 @@ from service.wire.errors import UnsupportedVersion
 _log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
+    from service.network.jwks.key_sets import KeySets
     from service.network.tls.node_tls import NodeTls
     from service.security.authorizer import Authorizer
 
@@ -228,6 +229,7 @@ class ClusterPlane:
         on_fatal: Callable[[str, BaseException], None],
         tls: NodeTls | None,
         authorizer: Authorizer | None = None,
+        key_sets: KeySets | None = None,
     ) -> None:
         """`current` returns the current settings. `stopped` returns once the node is to stop: waits end then.
 
@@ -242,10 +244,12 @@ class ClusterPlane:
         self._authorizer = authorizer
         self._channels: list[Channels] = []
         self._tls = tls
+        self._key_sets = key_sets
         self._security = outgoing_security(
             config.cluster.security.controller,
             partial(new_nonce, world),
             None if tls is None else tls.controller,
+            world.disk,
         )
         metadata = replace(metadata_options(config, home), quorum=quorum_options(config, home))
         self.controller: ControllerNode | None = None
@@ -318,7 +322,7 @@ class ClusterPlane:
         return ControllerNode(
             options, current, self._world,
             on_fatal=self._on_fatal, metrics=network, turns=turns, tls=self._tls,
-            authorizer=self._authorizer,
+            authorizer=self._authorizer, key_sets=self._key_sets,
         )  # fmt: skip
 
     @property
@@ -557,7 +561,7 @@ async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable
         from service.network.tls.node_tls import client_tls
 
         tls = client_tls(outgoing.tls, world.disk)
-    security = outgoing_security(outgoing, partial(new_nonce, world), tls)
+    security = outgoing_security(outgoing, partial(new_nonce, world), tls, world.disk)
     channels = Channels(ChannelOptions(security=security), chance=world.random.random)
     ends = asyncio.ensure_future(stopped())
     why = ""

@@ -45,6 +45,11 @@ class SaslRefused(FirnError):
         self.told = told
 
 
+class SaslUnavailable(SaslRefused):
+    """A token that cannot be judged now. The connection ends without an answer, so that its client tries
+    again: an answer would tell it that its credentials are wrong."""
+
+
 class SaslServer(Protocol):
     """The server's side of one login (Java's ``javax.security.sasl.SaslServer``)."""
 

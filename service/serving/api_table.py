@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from service.security.operations import AclOperation
-from service.serving.authorization import ASKS_ITSELF, NOTHING, OfCluster
+from service.serving.authorization import ASKS_ITSELF, NOTHING, OfCluster, refuse_without_words
 from service.serving.handlers import (
     alter_configs,
     api_versions,
@@ -67,10 +67,10 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(ASKS_ITSELF, incremental_alter_configs.handle),
     ApiKey.OFFSET_DELETE: Served(ASKS_ITSELF, late="offset_delete"),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: Served(
-        OfCluster(AclOperation.DESCRIBE_CONFIGS), late="describe_client_quotas"
+        OfCluster(AclOperation.DESCRIBE_CONFIGS, refuse_without_words), late="describe_client_quotas"
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Served(
-        OfCluster(AclOperation.DESCRIBE), late="describe_user_scram_credentials"
+        OfCluster(AclOperation.DESCRIBE, refuse_without_words), late="describe_user_scram_credentials"
     ),
     ApiKey.UPDATE_FEATURES: Served(OfCluster(AclOperation.ALTER), late="update_features"),
     ApiKey.DESCRIBE_CLUSTER: Served(ASKS_ITSELF, describe_cluster.handle),

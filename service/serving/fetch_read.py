@@ -255,7 +255,13 @@ class FetchRead:
             self.leaders = self.leaders or {}
             self.leaders[leader[0]] = None
         return FetchPartitionResult(
-            request.partition, code, high_watermark, NO_OFFSET, start_offset, current_leader=leader
+            request.partition,
+            code,
+            high_watermark,
+            NO_OFFSET,
+            start_offset,
+            aborted=() if code in _UNKNOWN else None,
+            current_leader=leader,
         )
 
     def _topic_error(self, topic: TopicKey, request: FetchPartition, code: ErrorCode) -> ErrorCode:

@@ -13,7 +13,7 @@ from service.base.errors import InvariantError
 from service.network.request import PendingResponse, RequestContext, Response
 from service.network.request_meter import RequestQuotas
 from service.partition.metrics import ServingMetrics
-from service.serving.authorization import AuthorizerHost, Authorizes, asking
+from service.serving.authorization import AuthorizerHost, Authorizes, OfCluster, asking
 from service.wire.api import RequestHeader
 
 Handler = Callable[[Any, RequestContext, Any], Any]
@@ -66,7 +66,10 @@ class Served(NamedTuple):
     is_checked_first: bool = False
 
     def asked(self) -> Served:
-        """Return the row whose handler is behind the check of `authorizes`."""
+        """Return the row whose handler is behind the check of `authorizes`. Raises `InvariantError` for a row
+        with `quick` and such a check: it would not be made before `quick`."""
+        if self.quick is not None and isinstance(self.authorizes, OfCluster):
+            raise InvariantError("a handler of bytes has to ask for itself")
         return self._replace(handle=asking(self.handle, self.authorizes))
 
     def loaded(self, module: ModuleType) -> Served:

@@ -104,15 +104,6 @@ KAFKA_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "sasl.oauthbearer.assertion.claim.exp.seconds": "300",
         "sasl.oauthbearer.assertion.claim.jti.include": "false",
         "sasl.oauthbearer.assertion.claim.nbf.seconds": "60",
-        "sasl.oauthbearer.clock.skew.seconds": "30",
-        "sasl.oauthbearer.expected.audience": "",
-        "sasl.oauthbearer.jwks.endpoint.refresh.ms": "3600000",
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": "10000",
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": "100",
-        "sasl.oauthbearer.jwt.retriever.class": "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",  # noqa: E501
-        "sasl.oauthbearer.jwt.validator.class": "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",  # noqa: E501
-        "sasl.oauthbearer.scope.claim.name": "scope",
-        "sasl.oauthbearer.sub.claim.name": "sub",
         "share.coordinator.append.linger.ms": "-1",
         "share.coordinator.cached.buffer.max.bytes": "1048588",
         "share.coordinator.load.buffer.size": "5242880",

@@ -83,6 +83,7 @@ def test_every_key_of_a_node_reaches_it() -> None:
         "security.inter.broker.protocol",
         "connections.max.reauth.ms",
         "ssl.endpoint.identification.algorithm",
+        "org.apache.kafka.sasl.oauthbearer.allowed.urls",
     }
     for name in BROKER_KEYS:
         if name.startswith("sasl.") or name in read_otherwise:  # test_security.py
@@ -374,6 +375,7 @@ def test_types_are_numbered_as_on_the_wire() -> None:
         ("LONG", 5),
         ("DOUBLE", 6),
         ("LIST", 7),
+        ("CLASS", 8),
         ("PASSWORD", 9),
     ]
 

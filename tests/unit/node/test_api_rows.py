@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from service.base.errors import InvariantError
 from service.controller_server.api_table import CONTROLLER_APIS
 from service.metadata.features import cluster_features
 from service.network.request import RequestContext
 from service.node.quorum_control_plane import MEMBER_APIS
 from service.node.standalone_apis import alone_apis
 from service.partition.metrics import ServingMetrics
+from service.security.operations import AclOperation
 from service.security.session import anonymous
 from service.serving.api_table import BROKER_APIS
 from service.serving.authorization import ASKS_ITSELF, BY_CONTROLLER, NOTHING, Authorization, OfCluster
@@ -76,6 +78,16 @@ def test_a_row_without_an_authorization_cannot_be_made() -> None:
     without: Any = Served
     with pytest.raises(TypeError, match="authorizes"):
         without()
+
+
+def test_a_row_that_reads_bytes_asks_for_itself() -> None:
+    """The check of a row is made before its handler, and not before `quick`."""
+    with pytest.raises(InvariantError, match="ask for itself"):
+        Served(OfCluster(AclOperation.DESCRIBE), quick=lambda *_: None).asked()
+    module: Any = SimpleNamespace(handle=lambda *_: None, quick=lambda *_: None)
+    with pytest.raises(InvariantError, match="ask for itself"):
+        Served(OfCluster(AclOperation.DESCRIBE), late="x").loaded(module)
+    assert Served(ASKS_ITSELF, late="x").loaded(module).quick is module.quick
 
 
 def test_each_row_of_every_table_names_its_authorization() -> None:
