@@ -316,7 +316,7 @@ class Node:
         parts.broker = broker
         if self._tls is not None:
             self._follow_stores(self._tls, broker, settings)
-        broker.authorizer = parts.authorizer
+        broker.authorizer, broker.servers = parts.authorizer, lambda: parts.listening
         if config.replication.selects_by_rack:
             broker.replica_selector = of_the_rack
         if (replication := parts.replication) is not None:
