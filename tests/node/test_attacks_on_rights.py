@@ -14,7 +14,9 @@ from kio.schema.envelope.v0.request import EnvelopeRequest
 from kio.schema.errors import ErrorCode
 
 from service.controller_client.forwarding import write_principal
+from service.security.acls import AclSet
 from service.security.principal import Principal
+from service.serving.fetch_read import FetchRead
 from service.wire.api import (
     APIS,
     ApiKey,
@@ -446,3 +448,34 @@ def test_a_client_that_is_called_like_everybody_has_what_everybody_has(
         assert Talk(client).fetch(topic_id, 0).error_code == DENIED
         asker.allow(f"T {topic} READ", principal="User:*")
         assert Talk(client).fetch(topic_id, 0).error_code == ErrorCode.none
+
+
+@pytest.mark.parametrize("kind", ["a full fetch", "a session"])
+def test_a_right_that_is_revoked_amid_a_look_holds_for_the_rest_of_it(
+    node: NodeThread, asker: Asker, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A look at many partitions takes several turns: what is appended after the revocation is not read."""
+    topic_id = asker.admin.create("wide", 600).topic_id
+    asker.allow("T wide READ")
+    session = Session(asker.alice, {(topic_id, index): 0 for index in range(600)})
+    broker = node.node.parts.broker
+    assert broker is not None
+    authorizer = broker.authorizer
+    assert authorizer is not None
+    if kind == "a session":
+        session.fetch()
+        asker.admin.produce(topic_id, [b"before"], NOW_MS, 0)
+        asker.allow("T other READ")  # so that all partitions are looked at again
+    looked: list[int] = []
+    read = FetchRead.read_partition
+
+    def revoking(one: FetchRead, topic: Any, asked: Any, **more: Any) -> Any:
+        looked.append(asked.partition)
+        if len(looked) == 300:
+            authorizer._acls = lambda: AclSet.EMPTY
+        return read(one, topic, asked, **more)
+
+    monkeypatch.setattr(FetchRead, "read_partition", revoking)
+    told = session.fetch()
+    assert len(looked) == 600
+    assert [told[topic_id, index].error_code for index in looked[299:]] == [DENIED] * 301
