@@ -138,6 +138,10 @@ class Node:
             assert member is not None
             await member.in_quorum()
             await member.recorded()
+            if self._tls is not None:
+                from service.node.controller_stores import follow_stores
+
+                follow_stores(self._tls, config, plane.metadata)
             parts.is_serving = True
             return
         broker = await self._start_broker(stack, plane, cluster_id)
