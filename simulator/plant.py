@@ -49,10 +49,10 @@ from service.serving.coordinator_log import CoordinatorLog
 from service.tiering import bucket_maintenance, eraser, sweeper, task_scheduler
 from service.tiering import chain as tiering_chain
 from service.tiering.chain import ChainStore
-from service.tiering.fence import Fence
 from service.tiering.head_check import HeadVerdict
 from service.tiering.partition_head import PartitionHead
 from service.tiering.pending_commit import PendingCommit
+from service.tiering.prefix_fence import Fence
 from service.tiering.shared_objects import TopicsComparison
 from simulator.disk import SimDisk
 from simulator.history import draw, play_apart, warm_up

@@ -23,7 +23,7 @@ RECEIVERS = {"store": READS | WRITES, "chains": CHAINS, "pool": POOL}
 
 ENDS = {
     "tiering/chain.py:append": "the pages of one version: it cannot be written without any of them",
-    "tiering/fence.py:update_cluster": "tries again at one object, `cluster.json`",
+    "tiering/prefix_fence.py:update_cluster": "tries again at one object, `cluster.json`",
     "tiering/bucket_maintenance.py:_others_ahead": "`_doubtful_heads` goes on after each HEAD",
     "tiering/sweeper.py:_child_at": "goes down the pages of one key, and is called within a handler",
     "tiering/sweeper.py:sweep": "without the listing there is no next chunk; each catches what it meets",

@@ -304,7 +304,7 @@ def _is_unknown(store: ObjectStore, topic_id: UUID) -> bool:
 
 def _writer(store: ObjectStore) -> str | None:
     from service.remote.stores.errors import ObjectNotFound
-    from service.tiering.fence import read_cluster
+    from service.tiering.prefix_fence import read_cluster
 
     try:
         stamp = read_cluster(store).stamp

@@ -31,10 +31,10 @@ from service.console.access import HttpAccess
 from service.console.access_settings import AccessSettings
 from service.console.connections import Connections
 from service.console.measuring import Sample
+from service.console.metrics_text import CONTENT_TYPE, render
 from service.console.ports import ObservedNode
 from service.console.process import memory_limit, of_process
 from service.console.quiet import QuietLog
-from service.console.rendering import CONTENT_TYPE, render
 
 _log = logging.getLogger(__name__)
 

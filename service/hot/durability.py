@@ -5,55 +5,27 @@ point moves was noted when it was written, and is flushed once: sealed segments 
 files, names. The active segment's indexes are not among it: recovery rebuilds the indexes of the segment that
 contains the recovery point.
 
-A failed fsync latches the whole log directory: the kernel has dropped the pages and reports it once, so a
-later fsync that succeeds proves nothing. Nothing there is flushed, checkpointed or marked clean any more.
+A failed fsync ends all that for the log's directory (`fsync_failure`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from service.base.disk import DiskError, MissingFile
-from service.base.files import FsyncFailed, fsync_dir, fsync_file
+from service.base.files import fsync_dir, fsync_file
+from service.hot.fsync_failure import Latch
 from service.hot.producer_snapshot import LateSnapshot
 from service.hot.segment import Segment
-from service.hot.state import LogOffline, LogState
+from service.hot.state import LogState
 
 _log = logging.getLogger(__name__)
 
 _WRITTEN_AT_ONCE: Final = 500
 """Producers whose snapshot the loop writes, within a millisecond; more are left to the flush after a roll."""
-
-
-class Latch:
-    """Failure of a log directory's device, after which it gets no checkpoint (invariant L5). Set from any
-    thread, never reset.
-
-    `on_failure` is called at once, on the thread that met the failure.
-    """
-
-    def __init__(self, on_failure: Callable[[], None] | None = None) -> None:
-        self.failure: DiskError | None = None
-        self._on_failure = on_failure
-
-    def fail(self, error: DiskError) -> None:
-        self.failure = self.failure or error
-        if self._on_failure is not None:
-            self._on_failure()
-
-    def note(self, error: Exception) -> None:
-        """Fail if `error` is that of an fsync; ignore any other."""
-        if isinstance(error, FsyncFailed):
-            self.fail(error)
-
-    def check(self) -> None:
-        """Raise `LogOffline` if the directory has failed."""
-        if self.failure is not None:
-            raise LogOffline(f"its log directory failed: {self.failure}")
 
 
 class Durability:

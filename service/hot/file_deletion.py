@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from service.base.disk import Disk, DiskError, MissingFile
 from service.base.files import fsync_dir, remove_file, remove_tree
 from service.hot import names
-from service.hot.durability import Latch
+from service.hot.fsync_failure import Latch
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 

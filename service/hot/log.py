@@ -32,9 +32,10 @@ from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot.cleaning.swap import Swapping
 from service.hot.deletion_queue import DeletionQueue
-from service.hot.durability import Durability, Latch
+from service.hot.durability import Durability
 from service.hot.epochs import LeaderEpochs
 from service.hot.files import FileCache
+from service.hot.fsync_failure import Latch
 from service.hot.log_appender import LogAppender
 from service.hot.log_truncation import LogTruncation
 from service.hot.producers import ProducerStates

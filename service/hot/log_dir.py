@@ -45,7 +45,7 @@ from service.base.uuids import decode_uuid as decode_uuid
 from service.base.uuids import encode_uuid as encode_uuid
 from service.base.world import World
 from service.hot import names
-from service.hot.durability import Latch
+from service.hot.fsync_failure import Latch
 from service.hot.kept_ends import KeptEnd, KeptEnds
 from service.hot.state import LogState
 from service.records.checkpoint_lines import decode_offsets, encode_offsets

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from service.base.metrics import Histogram
-from service.hot.watermarks import DiskState
+from service.hot.disk_watermarks import DiskState
 
 
 @dataclass(slots=True, eq=False)

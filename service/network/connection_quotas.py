@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 from service.base.addresses import normalized
 from service.config.quotas import QuotaConfig
 from service.network.admission import Admission
-from service.network.bucket_sweeper import BucketSweeper
 from service.network.metrics import ArrivalMetrics, NetworkMetrics
+from service.network.quota_sweeper import QuotaSweeper
 from service.quotas.buckets import Rates
 from service.quotas.entities import Limits, Share, connection_limit
 from service.quotas.windows import WindowedRate
@@ -78,7 +78,7 @@ class ConnectionQuotas:
             for name in listeners
         }
         self._of_addresses = Rates(number, self._window_ms, longest_ms=self._window_ms)
-        self._sweeper = BucketSweeper(loop, (self._of_addresses,), number * self._window_ms / 1000)
+        self._sweeper = QuotaSweeper(loop, (self._of_addresses,), number * self._window_ms / 1000)
         self._counts: dict[str, int] = {}
         self._limits: Limits = {}
         self.held = 0

@@ -17,8 +17,8 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from service.base.metrics import Histogram
 from service.config.quotas import QuotaConfig
-from service.network.bucket_sweeper import BucketSweeper
 from service.network.metrics import OF_FETCH, OF_PRODUCE, OF_REQUEST, QUOTA_NAMES
+from service.network.quota_sweeper import QuotaSweeper
 from service.quotas.buckets import Rates, Tokens
 from service.quotas.entities import UNLIMITED, Limits, Shares, shares_of
 from service.quotas.mutations import MutationQuota
@@ -50,7 +50,7 @@ class RequestQuotas:
         self.now_s = loop.time
         self._limits: Limits = {}
         kinds = (self.produce, self.fetch, self.request, self.mutation)
-        self.sweeper = BucketSweeper(loop, kinds, number * size_s)
+        self.sweeper = QuotaSweeper(loop, kinds, number * size_s)
 
     def apply(self, limits: Limits) -> None:
         """Apply these limits from the next request on; immutable."""

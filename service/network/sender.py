@@ -9,7 +9,6 @@ Memory before and after a file range is sent together with the range's bytes: al
 wakes the reader for a few bytes. The head takes the first bytes of the range with it, read and joined; the
 tail is kept with the last ones (TCP_CORK). A reader on the same machine that is woken with 64 KiB to read
 stays behind the sender; with less it reads each packet as it comes, sleeps, and is woken for the next.
-behind the sender; one that has less takes each packet as it comes, sleeps, and is woken for the next.
 Microseconds of the sender's CPU for 1 MB, while readers stay behind and while they do not:
 
 ============================= ======  ====

@@ -17,8 +17,8 @@ from service.base.errors import ConfigError, CorruptionError, StorageError, Unkn
 from service.base.rate import RateLimit
 from service.base.world import World
 from service.config.settings import BrokerConfig
-from service.controller_client.prefix_owner import ClusterPrefixOwner
-from service.hot.watermarks import min_free_bytes
+from service.controller_client.keeper_candidate import ClusterPrefixOwner
+from service.hot.disk_watermarks import min_free_bytes
 from service.metadata.controller.remote_catalog import ControllerCatalog
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
@@ -41,11 +41,11 @@ from service.replicas.archive_recovery import adopt_bucket, read_bucket
 from service.replicas.disk_pressure import marks_of
 from service.replicas.dynamic_config import waits_for_settings
 from service.serving.request_host import Broker
-from service.tiering.fence import ForeignOwner, claim_prefix
 from service.tiering.manager import TieringManager
 from service.tiering.metadata_copy import MetadataSnapshot
 from service.tiering.metrics import TieringMetrics
 from service.tiering.ports import TieringSettings
+from service.tiering.prefix_fence import ForeignOwner, claim_prefix
 from service.tiering.shared_objects import TopicsSnapshot
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from service.base.health import Check, HealthState
+from service.hot.disk_watermarks import Step, describe
 from service.hot.manager import LogManager
-from service.hot.watermarks import Step, describe
 from service.metadata.image import MetadataImage
 from service.serving.request_host import Broker
 

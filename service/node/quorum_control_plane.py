@@ -31,8 +31,8 @@ from service.controller_client.broker_lifecycle_manager import Membership
 from service.controller_client.controller_channel import Controllers, Here
 from service.controller_client.forwarded_admin import RemoteAdmin
 from service.controller_client.forwarding import Forwarder
+from service.controller_client.keeper_candidate import ClusterPrefixOwner
 from service.controller_client.lifecycle_messages import Feature, Identity
-from service.controller_client.prefix_owner import ClusterPrefixOwner
 from service.controller_client.remote_log_catalog import Registration, RpcCatalog
 from service.controller_server.broker_prober import probe_connect
 from service.controller_server.controller_server import (

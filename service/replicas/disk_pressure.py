@@ -1,4 +1,4 @@
-"""Actions while the file systems of log directories fill up; `hot.watermarks` decides the steps.
+"""Actions while the file systems of log directories fill up; `hot.disk_watermarks` decides the steps.
 
 A task per directory, so that a disk that hangs blocks no other, has a `log-io` thread ask the free space of
 its file system: at intervals, and sooner after many appends. Owned by the event loop.
@@ -30,9 +30,9 @@ from service.base.slices import Slice
 from service.base.types import TopicIdPartition
 from service.config.settings import BrokerConfig
 from service.controller_client.broker_lifecycle import FullDirectories
+from service.hot.disk_watermarks import DiskState, DiskWatermarks, Step, assess, describe
 from service.hot.manager import LogManager
 from service.hot.state import LogOffline
-from service.hot.watermarks import DiskState, DiskWatermarks, Step, assess, describe
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
 from service.replicas.partition_registry import Replicas

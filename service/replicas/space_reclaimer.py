@@ -16,8 +16,8 @@ from service.base.clock import Clock
 from service.base.errors import CorruptionError, StorageError
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.slices import Slice
+from service.hot.disk_watermarks import Step, min_sealed_bytes
 from service.hot.metrics import HotMetrics
-from service.hot.watermarks import Step, min_sealed_bytes
 from service.partition.archive import PartitionArchive
 from service.partition.partition import Partition
 from service.replicas.partition_registry import Replicas

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from service.controller_client.broker_lifecycle import FullDirectories
-from service.controller_client.prefix_owner import ClusterPrefixOwner
+from service.controller_client.keeper_candidate import ClusterPrefixOwner
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.remote_catalog import ControllerCatalog
 from service.metadata.controller.requests import Endpoint

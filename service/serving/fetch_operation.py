@@ -19,8 +19,8 @@ from service.base.steps import Steps, at_once
 from service.network.request import RequestContext, Response
 from service.network.request_meter import RequestMeter
 from service.network.sender import Part
-from service.partition.delayed_fetch import DelayedFetch
 from service.partition.fetch_sessions import NO_SESSION
+from service.partition.fetch_wait import FetchWait
 from service.replication.leader import ReplicaSession
 from service.serving.fetch_answers import (
     TopicResults,
@@ -76,7 +76,7 @@ class FetchOperation:
         self._replica: ReplicaSession | None = None
         self._future: asyncio.Future[Response] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._wait: DelayedFetch | None = None
+        self._wait: FetchWait | None = None
         self._deadline = 0.0
         self._is_reading = False
         self._waiting_since: float | None = None
@@ -229,7 +229,7 @@ class FetchOperation:
         broker, found = self._broker, self._pass
         least = max(min(self._fetch.min_bytes, found.room), 1)
         timers = broker.timers
-        wait = DelayedFetch(broker.loop, timers.purgatory, max(least - found.size, 1), self._read_again)
+        wait = FetchWait(broker.loop, timers.purgatory, max(least - found.size, 1), self._read_again)
         watched: Iterable[Hashable] = self._watched_keys()
         throttle = broker.leader_throttle
         if found.held_back and throttle is not None:

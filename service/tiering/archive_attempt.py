@@ -20,12 +20,12 @@ from service.remote.stores.store import ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.commits import CommitQueue
 from service.tiering.eraser import Eraser
-from service.tiering.fence import Fence
 from service.tiering.lifecycle import SegmentState
 from service.tiering.metrics import TieringMetrics
-from service.tiering.offload import OffloadPool
+from service.tiering.offload_pool import OffloadPool
 from service.tiering.planner import Copy, SegmentSpan
 from service.tiering.ports import TieredPartition, TieringSettings
+from service.tiering.prefix_fence import Fence
 from service.tiering.steps import Probe
 from service.tiering.store_clock import StoreClock
 

@@ -23,11 +23,11 @@ from service.tiering.archive_attempt import TieringContext
 from service.tiering.chain import SeenHead, verdict_on
 from service.tiering.copier import CallProgress
 from service.tiering.deleting import FailureRun
-from service.tiering.fence import Displaced, NotNamed
 from service.tiering.head_check import MAY_GO_ON
 from service.tiering.keeper_election import KeeperElection
 from service.tiering.metadata_copy import MetadataCopies
 from service.tiering.ports import PrefixOwner
+from service.tiering.prefix_fence import Displaced, NotNamed
 from service.tiering.shared_objects import (
     TopicsComparison,
     TopicsSnapshot,

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from service.base.errors import FirnError, StorageError
 from service.remote.stores.errors import OF_THE_STORE, StoreUnavailable
 from service.remote.stores.store import ObjectStore
-from service.tiering.offload import Stalled
+from service.tiering.offload_pool import Stalled
 
 DELETE_BATCH: Final = 1000
 MOST_IN_A_ROW: Final = 3

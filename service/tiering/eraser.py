@@ -32,10 +32,10 @@ from service.remote.stores.store import ObjectInfo, ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.copier import CallProgress
 from service.tiering.deleting import DELETE_BATCH, NO_ANSWER, Deleted, FailureRun, delete_each
-from service.tiering.fence import Displaced, Fence, NotNamed
 from service.tiering.head_check import HeadVerdict, check_head
 from service.tiering.metrics import TieringMetrics
-from service.tiering.offload import OffloadPool
+from service.tiering.offload_pool import OffloadPool
+from service.tiering.prefix_fence import Displaced, Fence, NotNamed
 from service.tiering.tasks import Task
 
 log = logging.getLogger(__name__)

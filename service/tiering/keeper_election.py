@@ -28,8 +28,8 @@ from service.remote.format.manifest_codec import ClusterFile
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
 from service.tiering.archive_attempt import TieringContext
-from service.tiering.fence import Displaced, NotNamed, incarnation_of
 from service.tiering.ports import PrefixOwner
+from service.tiering.prefix_fence import Displaced, NotNamed, incarnation_of
 from service.tiering.tasks import Task
 
 log = logging.getLogger(__name__)

@@ -25,11 +25,11 @@ from service.tiering.bucket_maintenance import BucketMaintenance
 from service.tiering.chain import ChainStore
 from service.tiering.commits import CommitQueue
 from service.tiering.eraser import Eraser
-from service.tiering.fence import Displaced, Fence, NotNamed
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot
 from service.tiering.metrics import TieringMetrics
-from service.tiering.offload import OffloadPool
+from service.tiering.offload_pool import OffloadPool
 from service.tiering.ports import PrefixOwner, TieredPartition, TieringSettings
+from service.tiering.prefix_fence import Displaced, Fence, NotNamed
 from service.tiering.shared_objects import TopicsSnapshot
 from service.tiering.standalone_owner import StandaloneOwner
 from service.tiering.steps import Probe, no_probe

@@ -23,8 +23,8 @@ from service.remote.format.keys import METADATA_PREFIX, MetadataKey, metadata_ke
 from service.remote.format.manifest_codec import MAX_METADATA_BYTES, ClusterFile, MetadataRef
 from service.remote.format.stamp import Writer
 from service.remote.stores.store import ObjectStore
-from service.tiering.fence import Displaced, Fence, NotNamed, OwnWrites, read_cluster, update_cluster
-from service.tiering.offload import OffloadPool
+from service.tiering.offload_pool import OffloadPool
+from service.tiering.prefix_fence import Displaced, Fence, NotNamed, OwnWrites, read_cluster, update_cluster
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from service.remote.reading.object_reader import (
 from service.remote.stores.errors import UNREADABLE, ObjectNotFound, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 from service.tiering.archive_attempt import catalog_entry
-from service.tiering.fence import read_cluster
+from service.tiering.prefix_fence import read_cluster
 
 _MANIFESTS_KEPT: Final = 16
 """Newest manifests of a partition that are remembered, for where HEAD is damaged or missing."""

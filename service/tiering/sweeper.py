@@ -12,8 +12,7 @@ another node leads may be named by a later commit, until the catalog has passed 
 - the chain has passed the segment's base offset, or the manifest's version is taken;
 - the segments of a page are in another page of its level, or below the chain's start;
 - or the partition has another epoch or another version since a sweep that began after the key was listed:
-  whatever
-was made from the ones before is refused.
+  whatever was made from the ones before is refused.
 
 Each of these stays true once it is. So it does not matter how old the image is, how long an upload takes, or
 what the clocks of the nodes say.
@@ -59,8 +58,8 @@ from service.remote.stores.store import ObjectInfo, ObjectStore
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.chain import HeadMoved
 from service.tiering.deleting import DELETE_BATCH, Deleted, FailureRun, delete_each
-from service.tiering.fence import Displaced, NotNamed
 from service.tiering.head_check import HeadVerdict, check_head
+from service.tiering.prefix_fence import Displaced, NotNamed
 from service.tiering.tasks import Task
 
 log = logging.getLogger(__name__)

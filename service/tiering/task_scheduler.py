@@ -23,10 +23,10 @@ from service.base.slices import Slice
 from service.base.world import World
 from service.remote.stores.breaker import Breaker, BreakerSettings, is_failure
 from service.tiering.archive_attempt import CommitRefused, Deposed, TieringContext
-from service.tiering.fence import Displaced, NotNamed
-from service.tiering.offload import Stalled
+from service.tiering.offload_pool import Stalled
 from service.tiering.partition_archiver import PartitionArchiver
 from service.tiering.ports import TieredPartition
+from service.tiering.prefix_fence import Displaced, NotNamed
 from service.tiering.tasks import Task
 from service.tiering.work_queue import WorkQueue
 

@@ -11,7 +11,7 @@ from service.node.cold_tier import ColdTier
 from service.partition.archive import PartitionArchive
 from service.replicas.tier_state_builder import TierStateBuilder
 from service.serving.handlers import delete_records
-from service.tiering import copier, fence, partition_copier
+from service.tiering import copier, partition_copier, prefix_fence
 from service.tiering.archive_attempt import LeaderTerm
 from service.tiering.keeper_election import KeeperElection
 from service.tiering.lifecycle import SegmentState
@@ -163,12 +163,12 @@ def a_foreign_owner_ends_the_node() -> None:
         def fatal(cluster: Any, cluster_id: str) -> None:
             try:
                 check(cluster, cluster_id)
-            except fence.ForeignOwner as e:
+            except prefix_fence.ForeignOwner as e:
                 raise ConfigError(str(e)) from e
 
         return fatal
 
-    _swap(fence, "_check_owner", make)
+    _swap(prefix_fence, "_check_owner", make)
 
 
 OF_TIERS: Final[dict[str, Plant]] = {

@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import SystemClock
 from service.base.disk import Space
 from service.base.health import Check, HealthState
-from service.hot.watermarks import Step
+from service.hot.disk_watermarks import Step
 from service.records.builder import BatchBuilder
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk

@@ -12,7 +12,7 @@ import pytest
 
 from service.base.clock import SystemClock
 from service.client.blocking_client import BlockingClient
-from service.console.rendering import render
+from service.console.metrics_text import render
 from service.security.principal import Principal
 from service.wire.api import ApiKey
 from tests.node.conftest import NodeThread, Talk

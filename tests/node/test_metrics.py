@@ -12,8 +12,8 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
+from service.console.metrics_text import render
 from service.console.process import memory_limit, of_process
-from service.console.rendering import render
 from service.wire.api import ApiKey
 from tests.node.conftest import NodeThread, Talk
 from tests.node.requests import DAY, commit, list_offset

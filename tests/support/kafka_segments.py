@@ -21,8 +21,8 @@ from service.remote.reading.object_reader import Chain
 from service.remote.stores.store import ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.copier import CallProgress, copy_segment
-from service.tiering.fence import claim_prefix
 from service.tiering.planner import Copy
+from service.tiering.prefix_fence import claim_prefix
 from service.tiering.shared_objects import TopicsSnapshot, write_topics
 from tests.support.kafka_node import CLUSTER_ID
 from tests.support.world import WORLD

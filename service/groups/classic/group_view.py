@@ -11,7 +11,7 @@ from service.base.types import NO_TIMESTAMP
 from service.coordinator.shard import CoordinatorRecord
 from service.groups import records
 from service.groups.classic.group import ClassicGroup
-from service.groups.classic.rebalance import Phase, Rebalance
+from service.groups.classic.rebalance_state import Phase, Rebalance
 from service.groups.group import CheckPartition
 from service.groups.protocol import CONSUMER_PROTOCOL, MalformedEmbedded, subscribed_topics
 from service.groups.requests import NO_MEMBER, DescribedGroup, DescribedMember

@@ -29,7 +29,7 @@ from service.coordinator.shard import LATER, NOTHING, CoordinatorRecord, Coordin
 from service.groups.classic import static
 from service.groups.classic.group import EMPTY_GROUP, ClassicGroup
 from service.groups.classic.members import ClassicGroupMember, Protocols, protocols_of
-from service.groups.classic.rebalance import Phase, Rebalance
+from service.groups.classic.rebalance_state import Phase, Rebalance
 from service.groups.classic.rebalance_step import (
     JOIN,
     SESSION,

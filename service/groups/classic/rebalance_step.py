@@ -21,7 +21,7 @@ from service.coordinator.shard import (
 )
 from service.groups.classic.group import ClassicGroup
 from service.groups.classic.members import ClassicGroupMember, Protocols
-from service.groups.classic.rebalance import MAY_PREPARE, Phase, Rebalance
+from service.groups.classic.rebalance_state import MAY_PREPARE, Phase, Rebalance
 from service.groups.config import GroupsConfig
 from service.groups.requests import NO_MEMBER, JoinGroupResponse, SyncGroupResponse
 

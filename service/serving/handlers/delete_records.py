@@ -25,7 +25,7 @@ from service.base.types import NO_OFFSET
 from service.hot.log import LocalLog
 from service.hot.retention import MOST_AT_ONCE
 from service.network.request import RequestContext
-from service.partition.delayed_fetch import DelayedFetch
+from service.partition.fetch_wait import FetchWait
 from service.partition.partition import Partition
 from service.partition.unified_log import HIGH_WATERMARK
 from service.security.operations import AclOperation, AclResourceType
@@ -156,7 +156,7 @@ async def _replicas_follow(
     while waiting:
         left_s = max(deadline - broker.loop.time(), 0.0)
         future: asyncio.Future[None] = broker.loop.create_future()
-        wait = DelayedFetch(broker.loop, broker.timers.purgatory, 1, partial(_set, future))
+        wait = FetchWait(broker.loop, broker.timers.purgatory, 1, partial(_set, future))
         broker.timers.watch(wait, [one.partition.lows for one in waiting.values()], left_s)
         try:
             for key, one in list(waiting.items()):

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from service.base.errors import StorageError
 from service.base.types import TopicIdPartition
 from service.remote.format.manifest import ManifestLimits
-from service.tiering.fence import NotNamed
+from service.tiering.prefix_fence import NotNamed
 from service.tiering.steps import CommitStep
 from tests.property.tiering.test_commit_protocol import FAULTS, GRACE_MS, SIM_SETTINGS, LateStore
 from tests.unit.tiering.clusters import Member, Quorum

@@ -7,8 +7,8 @@ import errno
 from pathlib import Path
 
 from service.base.clock import ManualClock
-from service.hot.durability import Latch
 from service.hot.file_deletion import FileDeletion, Permission, delete, delete_in_order
+from service.hot.fsync_failure import Latch
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from tests.support.fault_disk import FaultDisk

@@ -39,7 +39,7 @@ from service.remote.format.manifest_codec import ClusterFile, MetadataRef
 from service.remote.reading.object_reader import open_page, open_published, open_topics
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.store import ObjectStore
-from service.tiering.fence import OwnWrites, update_cluster
+from service.tiering.prefix_fence import OwnWrites, update_cluster
 from tests.unit.tiering.world import CLUSTER, GRACE_MS, World
 
 EVENTS, OTHER, GONE = UUID(int=7), UUID(int=8), UUID(int=9)

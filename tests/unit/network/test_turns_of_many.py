@@ -21,7 +21,7 @@ from service.network.server import Server
 from service.network.server_connection import ServerConnection
 from service.network.transfer_timeout import TransferTimeout
 from service.node.event_loop import new_loop
-from service.partition.delayed_fetch import DelayedFetch
+from service.partition.fetch_wait import FetchWait
 from service.serving.decode_budget import DecodeBudget
 
 PEERS = 100
@@ -157,7 +157,7 @@ def test_waits_that_one_append_ends_go_on_in_as_many_turns_as_they_take_in_their
             node.worked(0.0001)
 
         for number in range(4000):
-            wait = DelayedFetch(node.loop, purgatory, 1, lambda number=number: go_on(number))  # type: ignore[misc]
+            wait = FetchWait(node.loop, purgatory, 1, lambda number=number: go_on(number))  # type: ignore[misc]
             purgatory.watch(wait, ["partition"])
         assert purgatory.happened("partition", 100) == 4000
         while len(woken) < 4000:

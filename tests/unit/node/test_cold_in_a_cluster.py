@@ -11,7 +11,7 @@ from uuid import UUID
 
 from service.base.threads import SystemThreads
 from service.config.settings import BrokerConfig
-from service.controller_client.prefix_owner import ClusterPrefixOwner
+from service.controller_client.keeper_candidate import ClusterPrefixOwner
 from service.node.cold_tier import ColdTier
 from service.remote.format.keys import CLUSTER_KEY
 from service.remote.format.manifest_codec import ClusterFile, encode_cluster

@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError, StorageError
 from service.base.threads import SystemThreads
 from service.controller_client.controller_channel import Controllers
-from service.controller_client.prefix_owner import ClusterPrefixOwner
+from service.controller_client.keeper_candidate import ClusterPrefixOwner
 from service.controller_client.remote_log_catalog import (
     Registration,
     RpcCatalog,

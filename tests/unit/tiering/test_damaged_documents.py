@@ -23,7 +23,7 @@ from service.remote.stores.errors import StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.proven_uploads import ProvenUploads
 from service.remote.stores.store import Tagged
-from service.tiering.fence import OwnWrites, claim_prefix, read_cluster, take_over, update_cluster
+from service.tiering.prefix_fence import OwnWrites, claim_prefix, read_cluster, take_over, update_cluster
 from tests.unit.tiering.test_damaged_uploads import FlippingOnce
 from tests.unit.tiering.world import CLUSTER, World
 

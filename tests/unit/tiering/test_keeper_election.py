@@ -12,8 +12,8 @@ from service.remote.format.manifest_codec import ClusterFile, encode_cluster
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import open_cluster_file
 from service.remote.stores.memory_store import MemoryStore
-from service.tiering.fence import claim_prefix
 from service.tiering.keeper_election import KeeperTimeout
+from service.tiering.prefix_fence import claim_prefix
 from tests.unit.tiering.test_shared_prefix import TOPIC, Cluster, archive, named
 from tests.unit.tiering.world import CLUSTER, Fault, no_faults
 

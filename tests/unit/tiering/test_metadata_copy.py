@@ -26,9 +26,9 @@ from service.remote.stores.memory_store import MemoryStore
 from service.security.principal import Principal
 from service.security.scram_credential import ScramCredential
 from service.security.tokens import DelegationToken
-from service.tiering.fence import Displaced, Fence, OwnWrites, claim_prefix, take_over
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot, OlderMetadata, write_metadata
-from service.tiering.offload import OffloadPool
+from service.tiering.offload_pool import OffloadPool
+from service.tiering.prefix_fence import Displaced, Fence, OwnWrites, claim_prefix, take_over
 
 T = TypeVar("T")
 

@@ -31,7 +31,7 @@ from service.remote.reading.object_reader import open_cluster, open_cluster_file
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.head_check import HeadVerdict, check_damaged_head, check_head
 from service.tiering.metrics import TieringMetrics
-from service.tiering.offload import OffloadPool, Stalled
+from service.tiering.offload_pool import OffloadPool, Stalled
 from service.tiering.recovery import read_archive
 from service.tiering.store_clock import MAX_SKEW_MS
 from service.tiering.tasks import Task

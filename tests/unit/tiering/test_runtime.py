@@ -18,9 +18,9 @@ from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, T
 from service.remote.stores.errors import StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.commits import CommitQueue
-from service.tiering.fence import ForeignOwner, claim_prefix
 from service.tiering.metrics import TieringMetrics
-from service.tiering.offload import OffloadPool, Stalled
+from service.tiering.offload_pool import OffloadPool, Stalled
+from service.tiering.prefix_fence import ForeignOwner, claim_prefix
 from service.tiering.shared_objects import read_topics
 from tests.support.waiting import until
 from tests.unit.hot.logs import TIP

@@ -17,9 +17,9 @@ from service.remote.format.manifest_codec import encode_topics
 from service.remote.reading.object_reader import open_cluster_file, open_topics
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.archive_attempt import Deposed
-from service.tiering.fence import NotNamed
 from service.tiering.metadata_copy import MetadataSnapshot
 from service.tiering.partition_archiver import PartitionArchiver
+from service.tiering.prefix_fence import NotNamed
 from service.tiering.steps import CommitStep
 from tests.unit.tiering.clusters import Member, Quorum
 from tests.unit.tiering.world import CLUSTER, GRACE_MS, SETTINGS, Fault, Replica, crash_at

@@ -36,8 +36,8 @@ from service.remote.reading.object_reader import open_chain, open_footer_of, ope
 from service.remote.stores.errors import ObjectNotFound, StoreRefused, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.store import ObjectInfo, ObjectStore, Tagged
-from service.tiering.fence import claim_prefix
 from service.tiering.ports import TieringSettings
+from service.tiering.prefix_fence import claim_prefix
 from service.tiering.shared_objects import TopicsSnapshot
 from service.tiering.steps import CommitStep, Probe, no_probe
 from tests.support.world import make_world

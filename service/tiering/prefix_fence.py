@@ -35,7 +35,7 @@ from service.remote.format.stamp import Stamp, Writer
 from service.remote.stores import conditional
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable, naming
 from service.remote.stores.store import ObjectStore, Tagged
-from service.tiering.offload import OffloadPool
+from service.tiering.offload_pool import OffloadPool
 from service.tiering.ports import PrefixOwner
 from service.tiering.shared_objects import StoredTopics
 

@@ -4,7 +4,7 @@ A waiting fetch is woken when enough bytes were appended to its partitions, when
 that it must report, when its remote read has ended, or at its deadline: whichever comes first. It then reads
 again from the start, so it holds no data that could be stale.
 
-Owned by the event loop, except that `DelayedFetch.end_threadsafe` may be called from any thread.
+Owned by the event loop, except that `FetchWait.end_threadsafe` may be called from any thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from service.base.purgatory import ENOUGH, Operation, Purgatory
 from service.base.turn_queues import turn_queues
 
 
-class DelayedFetch(Operation):
+class FetchWait(Operation):
     """One fetch that waits for `missing_bytes` more bytes.
 
     The caller that completes it continues first: `then` is called in a later turn of the loop, in the order

@@ -9,7 +9,7 @@ from typing import Any
 from service.quotas.buckets import Buckets
 
 
-class BucketSweeper:
+class QuotaSweeper:
     """Forgets what is idle in `kinds` every `every_s` seconds, a bounded number in one turn of the loop."""
 
     __slots__ = ("_every_s", "_kinds", "_loop", "_timer", "is_watching")

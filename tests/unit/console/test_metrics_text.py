@@ -17,8 +17,8 @@ from service.base.purgatory import Purgatory
 from service.base.steps import Steps
 from service.base.turns import TurnTimes
 from service.base.types import TopicIdPartition
+from service.console.metrics_text import render
 from service.console.ports import ObservedNode
-from service.console.rendering import render
 from service.coordinator.metrics import RuntimeMetrics
 from service.groups.metrics import GroupMetrics
 from service.network.metrics import NetworkMetrics

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from service.base.errors import StorageError
-from service.controller_client import prefix_owner
-from service.controller_client.prefix_owner import ClusterPrefixOwner
+from service.controller_client import keeper_candidate
+from service.controller_client.keeper_candidate import ClusterPrefixOwner
 from service.metadata.image import MetadataImage
 from tests.unit.tiering.clusters import NOBODY, Quorum
 
@@ -75,7 +75,7 @@ def test_the_unfenced_process_of_lowest_id_keeps_the_prefix(quorum: Quorum) -> N
 
 
 def test_processes_are_known_also_after_they_went(quorum: Quorum, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_owner, "MAX_REMEMBERED", 4)
+    monkeypatch.setattr(keeper_candidate, "MAX_REMEMBERED", 4)
     node = Node(quorum, 2)
     assert node.house.members() == (UUID(int=1), UUID(int=2), UUID(int=3))
     for incarnation in (11, 12):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.hot.watermarks import (
+from service.hot.disk_watermarks import (
     LEAST_ALARM_BYTES,
     DiskState,
     DiskWatermarks,
