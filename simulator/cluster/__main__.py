@@ -33,6 +33,7 @@ _TOLD_OF_ACCESS: Final = {
     "refusals": "refused",
     "logins": "logins",
     "login_refusals": "refused logins",
+    "throttles": "throttles",
 }
 Draw = Callable[[int, int | None], Plan]
 

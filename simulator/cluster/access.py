@@ -1,4 +1,4 @@
-"""What the committed metadata says of rights, credentials and quotas, and when each process knew it.
+"""Rights, credentials and quotas as the committed metadata has them, and when each process knew it.
 
 Rights are found by brute force over all entries, in Kafka's words and without the nodes' code. Promises:
 
@@ -9,6 +9,7 @@ S4  no session is served after its end
 S5  nobody is served by metadata from before the process started: what was committed by then counts
 S6  no password stands in a log line, nor a key in the bucket
 S7  in the end all nodes say the same of every user, in memory and to a client
+S8  nobody is throttled without a quota of its own or of all users
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Right(NamedTuple):
 
 
 class Access(NamedTuple):
-    """What an image says of who may do what."""
+    """Entries, credentials and quotas of an image."""
 
     entries: dict[UUID, Entry]
     salts: dict[tuple[str, int], bytes]
@@ -80,7 +81,7 @@ class Access(NamedTuple):
 
 
 class Use(NamedTuple):
-    """What a response says: that one of `rights` was there, or that none of them was."""
+    """Statement of a response: that one of `rights` was there, or that none of them was."""
 
     rights: tuple[Right, ...]
     granted: bool
@@ -107,14 +108,14 @@ class History:
         """by process: the state that was committed when it was started"""
         self.passwords: dict[bytes, str] = {}
         """by the salt that is used with it"""
-        self.counted = {"uses": 0, "refusals": 0, "logins": 0, "login_refusals": 0}
+        self.counted = {"uses": 0, "refusals": 0, "logins": 0, "login_refusals": 0, "throttles": 0}
         """what was judged"""
 
     # What happens
 
     @property
     def newest(self) -> Access:
-        """What is committed."""
+        """Return the committed state."""
         return self.states[-1]
 
     def learn(self, record: Any, offset: int) -> None:
@@ -122,9 +123,9 @@ class History:
         entries, salts, quotas = self.newest
         match record:
             case AccessControlEntryRecord():
-                entries = {**entries, record.id: _entry(record)}
+                entries = {**entries, _id(record): _entry(record)}
             case RemoveAccessControlEntryRecord():
-                entries = {key: one for key, one in entries.items() if key != record.id}
+                entries = {key: one for key, one in entries.items() if key != _id(record)}
             case UserScramCredentialRecord():
                 salts = {**salts, (str(record.name), int(record.mechanism)): bytes(record.salt)}
             case RemoveUserScramCredentialRecord():
@@ -189,6 +190,15 @@ class History:
                 return
         raise Violation(f"S3: {what}, and the images that it had since {from_s:.3f} s say otherwise")
 
+    def throttled(self, run: str, user: str, from_s: float) -> None:
+        """Check that a user that was throttled had a quota. Raises `Violation` (S8)."""
+        self.counted["throttles"] += 1
+        what = f"{run} throttles {user}"
+        for state in self._had([run, *self._leaders_since(from_s)], from_s, what):
+            if any(parts in ((("user", user),), (("user", None),)) for parts, _ in self.states[state].quotas):
+                return
+        raise Violation(f"S8: {what}, and no image that it had since {from_s:.3f} s has a quota for that")
+
     def _had(self, runs: Iterable[str], from_s: float, what: str) -> list[int]:
         """Return the states that processes had since `from_s`, but for those from before their start."""
         had = []
@@ -203,6 +213,10 @@ class History:
     def _leaders_since(self, from_s: float) -> list[str]:
         times, runs = self._leaders
         return runs[max(bisect_left(times, from_s) - 1, 0) :]
+
+
+def _id(record: AccessControlEntryRecord | RemoveAccessControlEntryRecord) -> UUID:
+    return record.id or UUID(int=0)
 
 
 def _entry(record: AccessControlEntryRecord) -> Entry:

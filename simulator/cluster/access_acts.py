@@ -43,11 +43,13 @@ _ANY: Final = 1
 GROUPS: Final = ("g1", "g2")
 _OF_TOPICS: Final = (READ, READ, READ, WRITE, WRITE, DESCRIBE, ALTER_CONFIGS, ALL)
 _QUOTAS: Final = (
-    ("consumer_byte_rate", 200.0),
-    ("producer_byte_rate", 200.0),
+    ("consumer_byte_rate", 10.0),
+    ("producer_byte_rate", 10.0),
     ("request_percentage", 50.0),
-    ("controller_mutation_rate", 2.0),
+    ("controller_mutation_rate", 0.1),
 )
+_OF_ALL: Final = ("consumer_byte_rate", 1e9)
+"""A quota of the default user is the admin's and the nodes', too."""
 
 
 class Change(NamedTuple):
@@ -103,7 +105,8 @@ def drawn_entry(world: SecuredWorld, random: Random, permission: int = ALLOW) ->
     if (drawn := random.random()) < 0.15:
         return Entry(GROUP, random.choice((*GROUPS, "*")), LITERAL, f"User:{user}", host, READ, permission)
     if drawn < 0.25:
-        return Entry(CLUSTER, THE_CLUSTER, LITERAL, f"User:{user}", host, CREATE, permission)
+        operation = random.choice((CREATE, DESCRIBE))
+        return Entry(CLUSTER, THE_CLUSTER, LITERAL, f"User:{user}", host, operation, permission)
     names = [topic.name for topic in world.topics] or ["t0"]
     name, pattern = random.choice((*names, "*")), LITERAL
     if random.random() < 0.2:
@@ -244,6 +247,8 @@ async def delete_user(world: SecuredWorld, random: Random) -> None:
 async def set_quota(world: SecuredWorld, random: Random) -> None:
     """Set or remove a quota of a user or of the default user."""
     user, (key, value) = random.choice((*USERS, *USERS, None)), random.choice(_QUOTAS)
+    if user is None:
+        key, value = _OF_ALL
     remove = random.random() < 0.4
     m = request_module(ApiKey.ALTER_CLIENT_QUOTAS)
     entry = m.EntryData(

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from service.base.steps import at_once
 from service.controller_client import forwarding
 from service.groups import quick_commits
-from service.metadata import image_diff
 from service.metadata.access_delta import AccessDelta
 from service.metadata.image import MetadataImage
 from service.network.authenticating import Authenticator
@@ -16,7 +16,7 @@ from service.node.quorum_control_plane import ClusterPlane
 from service.security import authorizer
 from service.security.authorizer import Authorizer, Memo
 from service.security.login import ServerLogin
-from service.security.operations import AclPermissionType, rights_of
+from service.security.operations import AclOperation, AclPermissionType, rights_of
 from service.security.principal import ANONYMOUS
 from service.serving.fetch_operation import FetchOperation
 from service.serving.handlers.fetch import _IncrementalFetch as IncrementalFetch
@@ -40,7 +40,7 @@ def memo_kept() -> None:
 def denials_forgotten() -> None:
     """Do not look at entries that deny."""
     denials = 0
-    for operation in authorizer.AclOperation:
+    for operation in AclOperation:
         denials |= rights_of(operation, AclPermissionType.DENY)
     _swap(authorizer, "allowed_by", lambda allowed_by: lambda rights: allowed_by(rights & ~denials))
 
@@ -97,14 +97,17 @@ def envelope_names_the_node() -> None:
 def revocations_not_in_snapshots() -> None:
     """Take from a snapshot what was granted, but not what was revoked."""
 
-    def make(_: Any) -> Any:
-        def same(one: Any, other: Any) -> Any:
-            yield from ()
-            return all(one.entries.get(key) == entry for key, entry in other.entries.items())
+    def make(set_acls: Any) -> Any:
+        def keeping(self: Any, acls: Any) -> None:
+            edit = acls.edit()
+            for entry_id, entry in self._acls.entries.items():
+                if entry_id not in acls.entries:
+                    edit.add(entry_id, entry)
+            set_acls(self, at_once(edit.done_in_steps()))
 
-        return same
+        return keeping
 
-    _swap(image_diff, "same_entries", make)
+    _swap(AccessDelta, "set_acls", make)
 
 
 def passwords_remembered() -> None:

@@ -111,6 +111,7 @@ SOMETIMES_OF_ACCESS: Final = {
     "delete_user": 5,
     "set_quota": 5,
     "user_commits": 10,
+    "user_asks_controllers": 8,
     "revoke_while_waiting": 12,
     "flip_bits": 4,
     "restore_metadata": 6,

@@ -46,7 +46,7 @@ _OFTEN_DEBUG: Final = 8
 
 
 class Account(NamedTuple):
-    """What a user was given last, and before: by which of them it may log in, the metadata says."""
+    """Passwords that a user was given, in order: by which it may log in, the metadata says."""
 
     user: str
     mechanism: str
@@ -74,15 +74,13 @@ class SecuredWorld(ClusterWorld):
             *(Account(user, name, []) for user in USERS[:2] for name in SCRAM),
             Account(PAUL[0], PLAIN, [PAUL[1]]),
         ]
-        self.pasts: dict[str, tuple[Platter, int]] = {}
-        """by machine: a copy of its disk, and what was committed then"""
+        self.pasts: dict[str, Platter] = {}
+        """by machine: a copy of its disk"""
         self._leaks: list[str] = []
         sealed.use_fake_seals(self.loop, Random(chance.getrandbits(64)))
         Client.door = self._open_as_admin
         self._watch_logs(everything=not chance.randrange(_OFTEN_DEBUG))
-        look = self.loop.after_turn
-        assert look is not None
-        self.loop.after_turn = lambda: (look(), self._check_leaks())  # type: ignore[func-returns-value]
+        self.loop.after_turn = self._look
 
     def _drawn_settings(self, random: Random) -> dict[str, str]:
         return {**super()._drawn_settings(random), **self._chosen}
@@ -132,7 +130,8 @@ class SecuredWorld(ClusterWorld):
         if everything:
             logs.setLevel(logging.DEBUG)
 
-    def _check_leaks(self) -> None:
+    def _look(self) -> None:
+        self.oracle.look(self.machines)
         if self._leaks:
             raise Violation(f"S6: a log line has a password: {self._leaks[0]}")
 
@@ -219,4 +218,7 @@ def _drawn(random: Random) -> dict[str, str]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:{_ADMIN[0]};User:{user}",
         "offsets.topic.replication.factor": "3",
+        # Who was away for a while, or comes back with an old log, gets a snapshot.
+        "metadata.log.max.record.bytes.between.snapshots": random.choice(("1500", "20000")),
+        "metadata.max.retention.bytes": "1",
     }

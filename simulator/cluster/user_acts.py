@@ -12,13 +12,15 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from service.security.plain import PLAIN
 from service.wire.api import ApiKey, request_module
 from simulator.client import Client, NoAnswer
 from simulator.cluster import client as clients
 from simulator.cluster.access import ALLOW, DENY, GROUP, LITERAL, READ, TOPIC, Entry
 from simulator.cluster.access_acts import GROUPS, added, change, removed
-from simulator.cluster.secured import HOST, SecuredWorld
+from simulator.cluster.secured import HOST, PAUL, SecuredWorld
 from simulator.cluster.users import UserClient
+from simulator.cluster.world import CONTROLLERS
 from simulator.machine import Machine
 from simulator.model import PartitionModel, TopicModel
 
@@ -111,7 +113,7 @@ class FetchSession:
         """Fetch what has come; return the errors. Raises `NoAnswer`."""
         m = request_module(ApiKey.FETCH)
         number, epoch = self._session
-        topics = ()
+        topics: tuple[Any, ...] = ()
         wanted = tuple(
             m.FetchPartition(partition=index, fetch_offset=at, partition_max_bytes=1 << 20)
             for index, at in sorted(self._positions.items())
@@ -259,6 +261,28 @@ async def _linger(world: SecuredWorld, random: Random, machine: Machine) -> None
             await asyncio.sleep(random.random() * 4 * _PAUSE_S)
 
 
+async def user_asks_controllers(world: SecuredWorld, random: Random) -> None:
+    """Ask each controller itself what the quorum is, while they start, too."""
+    own = Random(random.getrandbits(48))
+    await _in_background(world, random, _ask_controllers(world, own))
+
+
+async def _ask_controllers(world: SecuredWorld, random: Random) -> None:
+    m = request_module(ApiKey.DESCRIBE_QUORUM)
+    topic = m.TopicData(topic_name="__cluster_metadata", partitions=(m.PartitionData(partition_index=0),))
+    request = m.DescribeQuorumRequest(topics=(topic,))
+    for _ in range(random.choice((1, 3))):
+        for machine in world.machines[:CONTROLLERS]:
+            client = UserClient(world, random, machine, (PAUL[0], PLAIN, PAUL[1]), of_controller=True)
+            try:
+                await client.ask(ApiKey.DESCRIBE_QUORUM, request, 1.0)
+            except NoAnswer as e:
+                world.trace.note("client", f"{client.user} at the controller of {machine.name}: {e}")
+            finally:
+                client.close()
+        await asyncio.sleep(random.random() * _PAUSE_S)
+
+
 async def _ask(world: SecuredWorld, client: Client, name: str, random: Random, number: int) -> None:
     """Ask a question, or for a change that the controller decides."""
     drawn = random.random()
@@ -280,5 +304,12 @@ async def _ask(world: SecuredWorld, client: Client, name: str, random: Random, n
 
 USER_ACTS: Final[dict[str, Callable[[Any, Random], Awaitable[None]]]] = {
     one.__name__: one
-    for one in (user_produces, user_fetches, revoke_while_waiting, user_commits, user_lingers)
+    for one in (
+        user_produces,
+        user_fetches,
+        revoke_while_waiting,
+        user_commits,
+        user_lingers,
+        user_asks_controllers,
+    )
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from random import Random
 from typing import Any, Final
 from uuid import UUID
@@ -31,12 +32,14 @@ from simulator.cluster.access import (
     Use,
 )
 from simulator.cluster.secured import SCRAM, SecuredWorld
+from simulator.cluster.world import CONTROLLER_PORT
 from simulator.machine import Machine
 from simulator.model import Violation
 
 _RENEWED_AFTER: Final = 0.8
 """Share of a session after which it is renewed."""
 _LOGIN_S: Final = 15.0
+_NOTHING: Final = timedelta(0)
 _DENIED: Final = frozenset(
     (
         ErrorCode.topic_authorization_failed,
@@ -57,9 +60,11 @@ class UserClient(Client):
         who: tuple[str, str, str],
         *,
         renews: bool = True,
+        of_controller: bool = False,
     ) -> None:
-        """`who`: user, mechanism and password. `renews`: whether it logs in again before its session ends."""
-        super().__init__(machine.address)
+        """`who`: user, mechanism and password. `renews`: whether it logs in again before its session ends.
+        `of_controller`: whether it connects to the listener of the node's controller."""
+        super().__init__((machine.name, CONTROLLER_PORT) if of_controller else machine.address)
         self.user, self._mechanism, self._password = who
         self._world = world
         self._random = random
@@ -88,6 +93,8 @@ class UserClient(Client):
         answer = await super().ask(key, message, answer_s)
         if sent_s > ends_s:
             raise Violation(f"S4: {run} answers {self.user} {sent_s - ends_s:.3f} s after the session's end")
+        if getattr(answer, "throttle_time", _NOTHING) > _NOTHING:
+            self._world.access.throttled(run, self.user, sent_s)
         for use in _USES.get(key, _no_use)(self._world, message, answer):
             self._world.access.judge(run, self.user, use, sent_s)
         return answer
@@ -234,6 +241,11 @@ def _of_alter_configs(world: SecuredWorld, request: Any, answer: Any) -> Iterato
             yield Use(rights, one.error_code is ErrorCode.none, by_controller=True)
 
 
+def _of_quorum(world: SecuredWorld, request: Any, answer: Any) -> Iterator[Use]:
+    if answer.error_code in (ErrorCode.none, ErrorCode.cluster_authorization_failed):
+        yield Use((Right(DESCRIBE, CLUSTER, THE_CLUSTER),), answer.error_code is ErrorCode.none)
+
+
 def _of_commit(world: SecuredWorld, request: Any, answer: Any) -> Iterator[Use]:
     group = Right(READ, GROUP, request.group_id)
     for topic in answer.topics:
@@ -261,6 +273,7 @@ _USES: Final[dict[ApiKey, Callable[[SecuredWorld, Any, Any], Iterator[Use]]]] = 
     ApiKey.METADATA: _of_metadata,
     ApiKey.CREATE_TOPICS: _of_create_topics,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _of_alter_configs,
+    ApiKey.DESCRIBE_QUORUM: _of_quorum,
     ApiKey.OFFSET_COMMIT: _of_commit,
     ApiKey.OFFSET_FETCH: _of_offset_fetch,
 }

@@ -47,7 +47,7 @@ _UNTOLD: Final = "no controller has sent the cluster id"
 CLIENT: Final = "client"
 _DIRECTORY: Final = Path("/sim")
 _BROKER_PORT: Final = 9092
-_CONTROLLER_PORT: Final = 9093
+CONTROLLER_PORT: Final = 9093
 _URL: Final = "firn.remote.url"
 _NOT_OURS: Final = ("node.id", "listeners", "advertised.listeners", _URL)
 _SETTINGS: Final = {
@@ -103,13 +103,8 @@ class ClusterWorld:
         for number, name in enumerate(names, 1):
             faults = self.faults[name] = DrawnFaults(part(), self.trace)
             store_faults = self.store_faults[name] = DrawnStoreFaults(part(), self.trace)
-            dirs, metadata_dir = (_DIRECTORY / f"node-{number}",), None
-            if number <= CONTROLLERS:
-                is_apart = random.random() < 0.5 if self.apart is None else self.apart
-            else:
-                is_apart = self.brokers_apart
-            if is_apart:
-                metadata_dir = _DIRECTORY / f"node-{number}-metadata"
+            dirs = (_DIRECTORY / f"node-{number}",)
+            metadata_dir = _DIRECTORY / f"node-{number}-metadata" if self._is_apart(number, random) else None
             machine = Machine(
                 name,
                 self.loop,
@@ -154,6 +149,12 @@ class ClusterWorld:
         logs.propagate = False
         logs.setLevel(logging.WARNING)
 
+    def _is_apart(self, number: int, random: Random) -> bool:
+        """Return whether a node has its metadata log on a disk of its own."""
+        if number > CONTROLLERS:
+            return self.brokers_apart
+        return random.random() < 0.5 if self.apart is None else self.apart
+
     def _drawn_settings(self, random: Random) -> dict[str, str]:
         if not self.tiered:
             return _SETTINGS
@@ -173,7 +174,7 @@ class ClusterWorld:
             plan = plan_nodes(nodes, controllers, ports, _DIRECTORY, world, chosen)
 
         def told(text: str) -> str:
-            for those, port in zip(ports, (_BROKER_PORT, _CONTROLLER_PORT), strict=True):
+            for those, port in zip(ports, (_BROKER_PORT, CONTROLLER_PORT), strict=True):
                 for number, one in enumerate(those, 1):
                     text = text.replace(f"{HOST}:{one}", f"n{number}:{port}")
             return text
