@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -32,14 +32,17 @@ from service.metadata.image import KRAFT_VERSION, FeatureRange, MetadataImage
 from service.metadata.publisher import Publisher
 from service.network.request import RequestContext, Response
 from service.network.request_meter import RequestQuotas
+from service.network.server import Server
 from service.partition.metrics import ServingMetrics
 from service.quotas.mutations import MutationQuota
-from service.security.authorizer import Authorizer
 from service.security.operations import AclOperation
 from service.serving.handlers.api_versions import Features
 from service.serving.response_cache import EncodedSettings
 from service.wire.api import ApiKey, RequestHeader
 from service.wire.errors import Unanswered
+
+if TYPE_CHECKING:
+    from service.security.authorizer import Authorizer
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +76,8 @@ class ControllerSide:
         self.supported = tuple(cluster_features() if supported is None else supported)
         self.heartbeat_interval_ms = heartbeat_interval_ms
         self.authorizer = authorizer
+        self.servers: Callable[[], Sequence[Server]] = tuple
+        """this controller's listeners"""
         self.encoded_settings = EncodedSettings()
         self.metrics = ServingMetrics()
         self.quotas = RequestQuotas(asyncio.get_running_loop(), config().quotas)
@@ -100,17 +105,17 @@ class ControllerSide:
         return self.metadata.kraft_version
 
     async def load(self, module: str) -> ModuleType:
-        """Import `module`, on the loop: this listener's handlers are imported already, or small."""
-        return import_module(module)
+        """Import a module on a thread, since that takes long."""
+        return await asyncio.get_running_loop().run_in_executor(None, import_module, module)
 
     def deadline_ms(self, timeout_ms: int) -> int:
         """Return the deadline of a request with this timeout, on the monotonic clock."""
         return self._clock.monotonic_ms() + timeout_ms
 
-    async def ask_quorum(self, api_key: int, version: int, message: Any) -> Any:
+    async def ask_quorum(self, api_key: int, version: int, message: Any, listener: str) -> Any:
         """Return the response of this node's replica of the quorum. Raises `Unanswered` where that ended."""
         try:
-            return await self.metadata.quorum.handle(api_key, version, message)
+            return await self.metadata.quorum.handle(api_key, version, message, listener)
         except StorageError as e:
             raise Unanswered(f"{ApiKey(api_key).name}: {e}") from e
 

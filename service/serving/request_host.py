@@ -35,7 +35,6 @@ from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.replicas.disk_pressure import DiskWatch
 from service.replicas.partition_registry import Replicas
-from service.security.authorizer import Authorizer
 from service.security.operations import AclOperation
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.metadata_cache import ClusterView
@@ -46,6 +45,7 @@ from service.wire.api import RequestHeader
 from service.wire.produce import NodeEndpoint
 
 if TYPE_CHECKING:
+    from service.network.server import Server
     from service.replication.selectors import Selector
     from service.replication.throttle import ReplicationThrottle
     from service.security.authorizer import Authorizer
@@ -113,6 +113,8 @@ class Broker:
         self.encoded_topics = EncodedTopics(replicas)
         self.authorizer: Authorizer | None = None
         """None: everything is allowed"""
+        self.servers: Callable[[], Sequence[Server]] = tuple
+        """the listeners of this process"""
         self.replica_selector: Selector | None = None
         """``replica.selector.class``: chooses the replica from which a consumer should read"""
         self.leader_throttle: ReplicationThrottle | None = None
