@@ -116,7 +116,7 @@ def test_requests_are_the_same_wherever_they_are_split(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("what", ["rubbish", "a record", "another end", "a hello"])
-def test_what_trails_the_end_is_not_told(kind: str, what: str) -> None:
+def test_bytes_behind_the_end_are_not_told(kind: str, what: str) -> None:
     async def run() -> None:
         clients, servers = MAKERS[kind]()
         client, server = End(clients, is_server=False), End(servers)
