@@ -30,7 +30,6 @@ from service.wire.other_protocols import TLS_HANDSHAKE, first_bytes_of
 SCRATCH_BYTES: Final = 64 << 10
 MOST_HANDSHAKE_BYTES: Final = 256 << 10
 """Raw bytes that a peer may send before the handshake is done."""
-_SHORT_BYTES: Final = 16 << 10
 _MOST_UNASKED_BYTES: Final = 64 << 10
 """Raw bytes that nobody wrote (answers to key updates) and that the peer does not take."""
 
@@ -372,24 +371,18 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._broken(e)
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """Seal each and send; what is short, such as the head of a response, goes out with what follows."""
+        """Seal and send each, a little at a time: so the processor's cache has what is sent."""
         if self.state is not OPEN:
             return
-        seal, raw, short = self._seal, self._raw, b""
+        seal, raw = self._seal, self._raw
         assert seal is not None
         try:
             for data in list_of_data:
-                with memoryview(data) as whole:
-                    for at in range(0, len(whole), SEALED_AT_ONCE_BYTES):
-                        sealed = short + seal.write(whole[at : at + SEALED_AT_ONCE_BYTES])
-                        short = sealed if len(sealed) < _SHORT_BYTES else b""
-                        if not short:
-                            raw.write(sealed)
+                whole = memoryview(data)
+                for at in range(0, len(whole), SEALED_AT_ONCE_BYTES):
+                    raw.write(seal.write(whole[at : at + SEALED_AT_ONCE_BYTES]))
         except SealBroken as e:
             self._broken(e)
-            return
-        if short:
-            raw.write(short)
 
     def _broken(self, error: SealBroken) -> None:
         self._side.refused(self, str(error))
