@@ -27,7 +27,10 @@ from service.network.tls.handshakes import Handshakes
 from service.network.tls.identity import TlsIdentity
 from service.wire.other_protocols import TLS_HANDSHAKE, first_bytes_of
 
-SCRATCH_BYTES: Final = 64 << 10
+SCRATCH_BYTES: Final = 256 << 10
+READ_BYTES: Final = 64 << 10
+"""Most raw bytes of one read, unless the protocol above has space for more of a request that comes: what it
+has no space for is kept here."""
 MOST_HANDSHAKE_BYTES: Final = 256 << 10
 """Raw bytes that a peer may send before the handshake is done."""
 _MOST_UNASKED_BYTES: Final = 64 << 10
@@ -104,7 +107,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     __slots__ = (
         "_early", "_early_bytes", "_error", "_inner", "_is_held", "_is_inner_paused", "_is_scheduled",
-        "_loop", "_raw", "_seal", "_side", "_timer", "address", "silent_since_s", "state",
+        "_loop", "_most_raw", "_raw", "_seal", "_side", "_timer", "address", "silent_since_s", "state",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, side: TlsSide, inner: ClearProtocol) -> None:
@@ -124,6 +127,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """whether this object itself has no use for raw bytes"""
         self._is_inner_paused = False
         self._is_scheduled = False
+        self._most_raw = READ_BYTES
         self.address = "?"
         self.silent_since_s: float | None = None
         self.state = NEW
@@ -143,7 +147,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._enter()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._side.scratch
+        return self._side.scratch[: self._most_raw]
 
     def buffer_updated(self, nbytes: int) -> None:
         raw = self._side.scratch[:nbytes]
@@ -282,6 +286,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             while seal.is_ready and not self._is_inner_paused and self.state is OPEN:
                 space = inner.get_buffer(-1)
                 count = seal.read_into(space)
+                self._most_raw = max(len(space) - count, READ_BYTES)
                 del space
                 inner.buffer_updated(count)  # of 0 bytes, too: it takes its space back
             if answer := seal.take_raw():
