@@ -218,14 +218,43 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._step()
 
     def _step(self) -> None:
-        """Run the next step on a thread; meanwhile nothing is read."""
-        assert self._seal is not None
+        """Run the next step on a thread, while nothing is read, or here if it is the last and short."""
+        seal, handshakes = self._seal, self._side.handshakes
+        assert seal is not None
         self._move(STEPPING)
-        self._hold(True)
         self.silent_since_s = None
         raw, self._early = self._early, bytearray()
-        running = self._side.handshakes.run(_handshake_step, self._seal, raw, self._side)
+        if seal.is_last_step(raw) and handshakes.may_end():
+            self._end_handshake(seal, raw)
+            return
+        self._hold(True)
+        running = handshakes.run(_handshake_step, seal, raw, self._side)
         running.add_done_callback(self._stepped)
+
+    def _end_handshake(self, seal: Seal, raw: bytearray) -> None:
+        try:
+            identity = _handshake_step(seal, raw, self._side)
+        except SealBroken as e:
+            self._tell()
+            self.refuse(str(e))
+            return
+        if identity is None:  # half of a record
+            self._await_more()
+        else:
+            self._tell()  # at once: a client with Nagle's algorithm waits for it before its first request
+            self._opened(identity)
+
+    def _tell(self) -> None:
+        """Send what the seal has to say by itself."""
+        assert self._seal is not None
+        if answer := self._seal.take_raw():
+            self._raw.write(answer)
+
+    def _await_more(self) -> None:
+        self._tell()
+        self._move(AWAITING)
+        self.silent_since_s = self._loop.time()
+        self._hold(False)
 
     def _stepped(self, running: asyncio.Future[TlsIdentity | None]) -> None:
         if self.state is CLOSED:
@@ -233,20 +262,17 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 running.exception()
             return
         error = asyncio.CancelledError() if running.cancelled() else running.exception()
-        assert self._seal is not None
-        if answer := self._seal.take_raw():
-            self._raw.write(answer)
         if isinstance(error, SealBroken):
+            self._tell()
             self.refuse(str(error))
         elif error is not None:
             self.abort()
             if isinstance(error, Exception):
                 raise error
         elif (identity := running.result()) is None:
-            self._move(AWAITING)
-            self.silent_since_s = self._loop.time()
-            self._hold(False)
+            self._await_more()
         else:
+            self._tell()
             self._opened(identity)
 
     def _opened(self, identity: TlsIdentity) -> None:
@@ -255,7 +281,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._side.handshakes.leave(self)
         self._side.secured()
         self._inner.secured(identity)
-        self._decrypt()
+        assert self._seal is not None
+        if self._is_held or self._seal.is_ready:
+            self._decrypt()
 
     def _begin_timer(self) -> None:
         timeout_s = self._side.timeout_s

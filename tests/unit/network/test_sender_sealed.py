@@ -1,4 +1,4 @@
-"""A transport that seals gets the parts of a response in order, files as memory of the server's one buffer."""
+"""A transport that seals gets the parts of a response in order, files as memory of one shared buffer."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ def path(tmp_path: Path) -> Path:
 
 def test_ranges_and_what_is_between_them_come_in_order(path: Path) -> None:
     file = SegmentFile(SystemDisk(), path)
-    transport, error = send([b"head", FileSlice(file, 3, 700_000), b"middle", FileSlice(file, 9, 50), b"tail"])
+    transport, error = send(
+        [b"head", FileSlice(file, 3, 700_000), b"middle", FileSlice(file, 9, 50), b"tail"]
+    )
     assert error is None
     assert transport.taken == b"head" + CONTENT[3:700_003] + b"middle" + CONTENT[9:59] + b"tail"
     assert [len(one) for one in transport.writes] == [1, 1, 1], "each is one stretch of memory"
