@@ -23,7 +23,7 @@ from service.controller_server.handlers.admin import on_controller
 from service.controller_server.request_host import ControllerSide, features_of
 from service.network.request import RequestContext
 from service.security.operations import AclOperation
-from service.serving.authorization import ASKS_ITSELF, NOTHING, Authorizes, OfCluster
+from service.serving.authorization import ASKS_ITSELF, NOTHING, Authorizes, OfCluster, refuse_shortly
 from service.serving.handlers import (
     alter_configs,
     api_versions,
@@ -43,6 +43,7 @@ ALTERS: Final = OfCluster(AclOperation.ALTER)
 DESCRIBES: Final = OfCluster(AclOperation.DESCRIBE)
 _OF_BOTH: Final = "service.serving.handlers"
 _ACCESS: Final = "service.controller_server.handlers.access"
+_TOKENS: Final = "service.controller_server.handlers.delegation_tokens"
 
 
 def _decided(authorizes: Authorizes, handle: Handler) -> Served:
@@ -94,12 +95,16 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.ALTER_CONFIGS: _decided(ASKS_ITSELF, on_controller(alter_configs.handle)),
     ApiKey.SASL_AUTHENTICATE: Served(NOTHING, _late(f"{_OF_BOTH}.sasl_authenticate")),
     ApiKey.CREATE_PARTITIONS: _decided(ASKS_ITSELF, on_controller(create_partitions.handle)),
+    ApiKey.CREATE_DELEGATION_TOKEN: _decided(ASKS_ITSELF, _late(_TOKENS, "create")),
+    ApiKey.RENEW_DELEGATION_TOKEN: _decided(ASKS_ITSELF, _late(_TOKENS, "renew")),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: _decided(ASKS_ITSELF, _late(_TOKENS, "expire")),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: Served(ASKS_ITSELF, _late(f"{_OF_BOTH}.describe_delegation_token")),
     ApiKey.ELECT_LEADERS: _decided(ALTERS, partitions.elect),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _decided(ASKS_ITSELF, on_controller(incremental_alter_configs.handle)),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _decided(ALTERS, reassignments.alter),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(DESCRIBES, reassignments.list_ongoing),
     ApiKey.ALTER_CLIENT_QUOTAS: _decided(
-        OfCluster(AclOperation.ALTER_CONFIGS), _late(_ACCESS, "alter_client_quotas")
+        OfCluster(AclOperation.ALTER_CONFIGS, refuse_shortly), _late(_ACCESS, "alter_client_quotas")
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Served(
         DESCRIBES, _late(f"{_OF_BOTH}.describe_user_scram_credentials")
@@ -123,6 +128,8 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.REMOVE_RAFT_VOTER: _of_quorum(AclOperation.ALTER),
     ApiKey.UPDATE_RAFT_VOTER: _of_quorum(AclOperation.CLUSTER_ACTION),
     ApiKey.COMMIT_CATALOG: _decided(OfCluster(AclOperation.CLUSTER_ACTION, catalog.refuse), catalog.handle),
+    ApiKey.LIST_SESSIONS: Served(DESCRIBES, late="list_sessions"),
+    ApiKey.END_SESSIONS: Served(ALTERS, late="end_sessions"),
 }
 CONTROLLER_APIS: Final[dict[int, Served]] = table(_ROWS)
 """APIs of a controller's listener; the handlers get a `ControllerSide`."""

@@ -48,6 +48,7 @@ from service.replicas.metadata_applier import Applier
 from service.replicas.partition_registry import Replicas
 from service.replicas.settings_applier import SettingsApplier
 from service.replication.selectors import of_the_rack
+from service.security.tokens import token_rules
 from service.serving.control_plane import ControlPlane
 from service.serving.dispatch import Dispatcher
 from service.serving.group_coordinators import GroupCoordinators
@@ -57,6 +58,7 @@ from service.serving.request_host import Broker
 from service.wire.apis import ListenerType
 
 if TYPE_CHECKING:
+    from service.network.jwks.key_sets import KeySets
     from service.network.tls.node_tls import NodeTls
     from service.node.cold_tier import ColdTier, OpenStore
     from service.node.quorum_control_plane import ClusterPlane
@@ -104,6 +106,8 @@ class Node:
             check_cluster(config)
         if config.cluster.security.uses_tls:
             self._tls = parts.tls = self._make_tls(stack)
+        if config.cluster.security.takes_signed_tokens:
+            parts.key_sets = self._make_key_sets(stack)
         cluster_id = await self._directories.cluster_id(self._supervisor.stopped)
         budget = None
         if self._open_files is not None:
@@ -134,6 +138,10 @@ class Node:
             assert member is not None
             await member.in_quorum()
             await member.recorded()
+            if self._tls is not None:
+                from service.node.controller_stores import follow_stores
+
+                follow_stores(self._tls, config, plane.metadata)
             parts.is_serving = True
             return
         broker = await self._start_broker(stack, plane, cluster_id)
@@ -151,6 +159,13 @@ class Node:
         stack.callback(tls.close)
         tls.start()
         return tls
+
+    def _make_key_sets(self, stack: AsyncExitStack) -> KeySets:
+        from service.network.jwks.key_sets import KeySets  # a node without tokens does not load it
+
+        key_sets = KeySets(self._world)
+        stack.callback(key_sets.close)
+        return key_sets
 
     def _follow_stores(self, tls: NodeTls, broker: Broker, settings: SettingsApplier) -> None:
         """Check and follow changes of this node's key and trust stores."""
@@ -204,6 +219,7 @@ class Node:
             on_fatal=self._supervisor.fail,
             tls=self._tls,
             authorizer=self.parts.authorizer,
+            key_sets=self.parts.key_sets,
         )
 
     def _current_config(self) -> BrokerConfig:
@@ -258,7 +274,15 @@ class Node:
             return None
         from service.serving.listener_logins import NodeLogins
 
-        return NodeLogins(security, self._world, lambda: metadata.image, cluster_id, self.parts.network)
+        return NodeLogins(
+            security,
+            self._world,
+            lambda: metadata.image,
+            cluster_id,
+            self.parts.network,
+            token_rules(self._static_config.tokens).secret,
+            self.parts.key_sets,
+        )
 
     def _make_broker(
         self,
@@ -292,7 +316,7 @@ class Node:
         parts.broker = broker
         if self._tls is not None:
             self._follow_stores(self._tls, broker, settings)
-        broker.authorizer = parts.authorizer
+        broker.authorizer, broker.servers = parts.authorizer, lambda: parts.listening
         if config.replication.selects_by_rack:
             broker.replica_selector = of_the_rack
         if (replication := parts.replication) is not None:
@@ -351,6 +375,7 @@ class Node:
                 self._static_config.cluster.security.inter_broker,
                 partial(new_nonce, self._world),
                 None if self._tls is None else self._tls.inter_broker,
+                self._world.disk,
             ),
         )
         logs.checkpoint_high_watermarks(replication.marks)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from service.security.operations import AclOperation
-from service.serving.authorization import ASKS_ITSELF, NOTHING, OfCluster
+from service.serving.authorization import ASKS_ITSELF, NOTHING, OfCluster, refuse_without_words
 from service.serving.handlers import (
     alter_configs,
     api_versions,
@@ -62,14 +62,15 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.DESCRIBE_LOG_DIRS: Served(OfCluster(AclOperation.DESCRIBE), describe_log_dirs.handle),
     ApiKey.SASL_AUTHENTICATE: Served(NOTHING, late="sasl_authenticate"),
     ApiKey.CREATE_PARTITIONS: Served(ASKS_ITSELF, create_partitions.handle),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: Served(ASKS_ITSELF, late="describe_delegation_token"),
     ApiKey.DELETE_GROUPS: Served(ASKS_ITSELF, late="delete_groups"),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(ASKS_ITSELF, incremental_alter_configs.handle),
     ApiKey.OFFSET_DELETE: Served(ASKS_ITSELF, late="offset_delete"),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: Served(
-        OfCluster(AclOperation.DESCRIBE_CONFIGS), late="describe_client_quotas"
+        OfCluster(AclOperation.DESCRIBE_CONFIGS, refuse_without_words), late="describe_client_quotas"
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Served(
-        OfCluster(AclOperation.DESCRIBE), late="describe_user_scram_credentials"
+        OfCluster(AclOperation.DESCRIBE, refuse_without_words), late="describe_user_scram_credentials"
     ),
     ApiKey.UPDATE_FEATURES: Served(OfCluster(AclOperation.ALTER), late="update_features"),
     ApiKey.DESCRIBE_CLUSTER: Served(ASKS_ITSELF, describe_cluster.handle),
@@ -80,6 +81,8 @@ _ROWS: Final[dict[int, Served]] = {
         OfCluster(AclOperation.DESCRIBE_CONFIGS), list_config_resources.handle
     ),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(ASKS_ITSELF, describe_topic_partitions.handle),
+    ApiKey.LIST_SESSIONS: Served(OfCluster(AclOperation.DESCRIBE), late="list_sessions"),
+    ApiKey.END_SESSIONS: Served(OfCluster(AclOperation.ALTER), late="end_sessions"),
 }
 BROKER_APIS: Final[dict[int, Served]] = table(_ROWS)
 """APIs that the broker itself handles. The controller handles the others of its listeners (see `node`)."""

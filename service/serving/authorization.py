@@ -66,6 +66,16 @@ def _refuse(context: RequestContext, request: Any, code: ErrorCode, message: str
     return refusal(context.api_key, request, code, message)
 
 
+def refuse_without_words(context: RequestContext, request: Any, code: ErrorCode, message: str) -> Any:
+    """Return the response with the error alone, as Kafka's of some APIs."""
+    return refusal(context.api_key, request, code)
+
+
+def refuse_shortly(context: RequestContext, request: Any, code: ErrorCode, message: str) -> Any:
+    """Return the response with the error and its own words, as Kafka's of some APIs."""
+    return refusal(context.api_key, request, code, DENIED_MESSAGES.get(code, message))
+
+
 class OfCluster(NamedTuple):
     """An operation on the cluster that the whole request takes; `refuse` makes the response without it."""
 
@@ -135,7 +145,7 @@ def check(
 ) -> None:
     """Raise `RequestError` with the resource's error unless the client may do `operation`."""
     if not is_allowed(host, context, operation, resource, name, count=count):
-        raise RequestError(DENIED[resource])
+        raise RequestError(DENIED[resource], DENIED_MESSAGES.get(DENIED[resource], ""))
 
 
 def check_cluster(host: AuthorizerHost, context: RequestContext, operation: AclOperation) -> None:

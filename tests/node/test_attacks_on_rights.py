@@ -14,7 +14,9 @@ from kio.schema.envelope.v0.request import EnvelopeRequest
 from kio.schema.errors import ErrorCode
 
 from service.controller_client.forwarding import write_principal
+from service.security.acls import AclSet
 from service.security.principal import Principal
+from service.serving.fetch_read import FetchRead
 from service.wire.api import (
     APIS,
     ApiKey,
@@ -145,6 +147,23 @@ def test_a_principal_or_an_address_that_cannot_be_is_refused(controller: Callabl
     assert envelope(of_node, forwarded("t"), admin, bytes(3)) == (ErrorCode.invalid_request, None)
 
 
+def test_an_envelope_has_no_other_one_in_it(controller: Callable[[str], Talk]) -> None:
+    as_admin = write_principal(Principal("User", "admin"))
+    inner = EnvelopeRequest(
+        request_data=forwarded("t"), request_principal=as_admin, client_host_address=bytes(4)
+    )
+    frame = bytes(encode_request(ApiKey.ENVELOPE, 0, 5, "x", inner))[4:]
+    assert envelope(controller("admin"), frame, as_admin) == (ErrorCode.invalid_request, None)
+    for key, name in ((ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeatRequest"), (ApiKey.VOTE, "VoteRequest")):
+        fields: dict[str, Any] = {"cluster_id": None, "topics": ()}
+        if key is ApiKey.BROKER_HEARTBEAT:
+            fields = {"broker_id": 1, "broker_epoch": 1, "current_metadata_offset": 1}
+            fields |= {"want_fence": True, "want_shut_down": True}
+        message = getattr(request_module(key), name)(**fields)
+        frame = bytes(encode_request(key, APIS[key].max_version, 5, "x", message))[4:]
+        assert envelope(controller("admin"), frame, as_admin) == (ErrorCode.invalid_request, None)
+
+
 def test_no_broker_takes_an_envelope(asker: Asker) -> None:
     message = EnvelopeRequest(
         request_data=forwarded("t"),
@@ -176,6 +195,16 @@ def test_a_consumer_that_says_it_is_a_replica_gets_nothing_and_moves_nothing(
     assert len(broker.fetch_sessions) == 0
     assert partition.high_watermark == 2
     assert (partition.leading.shape if partition.leading is not None else None) == before
+
+
+def test_a_consumer_that_says_it_is_a_replica_is_no_less_throttled(node: NodeThread, asker: Asker) -> None:
+    _, topic_id = asker.new_topic()
+    limits = {("alice", "", ""): {"request_percentage": 0.001}}
+    node._loop.call_soon_threadsafe(node.node.parts.broker.quotas.apply, limits)
+    state = request_module(ApiKey.FETCH).ReplicaState(replica_id=2, replica_epoch=1)
+    answers = (asker.alice.fetch(topic_id, 0, replica_state=state, whole=True) for _ in range(50))
+    throttled = next(one for one in answers if one.throttle_time)
+    assert throttled.responses[0].partitions[0].error_code == DENIED
 
 
 def test_the_client_id_of_admin_clients_gives_no_right_to_internal_topics(
@@ -419,3 +448,34 @@ def test_a_client_that_is_called_like_everybody_has_what_everybody_has(
         assert Talk(client).fetch(topic_id, 0).error_code == DENIED
         asker.allow(f"T {topic} READ", principal="User:*")
         assert Talk(client).fetch(topic_id, 0).error_code == ErrorCode.none
+
+
+@pytest.mark.parametrize("kind", ["a full fetch", "a session"])
+def test_a_right_that_is_revoked_amid_a_look_holds_for_the_rest_of_it(
+    node: NodeThread, asker: Asker, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A look at many partitions takes several turns: what is appended after the revocation is not read."""
+    topic_id = asker.admin.create("wide", 600).topic_id
+    asker.allow("T wide READ")
+    session = Session(asker.alice, {(topic_id, index): 0 for index in range(600)})
+    broker = node.node.parts.broker
+    assert broker is not None
+    authorizer = broker.authorizer
+    assert authorizer is not None
+    if kind == "a session":
+        session.fetch()
+        asker.admin.produce(topic_id, [b"before"], NOW_MS, 0)
+        asker.allow("T other READ")  # so that all partitions are looked at again
+    looked: list[int] = []
+    read = FetchRead.read_partition
+
+    def revoking(one: FetchRead, topic: Any, asked: Any, **more: Any) -> Any:
+        looked.append(asked.partition)
+        if len(looked) == 300:
+            authorizer._acls = lambda: AclSet.EMPTY
+        return read(one, topic, asked, **more)
+
+    monkeypatch.setattr(FetchRead, "read_partition", revoking)
+    told = session.fetch()
+    assert len(looked) == 600
+    assert [told[topic_id, index].error_code for index in looked[299:]] == [DENIED] * 301

@@ -15,6 +15,7 @@ NEVER = (
     "kio.schema.alter_client_quotas",
     "kio.schema.alter_user_scram_credentials",
     "kio.schema.create_acls",
+    "kio.schema.create_delegation_token",
     "kio.schema.delete_acls",
     "kio.schema.describe_acls",
     "kio.schema.describe_client_quotas",
@@ -28,11 +29,14 @@ NEVER = (
     "service.metadata.controller.acl_filters",
     "service.metadata.controller.quota_control",
     "service.metadata.controller.scram_control",
+    "service.metadata.controller.token_admin",
+    "service.metadata.controller.token_control",
     "service.network.authenticating",
     "service.network.login_deadlines",
     "service.network.tls",
     "service.node.quorum_control_plane",
     "service.serving.listener_logins",
+    "service.serving.token_requests",
 )
 OF_SECURITY = {
     "service.security",
@@ -43,6 +47,7 @@ OF_SECURITY = {
     "service.security.scram_credential",
     "service.security.session",
     "service.security.shared_map",
+    "service.security.tokens",
 }
 """What the metadata image and the context of each request are made of."""
 

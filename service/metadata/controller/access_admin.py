@@ -1,4 +1,4 @@
-"""The controller's decisions on who may log in, do what, and how fast: ACLs, SCRAM credentials, quotas."""
+"""The controller's decisions on who may log in, do what, and how fast: ACLs, credentials, tokens, quotas."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from service.base.clock import Clock
 from service.metadata.controller.decision_queue import DecisionQueue
+from service.security.tokens import TokenRules
 
 if TYPE_CHECKING:
     from service.metadata.controller.acl_control import AclDeletion, AclResult
@@ -17,17 +19,32 @@ if TYPE_CHECKING:
         DeleteCredential,
         UpsertCredential,
     )
+    from service.metadata.controller.token_admin import TokenAdmin
     from service.security.acls import AclEntry
 
 
 class AccessAdmin:
-    """Changes of ACLs, SCRAM credentials and client quotas. Owned by the event loop; for the errors see
-    `Controller`. All of them raise `RequestError` UNSUPPORTED_VERSION while a Firn node of the cluster cannot
-    read their records."""
+    """Changes of ACLs, SCRAM credentials, delegation tokens and client quotas. Owned by the event loop; for
+    the errors see `Controller`. All of them raise `RequestError` UNSUPPORTED_VERSION while a Firn node of the
+    cluster cannot read their records."""
 
-    def __init__(self, decisions: DecisionQueue, new_uuid: Callable[[], UUID]) -> None:
+    def __init__(
+        self, decisions: DecisionQueue, clock: Clock, new_uuid: Callable[[], UUID], tokens: TokenRules
+    ) -> None:
         self._decisions = decisions
+        self._clock = clock
         self._new_uuid = new_uuid
+        self._token_rules = tokens
+        self._tokens: TokenAdmin | None = None
+
+    @property
+    def tokens(self) -> TokenAdmin:
+        """Changes of delegation tokens; the first use loads their code."""
+        if self._tokens is None:
+            from service.metadata.controller.token_admin import TokenAdmin
+
+            self._tokens = TokenAdmin(self._decisions, self._clock, self._new_uuid, self._token_rules)
+        return self._tokens
 
     async def create_acls(self, entries: Sequence[AclEntry]) -> list[AclResult]:
         """Create access control entries; see `acl_control.create_acls`."""

@@ -315,9 +315,7 @@ class _Produce:
                 found = found or (records is not None and _is_transactional(records))
         if not found or (transactional_id is not None and self._may_transact(transactional_id)):
             return False
-        error = RequestError(
-            ErrorCode.transactional_id_authorization_failed, "transactional records need a transactional id"
-        )
+        error = RequestError(ErrorCode.transactional_id_authorization_failed)
         self.results = []
         for topic, partitions in self.topics:
             results: list[ProducePartitionResult] = []
