@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,16 +80,19 @@ def test_a_handshake_ends_on_the_loop_as_on_a_thread(monkeypatch: pytest.MonkeyP
         seals = fake()
         client, server = End(seals[0], is_server=False), End(seals[1])
         monkeypatch.setattr(server.side.handshakes, "may_end", lambda: may_end)
-        threads: list[object] = []
+        handed_over: list[object] = []
         run_step = server.side.handshakes.run
-        monkeypatch.setattr(
-            server.side.handshakes, "run", lambda *given: threads.append(given) or run_step(*given)
-        )
+
+        def run_noted(step: Callable[..., Any], *given: Any) -> asyncio.Future[Any]:
+            handed_over.append(step)
+            return run_step(step, *given)
+
+        monkeypatch.setattr(server.side.handshakes, "run", run_noted)
         await shake(client, server)
         client.shell.write(b"clear")
         server.arrive(client.raw.take())
         assert server.clear.received == b"clear"
-        assert len(threads) == (1 if may_end else 2)
+        assert len(handed_over) == (1 if may_end else 2)
         assert server.side.handshakes.under_way == 0
 
     asyncio.run(run())
