@@ -16,6 +16,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, Final, Protocol
 
+from service.base.turn_queues import turn_queues
+
 _SILENT_S: Final = 1.0
 _MOST_ENDS: Final = 16
 """Handshakes that the loop ends in one turn."""
@@ -102,7 +104,7 @@ class Handshakes:
     def may_end(self) -> bool:
         """Return whether the loop has time for the last step of a handshake in this turn, and count it."""
         if not self._ends:
-            asyncio.get_running_loop().call_soon(self._turn_is_over)
+            turn_queues(asyncio.get_running_loop()).calls.add(self._turn_is_over)
         self._ends += 1
         return self._ends <= _MOST_ENDS
 

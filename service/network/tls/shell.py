@@ -226,36 +226,11 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self.silent_since_s = None
         raw, self._early = self._early, bytearray()
         if seal.is_last_step(raw) and handshakes.may_end():
-            self._end_handshake(seal, raw)
+            self._stepped(_run_here(self._loop, seal, raw, self._side))
             return
         self._hold(True)
         running = handshakes.run(_handshake_step, seal, raw, self._side)
         running.add_done_callback(self._stepped)
-
-    def _end_handshake(self, seal: Seal, raw: bytearray) -> None:
-        try:
-            identity = _handshake_step(seal, raw, self._side)
-        except SealBroken as e:
-            self._tell()
-            self.refuse(str(e))
-            return
-        if identity is None:  # half of a record
-            self._await_more()
-        else:
-            self._tell()  # at once: a client with Nagle's algorithm waits for it before its first request
-            self._opened(identity)
-
-    def _tell(self) -> None:
-        """Send what the seal has to say by itself."""
-        assert self._seal is not None
-        if answer := self._seal.take_raw():
-            self._raw.write(answer)
-
-    def _await_more(self) -> None:
-        self._tell()
-        self._move(AWAITING)
-        self.silent_since_s = self._loop.time()
-        self._hold(False)
 
     def _stepped(self, running: asyncio.Future[TlsIdentity | None]) -> None:
         if self.state is CLOSED:
@@ -263,17 +238,21 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 running.exception()
             return
         error = asyncio.CancelledError() if running.cancelled() else running.exception()
+        assert self._seal is not None
+        # At the end, too: a client with Nagle's algorithm waits for it before its first request.
+        if answer := self._seal.take_raw():
+            self._raw.write(answer)
         if isinstance(error, SealBroken):
-            self._tell()
             self.refuse(str(error))
         elif error is not None:
             self.abort()
             if isinstance(error, Exception):
                 raise error
         elif (identity := running.result()) is None:
-            self._await_more()
+            self._move(AWAITING)
+            self.silent_since_s = self._loop.time()
+            self._hold(False)
         else:
-            self._tell()
             self._opened(identity)
 
     def _opened(self, identity: TlsIdentity) -> None:
@@ -282,9 +261,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._side.handshakes.leave(self)
         self._side.secured()
         self._inner.secured(identity)
-        assert self._seal is not None
-        if self._is_held or self._seal.is_ready:
-            self._decrypt()
+        self._decrypt()
 
     def _begin_timer(self) -> None:
         timeout_s = self._side.timeout_s
@@ -452,6 +429,18 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 def _handshake_step(seal: Seal, raw: bytearray, side: TlsSide) -> TlsIdentity | None:
     """Return the peer's identity if this step ends the handshake. Runs on a thread."""
     return side.identify(seal) if seal.handshake(raw) else None
+
+
+def _run_here(
+    loop: asyncio.AbstractEventLoop, seal: Seal, raw: bytearray, side: TlsSide
+) -> asyncio.Future[TlsIdentity | None]:
+    """Return the done future of a step that is run at once."""
+    done: asyncio.Future[TlsIdentity | None] = loop.create_future()
+    try:
+        done.set_result(_handshake_step(seal, raw, side))
+    except SealBroken as e:
+        done.set_exception(e)
+    return done
 
 
 class _Gone:

@@ -121,7 +121,7 @@ def test_many_small_ranges_are_sent_together(path: Path) -> None:
     assert len(transport.writes) < 10
 
 
-def test_what_is_not_in_memory_is_read_by_a_thread_and_sent_although_it_was_evicted_again(path: Path) -> None:
+def test_evicted_pages_are_read_by_a_thread_first(path: Path) -> None:
     file = FarFile(SystemDisk(), path)
     transport, error = send([b"head", FileSlice(file, 0, 900_000)], has_threads=True)
     assert error is None
