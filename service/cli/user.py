@@ -159,7 +159,7 @@ def _add(args: argparse.Namespace) -> int:
 
 def _remove(args: argparse.Namespace) -> int:
     from service.base.printable import printable
-    from service.client.access_requests import delete_credentials, describe_users
+    from service.client.access_requests import delete_credential, describe_users
     from service.client.admin import ChangingCluster
     from service.metadata.credentials import NUMBERS
 
@@ -170,7 +170,8 @@ def _remove(args: argparse.Namespace) -> int:
             missing = "" if not found else " of " + ", ".join(_name_of(one) for one in sorted(chosen - found))
             print(f"firn user: {printable(args.user)} has no credential{missing}", file=sys.stderr)
             return 1
-        delete_credentials(cluster, args.user, sorted(chosen))
+        for one in sorted(chosen):
+            delete_credential(cluster, args.user, one)
     print(f"removed {printable(args.user)} ({', '.join(_name_of(one) for one in sorted(chosen))})")
     _say_that_sessions_go_on(args.user)
     return 0

@@ -163,11 +163,11 @@ def set_credential(
     _alter_users(cluster, (), (new,))
 
 
-def delete_credentials(cluster: ChangingCluster, user: str, mechanisms: Iterable[int]) -> None:
-    """Delete credentials of a user. Raises `RequestError`, also where one is not there."""
+def delete_credential(cluster: ChangingCluster, user: str, mechanism: int) -> None:
+    """Delete a credential. Raises `RequestError`, also where it is not there. One request may name a user
+    once only, as in Kafka."""
     module = request_module(ApiKey.ALTER_USER_SCRAM_CREDENTIALS)
-    gone = tuple(module.ScramCredentialDeletion(name=user, mechanism=one) for one in mechanisms)
-    _alter_users(cluster, gone, ())
+    _alter_users(cluster, (module.ScramCredentialDeletion(name=user, mechanism=mechanism),), ())
 
 
 def _alter_users(cluster: ChangingCluster, deletions: tuple[Any, ...], upsertions: tuple[Any, ...]) -> None:

@@ -115,6 +115,9 @@ def test_a_user_is_added_changed_listed_and_removed(
         {"user": "alice", "mechanism": "SCRAM-SHA-512", "iterations": 4096}
     ]
     assert "bob has no credential" in run("user", "remove", "bob", code=1)
+    run("user", "add", "alice", "--password", f"@{path}", "--mechanism", "SCRAM-SHA-256")
+    assert run("user", "remove", "alice").startswith("removed alice (SCRAM-SHA-256, SCRAM-SHA-512)\n")
+    assert run("user", "list") == ""
 
 
 @pytest.mark.parametrize(

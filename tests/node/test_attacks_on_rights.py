@@ -223,6 +223,37 @@ def test_the_client_id_of_admin_clients_gives_no_right_to_internal_topics(
     assert asker.alice.produce(topic_id, [b"x"], NOW_MS).error_code == ErrorCode.invalid_topic_exception
 
 
+def test_a_node_lends_no_right_to_what_stands_beside_its_own_settings(
+    start: Callable[..., NodeThread], people: People
+) -> None:
+    """A broker sends settings of its own to the controller as itself, with the rest of the request."""
+    node = start(**SETTINGS, **of_a_cluster())
+    with people.client(node, "admin") as first, people.client(node, "alice") as second:
+        asker = Asker(Talk(first), Talk(second))
+        topic, _ = asker.new_topic()
+        asker.allow("C ALTER_CONFIGS")
+        for key, name in (
+            (ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigsRequest"),
+            (ApiKey.ALTER_CONFIGS, "AlterConfigsRequest"),
+        ):
+            module = request_module(key)
+            more = {"config_operation": 0} if key is ApiKey.INCREMENTAL_ALTER_CONFIGS else {}
+
+            def settings(kind: int, of: str, config: str, module: Any = module, more: Any = more) -> Any:
+                change = module.AlterableConfig(name=config, value="15001", **more)
+                return module.AlterConfigsResource(resource_type=kind, resource_name=of, configs=(change,))
+
+            resources = settings(4, "1", "log.cleaner.backoff.ms"), settings(2, topic, "retention.ms")
+            answer = asker.alice(key, name, resources=resources, validate_only=False)
+            found = {one.resource_type: one.error_code for one in answer.responses}
+            assert found == {4: ErrorCode.none, 2: DENIED}
+        described = request_module(ApiKey.DESCRIBE_CONFIGS).DescribeConfigsResource(
+            resource_type=2, resource_name=topic, configuration_keys=("retention.ms",)
+        )
+        told = asker.admin(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigsRequest", resources=(described,))
+        assert told.results[0].configs[0].value == "-1"
+
+
 # -- what is revoked
 
 

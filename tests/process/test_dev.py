@@ -149,7 +149,7 @@ def test_three_nodes_are_one_cluster_and_end_together(tmp_path: Path, controller
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("count", ["1", "3"])
+@pytest.mark.parametrize("count", ["1", pytest.param("3", marks=pytest.mark.thorough)])
 @pytest.mark.timeout(180)
 def test_a_secured_one_lets_in_whom_its_files_name_and_tells_no_secret(tmp_path: Path, count: str) -> None:
     data = tmp_path / "data"
