@@ -1,4 +1,4 @@
-"""Failure of a log directory by an fsync: the `Latch` that takes it offline. [P]
+"""Failure of a log directory by an fsync: the `Latch` that takes it offline.
 
 The kernel has dropped the pages and reports it once, so a later fsync that succeeds proves nothing. Nothing
 in the directory is flushed, checkpointed or marked clean any more.
