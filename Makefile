@@ -109,7 +109,7 @@ test-spark: spark ## The archive as a DataFrame, on a real Spark, beside Kafka c
 
 # The files that find most for their time; continuous integration runs these.
 SPARK_UNIT := tests/unit/spark tests/unit/pipelines tests/unit/tiering/test_chain_proof.py tests/property/spark
-SPARK_OFTEN := batch_read reused_frames fixed_frames streaming stream_topics tail_client store_away sink archive_guard pipelines
+SPARK_OFTEN := batch_read reused_frames fixed_frames streaming stream_topics tail_client store_away sink archive_admission pipelines
 test-spark-often: spark ## The part of test-spark that finds most, in about eight minutes
 	$(PYTEST) $(SPARK_UNIT) $(SPARK_OFTEN:%=tests/spark/test_%.py) $(OFTEN) -k "not goes_on_when_the_store_is_back"
 

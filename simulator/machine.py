@@ -17,8 +17,7 @@ from service.base.world import World
 from service.config.settings import BrokerConfig
 from service.hot.log_dir import BOOT_ID
 from service.node.node import Node
-from service.node.quorum_control_plane import NodeEnds
-from service.node.supervisor import Supervisor
+from service.node.supervisor import NodeEnds, Supervisor
 from simulator.disk import DiskFaults, SimDisk
 from simulator.loop import Loop
 from simulator.platter import File, Loss, Platter

@@ -63,6 +63,7 @@ IMPURE = {
 PURE_NAMES = {
     "mmap": {"MAP_ANONYMOUS", "MAP_PRIVATE", "mmap"},
     "pathlib": {"Path", "PurePath"},
+    "urllib.parse": {"unquote", "urlsplit"},
     "uuid": {"UUID"},
 }
 """Of modules that are partly pure, the names that are: a private mapping of no file is memory."""

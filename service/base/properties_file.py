@@ -26,8 +26,11 @@ def load_properties(path: Path | str) -> dict[str, str]:
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"{path}: a properties file over {MAX_FILE_BYTES} bytes is refused")
     try:
-        return parse_properties(data.decode("utf-8"))
-    except UnicodeDecodeError as e:
-        raise ConfigError(f"{path}: not UTF-8 text: {e}") from e
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as e:  # its text, and a traceback's, would have a byte of a value
+        line = data.count(b"\n", 0, e.start) + 1
+        raise ConfigError(f"{path}: line {line} is not UTF-8 text") from None
+    try:
+        return parse_properties(text)
     except ConfigError as e:
         raise ConfigError(f"{path}: {e}") from e

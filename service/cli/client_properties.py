@@ -6,9 +6,13 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from service.client.node_http import NodeHttp
     from service.client.security import Security
 
 _BOOTSTRAP = "bootstrap.servers"
+_HTTP_TOKEN, _HTTP_CA = "firn.http.token.file", "firn.http.ssl.ca.location"
+_NOT_KAFKAS = (_BOOTSTRAP, _HTTP_TOKEN, _HTTP_CA)
+"""What a file has besides: files are shared with clients, whose address is a command's own option."""
 
 
 def add_command_config_option(parser: argparse.ArgumentParser) -> None:
@@ -40,9 +44,37 @@ def read_security_file(path: str) -> Security:
     from service.client.security import security_of
     from service.config.client import parse_client
 
-    given = load_properties(path)
-    given.pop(_BOOTSTRAP, None)  # files are shared with clients; the address is the command's own option
+    given = {name: value for name, value in load_properties(path).items() if name not in _NOT_KAFKAS}
     try:
         return security_of(parse_client(given), secrets.token_urlsafe)
     except ConfigError as e:
         raise ConfigError(f"{path}: {e}") from e
+
+
+def node_http_of_args(args: argparse.Namespace) -> NodeHttp:
+    """Return how nodes' HTTP listeners are asked: by the token of `firn.http.token.file` in the file of
+    `--command-config`, and the authorities of `firn.http.ssl.ca.location`, or else those of brokers.
+
+    Raises `ConfigError` with the file's name.
+    """
+    from service.client.node_http import PLAIN_HTTP
+
+    return PLAIN_HTTP if args.command_config is None else read_node_http(args.command_config)
+
+
+def read_node_http(path: str) -> NodeHttp:
+    """Return how nodes' HTTP listeners are asked, from a file of client properties. Raises `ConfigError`."""
+    from service.base.errors import ConfigError
+    from service.base.properties_file import load_properties
+    from service.base.secret_file import read_secret_file
+    from service.client.node_http import NodeHttp
+    from service.client.security import tls_context
+
+    given = load_properties(path)
+    ca = given.get(_HTTP_CA) or given.get("ssl.ca.location") or given.get("ssl.truststore.location")
+    checks_name = given.get("ssl.endpoint.identification.algorithm", "https").strip().lower() == "https"
+    try:
+        token = read_secret_file(given[_HTTP_TOKEN], 1).text if _HTTP_TOKEN in given else None
+        return NodeHttp(tls_context(ca, checks_hostname=checks_name).context, token)
+    except (ConfigError, OSError) as e:
+        raise ConfigError(f"{path}: {_HTTP_TOKEN}, {_HTTP_CA}: {e}") from e

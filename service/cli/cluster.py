@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from service.cli.client_properties import add_command_config_option, security_of_args
+from service.cli.client_properties import add_command_config_option, node_http_of_args, security_of_args
 from service.cli.topic import DEFAULT_BOOTSTRAP, add_bootstrap_option, positive
 
 MOST_ILL = 50
@@ -90,7 +90,7 @@ def _describe(args: argparse.Namespace) -> int:
     if args.bootstrap_controller is not None:
         found = describe_controllers(args.bootstrap_controller, security)
     else:
-        found = describe_health(args.bootstrap_server, args.most, security)
+        found = describe_health(args.bootstrap_server, args.most, security, node_http_of_args(args))
     if args.format == "json":
         print(json.dumps(as_json(found), indent=2))
     else:

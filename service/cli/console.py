@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from service.cli.client_properties import add_command_config_option, security_of_args
+from service.cli.client_properties import add_command_config_option, node_http_of_args, security_of_args
 from service.cli.server import add_log_level_option, setting
 from service.cli.stores import add_store_options, endpoint_of
 from service.cli.topic import DEFAULT_BOOTSTRAP
@@ -42,6 +42,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--token", metavar="WORD", help="require this token; visible to other users of this machine; better:"
     )
     parser.add_argument("--token-file", metavar="FILE", help="the token is the first line of this file")
+    parser.add_argument(
+        "--tls-cert",
+        metavar="FILE",
+        help="serve HTTPS with this certificate chain (PEM); read again on change",
+    )
+    parser.add_argument(
+        "--tls-key", metavar="FILE", help="its private key (default: it is in the file of --tls-cert)"
+    )
     parser.add_argument(
         "--url", metavar="URL", help="the cold tier's URL (default: the brokers' firn.remote.url)"
     )
@@ -110,6 +118,9 @@ def run(args: argparse.Namespace) -> int:
         fsck_path=args.fsck,
         survey_s=args.survey_every,
         security=security_of_args(args),
+        node_http=node_http_of_args(args),
+        certificate=args.tls_cert,
+        key=args.tls_key,
     )
     settings.check()
     return serve(settings, until_eof=args.until_eof)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from service.base.clock import Clock
+from service.base.world import World
 
 if TYPE_CHECKING:
     from service.node.node_parts import NodeParts
@@ -28,9 +28,9 @@ def with_console(open_console: OpenConsole, *, node_id: int, port: int, log_leve
 
 @asynccontextmanager
 async def _opened(
-    open_console: OpenConsole, node_id: int, port: int, log_level: str, node: NodeParts, clock: Clock
+    open_console: OpenConsole, node_id: int, port: int, log_level: str, node: NodeParts, world: World
 ) -> AsyncIterator[str]:
-    async with open_console(node, clock) as url:
+    async with open_console(node, world) as url:
         started: list[subprocess.Popen[bytes]] = []
         starting = asyncio.get_running_loop().create_task(
             _start(node, f"{node_id}={url}", port, log_level, started)

@@ -17,13 +17,15 @@ _COMMANDS = (
 )  # fmt: skip
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of a command line that begins with `command`: a node keeps only what it uses."""
+    names = (command,) if command in _COMMANDS else _COMMANDS
     parser = argparse.ArgumentParser(
         prog="firn", description="A tiered-storage log that speaks the Apache Kafka protocol."
     )
     parser.add_argument("--version", action="store_true", help="print version and commit, and exit")
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")
-    for name in _COMMANDS:
+    for name in names:
         import_module(f"service.cli.{name}").add_parser(subparsers)
     add_pages(parser)
     return parser
@@ -31,8 +33,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
-    parser = build_parser()
-    args = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    parser = build_parser(words[0] if words else None)
+    args = parser.parse_args(words)
     if args.version:
         from service.base.release import release
 

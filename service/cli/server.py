@@ -126,6 +126,23 @@ def _console(config: BrokerConfig) -> OpenConsole | None:
         return None
     from functools import partial
 
-    from service.console.server import serving
+    from service.console.access_settings import AccessSettings
+    from service.console.server import LISTENER_KEY, serving
 
-    return partial(serving, listener=config.http_listener, with_partitions=config.metrics_partitions_enable)
+    security = config.cluster.security
+    access = AccessSettings(
+        LISTENER_KEY,
+        certificate=config.http_ssl_keystore_location,
+        certificate_option="firn.http.ssl.keystore.location",
+        key_password=config.http_ssl_key_password,
+        token=config.http_token_file,
+        token_option="firn.http.token.file",
+        interval_s=security.reload_interval_ms / 1000,
+        timeout_s=security.authentication_timeout_ms / 1000,
+    )
+    return partial(
+        serving,
+        listener=config.http_listener,
+        access=access,
+        with_partitions=config.metrics_partitions_enable,
+    )

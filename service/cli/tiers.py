@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from http.client import HTTPException
@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from service.cli.client_properties import security_of_args
+from service.cli.client_properties import node_http_of_args, security_of_args
 from service.cli.stores import add_store_options, endpoint_of
 from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
     from service.client.admin import Cluster
     from service.client.admin_models import TopicInfo
+    from service.client.node_http import NodeHttp
     from service.client.security import Security
     from service.remote.format.manifest import Manifest, ManifestPage, PageRef, SegmentEntry
     from service.remote.stores.store import ObjectStore
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 WATCH_INTERVAL_S = 1.0
 MAX_TIERING_BYTES = 4 << 20
 URL_KEY, ENDPOINT_KEY, REGION_KEY = "firn.remote.url", "firn.remote.s3.endpoint", "firn.remote.s3.region"
-DIRS_KEY, HTTP_KEY = "log.dirs", "firn.http.listener"
+DIRS_KEY = "log.dirs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Print the tiers of a topic, with ``--watch`` until Ctrl-C; the exit code is 0, errors are raised."""
-    first, security = True, security_of_args(args)
+    first, security, http = True, security_of_args(args), node_http_of_args(args)
     while True:
         tiers = collect(
             args.bootstrap_server,
@@ -132,6 +133,7 @@ def run(args: argparse.Namespace) -> int:
             endpoint=endpoint_of(args),
             region=args.region,
             security=security,
+            http=http,
         )
         if tiers.problem and first:
             print(f"firn tiers: cold bytes are unknown: {tiers.problem}", file=sys.stderr)
@@ -165,18 +167,19 @@ def collect(
     endpoint: str | None = None,
     region: str | None = None,
     security: Security | None = None,
+    http: NodeHttp | None = None,
 ) -> TopicTiers:
-    """Query a topic once, over PLAINTEXT without `security`.
+    """Query a topic once, over PLAINTEXT without `security`. `http`: how leaders' HTTP listeners are asked.
 
     Raises `RequestError`, `OSError`; an unreadable bucket is only a `problem`."""
     from service.client.admin import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
-    from service.client.readiness_queries import ask_health
+    from service.client.node_http import HTTP_KEYS, PLAIN_HTTP
 
     with _connect(bootstrap, security) as cluster:
         (info,) = cluster.topics([topic])
         leaders = {p.partition: p.leader for p in info.partitions}
         settings = {
-            leader: cluster.broker_configs(leader, (URL_KEY, ENDPOINT_KEY, REGION_KEY, DIRS_KEY, HTTP_KEY))
+            leader: cluster.broker_configs(leader, (URL_KEY, ENDPOINT_KEY, REGION_KEY, DIRS_KEY, *HTTP_KEYS))
             for leader in set(leaders.values())
         }
         hosts = {one.node_id: one.host for one in cluster.describe().nodes}
@@ -212,13 +215,7 @@ def collect(
             )
         )
     asleep = tuple(Asleep(p, *found.asleep) for p, found in cold.items() if found.asleep is not None)
-    listeners = {
-        leader: (hosts.get(leader, "127.0.0.1"), listener)
-        for leader, found in settings.items()
-        if (listener := found.get(HTTP_KEY))
-    }
-    failing = [line for leader, at in listeners.items() for line in _failing(leader, *at, info.topic_id)]
-    failing += ask_health(listeners)
+    failing = _told_by_leaders(http or PLAIN_HTTP, settings, hosts, info.topic_id)
     return TopicTiers(
         topic,
         info.topic_id,
@@ -230,19 +227,35 @@ def collect(
         asleep,
         refused,
         is_unknown,
-        tuple(failing),
+        failing,
     )
 
 
-def _failing(leader: int, host: str, listener: str, topic_id: UUID) -> list[str]:
-    """Return failing work of the topic and of the prefix, as `leader` reports; none if it does not answer."""
-    from urllib.request import urlopen
+def _told_by_leaders(
+    http: NodeHttp,
+    settings: Mapping[int, Mapping[str, str | None]],
+    hosts: Mapping[int, str],
+    topic_id: UUID,
+) -> tuple[str, ...]:
+    """Return failing work and problems, as the HTTP listeners of those leaders say that can be reached."""
+    from service.client.node_http import http_url
+    from service.client.readiness_queries import ask_health
 
-    from service.client.readiness_queries import WAIT_S, http_url
+    listeners = {
+        leader: at
+        for leader, found in settings.items()
+        if (at := http_url(found, hosts.get(leader, "127.0.0.1")))
+    }
+    failing = [line for leader, at in listeners.items() for line in _failing(http, leader, at, topic_id)]
+    return (*failing, *ask_health(listeners, http))
+
+
+def _failing(http: NodeHttp, leader: int, url: str, topic_id: UUID) -> list[str]:
+    """Return failing work of the topic and of the prefix, as `leader` reports; none if it does not answer."""
+    from service.client.readiness_queries import WAIT_S
 
     try:
-        with urlopen(http_url(listener, host, f"/tiering?topic={topic_id}"), timeout=WAIT_S) as answer:
-            report = json.loads(answer.read(MAX_TIERING_BYTES))
+        report = json.loads(http.get(f"{url}/tiering?topic={topic_id}", WAIT_S, MAX_TIERING_BYTES))
         return [
             *(f"partition {one['partition']}: {one['why']}" for one in report["partitions"]),
             *(f"node {leader}: {one['step']}: {one['why']}" for one in report["prefix"]),

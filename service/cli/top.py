@@ -5,10 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from service.cli.client_properties import add_command_config_option, node_http_of_args
+
+if TYPE_CHECKING:
+    from service.client.node_http import NodeHttp
 
 DEFAULT_URL = "http://127.0.0.1:9464"
 MOST_BYTES = 64 << 20
+WAIT_S = 10.0
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -23,6 +29,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--every", type=_seconds, default=2.0, metavar="SECONDS", help="default: 2")
     parser.add_argument("--json", action="store_true", help="print JSON once: totals since the start")
+    add_command_config_option(parser)
     parser.set_defaults(run=run)
 
 
@@ -44,8 +51,9 @@ def run(args: argparse.Namespace) -> int:
     from service.console.figures import Figures
 
     before: Figures | None = None
+    node = _Node(args.url, node_http_of_args(args))
     while True:
-        now = Figures(time.monotonic(), _get(args.url, "/metrics"), _health(args.url), _turns(args.url))
+        now = Figures(time.monotonic(), node.get("/metrics"), node.health(), node.turns())
         if args.json:
             print(json.dumps(now.as_json(), indent=2))
             return 0
@@ -60,45 +68,53 @@ def run(args: argparse.Namespace) -> int:
         time.sleep(args.every)
 
 
-def _health(url: str) -> Mapping[str, Any]:
-    return _object(url, "/readyz", "checks", dict)
+class _Node:
+    """HTTP listener of one node. Methods raise `StorageError` for what is no answer of a node."""
 
+    def __init__(self, url: str, http: NodeHttp) -> None:
+        """Raises `ConfigError`."""
+        from service.base.errors import ConfigError
 
-def _turns(url: str) -> list[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = _object(url, "/turns", "longest", list)["longest"]
-    return found
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"--url: expected http://host:port, found {url!r}")
+        self._url = url
+        self._http = http
 
+    def health(self) -> Mapping[str, Any]:
+        return self._object("/readyz", "checks", dict)
 
-def _object(url: str, path: str, key: str, kind: type) -> Mapping[str, Any]:
-    """Get a JSON object with a `kind` under `key`. Raises `StorageError` for any other response."""
-    from service.base.errors import StorageError
+    def turns(self) -> list[Mapping[str, Any]]:
+        found: list[Mapping[str, Any]] = self._object("/turns", "longest", list)["longest"]
+        return found
 
-    try:
-        found = json.loads(_get(url, path))
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not isinstance(found.get(key), kind):
-        raise StorageError(f"{url}{path}: not a node's response: is it a node's HTTP listener?")
-    return found
+    def _object(self, path: str, key: str, kind: type) -> Mapping[str, Any]:
+        """Get a JSON object with a `kind` under `key`."""
+        from service.base.errors import StorageError
 
+        try:
+            found = json.loads(self.get(path))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not isinstance(found.get(key), kind):
+            raise StorageError(f"{self._url}{path}: not a node's response: is it a node's HTTP listener?")
+        return found
 
-def _get(url: str, path: str) -> str:
-    """Get a page as text. Raises `StorageError` if there is no response, or not a node's."""
-    import urllib.error
-    import urllib.request
-    from http.client import HTTPException
+    def get(self, path: str) -> str:
+        """Get a page as text."""
+        from http.client import HTTPException
+        from urllib.error import HTTPError
 
-    from service.base.errors import ConfigError, StorageError
+        from service.base.errors import StorageError
 
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"--url: expected http://host:port, found {url!r}")
-    try:
-        with urllib.request.urlopen(url.rstrip("/") + path, timeout=10) as answer:
-            text: str = answer.read(MOST_BYTES).decode("utf-8", "replace")
-            return text
-    except urllib.error.HTTPError as e:
-        if e.code == 503 and path == "/readyz":
-            return e.read(MOST_BYTES).decode("utf-8", "replace")
-        raise StorageError(f"{url}{path}: {e.code} {e.reason}: is it a node's HTTP listener?") from e
-    except (OSError, ValueError, HTTPException) as e:
-        raise StorageError(f"{url}: {getattr(e, 'reason', e)}: has the node firn.http.listener?") from e
+        url = self._url
+        try:
+            return self._http.get(url.rstrip("/") + path, WAIT_S, MOST_BYTES).decode("utf-8", "replace")
+        except HTTPError as e:
+            hint = (
+                "firn.http.token.file of --command-config"
+                if e.code == 401
+                else "is it a node's HTTP listener?"
+            )
+            raise StorageError(f"{url}{path}: {e.code} {e.reason}: {hint}") from e
+        except (OSError, ValueError, HTTPException) as e:
+            raise StorageError(f"{url}: {getattr(e, 'reason', e)}: has the node firn.http.listener?") from e

@@ -11,16 +11,19 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from service.base.futures import retrieve_exception
 from service.client.session import ClientSession
 from service.network.buffers import has_no_view
 from service.network.metrics import ChannelMetrics
 from service.network.raw_socket import socket_of
-from service.network.tls.identity import TlsIdentity
 from service.wire.api import APIS
 from service.wire.errors import MalformedMessage, WireError
 from service.wire.frames import SIZE_BYTES, read_frame_size
+
+if TYPE_CHECKING:
+    from service.network.tls.identity import TlsIdentity
 
 _SMALL_BYTES: Final = 16 << 10
 _KEPT_BYTES: Final = 1 << 20
@@ -275,12 +278,6 @@ class AsyncConnection(asyncio.BufferedProtocol):
 def _charged(size: int) -> int:
     """Bytes of the budget that a buffer of `size` bytes takes."""
     return max(0, size - _KEPT_BYTES)
-
-
-def retrieve_exception(answer: asyncio.Future[Any]) -> None:
-    """Mark a future's exception as retrieved: its caller may have been cancelled before it failed."""
-    if not answer.cancelled():
-        answer.exception()
 
 
 def copy_of(error: Exception) -> Exception:

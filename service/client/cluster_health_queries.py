@@ -29,6 +29,7 @@ from service.client.cluster_health import (
     strange_prefixes,
     with_idle_brokers,
 )
+from service.client.node_http import HTTP_KEYS, PLAIN_HTTP, NodeHttp, http_url
 from service.client.readiness_queries import ask_health
 from service.client.security import PLAINTEXT, Security
 from service.wire.api import ApiKey, request_module
@@ -39,7 +40,6 @@ T = TypeVar("T")
 METADATA_TOPIC: Final = "__cluster_metadata"
 MIN_ISR_KEY: Final = "min.insync.replicas"
 URL_KEY: Final = "firn.remote.url"
-HTTP_KEY: Final = "firn.http.listener"
 AT_ONCE: Final = 2_000
 CONTROLLER_WAIT_S: Final = 10.0
 """Time-out of requests that a controller answers: there may be none."""
@@ -191,25 +191,32 @@ def ask_directories(
     return found
 
 
-def ask_prefixes(bootstrap: str, brokers: Sequence[NodeInfo], security: Security = PLAINTEXT) -> list[str]:
+def ask_prefixes(
+    bootstrap: str,
+    brokers: Sequence[NodeInfo],
+    security: Security = PLAINTEXT,
+    http: NodeHttp = PLAIN_HTTP,
+) -> list[str]:
     """Return problems of unfenced brokers with their prefix of object storage: one that differs, a store that
     fails, a recovery that waits."""
     with Cluster(bootstrap, timeout_s=DIRECTORY_WAIT_S, security=security) as cluster:
         found = {
-            one: cluster.broker_configs(one.node_id, (URL_KEY, HTTP_KEY))
+            one: cluster.broker_configs(one.node_id, (URL_KEY, *HTTP_KEYS))
             for one in brokers
             if not one.is_fenced
         }
     urls = {one.node_id: configs.get(URL_KEY) for one, configs in found.items()}
     listeners = {
-        one.node_id: (one.host, listener)
+        one.node_id: url
         for one, configs in found.items()
-        if (listener := configs.get(HTTP_KEY)) and configs.get(URL_KEY)
+        if (url := http_url(configs, one.host)) and configs.get(URL_KEY)
     }
-    return strange_prefixes(urls) + ask_health(listeners)
+    return strange_prefixes(urls) + ask_health(listeners, http)
 
 
-def describe_health(bootstrap: str, most: int, security: Security = PLAINTEXT) -> ClusterHealth:
+def describe_health(
+    bootstrap: str, most: int, security: Security = PLAINTEXT, http: NodeHttp = PLAIN_HTTP
+) -> ClusterHealth:
     """Describe the whole cluster through a broker. What only a controller can answer may be missing."""
     problems: list[str] = []
     with Cluster(bootstrap, security=security) as cluster:
@@ -224,7 +231,7 @@ def describe_health(bootstrap: str, most: int, security: Security = PLAINTEXT) -
     controllers = info.nodes if quorum is None and not problems and is_alone(info) else ()
     nodes = nodes_of(info.nodes, quorum, controllers)
     problems += (
-        _tried(problems, "firn.remote.url", lambda: ask_prefixes(bootstrap, info.nodes, security)) or ()
+        _tried(problems, "firn.remote.url", lambda: ask_prefixes(bootstrap, info.nodes, security, http)) or ()
     )
     return ClusterHealth(
         info.cluster_id, nodes, quorum, partitions, moving, tuple(problems), tuple(refusals or ())

@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from service.base.backoff import backoff
 from service.base.client_tls import TlsFailed
 from service.base.errors import FirnError
+from service.base.futures import retrieve_exception
 from service.base.printable import printable
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.slices import Slice
@@ -36,10 +37,11 @@ from service.client.async_connection import (
     ReceiveBudget,
     copy_of,
     garbage_from,
-    retrieve_exception,
 )
+from service.client.sasl import Login
 from service.client.security import PLAINTEXT, Security, renewal_s
 from service.client.session import ClientSession, UndecodedResponse, Versions
+from service.config.oauthbearer import OAUTHBEARER
 from service.network.metrics import ChannelMetrics
 from service.wire.api import decode_response_steps
 from service.wire.errors import WireError
@@ -238,8 +240,11 @@ class Channel:
     async def _open(self) -> None:
         await asyncio.sleep(self._not_before - self._loop.time())
         options = self._options
-        credentials = options.security.credentials
-        session = ClientSession(self.name, options.client_id, credentials.login() if credentials else None)
+        try:
+            session = ClientSession(self.name, options.client_id, await self._new_login())
+        except (OSError, FirnError) as e:
+            self._failed(error := self._connect_error(e))
+            raise error from e
         limits = ConnectionLimits(options.most_in_flight, options.max_response_bytes)
         connection = AsyncConnection(session, self._loop, limits, self._budget, self.metrics, self._lost)
         try:
@@ -268,6 +273,15 @@ class Channel:
         self._up_since = self._loop.time()
         self._connection = connection
 
+    async def _new_login(self) -> Login | None:
+        credentials = self._options.security.credentials
+        if credentials is None:
+            return None
+        if credentials.mechanism != OAUTHBEARER:
+            return credentials.login()
+        async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
+            return await self._loop.run_in_executor(None, credentials.login)  # reads the token
+
     async def _set_up(self, connection: AsyncConnection) -> None:
         """Negotiate versions and log in."""
         await self._exchange(connection, connection.session.start())
@@ -275,16 +289,17 @@ class Channel:
     async def _log_in_again(self, connection: AsyncConnection) -> None:
         """Renew the login between two requests; whoever sends meanwhile waits. Ends the connection if it
         fails: the next one logs in afresh."""
-        credentials = self._options.security.credentials
-        assert credentials is not None
         has_begun = False
         try:
-            async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
-                while connection.pending and connection.is_open:
-                    await asyncio.sleep(_DRAIN_S)
-                if connection.is_open:
-                    has_begun = True
-                    await self._exchange(connection, connection.session.log_in_again(credentials.login()))
+            # What is owed has deadlines of its own, as has the caller.
+            while connection.pending and connection.is_open:
+                await asyncio.sleep(_DRAIN_S)
+            if connection.is_open:
+                has_begun = True
+                async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
+                    login = await self._new_login()
+                    assert login is not None
+                    await self._exchange(connection, connection.session.log_in_again(login))
         except (OSError, FirnError) as e:
             connection.end(self._connect_error(e))
         except BaseException:

@@ -9,10 +9,14 @@ the session lives (KIP-368).
 
 from __future__ import annotations
 
+import base64
+import json
 import struct
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from service.base.types import Buffer
+from service.config.oauthbearer import OAUTHBEARER
 from service.security.plain import PLAIN
 from service.security.scram import ScramClient, ScramMalformed
 from service.wire.errors import MalformedMessage
@@ -38,12 +42,11 @@ class Login(Protocol):
         trusted."""
 
 
-def login(mechanism: str, username: str, password: str, nonce: str) -> Login:
-    """Return the login of one of `MECHANISMS`; `nonce` is fresh randomness in printable ASCII without
-    commas."""
+def login(mechanism: str, username: str, password: str, nonce: str, *, is_token: bool = False) -> Login:
+    """Return the login of one of `MECHANISMS`; `nonce` and `is_token` as those of `ScramClient`."""
     if mechanism == PLAIN:
         return _Plain(username, password)
-    return _Scram(mechanism, username, password, nonce)
+    return _Scram(mechanism, username, ScramClient(mechanism, username, password, nonce, is_token=is_token))
 
 
 class _Plain:
@@ -61,10 +64,10 @@ class _Plain:
 
 
 class _Scram:
-    def __init__(self, mechanism: str, username: str, password: str, nonce: str) -> None:
+    def __init__(self, mechanism: str, username: str, client: ScramClient) -> None:
         self.mechanism = mechanism
         self.username = username
-        self._client = ScramClient(mechanism, username, password, nonce)
+        self._client = client
 
     def first(self) -> bytes:
         return self._client.first()
@@ -74,6 +77,37 @@ class _Scram:
             return self._client.answer(data)
         except ScramMalformed as e:
             raise MalformedMessage(str(e)) from e
+
+
+class OAuthBearerLogin:
+    """Login by a token."""
+
+    mechanism = OAUTHBEARER
+
+    def __init__(self, token: str, extensions: Mapping[str, str]) -> None:
+        """Raises `ConfigError` for what is no token."""
+        from service.security.oauthbearer import ACKNOWLEDGED, write_initial
+
+        self.username = _owner(token)
+        self._message = write_initial(token, extensions)
+        self._acknowledged = ACKNOWLEDGED
+
+    def first(self) -> bytes:
+        return self._message
+
+    def answer(self, data: bytes) -> bytes | None:
+        """Acknowledge the server's error, after which it refuses the login; None if there is none."""
+        return self._acknowledged if data else None
+
+
+def _owner(token: str) -> str:
+    """Return whom the token is said to be of, for messages; nothing is verified."""
+    payload = token.split(".")[1:2]
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(payload[0] + "=" * (-len(payload[0]) % 4)))
+        return str(claims["sub"])[:200]
+    except (IndexError, ValueError, KeyError, TypeError, RecursionError):
+        return "the token's owner"
 
 
 def handshake_frame(correlation_id: int, client_id: str, mechanism: str) -> bytes:

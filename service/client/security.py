@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import math
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from service.base.client_tls import ClientTls
 from service.base.errors import ConfigError
+from service.base.urls import url_problem
 from service.client import sasl
 from service.config.client import ClientOptions
-from service.security.jaas import PLAIN_MODULE, SCRAM_MODULE, read_jaas
+from service.config.oauthbearer import OAUTHBEARER, file_of
+from service.security.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE, read_jaas
 from service.security.plain import PLAIN
+
+if TYPE_CHECKING:
+    from service.base.disk import Disk
+    from service.client.tokens import BearerCredentials
+
+_EXTENSION: Final = "extension_"
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Name and secret of a client, for one of `login_settings.MECHANISMS`. The password is in no ``repr``.
+    """Name and secret of a client, for PLAIN or SCRAM. The password is in no ``repr``.
 
     `new_nonce` returns fresh randomness that cannot be guessed, in printable ASCII without commas.
     """
@@ -27,10 +35,14 @@ class Credentials:
     username: str
     password: str = field(repr=False)
     new_nonce: Callable[[], str] = field(repr=False)
+    is_token: bool = False
+    """the name is the id of a delegation token (SCRAM)"""
 
     def login(self) -> sasl.Login:
         """Return a login for one connection."""
-        return sasl.login(self.mechanism, self.username, self.password, self.new_nonce())
+        return sasl.login(
+            self.mechanism, self.username, self.password, self.new_nonce(), is_token=self.is_token
+        )
 
 
 def renewal_s(lifetime_ms: int, chance: float) -> float:
@@ -47,7 +59,7 @@ class Security(NamedTuple):
     """TLS, a login, both or neither."""
 
     tls: ClientTls | None = None
-    credentials: Credentials | None = None
+    credentials: Credentials | BearerCredentials | None = None
 
 
 PLAINTEXT: Final = Security()
@@ -73,9 +85,61 @@ def security_of(options: ClientOptions, new_nonce: Callable[[], str]) -> Securit
     if not options.uses_sasl:
         return Security(tls)
     mechanism = options.mechanism or ""
+    if mechanism == OAUTHBEARER:
+        return Security(tls, _tokens_of(options))
     if options.jaas is not None:
         return Security(tls, credentials_of(mechanism, options.jaas, new_nonce))
     return Security(tls, Credentials(mechanism, options.username, options.password, new_nonce))
+
+
+def _tokens_of(options: ClientOptions) -> BearerCredentials:
+    """Return what fetches tokens as `options` say, or their login module. Raises `ConfigError`."""
+    from service.base.clock import SystemClock  # only clients with tokens load this
+    from service.base.disk import SystemDisk
+    from service.client.tokens import BearerCredentials, FileToken, IssuerToken
+
+    given = {} if options.jaas is None else _token_options(options.jaas)
+    extensions = {**dict(options.token_extensions), **_extensions(given)}
+    url = options.token_url or ""
+    if (path := file_of(url)) is not None:
+        return BearerCredentials(FileToken(path, SystemDisk()), extensions)
+    if (problem := url_problem(url)) is not None:
+        raise ConfigError(f"option sasl.oauthbearer.token.endpoint.url: {url} {problem}")
+    name = options.token_client_id or given.get("clientId", "")
+    secret = options.token_client_secret or given.get("clientSecret", "")
+    if not name or not secret:
+        raise ConfigError(
+            "options sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret have to say to whom the "
+            "issuer gives a token"
+        )
+    context = None if options.token_ca is None else _issuer_tls(options.token_ca)
+    scope = options.token_scope or given.get("scope")
+    return BearerCredentials(IssuerToken(url, name, secret, scope, SystemClock(), context), extensions)
+
+
+def file_credentials(path: str, jaas: str, disk: Disk) -> BearerCredentials:
+    """Return the user of the token in a file, for a node; `jaas` is its own. Raises `ConfigError`."""
+    from service.client.tokens import BearerCredentials, FileToken  # only nodes with tokens load it
+
+    return BearerCredentials(FileToken(path, disk), _extensions(_token_options(jaas)))
+
+
+def _token_options(jaas: str) -> Mapping[str, str]:
+    module = read_jaas(jaas)
+    if module.name != OAUTHBEARER_MODULE:
+        raise ConfigError(f"sasl.jaas.config: {OAUTHBEARER} needs the login module {OAUTHBEARER_MODULE}")
+    return module.options
+
+
+def _extensions(options: Mapping[str, str]) -> dict[str, str]:
+    return {one.removeprefix(_EXTENSION): options[one] for one in options if one.startswith(_EXTENSION)}
+
+
+def _issuer_tls(ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as e:
+        raise ConfigError(f"option https.ca.location: {e}") from e
 
 
 def credentials_of(mechanism: str, jaas: str, new_nonce: Callable[[], str]) -> Credentials:
@@ -87,7 +151,8 @@ def credentials_of(mechanism: str, jaas: str, new_nonce: Callable[[], str]) -> C
     for name in ("username", "password"):
         if not module.options.get(name):
             raise ConfigError(f"sasl.jaas.config: {mechanism} needs the option {name}")
-    return Credentials(mechanism, module.options["username"], module.options["password"], new_nonce)
+    is_token = module.options.get("tokenauth", "").lower() == "true"
+    return Credentials(mechanism, module.options["username"], module.options["password"], new_nonce, is_token)
 
 
 def tls_context(

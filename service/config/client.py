@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from service.base.errors import ConfigError
+from service.config.oauthbearer import OAUTHBEARER
+from service.config.tables.oauthbearer import LOGIN_HANDLER, RETRIEVERS
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 _LONGEST_MS: Final = 24 * 3600 * 1000
 Address = tuple[str, int]
 
@@ -35,6 +37,14 @@ class ClientOptions:
     username: str = ""
     password: str = field(default="", repr=False)
     jaas: str | None = field(default=None, repr=False)
+    token_url: str | None = None
+    """file: or https: a token, or who gives one for `token_client_id` and its secret, of `token_scope`"""
+    token_client_id: str = ""
+    token_client_secret: str = field(default="", repr=False)
+    token_scope: str | None = None
+    token_extensions: tuple[tuple[str, str], ...] = ()
+    token_ca: str | None = None
+    """certificates that are trusted where tokens come from"""
     client_id: str | None = None
     connect_timeout_ms: int = 10_000
     request_timeout_ms: int = 30_000
@@ -75,6 +85,22 @@ def _word(*words: str) -> Callable[[str, str], str]:
     return read
 
 
+def _class(*names: str) -> Callable[[str, str], str]:
+    def read(name: str, value: str) -> str:
+        if value.strip() not in names:
+            raise ConfigError(f"option {name} is {value!r}; there is {', '.join(names)}")
+        return value.strip()
+
+    return read
+
+
+def _extensions(name: str, value: str) -> tuple[tuple[str, str], ...]:
+    pairs = [one.strip().partition("=") for one in value.split(",")]
+    if not all(key and equals and text for key, equals, text in pairs):
+        raise ConfigError(f"option {name} is {value!r}, not name=value,…")
+    return tuple((key, text) for key, _, text in pairs)
+
+
 def _endpoint_check(name: str, value: str) -> bool:
     if (word := value.strip().lower()) not in ("https", "none", ""):
         raise ConfigError(f"option {name} is {value!r}, not https or none")
@@ -85,12 +111,23 @@ _TABLE: Final[dict[str, tuple[str, Callable[[str, str], Any]]]] = {
     "client.id": ("client_id", _text),
     "fetch.max.wait.ms": ("wait_max_ms", _milliseconds),
     "fetch.wait.max.ms": ("wait_max_ms", _milliseconds),
+    "https.ca.location": ("token_ca", _text),
     "request.timeout.ms": ("request_timeout_ms", _milliseconds),
     "retry.backoff.max.ms": ("backoff_max_ms", _milliseconds),
     "retry.backoff.ms": ("backoff_ms", _milliseconds),
     "sasl.jaas.config": ("jaas", _text),
+    "sasl.login.callback.handler.class": ("token_handler", _class(LOGIN_HANDLER)),
     "sasl.mechanism": ("mechanism", _word(*_MECHANISMS)),
     "sasl.mechanisms": ("mechanism", _word(*_MECHANISMS)),
+    "sasl.oauthbearer.client.credentials.client.id": ("token_client_id", _text),
+    "sasl.oauthbearer.client.credentials.client.secret": ("token_client_secret", _text),
+    "sasl.oauthbearer.client.id": ("token_client_id", _text),
+    "sasl.oauthbearer.client.secret": ("token_client_secret", _text),
+    "sasl.oauthbearer.extensions": ("token_extensions", _extensions),
+    "sasl.oauthbearer.jwt.retriever.class": ("token_retriever", _class(*RETRIEVERS)),
+    "sasl.oauthbearer.method": ("token_method", _word("OIDC")),
+    "sasl.oauthbearer.scope": ("token_scope", _text),
+    "sasl.oauthbearer.token.endpoint.url": ("token_url", _text),
     "sasl.password": ("password", _text),
     "sasl.username": ("username", _text),
     "security.protocol": ("protocol", _word(*_PROTOCOLS)),
@@ -109,6 +146,8 @@ _TABLE: Final[dict[str, tuple[str, Callable[[str, str], Any]]]] = {
 """Option -> the field that it sets, and how it is read. Two options of one field are its two spellings."""
 
 _TYPES: Final = ("keystore", "truststore")
+_SAID: Final = ("token_handler", "token_retriever", "token_method")
+"""Words of other clients for what the mechanism and the URL say already."""
 
 
 def parse_client(given: Mapping[str, str], prefix: str = "") -> ClientOptions:
@@ -128,6 +167,8 @@ def parse_client(given: Mapping[str, str], prefix: str = "") -> ClientOptions:
     for store in _TYPES:
         if settings.pop(f"{store}_type", None) is None and f"ssl.{store}.location" in given:
             raise ConfigError(f"option {prefix}ssl.{store}.location needs {prefix}ssl.{store}.type=PEM")
+    for word in _SAID:
+        settings.pop(word, None)
     return _consistent(ClientOptions(**settings), given, prefix)
 
 
@@ -141,6 +182,7 @@ def _consistent(options: ClientOptions, given: Mapping[str, str], prefix: str) -
         if idle and not is_used:
             raise ConfigError(f"option {prefix}{idle[0]} says nothing without {protocol}={protocols}")
     if options.uses_sasl:
+        _check_tokens(options, given, prefix)
         _check_login(options, protocol, prefix)
     if options.key_location and not options.certificate_location:
         raise ConfigError(
@@ -149,9 +191,22 @@ def _consistent(options: ClientOptions, given: Mapping[str, str], prefix: str) -
     return options
 
 
+def _check_tokens(options: ClientOptions, given: Mapping[str, str], prefix: str) -> None:
+    idle = ("sasl.oauthbearer.", "sasl.login.", "https.")
+    if options.mechanism == OAUTHBEARER:
+        idle = ("sasl.username", "sasl.password", "sasl.kerberos.")
+    for name in sorted(given):
+        if name.startswith(idle):
+            raise ConfigError(
+                f"option {prefix}{name} says nothing with {prefix}sasl.mechanism={options.mechanism}"
+            )
+
+
 def _check_login(options: ClientOptions, protocol: str, prefix: str) -> None:
-    needed = {"mechanism": options.mechanism}
-    if options.jaas is None:
+    needed: dict[str, str | None] = {"mechanism": options.mechanism}
+    if options.mechanism == OAUTHBEARER:
+        needed["oauthbearer.token.endpoint.url"] = options.token_url
+    elif options.jaas is None:
         needed |= {"username": options.username, "password": options.password}
     elif options.username or options.password:
         raise ConfigError(

@@ -87,7 +87,7 @@ def _parse_type(key: ConfigKey, text: str, original: str) -> Value:
             return float(text)
         case ConfigType.LIST:
             return tuple(part.strip() for part in text.split(",")) if text else ()
-        case ConfigType.STRING:
+        case ConfigType.STRING | ConfigType.CLASS:
             return text
         case ConfigType.PASSWORD:
             return Password(text)

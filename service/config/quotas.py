@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from service.base.addresses import normalized
 from service.config.keys import Value
 from service.config.tables.quotas import QUOTAS
 
@@ -43,21 +43,6 @@ class QuotaConfig:
     def most_connections_of(self, address: str) -> int:
         """Return how many connections a normalized address may have."""
         return self.max_connections_per_ip_overrides.get(address, self.max_connections_per_ip)
-
-
-def normalized(address: str) -> str:
-    """Return the one text of an address, without a zone; an IPv4 address in IPv6's form is an IPv4 address.
-    A text that is no address stays as it is.
-
-    >>> normalized("::FFFF:192.0.2.1"), normalized("fe80:0::1%eth0")
-    ('192.0.2.1', 'fe80::1')
-    """
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return str(mapped or found)
 
 
 def read_quotas(values: Mapping[str, Value]) -> QuotaConfig:

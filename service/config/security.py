@@ -13,6 +13,13 @@ from typing import Any, Final
 
 from service.config.keys import Value
 from service.config.listeners import Listener, Listeners
+from service.config.oauthbearer import (
+    OAUTHBEARER,
+    OAuthBearerSettings,
+    misplaced_handlers,
+    read_oauthbearer,
+    read_token_path,
+)
 from service.config.overrides import PREFIX, is_set_for, value_for
 from service.config.parsing import did_you_mean
 from service.config.passwords import Password
@@ -20,7 +27,7 @@ from service.config.protocols import SecurityProtocol
 from service.config.security_complaints import security_complaints
 from service.config.tables.ssl import HTTPS, TLS_VERSIONS
 
-SERVED_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+SERVED_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 _JAAS: Final = "sasl.jaas.config"
 _MECHANISMS: Final = "sasl.enabled.mechanisms"
 _BROKERS_MECHANISM: Final = "sasl.mechanism.inter.broker.protocol"
@@ -56,11 +63,15 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class MechanismSettings:
-    """One SASL mechanism of a listener. `max_reauth_ms`: a login's lifetime, 0 without end."""
+    """One SASL mechanism of a listener. `max_reauth_ms`: a login's lifetime, 0 without end.
+
+    `oauthbearer`: how that mechanism checks tokens; None for others.
+    """
 
     name: str
     jaas: Password
     max_reauth_ms: int
+    oauthbearer: OAuthBearerSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +101,7 @@ class OutgoingSecurity:
     """Client's side of a node's connections to one listener of other nodes.
 
     `mechanism` and `jaas` (its login module, with user and password) are None where the protocol has no SASL.
+    `token_path`: file with this node's token, where the mechanism is OAUTHBEARER.
     """
 
     listener: str
@@ -97,6 +109,7 @@ class OutgoingSecurity:
     tls: TlsSettings | None = None
     mechanism: str | None = None
     jaas: Password | None = None
+    token_path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +131,18 @@ class NodeSecurity:
     def uses_tls(self) -> bool:
         """True if any listener, or any connection to other nodes, is encrypted."""
         return any(one is not None and one.tls is not None for one in (*self.listeners, *self._outgoing))
+
+    @property
+    def has_logins(self) -> bool:
+        """True if clients log in on any listener."""
+        return any(one.sasl is not None for one in self.listeners)
+
+    @property
+    def takes_signed_tokens(self) -> bool:
+        """True if any listener takes tokens that an issuer has signed."""
+        found = (one.sasl.mechanism(OAUTHBEARER) for one in self.listeners if one.sasl is not None)
+        tokens = (one.oauthbearer for one in found if one is not None)
+        return any(one is not None and one.key_set is not None for one in tokens)
 
     @property
     def _outgoing(self) -> tuple[OutgoingSecurity | None, ...]:
@@ -156,6 +181,7 @@ def read_security(
                 "with SCRAM: its credentials are in the log for which they first have to elect a leader. Use "
                 "PLAIN, or SSL with certificates. Brokers can log in at controllers with SCRAM."
             )
+    problems.extend(misplaced_handlers(values))
     every: dict[str, Any] = dict(values)
     return NodeSecurity(
         secured,
@@ -189,12 +215,14 @@ def _outgoing(
     if not protocol.uses_sasl:
         return OutgoingSecurity(name, protocol, tls)
     mechanism = str(values[key])
-    jaas = None
+    jaas = token_path = None
     if (problem := _unserved_mechanism(mechanism)) is not None:
         problems.append(f"{key}: {problem}")
     else:
         jaas = _jaas(values, name, mechanism, problems)
-    return OutgoingSecurity(name, protocol, tls, mechanism, jaas)
+        if mechanism == OAUTHBEARER:
+            token_path = read_token_path(values, name, problems)
+    return OutgoingSecurity(name, protocol, tls, mechanism, jaas, token_path)
 
 
 def _tls(values: Mapping[str, Value], listener: str, protocol: SecurityProtocol) -> TlsSettings:
@@ -224,7 +252,8 @@ def _sasl(values: Mapping[str, Value], listener: str, problems: list[str]) -> Sa
             problems.append(f"{_MECHANISMS} of listener {listener}: {problem}")
         elif (jaas := _jaas(values, listener, name, problems)) is not None:
             lifetime: Any = value_for(values, "connections.max.reauth.ms", listener, name)
-            mechanisms.append(MechanismSettings(name, jaas, max(lifetime, 0)))
+            tokens = read_oauthbearer(values, listener, problems) if name == OAUTHBEARER else None
+            mechanisms.append(MechanismSettings(name, jaas, max(lifetime, 0), tokens))
     if not names:
         problems.append(f"{_MECHANISMS} of listener {listener} is empty: nobody could log in")
     return SaslSettings(tuple(mechanisms), size)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import ip_address
 from typing import Any, Final
 
+from service.base.addresses import is_loopback
 from service.config.keys import Value
 from service.config.listeners import Listener, Listeners
+from service.config.oauthbearer import OAUTHBEARER, token_complaints
 from service.config.overrides import PREFIX, base_name, is_set_for, split, value_for
 from service.config.protocols import SecurityProtocol
 from service.config.tables import BROKER_KEYS
@@ -42,6 +43,8 @@ def security_complaints(
             yield from _ignored_client_auth(values, one.name)
         if one.protocol is SecurityProtocol.SASL_PLAINTEXT:
             yield from _open_passwords(values, one)
+        if one.protocol.uses_sasl and OAUTHBEARER in _mechanisms(values, one):
+            yield from token_complaints(values, one.name)
 
 
 def _unused(values: Mapping[str, Value], own: Sequence[str], word: str) -> Iterable[str]:
@@ -66,16 +69,15 @@ def _ignored_client_auth(values: Mapping[str, Value], listener: str) -> Iterable
 
 
 def _open_passwords(values: Mapping[str, Value], listener: Listener) -> Iterable[str]:
-    mechanisms: Any = value_for(values, "sasl.enabled.mechanisms", listener.name)
-    if "PLAIN" in mechanisms and not _is_loopback(listener.host):
-        yield (
-            f"listener {listener.name} takes passwords (PLAIN) over connections that are not encrypted and "
-            "come from other machines: use SASL_SSL"
-        )
+    mechanisms = _mechanisms(values, listener)
+    for one, what in (("PLAIN", "passwords (PLAIN)"), (OAUTHBEARER, "tokens (OAUTHBEARER)")):
+        if one in mechanisms and not is_loopback(listener.host):
+            yield (
+                f"listener {listener.name} takes {what} over connections that are not encrypted and "
+                "come from other machines: use SASL_SSL"
+            )
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+def _mechanisms(values: Mapping[str, Value], listener: Listener) -> tuple[str, ...]:
+    found: Any = value_for(values, "sasl.enabled.mechanisms", listener.name)
+    return tuple(found)

@@ -24,11 +24,13 @@ from service.config.keys import LONG_MAX, Value, invalid
 from service.config.listeners import Listener
 from service.config.overrides import check_dynamic, parse_node
 from service.config.parsing import did_you_mean, effective, parse_value
+from service.config.passwords import Password
 from service.config.quotas import QuotaConfig, read_quotas
 from service.config.replication import ReplicationConfig, read_replication
 from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
 from service.config.tables.authorizer import principals
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
+from service.config.tokens import TokenConfig, read_tokens
 
 __all__ = [
     "AS_TOTAL",
@@ -44,6 +46,12 @@ AS_TOTAL: Final = -2
 """Value of `local.retention.*` that means the total retention."""
 UNLIMITED: Final = -1
 
+_HTTP_NEEDS: Final = {
+    "firn.http.ssl.keystore.location": "firn.http.listener",
+    "firn.http.ssl.key.password": "firn.http.ssl.keystore.location",
+    "firn.http.token.file": "firn.http.listener",
+}
+"""Key that another one needs to have an effect."""
 _OF_THE_CLUSTER: Final = (
     "process_roles", "log_dirs", "listeners", "advertised_listeners", "controller_listeners",
 )  # fmt: skip
@@ -153,6 +161,9 @@ class BrokerConfig:
     max_incremental_fetch_session_cache_slots: int
     fetch_session_cache_partitions: int
     http_listener: str | None
+    http_ssl_keystore_location: str | None
+    http_ssl_key_password: Password | None
+    http_token_file: str | None
     metrics_partitions_enable: bool
     log_cleaner_enable: bool
     log_cleaner_threads: int
@@ -205,6 +216,7 @@ class BrokerConfig:
     max_inflated_request_bytes: int
     replication: ReplicationConfig
     quotas: QuotaConfig
+    tokens: TokenConfig
     groups: Mapping[str, Value]
     """the keys of groups and of `__consumer_offsets`, by full name"""
     log: LogConfig
@@ -368,6 +380,7 @@ def _node_fields(values: Mapping[str, Value], problems: list[str]) -> dict[str, 
             fields[field] = value
     fields["replication"] = read_replication(values)
     fields["quotas"] = read_quotas(values)
+    fields["tokens"] = read_tokens(values)
     fields["groups"] = {one.name: values[one.name] for one in (*OFFSETS_TOPIC, *GROUPS)}
     try:
         cluster = read_cluster(values)
@@ -414,6 +427,9 @@ def _node_conflicts(values: Mapping[str, Value], topic: Mapping[str, Value]) -> 
     yield from _cleaner_conflicts(values)
     yield from _group_conflicts(number)
     yield from _disk_conflicts(values)
+    for name, needed in _HTTP_NEEDS.items():
+        if values[name] is not None and values[needed] is None:
+            yield f"{name} has no effect without {needed}"
     url = values["firn.remote.url"]
     for name in ("firn.remote.s3.endpoint", "firn.remote.s3.region", "firn.remote.s3.sse"):
         if values[name] is not None and str(url).partition("://")[0] not in S3_SCHEMES:

@@ -29,13 +29,13 @@ from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
 from service.remote.metrics import StoreMetrics
-from service.security.authorizer import Authorizer
 from service.tiering.metrics import TieringMetrics
 from service.tiering.tasks import Task
 from service.wire.api import ApiKey
 
 if TYPE_CHECKING:
     from service.network.tls.node_tls import NodeTls
+    from service.security.authorizer import Authorizer
 
 
 MOST_REASONS: Final = 20

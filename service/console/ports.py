@@ -23,11 +23,11 @@ from service.partition.partition import Partition
 from service.remote.metrics import StoreMetrics
 from service.remote.reading.reader import RemoteReader
 from service.replication.metrics import ReplicationMetrics
-from service.security.authorizer import Authorizer
 from service.tiering.metrics import TieringMetrics
 
 if TYPE_CHECKING:
     from service.network.tls.node_tls import NodeTls
+    from service.security.authorizer import Authorizer
 
 
 class ObservedColdTier(Protocol):

@@ -2,7 +2,8 @@
 
 It runs on the node's loop, with limits that keep its clients from costing the node much: at most
 `MOST_CONNECTIONS`, each for at most `CONNECTION_S`, small request heads, bodies unread, responses written as
-fast as they are received, and one text for all requests for metrics within a second.
+fast as they are received, and one text for all requests for metrics within a second. Where it has a token,
+everything but `/healthz` takes it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Final
@@ -20,13 +21,16 @@ from aiohttp import web_exceptions
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
 
-from service.base.clock import Clock
 from service.base.errors import ConfigError
 from service.base.health import Check, HealthState
 from service.base.release import release
 from service.base.turns import LongTurn
 from service.base.types import TopicIdPartition
+from service.base.world import World
+from service.console.access import HttpAccess
+from service.console.access_settings import AccessSettings
 from service.console.connections import Connections
+from service.console.measuring import Sample
 from service.console.ports import ObservedNode
 from service.console.process import memory_limit, of_process
 from service.console.quiet import QuietLog
@@ -44,15 +48,19 @@ _MOST_TOLD: Final = 1000
 """Most entries of each list of `/tiering`."""
 _AGE_S: Final = 1.0
 """Greatest age of the content of `/metrics` and `/readyz`."""
-_KEY: Final = "firn.http.listener"
+LISTENER_KEY: Final = "firn.http.listener"
 
 
 class Console:
     """Listener of one node. Owned by the event loop."""
 
-    def __init__(self, node: ObservedNode, clock: Clock, *, with_partitions: bool) -> None:
+    def __init__(
+        self, node: ObservedNode, world: World, access: AccessSettings, *, with_partitions: bool
+    ) -> None:
+        """Read certificate and token. Raises `ConfigError`."""
         self._node = node
-        self._clock = clock
+        self._clock = world.clock
+        self._access = HttpAccess(access, world)
         self._with_partitions = with_partitions
         self._scraping: asyncio.Task[list[bytes]] | None = None
         self._text: list[bytes] = []
@@ -78,12 +86,17 @@ class Console:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port. Raises `ConfigError` if the address cannot be bound."""
+        self._access.start(host)
         try:
             self._listening = await self._loop.create_server(
-                self._connections, host, port, backlog=MOST_CONNECTIONS, family=socket.AF_UNSPEC
+                self._access.protocols(self._connections),
+                host,
+                port,
+                backlog=MOST_CONNECTIONS,
+                family=socket.AF_UNSPEC,
             )
         except OSError as e:
-            raise ConfigError(f"{_KEY}: {host}:{port}: {e.strerror or e}") from e
+            raise ConfigError(f"{LISTENER_KEY}: {host}:{port}: {e.strerror or e}") from e
         found: int = self._listening.sockets[0].getsockname()[1]
         return found
 
@@ -92,10 +105,14 @@ class Console:
         if self._listening is not None:
             self._listening.close()
         await self._connections.shutdown(0)
+        self._access.close()
         if self._scraping is not None:
             self._scraping.cancel()
 
     async def _serve(self, request: BaseRequest) -> StreamResponse:
+        is_open = request.path == "/healthz"
+        if not is_open and not self._access.admits(request.headers.get("Authorization", "")):
+            return Response(status=401, headers={"WWW-Authenticate": 'Bearer realm="firn"'}, text="a token\n")
         if request.method not in ("GET", "HEAD"):
             raise web_exceptions.HTTPMethodNotAllowed(request.method, ("GET", "HEAD"))
         match request.path:
@@ -139,18 +156,23 @@ class Console:
 
     async def _scrape(self) -> list[bytes]:
         try:
-            process = of_process(self._memory_limit)
+            more = (*of_process(self._memory_limit), *self._of_access())
             self._text = await render(
-                self._node, self._clock.now_ms(), with_partitions=self._with_partitions, more=process
+                self._node, self._clock.now_ms(), with_partitions=self._with_partitions, more=more
             )
             self._text_at = self._loop.time()
             return self._text
         finally:
             self._scraping = None
 
+    def _of_access(self) -> Iterable[Sample]:
+        if self._access.tls is not None:
+            yield Sample("firn_tls_certificate_days", self._access.tls.days_left(), (self._access.name,))
+
     def _readyz(self) -> Response:
         if self._loop.time() - self._checked_at > _AGE_S:
-            self._checks, self._checked_at = self._node.health(), self._loop.time()
+            self._checks = (*self._node.health(), *self._access.checks())
+            self._checked_at = self._loop.time()
         checks = self._checks
         is_ready = bool(checks) and all(one.state is not HealthState.FAILED for one in checks)
         states = {one.what: {"state": one.state.value, "why": one.why} for one in checks}
@@ -201,19 +223,19 @@ def _json(value: object, status: int = 200) -> Response:
 
 @asynccontextmanager
 async def serving(
-    node: ObservedNode, clock: Clock, *, listener: str, with_partitions: bool
+    node: ObservedNode, world: World, *, listener: str, access: AccessSettings, with_partitions: bool
 ) -> AsyncIterator[str]:
     """Serve the listener `host:port` of `node` while the context lasts; yield its URL.
 
-    An empty host is the loopback interface.
+    An empty host is the loopback interface. Raises `ConfigError`.
     """
     host, _, port = listener.rpartition(":")
-    console = Console(node, clock, with_partitions=with_partitions)
+    console = Console(node, world, access, with_partitions=with_partitions)
     bare = host.strip("[]") or "127.0.0.1"
-    found = await console.start(bare, int(port))
-    url = f"http://{f'[{bare}]' if ':' in bare else bare}:{found}"
-    _log.info("metrics and health on %s", url)
     try:
+        found = await console.start(bare, int(port))
+        url = f"{access.scheme}://{f'[{bare}]' if ':' in bare else bare}:{found}"
+        _log.info("metrics and health on %s", url)
         yield url
     finally:
         await console.close()

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.client.async_connection import retrieve_exception
+from service.base.futures import retrieve_exception
 from service.client.node_channel import Reachable, was_sent
 from service.wire.apis import APIS
 

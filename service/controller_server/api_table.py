@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from service.base.errors import StorageError
 from service.controller_server.handlers import (
-    access,
     brokers,
     catalog,
     cluster,
@@ -24,19 +23,15 @@ from service.controller_server.handlers.admin import on_controller
 from service.controller_server.request_host import ControllerSide, features_of
 from service.network.request import RequestContext
 from service.security.operations import AclOperation
-from service.serving.authorization import ASKS_ITSELF, NOTHING, Authorizes, OfCluster
+from service.serving.authorization import ASKS_ITSELF, NOTHING, Authorizes, OfCluster, refuse_shortly
 from service.serving.handlers import (
     alter_configs,
     api_versions,
     create_partitions,
     create_topics,
     delete_topics,
-    describe_acls,
     describe_configs,
-    describe_user_scram_credentials,
     incremental_alter_configs,
-    sasl_authenticate,
-    sasl_handshake,
     update_features,
 )
 from service.serving.served_api import Handler, Served, table
@@ -46,6 +41,9 @@ from service.wire.errors import Unanswered
 BY_NODES: Final = OfCluster(AclOperation.CLUSTER_ACTION)
 ALTERS: Final = OfCluster(AclOperation.ALTER)
 DESCRIBES: Final = OfCluster(AclOperation.DESCRIBE)
+_OF_BOTH: Final = "service.serving.handlers"
+_ACCESS: Final = "service.controller_server.handlers.access"
+_TOKENS: Final = "service.controller_server.handlers.delegation_tokens"
 
 
 def _decided(authorizes: Authorizes, handle: Handler) -> Served:
@@ -64,6 +62,16 @@ def _decided(authorizes: Authorizes, handle: Handler) -> Served:
     return Served(authorizes, handled)
 
 
+def _late(module: str, name: str = "handle") -> Handler:
+    """Return a handler that loads its module for the first request, which most controllers never get."""
+
+    async def handled(side: ControllerSide, context: RequestContext, request: Any) -> Any:
+        answer = getattr(await side.load(module), name)(side, context, request)
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    return handled
+
+
 def _of_quorum(operation: AclOperation) -> Served:
     """Return a row that the quorum's machine answers."""
     return Served(OfCluster(operation, quorum.refuse), quorum.handle)
@@ -76,24 +84,32 @@ _ROWS: Final[dict[int, Served]] = {
         quorum.parse_fetch,
         quorum.parse_fetch_steps,
     ),
-    ApiKey.SASL_HANDSHAKE: Served(NOTHING, sasl_handshake.handle),
+    ApiKey.SASL_HANDSHAKE: Served(NOTHING, _late(f"{_OF_BOTH}.sasl_handshake")),
     ApiKey.API_VERSIONS: Served(NOTHING, api_versions.handler_for(ListenerType.CONTROLLER, features_of)),
     ApiKey.CREATE_TOPICS: _decided(ASKS_ITSELF, on_controller(create_topics.handle)),
     ApiKey.DELETE_TOPICS: _decided(ASKS_ITSELF, on_controller(delete_topics.handle)),
-    ApiKey.DESCRIBE_ACLS: Served(DESCRIBES, describe_acls.handle),
-    ApiKey.CREATE_ACLS: _decided(ALTERS, access.create_acls),
-    ApiKey.DELETE_ACLS: _decided(ALTERS, access.delete_acls),
+    ApiKey.DESCRIBE_ACLS: Served(DESCRIBES, _late(f"{_OF_BOTH}.describe_acls")),
+    ApiKey.CREATE_ACLS: _decided(ALTERS, _late(_ACCESS, "create_acls")),
+    ApiKey.DELETE_ACLS: _decided(ALTERS, _late(_ACCESS, "delete_acls")),
     ApiKey.DESCRIBE_CONFIGS: Served(ASKS_ITSELF, describe_configs.handle),
     ApiKey.ALTER_CONFIGS: _decided(ASKS_ITSELF, on_controller(alter_configs.handle)),
-    ApiKey.SASL_AUTHENTICATE: Served(NOTHING, sasl_authenticate.handle),
+    ApiKey.SASL_AUTHENTICATE: Served(NOTHING, _late(f"{_OF_BOTH}.sasl_authenticate")),
     ApiKey.CREATE_PARTITIONS: _decided(ASKS_ITSELF, on_controller(create_partitions.handle)),
+    ApiKey.CREATE_DELEGATION_TOKEN: _decided(ASKS_ITSELF, _late(_TOKENS, "create")),
+    ApiKey.RENEW_DELEGATION_TOKEN: _decided(ASKS_ITSELF, _late(_TOKENS, "renew")),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: _decided(ASKS_ITSELF, _late(_TOKENS, "expire")),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: Served(ASKS_ITSELF, _late(f"{_OF_BOTH}.describe_delegation_token")),
     ApiKey.ELECT_LEADERS: _decided(ALTERS, partitions.elect),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _decided(ASKS_ITSELF, on_controller(incremental_alter_configs.handle)),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _decided(ALTERS, reassignments.alter),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(DESCRIBES, reassignments.list_ongoing),
-    ApiKey.ALTER_CLIENT_QUOTAS: _decided(OfCluster(AclOperation.ALTER_CONFIGS), access.alter_client_quotas),
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Served(DESCRIBES, describe_user_scram_credentials.handle),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _decided(ALTERS, access.alter_scram_credentials),
+    ApiKey.ALTER_CLIENT_QUOTAS: _decided(
+        OfCluster(AclOperation.ALTER_CONFIGS, refuse_shortly), _late(_ACCESS, "alter_client_quotas")
+    ),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Served(
+        DESCRIBES, _late(f"{_OF_BOTH}.describe_user_scram_credentials")
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _decided(ALTERS, _late(_ACCESS, "alter_scram_credentials")),
     ApiKey.VOTE: _of_quorum(AclOperation.CLUSTER_ACTION),
     ApiKey.BEGIN_QUORUM_EPOCH: _of_quorum(AclOperation.CLUSTER_ACTION),
     ApiKey.END_QUORUM_EPOCH: _of_quorum(AclOperation.CLUSTER_ACTION),

@@ -40,7 +40,6 @@ from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import OF_CONTROLLER, OF_QUORUM, ChannelMetrics, NetworkMetrics
 from service.network.request import PeerLimits, RequestContext
 from service.network.server import Server
-from service.security.authorizer import Authorizer
 from service.security.session import NODE_ITSELF
 from service.serving.config_validation import NodeConfigRules
 from service.serving.dispatch import Dispatcher
@@ -51,7 +50,9 @@ from service.wire.apis import ListenerType
 from service.wire.errors import UnsupportedVersion
 
 if TYPE_CHECKING:
+    from service.network.jwks.key_sets import KeySets
     from service.network.tls.node_tls import NodeTls
+    from service.security.authorizer import Authorizer
 
 
 _log = logging.getLogger(__name__)
@@ -112,7 +113,7 @@ class QuorumLeaders:
 def _outgoing(security: NodeSecurity, world: World, tls: NodeTls | None) -> Security:
     """Return the security of connections to controllers."""
     own = None if tls is None else tls.controller
-    return outgoing_security(security.controller, partial(new_nonce, world), own)
+    return outgoing_security(security.controller, partial(new_nonce, world), own, world.disk)
 
 
 class ControllerNode:
@@ -131,6 +132,7 @@ class ControllerNode:
         turns: TurnTimes | None = None,
         tls: NodeTls | None = None,
         authorizer: Authorizer | None = None,
+        key_sets: KeySets | None = None,
     ) -> None:
         """`peers`: the quorum's transport; `calls`: that to the active controller; None: the network.
         `metrics` counts for its listeners and its connections to others, `turns` for its listeners."""
@@ -153,9 +155,8 @@ class ControllerNode:
             else peers,
         )
         self.incarnation_id = options.controller.incarnation_id or world.new_uuid()
-        self._prober = BrokerProber(
-            options.inter_broker_listener, options.controller.node_id, world.random.random
-        )
+        node_id = options.controller.node_id
+        self._prober = BrokerProber(options.inter_broker_listener, node_id, world.random.random)
         self.controller = Controller(
             replace(options.controller, incarnation_id=self.incarnation_id),
             self.publisher,
@@ -169,7 +170,7 @@ class ControllerNode:
         self.side = ControllerSide(
             config,
             world.clock,
-            options.controller.node_id,
+            node_id,
             options.controller.cluster_id,
             self.publisher,
             self.controller,
@@ -184,7 +185,7 @@ class ControllerNode:
             self._channels(metrics.channel(OF_CONTROLLER)) if calls is None else calls,
             self.here,
         )
-        self.servers = self._make_servers(metrics, turns, world, security)
+        self.servers = self._make_servers(metrics, turns, world, security, key_sets)
         self._claiming: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -195,10 +196,18 @@ class ControllerNode:
         self._stopping = False
 
     def _make_servers(
-        self, metrics: NetworkMetrics, turns: TurnTimes | None, world: World, security: NodeSecurity
+        self,
+        metrics: NetworkMetrics,
+        turns: TurnTimes | None,
+        world: World,
+        security: NodeSecurity,
+        key_sets: KeySets | None,
     ) -> list[Server]:
         cluster_id = self._options.controller.cluster_id
-        logins = NodeLogins(security, world, lambda: self.publisher.image, cluster_id, metrics)
+        secret = self._options.controller.tokens.secret
+        logins = NodeLogins(
+            security, world, lambda: self.publisher.image, cluster_id, metrics, secret, key_sets
+        )
         dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
         names = tuple(one.name for one in self._options.listeners)
         arrivals = self.arrivals = ConnectionQuotas(lambda: self.side.config.quotas, names, metrics=metrics)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -34,12 +34,14 @@ from service.network.request import RequestContext, Response
 from service.network.request_meter import RequestQuotas
 from service.partition.metrics import ServingMetrics
 from service.quotas.mutations import MutationQuota
-from service.security.authorizer import Authorizer
 from service.security.operations import AclOperation
 from service.serving.handlers.api_versions import Features
 from service.serving.response_cache import EncodedSettings
 from service.wire.api import ApiKey, RequestHeader
 from service.wire.errors import Unanswered
+
+if TYPE_CHECKING:
+    from service.security.authorizer import Authorizer
 
 _log = logging.getLogger(__name__)
 
@@ -100,8 +102,8 @@ class ControllerSide:
         return self.metadata.kraft_version
 
     async def load(self, module: str) -> ModuleType:
-        """Import `module`, on the loop: this listener's handlers are imported already, or small."""
-        return import_module(module)
+        """Import a module on a thread, since that takes long."""
+        return await asyncio.get_running_loop().run_in_executor(None, import_module, module)
 
     def deadline_ms(self, timeout_ms: int) -> int:
         """Return the deadline of a request with this timeout, on the monotonic clock."""

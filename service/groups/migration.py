@@ -27,8 +27,8 @@ from service.groups.classic.groups import ClassicGroups
 from service.groups.classic.members import ClassicGroupMember
 from service.groups.classic.rebalance import Phase, Rebalance
 from service.groups.consumer.context import ConsumerGroupContext, Downgrade, Opened, TimerKind, schedule
+from service.groups.consumer.fencing import cancelled, sessions, tombstones
 from service.groups.consumer.group import ConsumerGroup, ConsumerGroupMember
-from service.groups.consumer.membership import cancelled, sessions, tombstones
 from service.groups.consumer.replay import apply
 from service.groups.consumer.subscriptions import metadata_hash
 from service.groups.protocol import (

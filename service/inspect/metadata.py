@@ -20,15 +20,15 @@ from service.metadata.raft.keys import SnapshotId
 from service.metadata.raft.snapshots import parse_name
 from service.metadata.raft.state import decode_state
 from service.metadata.records import (
-    DELEGATION_TOKEN,
     ConfigRecord,
+    DelegationTokenRecord,
     MetadataRecord,
     UserScramCredentialRecord,
 )
 from service.remote.format.keys import METADATA_PREFIX, MetadataKey, parse_key
 
 MAX_STATE_BYTES = 1 << 20
-_SECRET = frozenset({DELEGATION_TOKEN, UserScramCredentialRecord.API_KEY})
+_SECRET = frozenset({DelegationTokenRecord.API_KEY, UserScramCredentialRecord.API_KEY})
 """Types whose records hold secrets in versions that this software does not know, too."""
 
 

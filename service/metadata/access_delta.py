@@ -1,4 +1,4 @@
-"""Changes to access control entries, SCRAM credentials and client quotas, collected from records. [P]"""
+"""Changes to access control entries, SCRAM credentials, tokens and client quotas, from records. [P]"""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from service.base.steps import Steps
 from service.metadata.client_quotas import ClientQuotas, QuotaEntity, entity_of
 from service.metadata.credentials import MECHANISMS, ScramCredentials
 from service.metadata.image import MetadataImage
-from service.metadata.persistent import REMOVED, Removed
+from service.metadata.persistent import REMOVED, PersistentMap, Removed
 from service.metadata.records import (
     ZERO_UUID,
     AccessControlEntryRecord,
     ClientQuotaRecord,
+    DelegationTokenRecord,
     RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveUserScramCredentialRecord,
     UserScramCredentialRecord,
 )
 from service.security.acls import AclEntry, AclSet
 from service.security.operations import AclOperation, AclPermissionType, AclResourceType, PatternType
-from service.security.scram import ScramCredential
+from service.security.scram_credential import ScramCredential
+from service.security.tokens import DelegationToken, parse_principal
 
 _AT_A_TIME: Final = 16
 _SHARDS: Final = 256
@@ -35,10 +38,11 @@ _FIRST_OPERATION: Final = AclOperation.ALL
 
 
 class AccessMaps(NamedTuple):
-    """The next image's ACLs, credentials and quotas."""
+    """The next image's ACLs, credentials, tokens and quotas."""
 
     acls: AclSet
     scram: ScramCredentials
+    tokens: PersistentMap[str, DelegationToken]
     client_quotas: ClientQuotas
 
 
@@ -56,6 +60,7 @@ class AccessDelta:
         self._entries: dict[int, dict[UUID, AclEntry | Removed]] = {}
         """Changed entries, in shards by their ids."""
         self._credentials: dict[str, dict[int, ScramCredential]] = {}
+        self._tokens: dict[str, DelegationToken | Removed] = {}
         self._quotas: dict[QuotaEntity, dict[str, float]] = {}
         self.users = self._credentials.keys()
         self.entities = self._quotas.keys()
@@ -137,6 +142,32 @@ class AccessDelta:
             found = self._credentials[user] = dict(self._image.scram.get(user, {}))
         return found
 
+    # -- delegation tokens
+
+    def set_token(self, record: DelegationTokenRecord) -> None:
+        """Add a delegation token, or replace the one of its id."""
+        try:
+            owner, requester = parse_principal(record.owner), parse_principal(record.requester)
+            renewers = tuple(map(parse_principal, record.renewers))
+        except ValueError as e:
+            raise CorruptionError(f"delegation token {record.token_id!r:.100}: {e}") from e
+        if not record.token_id:
+            raise CorruptionError(f"delegation token of {owner} without an id")
+        self._tokens[record.token_id] = DelegationToken(
+            record.token_id,
+            owner,
+            requester,
+            renewers,
+            record.issue_timestamp,
+            record.max_timestamp,
+            record.expiration_timestamp,
+        )
+
+    def remove_token(self, record: RemoveDelegationTokenRecord) -> None:
+        """Remove a delegation token. It may be gone: Kafka's controllers decide on committed tokens alone,
+        and so write two removals where two requests come at once."""
+        self._tokens[record.token_id] = REMOVED
+
     # -- quotas
 
     def change_quota(self, record: ClientQuotaRecord) -> None:
@@ -174,8 +205,13 @@ class AccessDelta:
         return AccessMaps(
             self._acls,
             (yield from image.scram.with_changes_in_steps(credentials)),
+            (yield from image.tokens.with_changes_in_steps(self._changed_tokens())),
             (yield from image.client_quotas.with_changes_in_steps(quotas)),
         )
+
+    def _changed_tokens(self) -> dict[str, DelegationToken | Removed]:
+        tokens = self._image.tokens
+        return {one: new for one, new in self._tokens.items() if tokens.get(one, REMOVED) != new}
 
     def _build_acls(self) -> Steps[None]:
         """Make the changed set. Changes are dropped one by one: to free many at once would hold the loop."""

@@ -1,4 +1,4 @@
-"""Records of what an image says of access: entries, credentials and quotas, and their differences. [P]"""
+"""Records of what an image says of access: entries, credentials, tokens and quotas; their differences. [P]"""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from service.metadata.image import MetadataImage
 from service.metadata.records import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
+    DelegationTokenRecord,
     MetadataRecord,
     QuotaEntityData,
     RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveUserScramCredentialRecord,
     UserScramCredentialRecord,
 )
 from service.security.acls import AclEntry, AclSet
-from service.security.scram import ScramCredential
+from service.security.scram_credential import ScramCredential
+from service.security.tokens import DelegationToken
 
 _BUCKET_BITS: Final = 12
 _UUID_BITS: Final = 128
@@ -42,6 +45,19 @@ def entry_record(entry_id: UUID, entry: AclEntry) -> AccessControlEntryRecord:
 def scram_record(user: str, mechanism: int, credential: ScramCredential) -> UserScramCredentialRecord:
     """Return the record of a user's credential."""
     return UserScramCredentialRecord(name=user, mechanism=mechanism, **credential._asdict())
+
+
+def token_record(token: DelegationToken) -> DelegationTokenRecord:
+    """Return the record of a delegation token."""
+    return DelegationTokenRecord(
+        owner=str(token.owner),
+        requester=str(token.requester),
+        renewers=tuple(map(str, token.renewers)),
+        issue_timestamp=token.issue_ms,
+        max_timestamp=token.max_ms,
+        expiration_timestamp=token.expiry_ms,
+        token_id=token.id,
+    )
 
 
 def quota_record(entity: QuotaEntity, key: str, value: float | None) -> ClientQuotaRecord:
@@ -87,6 +103,12 @@ def scram_records(image: MetadataImage) -> Iterator[UserScramCredentialRecord]:
             yield scram_record(user, mechanism, credential)
 
 
+def token_records(image: MetadataImage) -> Iterator[DelegationTokenRecord]:
+    """Yield the records of all delegation tokens, sorted."""
+    for token_id in sorted(image.tokens):
+        yield token_record(image.tokens[token_id])
+
+
 def same_entries(one: AclSet, other: AclSet) -> Steps[bool]:
     """Return whether two sets have the same entries under the same ids, in steps."""
     if one is other:
@@ -112,9 +134,12 @@ def entry_differences(before: AclSet, after: AclSet) -> Iterator[MetadataRecord]
 
 
 def other_differences(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:
-    """Yield the records of other credentials and quotas, and None for each unchanged entry, as a step."""
+    """Yield the records of other credentials, tokens and quotas, and None for each unchanged entry, as a
+    step."""
     if after.scram is not before.scram:
         yield from _scram_differences(before, after)
+    if after.tokens is not before.tokens:
+        yield from _token_differences(before, after)
     if after.client_quotas is not before.client_quotas:
         yield from _quota_differences(before, after)
 
@@ -132,6 +157,13 @@ def _scram_differences(before: MetadataImage, after: MetadataImage) -> Iterator[
         for mechanism, credential in credentials.items():
             if old.get(mechanism) != credential:
                 yield scram_record(user, mechanism, credential)
+
+
+def _token_differences(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:
+    for token_id in before.tokens:
+        yield None if token_id in after.tokens else RemoveDelegationTokenRecord(token_id=token_id)
+    for token_id, token in after.tokens.items():
+        yield None if before.tokens.get(token_id) == token else token_record(token)
 
 
 def _quota_differences(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:

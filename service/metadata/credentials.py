@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 from service.metadata.persistent import PersistentMap
-from service.security.scram import SCRAM_SHA_256, SCRAM_SHA_512, ScramCredential
+from service.security.scram_credential import SCRAM_SHA_256, SCRAM_SHA_512, ScramCredential
 
 
 class ScramMechanism(IntEnum):

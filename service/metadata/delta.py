@@ -20,7 +20,6 @@ from service.metadata.frames import UnknownRecord
 from service.metadata.image import KRAFT_VERSION, ConfigResource, MetadataImage, OpenTransaction
 from service.metadata.persistent import REMOVED
 from service.metadata.records import (
-    REFUSED_TYPES,
     AbortTransactionRecord,
     AccessControlEntryRecord,
     BeginTransactionRecord,
@@ -28,6 +27,7 @@ from service.metadata.records import (
     ClearElrRecord,
     ClientQuotaRecord,
     ConfigRecord,
+    DelegationTokenRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
@@ -42,6 +42,7 @@ from service.metadata.records import (
     RegisterControllerRecord,
     RemoteLogRecord,
     RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveTombstoneRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
@@ -159,6 +160,7 @@ class MetadataDelta:
             recovered=catalog.recovered,
             acls=access.acls,
             scram=access.scram,
+            tokens=access.tokens,
             client_quotas=access.client_quotas,
             index=topics.partition_index,
             kraft_version=self._kraft_version,
@@ -249,6 +251,8 @@ _APPLY: Final[Mapping[type[Any], Callable[[MetadataDelta, Any], None]]] = {
     RecoveredTopicRecord: lambda delta, record: delta._catalog.set_recovered(record),
     UserScramCredentialRecord: lambda delta, record: delta._access.set_credential(record),
     RemoveUserScramCredentialRecord: lambda delta, record: delta._access.remove_credential(record),
+    DelegationTokenRecord: lambda delta, record: delta._access.set_token(record),
+    RemoveDelegationTokenRecord: lambda delta, record: delta._access.remove_token(record),
     AccessControlEntryRecord: lambda delta, record: delta._access.add_entry(record),
     RemoveAccessControlEntryRecord: lambda delta, record: delta._access.remove_entry(record),
     ClientQuotaRecord: lambda delta, record: delta._access.change_quota(record),
@@ -266,7 +270,4 @@ _APPLY: Final[Mapping[type[Any], Callable[[MetadataDelta, Any], None]]] = {
 
 
 def _refusal(record: MetadataRecord | UnknownRecord) -> str:
-    name = REFUSED_TYPES.get(record.api_key) if isinstance(record, UnknownRecord) else None
-    if name is not None:
-        return f"metadata record of an unsupported type: {name}: {record!r:.200}"
     return f"metadata record of unknown type: {record!r:.200}"

@@ -33,7 +33,8 @@ CATALOG_VERSION: Final = "firn.catalog.version"
 OWN_PREFIX: Final = "firn."
 """Begins the names of Firn's own features, which Kafka's nodes do not have."""
 RECORDS_VERSION: Final = "firn.records.version"
-"""Level of a node's software, not of the cluster: at 1 it reads records of ACLs, credentials and quotas."""
+"""Level of a node's software, not of the cluster: at 1 it reads records of ACLs, credentials, tokens and
+quotas."""
 GROUP_VERSION: Final = "group.version"
 GROUP_VERSION_LEVEL: Final = 1
 """Enables both group protocols."""

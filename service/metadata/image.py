@@ -19,6 +19,7 @@ from service.metadata.persistent import PartitionMap, PersistentMap
 from service.metadata.records import NO_LEADER, MetadataRecord
 from service.remote.catalog import CatalogEntry, Tombstone
 from service.security.acls import AclSet
+from service.security.tokens import DelegationToken
 
 METADATA_VERSION: Final = "metadata.version"
 KRAFT_VERSION: Final = "kraft.version"
@@ -156,6 +157,8 @@ class MetadataImage:
     """Topics with remaining recovery work."""
     acls: AclSet = field(default_factory=lambda: AclSet.EMPTY)
     scram: ScramCredentials = field(default_factory=PersistentMap)
+    tokens: PersistentMap[str, DelegationToken] = field(default_factory=PersistentMap)
+    """Delegation tokens, by id."""
     client_quotas: ClientQuotas = field(default_factory=PersistentMap)
     index: PartitionIndex = field(default_factory=PartitionIndex)
     kraft_version: int = 0
@@ -173,8 +176,10 @@ class MetadataImage:
         return self if level == self.kraft_version else replace(self, kraft_version=level)
 
     def without_credentials(self) -> MetadataImage:
-        """Return this image without users' credentials."""
-        return replace(self, scram=PersistentMap()) if self.scram else self
+        """Return this image without users' credentials and their tokens."""
+        if not self.scram and not self.tokens:
+            return self
+        return replace(self, scram=PersistentMap(), tokens=PersistentMap())
 
     @property
     def position(self) -> tuple[int, int, int]:

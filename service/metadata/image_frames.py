@@ -1,16 +1,16 @@
 """Converts an image to the records of a snapshot. [P]
 
 The order is that of Apache Kafka's ``MetadataImage.write``: features, brokers, controllers, topics, configs,
-client quotas, producer ids, access control entries, SCRAM credentials; then the remote catalog, tombstones,
-the life and recovered topics. Records of a kind are sorted by name or id, so that equal images have equal
-bytes.
+client quotas, producer ids, access control entries, SCRAM credentials, delegation tokens; then the remote
+catalog, tombstones, the life and recovered topics. Records of a kind are sorted by name or id, so that equal
+images have equal bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from service.metadata.access_records import entry_records, quota_records, scram_records
+from service.metadata.access_records import entry_records, quota_records, scram_records, token_records
 from service.metadata.frames import Frame, newest
 from service.metadata.image import (
     METADATA_VERSION,
@@ -72,6 +72,7 @@ def _records(image: MetadataImage) -> Iterator[MetadataRecord]:
         )
     yield from entry_records(image)
     yield from scram_records(image)
+    yield from token_records(image)
     for key in sorted(image.remote):
         yield RemoteLogRecord(topic_id=key[0], partition_id=key[1], **image.remote[key]._asdict())
     for topic_id in sorted(image.tombstones):

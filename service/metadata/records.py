@@ -201,6 +201,20 @@ class RemoveTopicRecord(MetadataRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationTokenRecord(MetadataRecord):
+    """A delegation token, as a whole: a later record of the same id replaces it. Principals as User:name."""
+
+    API_KEY: ClassVar[int] = 10
+    owner: str = field(metadata={"kafka_type": "string"})
+    requester: str = field(metadata={"kafka_type": "string"})
+    renewers: tuple[str, ...] = field(metadata={"kafka_type": "string"})
+    issue_timestamp: int = field(metadata={"kafka_type": "int64"})
+    max_timestamp: int = field(metadata={"kafka_type": "int64"})
+    expiration_timestamp: int = field(metadata={"kafka_type": "int64"})
+    token_id: str = field(metadata={"kafka_type": "string"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UserScramCredentialRecord(MetadataRecord):
     """Credential of a user for one SCRAM mechanism. Its keys are in no ``repr``."""
 
@@ -355,6 +369,14 @@ class ControllerFeature(MetadataEntity):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveDelegationTokenRecord(MetadataRecord):
+    """Removal of a delegation token."""
+
+    API_KEY: ClassVar[int] = 26
+    token_id: str = field(metadata={"kafka_type": "string"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterControllerRecord(MetadataRecord):
     """Registration of a controller process."""
 
@@ -445,6 +467,7 @@ RECORD_TYPES: Final[dict[int, type[MetadataRecord]]] = {
         FenceBrokerRecord,
         UnfenceBrokerRecord,
         RemoveTopicRecord,
+        DelegationTokenRecord,
         UserScramCredentialRecord,
         FeatureLevelRecord,
         ClientQuotaRecord,
@@ -457,6 +480,7 @@ RECORD_TYPES: Final[dict[int, type[MetadataRecord]]] = {
         BeginTransactionRecord,
         EndTransactionRecord,
         AbortTransactionRecord,
+        RemoveDelegationTokenRecord,
         RegisterControllerRecord,
         ClearElrRecord,
         RemoteLogRecord,
@@ -467,10 +491,3 @@ RECORD_TYPES: Final[dict[int, type[MetadataRecord]]] = {
     )
 }
 """Record types that this software reads and writes, by id."""
-
-DELEGATION_TOKEN: Final = 10
-REFUSED_TYPES: Final[dict[int, str]] = {
-    DELEGATION_TOKEN: "DelegationTokenRecord",
-    26: "RemoveDelegationTokenRecord",
-}
-"""Kafka's record types of an unsupported function (delegation tokens): the image refuses them by name."""

@@ -10,8 +10,9 @@ Source: Kafka ``SaslServerAuthenticator``, ``SocketServer.processCompletedReceiv
 
 from __future__ import annotations
 
+import asyncio
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -28,11 +29,18 @@ from service.network.request import (
     PeerContext,
     RequestContext,
     Response,
+    TokensFollow,
     authenticated,
 )
 from service.security.login import LoginEnded, LoginState, ServerLogin, UnsupportedMechanism
 from service.security.login_settings import LoginSettings
-from service.security.sasl_server import Evaluation, SaslRefused, SaslServer
+from service.security.sasl_server import (
+    Evaluation,
+    SaslRefused,
+    SaslServer,
+    SaslUnavailable,
+    SlowEvaluation,
+)
 from service.security.session import Session
 from service.wire.api import (
     ApiKey,
@@ -85,6 +93,10 @@ class ListenerLogins:
         self.handler: Handler
         self.answer_versions: AnswerVersions
 
+    def gate(self, client: PeerContext) -> Authenticator:
+        """Return the gate of a new connection."""
+        return Authenticator(self, client)
+
 
 class Authenticator:
     """`request.Gate` of one connection."""
@@ -105,9 +117,18 @@ class Authenticator:
 
     # -- the first login
 
-    def handle(self, context: PeerContext, frame: memoryview) -> Answer:
+    def handle(self, context: PeerContext, frame: memoryview) -> Answer | Later:
         """Handle a message of the login. Raises `WireError` where Kafka closes without an answer."""
         answer = self._step(context, frame)
+        if isinstance(answer, Awaitable):
+            return self._handled_later(context, answer)
+        return self._handled(context, answer)
+
+    async def _handled_later(self, context: PeerContext, answer: Later) -> Answer:
+        return self._handled(context, await answer)
+
+    def _handled(self, context: PeerContext, answer: Answer) -> Answer:
+        """Begin the session if the login is complete."""
         if not self._login.is_complete or isinstance(answer, Closing):
             return answer
         session = self._begin_session(context)
@@ -133,9 +154,19 @@ class Authenticator:
                 return Closing(())
             return listener.handler(context, frame)
         answer = self._step(context, frame)
-        if self._login.is_complete and not isinstance(answer, Closing):
-            context.session = self._begin_session(context)
-        return answer
+        if isinstance(answer, Awaitable):
+            return self._renewed_later(context, answer)
+        return self._renewed(context, answer)
+
+    async def _renewed_later(self, context: RequestContext, answer: Later) -> Answer:
+        return self._renewed(context, await answer)
+
+    def _renewed(self, context: RequestContext, answer: Answer) -> Answer:
+        """Begin the next session if the reauthentication is complete."""
+        if not self._login.is_complete or isinstance(answer, Closing):
+            return answer
+        context.session = self._begin_session(context)
+        return LoggedIn(() if answer is None else answer.parts, context, self.handle_expiring)
 
     def unmuted(self, last_read: float) -> None:
         """Note that a pause is over. Requests that have waited count as come when they were read."""
@@ -150,7 +181,7 @@ class Authenticator:
 
     # -- one message
 
-    def _step(self, context: PeerContext, frame: memoryview) -> Answer:
+    def _step(self, context: PeerContext, frame: memoryview) -> Answer | Later:
         login = self._login
         if login.takes_tokens:
             return self._take_token(context, frame)
@@ -177,7 +208,8 @@ class Authenticator:
             )
             return self._refuse(context, e, response_frame(header, refused))
         response = module.SaslHandshakeResponse(error_code=ErrorCode.none, mechanisms=login.mechanisms)
-        return Response([response_frame(header, response)])
+        # At first the connection has this limit from its beginning.
+        return TokensFollow([response_frame(header, response)], self._listener.settings.max_receive_bytes)
 
     def _take_versions(self, header: RequestHeader, frame: memoryview) -> Answer:
         login = self._login
@@ -191,40 +223,59 @@ class Authenticator:
         login.versions_came(is_valid=response.error_code == ErrorCode.none)
         return Response([response_frame(header, response)])
 
-    def _take_token(self, context: PeerContext, frame: memoryview) -> Answer:
+    def _take_token(self, context: PeerContext, frame: memoryview) -> Answer | Later:
         login = self._login
         header: RequestHeader | None = None
         try:
             if not login.has_headers:
                 context.api_key = _AUTHENTICATE
-                found = login.token_came(bytes(frame))
-                self._note_lifetime(found)
-                return Response([_SIZE.pack(len(found.token)) + found.token])
-            header = _read_header(context, frame)
-            if header.api_key != _AUTHENTICATE and login.state is LoginState.AUTHENTICATE:
-                error = login.ended(f"a request of {ApiKey(header.api_key).name} in place of a token")
-                return self._refuse(
-                    context, error, refusal_frame(header, frame, ErrorCode.illegal_sasl_state)
-                )
-            token = read_request(header, frame, _MOST_ELEMENTS).auth_bytes
+                token: Any = frame
+            else:
+                header = _read_header(context, frame)
+                if header.api_key != _AUTHENTICATE and login.state is LoginState.AUTHENTICATE:
+                    error = login.ended(f"a request of {ApiKey(header.api_key).name} in place of a token")
+                    return self._refuse(
+                        context, error, refusal_frame(header, frame, ErrorCode.illegal_sasl_state)
+                    )
+                token = read_request(header, frame, _MOST_ELEMENTS).auth_bytes
             found = login.token_came(bytes(token))
         except LoginEnded as e:
             return self._refuse(context, e, None)
         except SaslRefused as e:
-            return self._refuse(context, e, None if header is None else self._refusal(header, e))
+            return self._refuse_token(context, header, e)
+        if isinstance(found, SlowEvaluation):
+            return self._compute(context, header, found)
+        return self._answer_token(header, found)
+
+    async def _compute(
+        self, context: PeerContext, header: RequestHeader | None, slow: SlowEvaluation
+    ) -> Answer:
+        """Answer a token after computing on a thread."""
+        result = await asyncio.get_running_loop().run_in_executor(None, slow.compute)
+        try:
+            found = self._login.computed(slow, result)
+        except SaslRefused as e:
+            return self._refuse_token(context, header, e)
+        return self._answer_token(header, found)
+
+    def _answer_token(self, header: RequestHeader | None, found: Evaluation) -> Response:
+        self._lifetime_ms = self._lifetime_of(found) if found.name is not None else None
+        if header is None:
+            return Response([_SIZE.pack(len(found.token)) + found.token])
         return Response([response_frame(header, self._success(found))])
 
+    def _refuse_token(self, context: PeerContext, header: RequestHeader | None, error: SaslRefused) -> Answer:
+        if header is None or isinstance(error, SaslUnavailable):
+            return self._refuse(context, error, None)
+        return self._refuse(context, error, self._refusal(header, error))
+
     def _success(self, found: Evaluation) -> Any:
-        self._note_lifetime(found)
         return response_module(_AUTHENTICATE).SaslAuthenticateResponse(
             error_code=ErrorCode.none,
             error_message="",  # as Kafka's
             auth_bytes=found.token,
             session_lifetime=self._lifetime_ms or 0,
         )
-
-    def _note_lifetime(self, found: Evaluation) -> None:
-        self._lifetime_ms = self._lifetime_of(found) if found.name is not None else None
 
     def _lifetime_of(self, found: Evaluation) -> int | None:
         """Return the milliseconds until the session ends, None if it does not."""

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from service.config.quotas import QuotaConfig, normalized
+from service.base.addresses import normalized
+from service.config.quotas import QuotaConfig
 from service.network.admission import Admission
 from service.network.bucket_sweeper import BucketSweeper
 from service.network.metrics import ArrivalMetrics, NetworkMetrics

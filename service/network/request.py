@@ -202,12 +202,22 @@ class LoggedIn(Response):
         self.handler = handler
 
 
+class TokensFollow(Response):
+    """The response that begins a login anew: until `LoggedIn` messages have `most_bytes` at most."""
+
+    __slots__ = ("most_bytes",)
+
+    def __init__(self, parts: Sequence[Part], most_bytes: int) -> None:
+        super().__init__(parts)
+        self.most_bytes = most_bytes
+
+
 class Gate(Protocol):
     """Handler of a connection until its session begins."""
 
     @property
     def context(self) -> PeerContext: ...
-    def handle(self, context: PeerContext, frame: memoryview) -> Answer:
+    def handle(self, context: PeerContext, frame: memoryview) -> Answer | Later:
         """Handle a message of the login. `LoggedIn` and `Closing` end it."""
 
     def unmuted(self, last_read: float) -> None:

@@ -32,12 +32,13 @@ from service.network.request import (
     RequestContext,
     Response,
     Throttled,
+    TokensFollow,
 )
 from service.network.request_framer import ANSWERING, CLOSED, READING, RequestFramer
 from service.network.response_queue import EMPTY, FULL, Queued, ResponseQueue
 from service.network.sender import Part, PeerLost, ResponseSender
 from service.network.shared import FULL_S, Shared
-from service.network.slow_peer_monitor import MonitoredConnection
+from service.network.transfer_deadlines import MonitoredConnection
 from service.wire.errors import WireError
 from service.wire.frames import SIZE_BYTES
 
@@ -225,6 +226,9 @@ class RequestPipeline:
                 self._gate = None
             if self._owner is not None:
                 self._owner.logged_in()
+            self._handle_answer(Response(answer.parts), api)
+        elif isinstance(answer, TokensFollow):
+            self._framer.limit(answer.most_bytes)
             self._handle_answer(Response(answer.parts), api)
         elif isinstance(answer, PendingResponse):
             if answer.done():

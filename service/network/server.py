@@ -30,7 +30,6 @@ from service.base.errors import ConfigError
 from service.base.threads import Threads
 from service.base.turns import TurnTimes
 from service.network.admission import Admission
-from service.network.authenticating import AnswerVersions, ListenerLogins
 from service.network.buffers import BufferPool
 from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import NetworkMetrics
@@ -39,7 +38,8 @@ from service.network.sendfile_prefetch import SendfilePrefetcher
 from service.network.server_connection import ServerConnection
 from service.network.shared import Shared
 
-if TYPE_CHECKING:  # a node without TLS does not load it
+if TYPE_CHECKING:  # a node without logins and TLS does not load them
+    from service.network.authenticating import AnswerVersions, ListenerLogins
     from service.network.tls.listener import TlsListener
     from service.network.tls.shell import TlsTransport
 

@@ -11,17 +11,18 @@ import fcntl
 import socket
 import termios
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from service.network.authenticating import Authenticator
 from service.network.raw_socket import socket_of
 from service.network.request import Answer, Closing, Gate, Later, PeerContext, RequestContext
 from service.network.request_framer import READING, RequestFramer
 from service.network.request_pipeline import RequestPipeline
 from service.network.response_queue import FAILED
 from service.network.shared import Shared
-from service.network.tls.identity import TlsIdentity
 from service.security.session import Session, anonymous
+
+if TYPE_CHECKING:
+    from service.network.tls.identity import TlsIdentity
 
 _READ_BYTES = 256 << 10
 """Most bytes of a large request in one read."""
@@ -130,7 +131,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         number, listener = shared.counters.accepted, shared.listener
         if shared.logins is None:
             return RequestContext(number, host, port, listener, anonymous(host, listener))
-        return Authenticator(shared.logins, PeerContext(number, host, port, listener))
+        return shared.logins.gate(PeerContext(number, host, port, listener))
 
     def _admitted(self) -> None:
         """Start reading: another connection has ended, and this one is next."""

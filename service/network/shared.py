@@ -6,22 +6,24 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.turn_queues import CallQueue, turn_queues
 from service.base.turns import TurnTimes
 from service.network.admission import Admission
-from service.network.authenticating import ListenerLogins
 from service.network.buffers import BufferPool
 from service.network.connection_quotas import ConnectionQuotas
-from service.network.login_deadlines import LoginDeadlines
 from service.network.metrics import NetworkMetrics
 from service.network.request import Describe, Gone, Handler, PeerLimits
 from service.network.request_framer import RequestFramer
 from service.network.sender import SendBudget
 from service.network.sendfile_prefetch import SendfilePrefetcher
-from service.network.slow_peer_monitor import SlowPeerMonitor
+from service.network.transfer_deadlines import TransferDeadlines
+
+if TYPE_CHECKING:
+    from service.network.authenticating import ListenerLogins
+    from service.network.login_deadlines import LoginDeadlines
 
 _LOG = logging.getLogger("service.network")
 _SCRATCH_BYTES = 64 << 10
@@ -56,7 +58,7 @@ class Shared:
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
     warnings: RateLimitedLog = field(init=False)
     errors: RateLimitedLog = field(init=False)
-    monitor: SlowPeerMonitor = field(init=False)
+    monitor: TransferDeadlines = field(init=False)
     outlet: SendBudget = field(init=False)
     calls: CallQueue = field(init=False)
     more: CallQueue = field(init=False)
@@ -77,7 +79,7 @@ class Shared:
         self.outlet = SendBudget(self.loop, self.turns, self.ahead)
         self.closed = RequestFramer(self.pool, limits.max_request_bytes)
         self.closed.close()
-        self.monitor = SlowPeerMonitor(
+        self.monitor = TransferDeadlines(
             self.loop,
             self.calls,
             self.pool,
@@ -86,6 +88,8 @@ class Shared:
             self.counters,
         )
         if self.logins is not None:
+            from service.network.login_deadlines import LoginDeadlines
+
             self.deadlines = LoginDeadlines(self.loop, self.logins.settings.timeout_ms / 1000)
         self.warnings = RateLimitedLog(_LOG, now=self.loop.time)
         self.errors = RateLimitedLog(_LOG, now=self.loop.time)

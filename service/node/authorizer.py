@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from service.config.settings import BrokerConfig
 from service.metadata.publisher import Publisher
 from service.security.acls import AclSet
-from service.security.audit import Audit
-from service.security.authorizer import Authorizer
 from service.wire.api import APIS
+
+if TYPE_CHECKING:
+    from service.security.authorizer import Authorizer
 
 
 class LoadedAcls:
@@ -40,6 +42,8 @@ def make_authorizer(config: BrokerConfig, metadata: Callable[[], Publisher | Non
     """
     if not config.authorizer_class_name:
         return None
+    from service.security.audit import Audit  # a node without an authorizer does not load them
+    from service.security.authorizer import Authorizer
 
     loop = asyncio.get_running_loop()
     return Authorizer(

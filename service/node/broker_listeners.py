@@ -11,17 +11,17 @@ from service.base.turns import TurnTimes
 from service.base.world import World
 from service.config.settings import BrokerConfig
 from service.metadata.controller.requests import Endpoint
-from service.network.authenticating import AnswerVersions
 from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import NetworkMetrics
 from service.network.request import Answer, RequestContext
 from service.network.server import Server
 from service.node.node_options import limits_of
 from service.serving.dispatch import Dispatcher
-from service.serving.listener_logins import NodeLogins
 
 if TYPE_CHECKING:
+    from service.network.authenticating import AnswerVersions
     from service.network.tls.node_tls import NodeTls
+    from service.serving.listener_logins import NodeLogins
 
 
 class BrokerListeners:
@@ -42,7 +42,7 @@ class BrokerListeners:
         world: World,
         metrics: NetworkMetrics,
         turns: TurnTimes,
-        logins: NodeLogins,
+        logins: NodeLogins | None,
         tls: NodeTls | None,
     ) -> tuple[Endpoint, ...]:
         """Bind the addresses; return the advertised ones. Raises `ConfigError`."""
@@ -64,7 +64,7 @@ class BrokerListeners:
                 turns=turns,
                 threads=world.threads,
                 arrivals=self.arrivals,
-                logins=logins.of(listener),
+                logins=None if logins is None else logins.of(listener),
                 tls=None if tls is None else tls.listener(listener.name),
             )
             await server.bind()

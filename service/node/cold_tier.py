@@ -24,6 +24,7 @@ from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
+from service.metadata.secret_settings import secret_count, without_secrets
 from service.metadata.snapshot_codec import encode_image
 from service.partition.partition import Partition
 from service.remote.format.manifest_codec import TopicsFileRow
@@ -384,10 +385,19 @@ def _disk_cache(config: BrokerConfig, world: World, current: Callable[[], Broker
 
 def metadata_snapshot(image: MetadataImage, now_ms: int, *, has_credentials: bool) -> MetadataSnapshot:
     """Return `image` as a snapshot for the bucket. Images are immutable, so a thread may encode it."""
-    copied = image if has_credentials else image.without_credentials()
-    encode = partial(encode_image, copied, now_ms)
-    omitted = len(image.scram) - len(copied.scram)
-    return MetadataSnapshot(image.offset + 1, image.epoch, encode, image.life, omitted)
+    if has_credentials:
+        return MetadataSnapshot(
+            image.offset + 1, image.epoch, partial(encode_image, image, now_ms), image.life
+        )
+    copied = image.without_credentials()
+    return MetadataSnapshot(
+        image.offset + 1,
+        image.epoch,
+        lambda: encode_image(without_secrets(copied), now_ms),
+        image.life,
+        len(image.scram),
+        partial(secret_count, image),
+    )
 
 
 def _topics(image: MetadataImage) -> TopicsSnapshot:

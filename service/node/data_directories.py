@@ -20,7 +20,6 @@ from service.metadata.formatting import (
     check_metadata_place,
     self_formatting,
 )
-from service.node.quorum_control_plane import ask_cluster_id
 from service.node.standalone_control_plane import Home
 
 
@@ -47,6 +46,8 @@ class DataDirectories:
         known = cluster_id_of(disk, cluster.directories)
         if known is None:
             if self_formatting(cluster) is SelfFormatting.BY_THE_QUORUM:
+                from service.node.quorum_control_plane import ask_cluster_id  # only members load it
+
                 return await ask_cluster_id(cluster, self._world, stopped)
             return config.cluster_id or encode_uuid(random_id(self._world))
         if config.cluster_id not in (None, known):

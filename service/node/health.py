@@ -8,15 +8,16 @@ from service.base.health import Check, HealthState
 from service.hot.manager import LogManager
 from service.hot.watermarks import Step, describe
 from service.metadata.image import MetadataImage
+from service.security.certificates import ending
 from service.serving.request_host import Broker
 
 if TYPE_CHECKING:
+    from service.network.jwks.key_sets import KeySets
     from service.network.tls.node_tls import NodeTls
     from service.node.cold_tier import ColdTier
     from service.tiering.metrics import TieringMetrics
 
 _NAMED_AT_MOST: Final = 5
-_SOON_DAYS: Final = 7
 
 
 def checks(
@@ -26,6 +27,7 @@ def checks(
     cold: ColdTier | None,
     is_serving: bool,
     tls: NodeTls | None,
+    key_sets: KeySets | None = None,
     *,
     is_broker: bool = True,
 ) -> tuple[Check, ...]:
@@ -34,6 +36,8 @@ def checks(
     found = [_node(failure, is_serving)]
     if tls is not None and tls.handshakes is not None:
         found.append(_tls(tls))
+    if key_sets is not None:
+        found.append(_tokens(key_sets))
     if not is_broker:
         return tuple(found)
     found += [_logs(broker, logs), _disks(broker, logs), _metadata(broker)]
@@ -58,11 +62,15 @@ def _tls(tls: NodeTls) -> Check:
     """Return whether stores that have changed could not be used, and which certificates end soon."""
     reasons = [f"listener {name} keeps its old certificates: {why}" for name, why in tls.problems.items()]
     for name, days in tls.days_left().items():
-        if days < 0:
-            reasons.append(f"the certificate of listener {name} has ended")
-        elif days < _SOON_DAYS:
-            reasons.append(f"the certificate of listener {name} ends in {days:.1f} days")
+        if (words := ending(days)) is not None:
+            reasons.append(f"the certificate of listener {name} {words}")
     return Check("tls", HealthState.DEGRADED if reasons else HealthState.OK, "; ".join(reasons))
+
+
+def _tokens(key_sets: KeySets) -> Check:
+    """Return which keys of issuers of tokens are missing or old."""
+    reasons = [f"the keys of {place}: {why}" for place, why in key_sets.problems.items()]
+    return Check("tokens", HealthState.DEGRADED if reasons else HealthState.OK, "; ".join(reasons))
 
 
 def _logs(broker: Broker | None, logs: LogManager | None) -> Check:

@@ -25,7 +25,6 @@ from service.base.steps import at_once
 from service.base.timers import Timers
 from service.base.turns import TurnTimes
 from service.base.world import World
-from service.client.node_security import outgoing_security
 from service.config.settings import BrokerConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
@@ -38,9 +37,8 @@ from service.node.authorizer import make_authorizer
 from service.node.data_directories import DataDirectories
 from service.node.fd_budget import Budget
 from service.node.metadata_check import check_metadata, note_metadata
-from service.node.node_options import cleaner_settings, limits_of, partition_limit
+from service.node.node_options import check_cluster, cleaner_settings, limits_of, partition_limit
 from service.node.node_parts import NodeParts
-from service.node.quorum_control_plane import ClusterPlane, check_cluster
 from service.node.retention_task import retention_loop
 from service.node.standalone_control_plane import AlonePlane, Home
 from service.node.supervisor import Supervisor
@@ -50,20 +48,23 @@ from service.replicas.metadata_applier import Applier
 from service.replicas.partition_registry import Replicas
 from service.replicas.settings_applier import SettingsApplier
 from service.replication.selectors import of_the_rack
+from service.security.tokens import token_rules
 from service.serving.control_plane import ControlPlane
 from service.serving.dispatch import Dispatcher
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.handlers.api_versions import answer_for, features_of_broker
 from service.serving.internal_topics import InternalTopics
-from service.serving.listener_logins import NodeLogins, new_nonce
 from service.serving.request_host import Broker
 from service.wire.apis import ListenerType
 
 if TYPE_CHECKING:
+    from service.network.jwks.key_sets import KeySets
     from service.network.tls.node_tls import NodeTls
     from service.node.cold_tier import ColdTier, OpenStore
+    from service.node.quorum_control_plane import ClusterPlane
     from service.remote.reading.reader import RemoteReader
     from service.replicas.replica_manager import ReplicaManager
+    from service.serving.listener_logins import NodeLogins
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +106,8 @@ class Node:
             check_cluster(config)
         if config.cluster.security.uses_tls:
             self._tls = parts.tls = self._make_tls(stack)
+        if config.cluster.security.takes_signed_tokens:
+            parts.key_sets = self._make_key_sets(stack)
         cluster_id = await self._directories.cluster_id(self._supervisor.stopped)
         budget = None
         if self._open_files is not None:
@@ -127,21 +130,22 @@ class Node:
             )
             note_metadata(disk, config.cluster, log_dirs, home.metadata_directory_id)
         parts.authorizer = make_authorizer(config, lambda: parts.metadata)
-        parts.plane = plane = self._make_plane(home, budget)
+        member = self._make_member(home) if config.cluster.is_member else None
+        parts.plane = plane = member or self._make_plane(home, budget)
         parts.metadata = plane.metadata
         await plane.start(stack)
         if closing is None:
-            assert isinstance(plane, ClusterPlane)
-            await plane.in_quorum()
-            await plane.recorded()
+            assert member is not None
+            await member.in_quorum()
+            await member.recorded()
             parts.is_serving = True
             return
         broker = await self._start_broker(stack, plane, cluster_id)
         closing.broker_epoch = lambda: plane.epoch
         await self._serve(stack, broker)
         stack.push_async_callback(plane.leave)
-        if isinstance(plane, ClusterPlane) and config.cluster.is_controller:
-            await plane.recorded()
+        if member is not None and config.cluster.is_controller:
+            await member.recorded()
 
     def _make_tls(self, stack: AsyncExitStack) -> NodeTls:
         """Load the certificates. Raises `ConfigError`."""
@@ -151,6 +155,13 @@ class Node:
         stack.callback(tls.close)
         tls.start()
         return tls
+
+    def _make_key_sets(self, stack: AsyncExitStack) -> KeySets:
+        from service.network.jwks.key_sets import KeySets  # a node without tokens does not load it
+
+        key_sets = KeySets(self._world)
+        stack.callback(key_sets.close)
+        return key_sets
 
     def _follow_stores(self, tls: NodeTls, broker: Broker, settings: SettingsApplier) -> None:
         """Check and follow changes of this node's key and trust stores."""
@@ -177,44 +188,45 @@ class Node:
         )
 
     def _make_plane(self, home: Home, budget: Budget | None) -> ControlPlane:
-        config, world, fail = self._static_config, self._world, self._supervisor.fail
-
-        def current() -> BrokerConfig:
-            return self._applier.settings.config if self._applier else config
-
-        if not config.cluster.is_member:
-            limit = None if budget is None else partition_limit(budget)
-            return AlonePlane(
-                config, current, world, home, world.new_uuid(),
-                partition_limit=limit, on_fatal=fail, authorizer=self.parts.authorizer,
-            )  # fmt: skip
-        return ClusterPlane(
-            config,
-            current,
-            world,
+        return AlonePlane(
+            self._static_config,
+            self._current_config,
+            self._world,
             home,
-            world.new_uuid(),
-            limits=limits_of(config),
+            self._world.new_uuid(),
+            partition_limit=None if budget is None else partition_limit(budget),
+            on_fatal=self._supervisor.fail,
+            authorizer=self.parts.authorizer,
+        )
+
+    def _make_member(self, home: Home) -> ClusterPlane:
+        from service.node.quorum_control_plane import ClusterPlane  # a node that is alone does not load it
+
+        return ClusterPlane(
+            self._static_config,
+            self._current_config,
+            self._world,
+            home,
+            self._world.new_uuid(),
+            limits=limits_of(self._static_config),
             network=self.parts.network,
             turns=self.parts.turns,
             stopped=self._supervisor.stopped,
-            on_fatal=fail,
+            on_fatal=self._supervisor.fail,
             tls=self._tls,
             authorizer=self.parts.authorizer,
+            key_sets=self.parts.key_sets,
         )
+
+    def _current_config(self) -> BrokerConfig:
+        return self._applier.settings.config if self._applier else self._static_config
 
     async def _start_broker(self, stack: AsyncExitStack, plane: ControlPlane, cluster_id: str) -> Broker:
         """Open the logs, and take the roles that the metadata says. No connection is accepted yet."""
         parts, logs, metadata = self.parts, self.parts.logs, plane.metadata
         assert logs is not None
         listeners = parts.listeners
-        logins = NodeLogins(
-            self._static_config.cluster.security,
-            self._world,
-            lambda: metadata.image,
-            cluster_id,
-            parts.network,
-        )
+        logins = self._make_logins(metadata, cluster_id)
         places = await listeners.bind(
             stack, self._static_config, self._world, parts.network, parts.turns, logins, self._tls
         )
@@ -250,6 +262,23 @@ class Node:
         if plane.prefix_owner is None:
             await plane.join(stack)
         return broker
+
+    def _make_logins(self, metadata: Publisher, cluster_id: str) -> NodeLogins | None:
+        """Return the logins of the listeners; None where no client logs in."""
+        security = self._static_config.cluster.security
+        if not security.has_logins:
+            return None
+        from service.serving.listener_logins import NodeLogins
+
+        return NodeLogins(
+            security,
+            self._world,
+            lambda: metadata.image,
+            cluster_id,
+            self.parts.network,
+            token_rules(self._static_config.tokens).secret,
+            self.parts.key_sets,
+        )
 
     def _make_broker(
         self,
@@ -319,8 +348,10 @@ class Node:
         """Return the replication with other brokers; None on a node without any."""
         if plane.new_queue is None:
             return None
+        from service.client.node_security import outgoing_security
         from service.replicas.replica_manager import ReplicaManager
         from service.replicas.tier_state_builder import TierStateBuilder
+        from service.serving.listener_logins import new_nonce
 
         config = self._static_config
         replication = ReplicaManager(
@@ -340,6 +371,7 @@ class Node:
                 self._static_config.cluster.security.inter_broker,
                 partial(new_nonce, self._world),
                 None if self._tls is None else self._tls.inter_broker,
+                self._world.disk,
             ),
         )
         logs.checkpoint_high_watermarks(replication.marks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from service.base.errors import ConfigError
 from service.config.settings import BrokerConfig
 from service.hot.cleaning.cleaning import CleanerSettings
 from service.metadata.controller.requests import PartitionLimit
@@ -45,3 +46,12 @@ def partition_limit(budget: Budget) -> PartitionLimit:
     return PartitionLimit(
         budget.partitions, f"its {budget.limit} open files (RLIMIT_NOFILE) allow {budget.partitions}"
     )
+
+
+def check_cluster(config: BrokerConfig) -> None:
+    """Raise `ConfigError` for settings that a node in a cluster cannot have."""
+    if config.remote_recover and not config.cluster.is_alone:
+        raise ConfigError("firn.remote.recover: a node recovers an archive while it is its whole cluster")
+    for one in config.cluster.controller_listeners:
+        if not one.port:
+            raise ConfigError(f"{one}: a controller's listener needs a port, as other nodes connect to it")

@@ -24,15 +24,16 @@ from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
 from service.replication.metrics import ReplicationMetrics
-from service.security.authorizer import Authorizer
 from service.serving.control_plane import ControlPlane
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.request_host import Broker
 
 if TYPE_CHECKING:
+    from service.network.jwks.key_sets import KeySets
     from service.network.tls.node_tls import NodeTls
     from service.node.cold_tier import ColdTier
     from service.replicas.replica_manager import ReplicaManager
+    from service.security.authorizer import Authorizer
 
 
 class NodeParts:
@@ -46,6 +47,7 @@ class NodeParts:
         self.metadata: Publisher | None = None
         self.listeners = BrokerListeners()
         self.tls: NodeTls | None = None
+        self.key_sets: KeySets | None = None
         self.cold: ColdTier | None = None
         self.replication: ReplicaManager | None = None
         self.broker: Broker | None = None
@@ -162,5 +164,6 @@ class NodeParts:
             self.cold,
             self.is_serving,
             self.tls,
+            self.key_sets,
             is_broker=self._is_broker,
         )

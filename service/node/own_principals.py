@@ -11,7 +11,6 @@ from service.base.errors import ConfigError
 from service.base.printable import printable
 from service.config.security import OutgoingSecurity
 from service.config.settings import BrokerConfig
-from service.security.jaas import read_jaas
 from service.security.principal import ANONYMOUS, USER, Principal
 
 
@@ -20,6 +19,8 @@ def principal_at(outgoing: OutgoingSecurity) -> Principal | None:
     login module cannot be read."""
     if outgoing.jaas is None:
         return None if outgoing.protocol.uses_tls else ANONYMOUS
+    from service.security.jaas import read_jaas  # a node without logins does not load it
+
     try:
         name = read_jaas(outgoing.jaas.reveal()).options.get("username")
     except ConfigError:

@@ -19,11 +19,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from service.base.clock import Clock
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.turn_queues import turn_queues
 from service.base.turns import TurnTimes
-from service.base.world import system_world
+from service.base.world import World, system_world
 from service.config.parsing import without_effect
 from service.config.settings import BrokerConfig
 from service.node.event_loop import LoopWatch, new_loop
@@ -32,12 +31,11 @@ from service.node.memory_trim import MemoryTrimmer
 from service.node.node import Node
 from service.node.node_parts import NodeParts
 from service.node.own_principals import principal_complaints
-from service.node.quorum_control_plane import NodeEnds
-from service.node.supervisor import Supervisor
+from service.node.supervisor import NodeEnds, Supervisor
 
 log = logging.getLogger(__name__)
 
-OpenConsole = Callable[[NodeParts, Clock], AbstractAsyncContextManager[str]]
+OpenConsole = Callable[[NodeParts, World], AbstractAsyncContextManager[str]]
 """Serves the console of a node's parts over HTTP while the context lasts; gives the URL."""
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
@@ -119,7 +117,7 @@ async def _run(config: BrokerConfig, turns: TurnTimes, open_console: OpenConsole
         async with AsyncExitStack() as stack:
             url = ""
             if open_console is not None:
-                url = await stack.enter_async_context(open_console(node.parts, world.clock))
+                url = await stack.enter_async_context(open_console(node.parts, world))
             # Objects of the start live until the end, even ten thousand partitions: no collection needs to
             # traverse them, now or later.
             gc.disable()

@@ -60,8 +60,9 @@ from service.network.request import PeerLimits
 from service.network.request_meter import RequestQuotas
 from service.network.server import Server
 from service.node.standalone_control_plane import Home, endpoints_of, metadata_options
+from service.node.supervisor import NodeEnds
 from service.remote.catalog import CatalogEntry, Tombstone
-from service.security.authorizer import Authorizer
+from service.security.tokens import token_rules
 from service.serving.api_table import BROKER_APIS
 from service.serving.authorization import BY_CONTROLLER, NOTHING
 from service.serving.config_validation import NodeConfigRules
@@ -76,7 +77,9 @@ from service.wire.errors import UnsupportedVersion
 _log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
+    from service.network.jwks.key_sets import KeySets
     from service.network.tls.node_tls import NodeTls
+    from service.security.authorizer import Authorizer
 
 _POLL_S: Final = 0.02
 _ASK_MS: Final = 5_000
@@ -109,8 +112,11 @@ def features_of_member(broker: object) -> Features:
 
 def _member_apis() -> Mapping[int, Served]:
     forwarded = Served(BY_CONTROLLER, forwards=_always)
+    checked = forwarded._replace(is_checked_first=True)
     table: dict[int, Served] = {
-        api.key: forwarded if api.is_forwardable else BROKER_APIS[api.key]
+        api.key: (checked if api.is_checked_first else forwarded)
+        if api.is_forwardable
+        else BROKER_APIS[api.key]
         for api in served_on(ListenerType.BROKER)
     }
     for key in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
@@ -196,7 +202,9 @@ def _controller_options(
             cluster.metadata_max_idle_interval_ms,
             cluster.leader_imbalance_check_interval_seconds * 1000 if balances else 0,
             cluster.unclean_leader_election_interval_ms,
+            config.tokens.expiry_check_interval_ms,
         ),
+        tokens=token_rules(config.tokens),
     )
 
 
@@ -221,6 +229,7 @@ class ClusterPlane:
         on_fatal: Callable[[str, BaseException], None],
         tls: NodeTls | None,
         authorizer: Authorizer | None = None,
+        key_sets: KeySets | None = None,
     ) -> None:
         """`current` returns the current settings. `stopped` returns once the node is to stop: waits end then.
 
@@ -235,10 +244,12 @@ class ClusterPlane:
         self._authorizer = authorizer
         self._channels: list[Channels] = []
         self._tls = tls
+        self._key_sets = key_sets
         self._security = outgoing_security(
             config.cluster.security.controller,
             partial(new_nonce, world),
             None if tls is None else tls.controller,
+            world.disk,
         )
         metadata = replace(metadata_options(config, home), quorum=quorum_options(config, home))
         self.controller: ControllerNode | None = None
@@ -311,7 +322,7 @@ class ClusterPlane:
         return ControllerNode(
             options, current, self._world,
             on_fatal=self._on_fatal, metrics=network, turns=turns, tls=self._tls,
-            authorizer=self._authorizer,
+            authorizer=self._authorizer, key_sets=self._key_sets,
         )  # fmt: skip
 
     @property
@@ -517,10 +528,6 @@ def _life_timing(cluster: ClusterConfig) -> LifeTiming:
     )
 
 
-class NodeEnds(Exception):
-    """The node was stopped while it waited for other nodes. Not a failure."""
-
-
 class CatalogImage:
     """`remote_log_catalog.CatalogView` of this node's own image."""
 
@@ -554,7 +561,7 @@ async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable
         from service.network.tls.node_tls import client_tls
 
         tls = client_tls(outgoing.tls, world.disk)
-    security = outgoing_security(outgoing, partial(new_nonce, world), tls)
+    security = outgoing_security(outgoing, partial(new_nonce, world), tls, world.disk)
     channels = Channels(ChannelOptions(security=security), chance=world.random.random)
     ends = asyncio.ensure_future(stopped())
     why = ""
@@ -579,12 +586,3 @@ async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable
         ends.cancel()
         await channels.close()
     raise NodeEnds("the node was stopped before it knew its cluster")
-
-
-def check_cluster(config: BrokerConfig) -> None:
-    """Raise `ConfigError` for settings that a node in a cluster cannot have."""
-    if config.remote_recover and not config.cluster.is_alone:
-        raise ConfigError("firn.remote.recover: a node recovers an archive while it is its whole cluster")
-    for one in config.cluster.controller_listeners:
-        if not one.port:
-            raise ConfigError(f"{one}: a controller's listener needs a port, as other nodes connect to it")

@@ -14,10 +14,11 @@ from kio.schema.errors import ErrorCode
 
 from service.controller_server.request_host import ControllerSide
 from service.network.request import RequestContext
+from service.security.operations import AclOperation
 from service.serving.api_table import BROKER_APIS
-from service.serving.authorization import BY_CONTROLLER
-from service.serving.served_api import Host, Served
-from service.wire.apis import ApiKey, ListenerType, served_on
+from service.serving.authorization import BY_CONTROLLER, is_allowed_on_cluster
+from service.serving.served_api import Host, Served, refused_first
+from service.wire.apis import APIS, ApiKey, ListenerType, served_on
 from service.wire.refusals import refusal
 
 
@@ -31,7 +32,12 @@ async def _handle_by_controller(
     side: ControllerSide, broker: Host, context: RequestContext, request: Any
 ) -> Any:
     key = context.api_key
-    if key == ApiKey.UNREGISTER_BROKER and request.broker_id == side.node_id:
+    if APIS[key].is_checked_first:
+        refused = await refused_first(side, context, request)
+        if refused is not None:
+            return refused
+    is_own = key == ApiKey.UNREGISTER_BROKER and request.broker_id == side.node_id
+    if is_own and is_allowed_on_cluster(side, context, AclOperation.ALTER, quiet=True):
         # A broker of a cluster would register again; this node registers once, at its start.
         why = "The only node of its cluster is registered while it runs."
         return refusal(key, request, ErrorCode.invalid_request, why)

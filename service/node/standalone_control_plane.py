@@ -6,14 +6,15 @@ others, or one that can be joined, follows its quorum (`quorum_control_plane`). 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from service.base.errors import StorageError
+from service.base.errors import RequestError, StorageError
 from service.base.world import World
 from service.config.listeners import Listener
 from service.config.settings import BrokerConfig
@@ -25,8 +26,11 @@ from service.metadata.controller.requests import Endpoint, PartitionLimit, Regis
 from service.metadata.features import bootstrap_records, supported_features
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.node.standalone_apis import alone_apis
-from service.security.authorizer import Authorizer
+from service.security.tokens import token_rules
 from service.serving.config_validation import NodeConfigRules
+
+if TYPE_CHECKING:
+    from service.security.authorizer import Authorizer
 
 _log = logging.getLogger(__name__)
 
@@ -97,6 +101,7 @@ class AlonePlane:
             defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),
             partition_limit=partition_limit,
             bootstrap=first or bootstrap_records(),
+            tokens=token_rules(config.tokens),
         )
         self.admin = self.decides = Controller(options, self.metadata, world, NodeConfigRules(current))
         self.catalog = self.adopter = self.admin.catalog
@@ -113,6 +118,20 @@ class AlonePlane:
         await self.metadata.start()
         stack.callback(self.admin.stop)
         await self.admin.start()
+        if self._config.tokens.secret_key is not None or self.metadata.image.tokens:
+            expiring = asyncio.get_running_loop().create_task(self._expire_tokens(), name="token-expiry")
+            stack.callback(expiring.cancel)
+
+    async def _expire_tokens(self) -> None:
+        """Remove delegation tokens whose time is over, at intervals; no other task of a controller runs
+        here."""
+        while True:
+            await asyncio.sleep(self._config.tokens.expiry_check_interval_ms / 1000)
+            try:
+                while self.metadata.image.tokens and await self.admin.access.tokens.sweep_expired():
+                    continue
+            except (RequestError, StorageError) as e:
+                _log.warning("delegation tokens that have ended are not removed yet: %s", e)
 
     async def caught_up(self, stack: AsyncExitStack, endpoints: tuple[Endpoint, ...]) -> None:
         self._endpoints = endpoints

@@ -14,6 +14,10 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 
+class NodeEnds(Exception):
+    """The node was stopped while it waited for other nodes. Not a failure."""
+
+
 class Supervisor:
     """Owner of the node's tasks and of the reason for which it stops. Owned by the event loop."""
 

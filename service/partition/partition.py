@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-HIGH_WATERMARK: Final = -1
-"""Offset in a DeleteRecords that stands for the high watermark."""
 _SOME_BYTES: Final = 1 << 40
 """More than any fetch waits for: a woken fetch reads how many there are."""
 _MOST_UNCOMMITTED: Final = 256
@@ -255,31 +253,16 @@ class Partition:
         self.changed()
 
     def delete_records(self, offset: int) -> int:
-        """Move the log's start to `offset` (`HIGH_WATERMARK`: to that) unless it is higher; returns the
-        start.
+        """Have the log delete its records below `offset`, as the leader; return its start.
 
         Makes nothing durable; `SegmentDeletion.delete_below_start` deletes the segments. Raises
-        `RequestError` NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION for a topic that is compacted only,
-        OFFSET_OUT_OF_RANGE beyond the high watermark, KAFKA_STORAGE_ERROR while the bucket's part of the log
-        is not known (Kafka `Partition.deleteRecordsOnLeader`).
+        `RequestError` NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR while the bucket's part of the log is not
+        known, and what `UnifiedLog.delete_records` raises (Kafka `Partition.deleteRecordsOnLeader`).
         """
         self.log.check()
         self.check_leads()
-        policy = self.config.cleanup_policy
-        if "compact" in policy and "delete" not in policy:
-            raise RequestError(
-                ErrorCode.policy_violation,
-                f"Records of partition {self.tip} can not be deleted due to the configured policy",
-            )
-        wanted = self.high_watermark if offset == HIGH_WATERMARK else offset
-        if not 0 <= wanted <= self.high_watermark:
-            raise RequestError(
-                ErrorCode.offset_out_of_range,
-                f"{wanted} is not an offset up to {self.high_watermark}, the high watermark of {self.tip}",
-            )
         self.archive.check_held("does not delete records")
-        if wanted > self.start_offset:
-            self.log.deletion.move_log_start(wanted)
+        if self.unified.delete_records(offset, self.high_watermark):
             self.changed()
         return self.start_offset
 

@@ -44,6 +44,8 @@ class LogRead(NamedTuple):
 
 
 NOTHING = LogRead((), 0, None)
+HIGH_WATERMARK: Final = -1
+"""Offset in a DeleteRecords that stands for the high watermark."""
 
 
 NOT_FOUND: Final = TimestampedOffset(NO_OFFSET, NO_TIMESTAMP, NO_LEADER_EPOCH)
@@ -82,6 +84,30 @@ class UnifiedLog:
             return
         if entry.start_offset <= self.local.log_end_offset:  # else a follower's log, which restarts later
             self.local.deletion.advance_log_start(entry.start_offset)
+
+    def delete_records(self, offset: int, high_watermark: int) -> bool:
+        """Move the start of both tiers to `offset` (`HIGH_WATERMARK`: to that); return False where it is
+        there or beyond.
+
+        Raises `RequestError` POLICY_VIOLATION for a topic that is compacted only, OFFSET_OUT_OF_RANGE beyond
+        the high watermark.
+        """
+        policy, tip = self.local.config.cleanup_policy, self.local.tip
+        if "compact" in policy and "delete" not in policy:
+            raise RequestError(
+                ErrorCode.policy_violation,
+                f"Records of partition {tip} can not be deleted due to the configured policy",
+            )
+        wanted = high_watermark if offset == HIGH_WATERMARK else offset
+        if not 0 <= wanted <= high_watermark:
+            raise RequestError(
+                ErrorCode.offset_out_of_range,
+                f"{wanted} is not an offset up to {high_watermark}, the high watermark of {tip}",
+            )
+        if wanted <= self.start_offset:
+            return False
+        self.local.deletion.move_log_start(wanted)
+        return True
 
     def append(self, batch: ValidatedBatch, leader_epoch: int, now_ms: int) -> AppendInfo:
         return self.local.append(batch, leader_epoch, now_ms)

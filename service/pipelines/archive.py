@@ -16,7 +16,7 @@ from typing import Any, Final
 from pyspark.sql import functions as F
 
 from service.base.errors import ConfigError
-from service.pipelines.archive_guard import Admitted, admit, check_adopted, print_note
+from service.pipelines.archive_admission import Admitted, admit, check_adopted, print_note
 from service.pipelines.archive_options import check_arguments, stream_options
 from service.pipelines.archive_values import decoding
 from service.pipelines.arguments import add_archive_arguments

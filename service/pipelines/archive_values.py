@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from service.base.errors import ConfigError
-from service.pipelines.archive_guard import Admitted, print_note
+from service.pipelines.archive_admission import Admitted, print_note
 from service.pipelines.archive_options import schema_files
 from service.pipelines.avro_types import load_schema
 from service.pipelines.confluent import ConfluentDecoder, reading

@@ -20,7 +20,10 @@ while Kafka limits it by its user alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeAlias
+
+from service.base.addresses import names_of
 
 PRODUCE: Final = "producer_byte_rate"
 FETCH: Final = "consumer_byte_rate"
@@ -33,6 +36,8 @@ Entity: TypeAlias = "tuple[str | None, str | None, str | None]"
 """User, client id and address; None: the default of the type, "": the entity has none of the type."""
 Limits: TypeAlias = "Mapping[Any, Mapping[str, float]]"
 """Limits by key, of each `Entity`. Immutable: another set of limits is another object."""
+LONGEST_KEPT: Final = 255
+"""Longest name of a user or client id that a bucket keeps as it is."""
 
 
 class Share(NamedTuple):
@@ -69,10 +74,18 @@ def shares_of(limits: Limits, user: str, client_id: str) -> Shares:
         of_key = None
         for values, (of_user, of_client) in found:
             if key in values:
-                of_key = Share(of_user, of_client, values[key])
+                of_key = Share(_kept(of_user), _kept(of_client), values[key])
                 break
         shares.append(of_key)
     return Shares(*shares)
+
+
+def _kept(name: str | None) -> str | None:
+    """Return the name as its bucket keeps it: clients make names up, and a long one would hold memory."""
+    if name is None or len(name) <= LONGEST_KEPT:
+        return name
+    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
+    return name[:LONGEST_KEPT] + digest
 
 
 def _precedence(user: str, client_id: str) -> list[tuple[Entity, tuple[str | None, str | None]]]:
@@ -103,8 +116,9 @@ _BY_CLIENT: Final = frozenset({0, 3, 6})
 
 
 def connection_limit(limits: Limits, address: str) -> float | None:
-    """Return the connections per second that this address may open; None: unlimited."""
-    for name in (address, None):
+    """Return the connections per second that this address may open; None: unlimited. A limit may name it by
+    any of its usual texts."""
+    for name in (*names_of(address), None):
         values = limits.get(("", "", name))
         if values is not None and CONNECTION in values:
             return values[CONNECTION]

@@ -48,7 +48,10 @@ class TokenBucket:
     def throttle_ms(self, rate: float, now_ms: int) -> int:
         """Return how long it takes to pay the debt; 0 without one."""
         left = self.left(rate, now_ms)
-        return 0 if left >= 0 else min(math.floor(-left / rate * 1000 + 0.5), LONGEST_THROTTLE_MS)
+        if left >= 0:
+            return 0
+        throttle_ms = -left / rate * 1000 if rate > 0 else math.inf
+        return math.floor(throttle_ms + 0.5) if throttle_ms < LONGEST_THROTTLE_MS else LONGEST_THROTTLE_MS
 
     def is_idle(self, now_ms: int) -> bool:
         """Return whether the bucket is full again."""

@@ -117,10 +117,12 @@ class WindowedRate(Windows):
         """Return how long nothing may be recorded until the average is at `limit`; 0 where it is not above.
         `more`: counts as if it had been recorded.
 
-        Observed rate O, limit T, over a time W: (O − T) / T × W.
+        Observed rate O, limit T, over a time W: (O − T) / T × W. A limit of 0 or less, which only
+        a foreign log can have, lets nothing pass.
         """
         over_ms = self.over_ms(now_ms)
         observed = (self.total + more) / (over_ms / 1000)
         if observed <= limit:
             return 0
-        return min(math.floor((observed - limit) / limit * over_ms + 0.5), LONGEST_THROTTLE_MS)
+        throttle_ms = (observed - limit) / limit * over_ms if limit > 0 else math.inf
+        return math.floor(throttle_ms + 0.5) if throttle_ms < LONGEST_THROTTLE_MS else LONGEST_THROTTLE_MS

@@ -244,10 +244,17 @@ def _log_adoption(
 
 
 def log_users(bucket: BucketContents, found: BucketContent, image: MetadataImage) -> None:
-    """Log how many users' passwords have to be set again, as the bucket does not have them."""
+    """Log how many users' and brokers' passwords have to be set again, as the bucket does not have them."""
     named = bucket.newest.named
-    omitted = 0 if named is None or not found.is_copy_newer else named.omitted_users
-    if omitted:
+    if named is None or not found.is_copy_newer:
+        return
+    if named.omitted_settings:
+        log.warning(
+            "firn.remote.recover: %d settings of brokers were passwords, which are not in the bucket "
+            "(firn.remote.metadata.credentials): set them again",
+            named.omitted_settings,
+        )
+    if omitted := named.omitted_users:
         log.warning(
             "firn.remote.recover: %d users had SCRAM credentials, which are not in the bucket "
             "(firn.remote.metadata.credentials); this node's metadata has those of %d, which may be old: set "

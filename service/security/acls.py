@@ -118,24 +118,31 @@ class AclSet:
                     yield held
 
     def rule(
-        self, resource: int, name: str, principal: str, host: str, wanted: Iterable[int]
+        self,
+        resource: int,
+        name: str,
+        principal: str | None,
+        hosts: tuple[str, ...],
+        wanted: Iterable[int],
     ) -> AclEntry | None:
         """Return an entry that matches and has one of the rights `wanted`, in their order."""
+        principals = (ANY_USER,) if principal is None else (principal, ANY_USER)
         for right in wanted:
             for prefixed, at in ((False, name), (False, WILDCARD), *_prefixes(self._lengths[resource], name)):
                 held = self._indexes[_PREFIXED if prefixed else _LITERAL][resource].get(at)
                 if held is None:
                     continue
-                for of, on in product((principal, ANY_USER), (WILDCARD, host)):
+                for of, on in product(principals, (WILDCARD, *hosts)):
                     if _has(held, of, on, right):
                         pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
                         return AclEntry(resource, at, pattern, of, on, *_meaning(right))
         return None
 
     def allows_any(
-        self, resource: int, operation: AclOperation, principal: str | None, host: str
+        self, resource: int, operation: AclOperation, principal: str | None, hosts: tuple[str, ...]
     ) -> Steps[bool]:
-        """Return whether the principal may do `operation` on some resource of a type, in steps.
+        """Return whether the principal may do `operation` on some resource of a type, in steps. `hosts`: the
+        texts of its address.
 
         Entries for the operation itself and for ALL count. A prefix that is denied rules out the names and
         prefixes that begin with it.
@@ -149,7 +156,7 @@ class AclSet:
             number += 1
             if not number % _GRANTS_AT_A_TIME:
                 yield
-            if one.host not in (WILDCARD, host):
+            if one.host != WILDCARD and one.host not in hosts:
                 continue
             if one.rights & deny:
                 denied[one.pattern].add(one.name)

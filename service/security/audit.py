@@ -24,7 +24,7 @@ _log = logging.getLogger(AUDIT_LOGGER)
 
 
 class Question(NamedTuple):
-    """Words of one line; equal ones are the same line."""
+    """Words of one line, each `printable`; equal ones are the same line."""
 
     principal: str
     host: str
@@ -88,9 +88,9 @@ class Audit:
     def _text(self, question: Question, count: int, rule: str) -> str:
         principal, host, operation, resource, name, api, allowed = question
         return (
-            f"Principal = {printable(principal)} is {'Allowed' if allowed else 'Denied'} "
-            f"operation = {AclOperation(operation).name} from host = {printable(host)} "
-            f"on resource = {pascal_case(AclResourceType(resource).name)}:LITERAL:{printable(name)} "
+            f"Principal = {principal} is {'Allowed' if allowed else 'Denied'} "
+            f"operation = {AclOperation(operation).name} from host = {host} "
+            f"on resource = {pascal_case(AclResourceType(resource).name)}:LITERAL:{name} "
             f"for request = {self._api_name(api)} with resourceRefCount = {count} based on rule {rule}"
         )
 

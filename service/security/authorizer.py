@@ -12,7 +12,9 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from service.base.addresses import names_of
 from service.base.errors import RequestError
+from service.base.printable import printable
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.steps import Steps
 from service.security.acls import NO_ENTRY, AclSet
@@ -51,12 +53,16 @@ class AuthorizerNotReady(RequestError):
 class Memo:
     """Answers of one session under one `AclSet`."""
 
-    __slots__ = ("acls", "fields", "is_super", "principal", "some")
+    __slots__ = ("acls", "fields", "hosts", "is_super", "principal", "some")
 
-    def __init__(self, acls: AclSet | None, principal: str | None, *, is_super: bool) -> None:
+    def __init__(
+        self, acls: AclSet | None, principal: str | None, hosts: tuple[str, ...], *, is_super: bool
+    ) -> None:
         self.acls = acls
         self.principal = principal
         """The principal as entries name it; None for one that no entry can name."""
+        self.hosts = hosts
+        """The client's address, as entries may name it."""
         self.is_super = is_super
         self.fields: dict[tuple[int, str], int] = {}
         """Bit fields of what may be done, by resource."""
@@ -127,7 +133,7 @@ class Authorizer:
             memo = self._new_memo(session)
         field = memo.fields.get((resource, name))
         if field is None:
-            field = self._look_up(memo, session, resource, name)
+            field = self._look_up(memo, resource, name)
         if field >> operation & 1:
             self._allowed[api] += 1
             if self._is_logged(logging.DEBUG):
@@ -151,7 +157,7 @@ class Authorizer:
             memo = self._new_memo(session)
         field = memo.fields.get((resource, name))
         if field is None:
-            field = self._look_up(memo, session, resource, name)
+            field = self._look_up(memo, resource, name)
         return field & supported
 
     def allows_any(
@@ -168,7 +174,7 @@ class Authorizer:
         if known is None:
             assert memo.acls is not None
             try:
-                known = yield from memo.acls.allows_any(resource, operation, memo.principal, session.host)
+                known = yield from memo.acls.allows_any(resource, operation, memo.principal, memo.hosts)
             except Exception as e:
                 self._failed(e)
                 return False
@@ -180,10 +186,10 @@ class Authorizer:
         is_super = principal in self._super_users
         if ":" in session.principal.type:
             principal, is_super = None, False
-        memo = session.memo = Memo(self._acls(), principal, is_super=is_super)
+        memo = session.memo = Memo(self._acls(), principal, names_of(session.host), is_super=is_super)
         return memo
 
-    def _look_up(self, memo: Memo, session: Session, resource: int, name: str) -> int:
+    def _look_up(self, memo: Memo, resource: int, name: str) -> int:
         """Return the bit field of operations that are allowed on a resource."""
         if memo.is_super:
             return KNOWN_OPERATIONS
@@ -191,7 +197,9 @@ class Authorizer:
         if acls is None:
             raise AuthorizerNotReady
         try:
-            rights = acls.rights(resource, name, memo.principal, session.host)
+            rights = 0
+            for host in memo.hosts:
+                rights |= acls.rights(resource, name, memo.principal, host)
             field = self._without_acls if rights == NO_ENTRY else allowed_by(rights)
         except Exception as e:
             self._failed(e)
@@ -218,26 +226,26 @@ class Authorizer:
         quiet: bool,
         allowed: bool,
     ) -> None:
-        question = Question(str(session.principal), session.host, operation, resource, name, api, allowed)
-        self._audit.write(question, quiet=quiet, count=count, rule=lambda: self._rule(session, question))
-
-    def _rule(self, session: Session, question: Question) -> str:
+        who, host = printable(session.principal), printable(session.host)
+        question = Question(who, host, operation, resource, printable(name), api, allowed)
         memo = session.memo
         assert isinstance(memo, Memo)
-        if memo.is_super:
-            return "SuperUser"
-        permission = AclPermissionType.ALLOW if question.allowed else AclPermissionType.DENY
-        operations = [question.operation, AclOperation.ALL]
-        if question.allowed:
-            operations += IMPLIED_BY.get(AclOperation(question.operation), ())
-        if memo.acls is not None:
-            found = memo.acls.rule(
-                question.resource,
-                question.name,
-                question.principal,
-                question.host,
-                [rights_of(one, permission) for one in operations],
-            )
-            if found is not None:
-                return acl_text(*found)
-        return "DefaultAllow" if question.allowed else "DefaultDeny"
+        self._audit.write(
+            question, quiet=quiet, count=count, rule=lambda: _rule(memo, operation, resource, name, allowed)
+        )
+
+
+def _rule(memo: Memo, operation: AclOperation, resource: int, name: str, allowed: bool) -> str:
+    """Return why the answer is what it is, in Kafka's words."""
+    if memo.is_super:
+        return "SuperUser"
+    permission = AclPermissionType.ALLOW if allowed else AclPermissionType.DENY
+    operations = [operation, AclOperation.ALL]
+    if allowed:
+        operations += IMPLIED_BY.get(operation, ())
+    rights = [rights_of(one, permission) for one in operations]
+    if memo.acls is not None:
+        found = memo.acls.rule(resource, name, memo.principal, memo.hosts, rights)
+        if found is not None:
+            return acl_text(*found)
+    return "DefaultAllow" if allowed else "DefaultDeny"

@@ -28,6 +28,7 @@ from service.security.distinguished_names import distinguished_name
 _VERSION: Final = 0xA0
 _EXTENSIONS: Final = 0xA3
 _SUBJECT_ALT_NAME: Final = bytes.fromhex("551d11")
+_SOON_DAYS: Final = 7
 _TIME: Final = re.compile(r"(\d{2}|\d{4})(\d{2})(\d{2})(\d{2})(\d{2})(\d{2})Z", re.ASCII)
 
 
@@ -44,6 +45,17 @@ class Certificate(NamedTuple):
     @property
     def name(self) -> str:
         return distinguished_name(self.subject)
+
+
+def ending(days: float) -> str | None:
+    """Return the words for a certificate that has so many days left, if they are few.
+
+    >>> ending(3.14), ending(-1), ending(7)
+    ('ends in 3.1 days', 'has ended', None)
+    """
+    if days < 0:
+        return "has ended"
+    return f"ends in {days:.1f} days" if days < _SOON_DAYS else None
 
 
 def read_certificate(data: bytes) -> Certificate:

@@ -2,7 +2,8 @@
 
 Source: Kafka ``JaasConfig`` and ``JaasContext``, and the tokens of Java's ``StreamTokenizer``: words, quoted
 strings with escapes, numbers (which are no values: quote them), ``//``, ``/* */`` and a lone ``/`` as
-comments. No error repeats a value, which may be a password.
+comments. No error repeats a value, which may be a password; nor, unlike Kafka's, a key or a flag, which may
+be a piece of one that is quoted wrongly.
 
 >>> read_jaas('org.apache.kafka.common.security.scram.ScramLoginModule required;').options
 {}
@@ -79,15 +80,16 @@ def _parse_module(first: _Token, tokens: _Tokenizer) -> LoginModule:
     if flag.value is None:
         raise ConfigError("Login module control flag is not available in the JAAS config")
     if flag.value.upper() not in _FLAGS:
-        raise ConfigError(f"Invalid login module control flag '{flag.value[:200]}' in JAAS config")
+        raise ConfigError("Invalid login module control flag in JAAS config")
     options: dict[str, str] = {}
+    number = 0
     while (token := tokens.next()) is not None and token.kind != ";":
-        key = token.text
+        number += 1
         equals = tokens.next()
         value = tokens.next() if equals is not None and equals.kind == "=" else None
         if value is None or value.value is None:
-            raise ConfigError(f"Value not specified for key '{key[:200]}' in JAAS config")
-        options[key] = value.value
+            raise ConfigError(f"Value not specified for key {number} in JAAS config")
+        options[token.text] = value.value
     if token is None:
         raise ConfigError("JAAS config entry not terminated by semi-colon")
     if not first.value:

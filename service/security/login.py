@@ -17,7 +17,7 @@ from typing import Final
 
 from service.base.errors import FirnError, InvariantError
 from service.security.principal import USER, Principal
-from service.security.sasl_server import Evaluation, SaslRefused, SaslServer
+from service.security.sasl_server import Evaluation, SaslRefused, SaslServer, SlowEvaluation
 
 MOST_ROUNDS: Final = 8
 """Tokens of one login; SCRAM takes two, and OAUTHBEARER two if it fails."""
@@ -133,9 +133,10 @@ class ServerLogin:
         self._move(LoginState.AUTHENTICATE)
         self.mechanism, self._server, self._rounds = mechanism, made(), 0
 
-    def token_came(self, token: bytes) -> Evaluation:
-        """Return the mechanism's answer to a token. Raises `SaslRefused`, after which the login has
-        failed."""
+    def token_came(self, token: bytes) -> Evaluation | SlowEvaluation:
+        """Return the mechanism's answer to a token, or what takes its time: then `computed` follows.
+
+        Raises `SaslRefused`, after which the login has failed."""
         if self.state is LoginState.WRONG_MECHANISM:
             raise self.ended(f"reauthentication with another mechanism than {self.mechanism}")
         if self.state is not LoginState.AUTHENTICATE or self._server is None:
@@ -145,16 +146,29 @@ class ServerLogin:
             if self._rounds > MOST_ROUNDS:
                 raise SaslRefused(f"{self.mechanism}: more than {MOST_ROUNDS} tokens")
             found = self._server.evaluate(token)
-            if found.name is not None:
-                self._identify(Principal(USER, found.name, found.is_delegation_token))
+            return found if isinstance(found, SlowEvaluation) else self._evaluated(found)
         except SaslRefused:
-            self._move(LoginState.FAILED)
-            self._server = None
+            self._fail()
             raise
+
+    def computed(self, slow: SlowEvaluation, result: object) -> Evaluation:
+        """Return the answer to the last token, from what its computing gave. Raises as `token_came`."""
+        try:
+            return self._evaluated(slow.answer(result))
+        except SaslRefused:
+            self._fail()
+            raise
+
+    def _evaluated(self, found: Evaluation) -> Evaluation:
         if found.name is not None:
+            self._identify(Principal(USER, found.name, found.is_delegation_token))
             self._move(LoginState.COMPLETE)
             self._server = None
         return found
+
+    def _fail(self) -> None:
+        self._move(LoginState.FAILED)
+        self._server = None
 
     def _identify(self, principal: Principal) -> None:
         before = self.principal

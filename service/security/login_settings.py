@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from service.config.oauthbearer import OAUTHBEARER
 from service.security.plain import PLAIN, PlainServer, PlainUsers
 from service.security.sasl_server import SaslServer
-from service.security.scram import SCRAM_MECHANISMS, ScramCredential, ScramServer, UnknownUsers
+from service.security.scram import SCRAM_MECHANISMS, ScramServer, UnknownUsers, no_tokens
+from service.security.scram_credential import ScramCredential
+from service.security.scram_tokens import TokenCredentials
 
-MECHANISMS: Final = (PLAIN, *SCRAM_MECHANISMS)
+if TYPE_CHECKING:
+    from service.security.oauthbearer import ValidateToken
+
+MECHANISMS: Final = (PLAIN, *SCRAM_MECHANISMS, OAUTHBEARER)
 """Mechanisms that a listener may enable."""
 FindCredential = Callable[[str, str], ScramCredential | None]
 """Returns the credential of a user for a mechanism: (user, mechanism)."""
@@ -33,6 +39,8 @@ class LoginSettings:
     """time until a failed login is answered (connection.failed.authentication.delay.ms)"""
     timeout_ms: int = 10_000
     """time for a login (firn.authentication.timeout.ms)"""
+    validate_token: ValidateToken | None = None
+    """of OAUTHBEARER's login module and keys"""
 
 
 def make_servers(
@@ -40,22 +48,34 @@ def make_servers(
     find_credential: FindCredential,
     unknown: UnknownUsers,
     new_nonce: Callable[[], str],
+    tokens: TokenCredentials | None = None,
 ) -> dict[str, Callable[[], SaslServer]]:
     """Return what begins a login, by enabled mechanism. `new_nonce` returns fresh randomness that cannot be
-    guessed, in printable ASCII without commas."""
+    guessed, in printable ASCII without commas. `tokens`: None where there are no delegation tokens."""
     made: dict[str, Callable[[], SaslServer]] = {}
     for mechanism in settings.mechanisms:
         if mechanism == PLAIN:
             made[mechanism] = partial(PlainServer, settings.plain_users)
+        elif mechanism == OAUTHBEARER:
+            from service.security.oauthbearer import OAuthBearerServer  # only a listener with it loads it
+
+            assert settings.validate_token is not None
+            made[mechanism] = partial(OAuthBearerServer, settings.validate_token)
         else:
-            made[mechanism] = _scram(mechanism, find_credential, unknown, new_nonce)
+            made[mechanism] = _scram(mechanism, find_credential, unknown, new_nonce, tokens)
     return made
 
 
 def _scram(
-    mechanism: str, find_credential: FindCredential, unknown: UnknownUsers, new_nonce: Callable[[], str]
+    mechanism: str,
+    find_credential: FindCredential,
+    unknown: UnknownUsers,
+    new_nonce: Callable[[], str],
+    tokens: TokenCredentials | None,
 ) -> Callable[[], SaslServer]:
+    find_token = no_tokens if tokens is None else partial(tokens.find, mechanism)
+
     def find(name: str) -> ScramCredential | None:
         return find_credential(name, mechanism)
 
-    return lambda: ScramServer(mechanism, find, unknown, new_nonce())
+    return lambda: ScramServer(mechanism, find, unknown, new_nonce(), find_token)

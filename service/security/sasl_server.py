@@ -6,7 +6,8 @@ the name of the client once it is known. It reads no clock and makes no randomne
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 from service.base.errors import FirnError
 
@@ -22,6 +23,16 @@ class Evaluation(NamedTuple):
     is_delegation_token: bool = False
 
 
+class SlowEvaluation(NamedTuple):
+    """A token whose answer takes some milliseconds of computing, which is for a thread.
+
+    `compute` is pure and may run anywhere; `answer` makes the answer of its result, and raises `SaslRefused`.
+    """
+
+    compute: Callable[[], Any]
+    answer: Callable[[Any], Evaluation]
+
+
 class SaslRefused(FirnError):
     """A token that ends the login. The text is for the log.
 
@@ -34,8 +45,13 @@ class SaslRefused(FirnError):
         self.told = told
 
 
+class SaslUnavailable(SaslRefused):
+    """A token that cannot be judged now. The connection ends without an answer, so that its client tries
+    again: an answer would tell it that its credentials are wrong."""
+
+
 class SaslServer(Protocol):
     """The server's side of one login (Java's ``javax.security.sasl.SaslServer``)."""
 
-    def evaluate(self, token: bytes) -> Evaluation:
+    def evaluate(self, token: bytes) -> Evaluation | SlowEvaluation:
         """Return the answer to the client's next token. Raises `SaslRefused`, which ends the login."""

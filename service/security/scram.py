@@ -15,14 +15,14 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from service.base.errors import ConfigError, FirnError
 from service.security.plain import OTHER_AUTHZID
-from service.security.sasl_server import Evaluation, SaslRefused
+from service.security.sasl_server import Evaluation, SaslRefused, SlowEvaluation
+from service.security.scram_credential import SCRAM_SHA_256, SCRAM_SHA_512, ScramCredential
 
-SCRAM_SHA_256: Final = "SCRAM-SHA-256"
-SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 SCRAM_MECHANISMS: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
 MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 16384
@@ -54,20 +54,26 @@ FINAL: Final = re.compile(
 )
 
 
-class ScramCredential(NamedTuple):
-    """Keys of one password for one mechanism; neither can be used to log in."""
+class TokenLogin(NamedTuple):
+    """Login by a delegation token: as its owner, until `expires_ms` since the epoch.
 
-    salt: bytes
-    stored_key: bytes
-    server_key: bytes
-    iterations: int
+    `credential`: None until `derive` has made it, which takes milliseconds.
+    """
 
-    def __repr__(self) -> str:
-        return f"ScramCredential({self.iterations} iterations)"
+    owner: str
+    expires_ms: int
+    credential: ScramCredential | None
+    derive: Callable[[], ScramCredential]
 
 
 Lookup = Callable[[str], ScramCredential | None]
 """Returns the credential of a user for the listener's mechanism."""
+FindToken = Callable[[str], TokenLogin | None]
+"""Returns the login of a delegation token's id for the listener's mechanism."""
+
+
+def no_tokens(token_id: str) -> None:
+    """Find no delegation token: there are none."""
 
 
 def hash_of(mechanism: str) -> str:
@@ -125,43 +131,62 @@ class UnknownUsers:
 
 
 class ScramServer:
-    """The server's side of one login: two tokens."""
+    """The server's side of one login, of a user or by a delegation token: two messages."""
 
     __slots__ = (
-        "_credential", "_first", "_is_known", "_lookup", "_mechanism", "_name", "_nonce", "_unknown",
+        "_credential", "_find_token", "_first", "_is_known", "_lookup", "_mechanism", "_name", "_nonce",
+        "_token", "_unknown",
     )  # fmt: skip
 
-    def __init__(self, mechanism: str, lookup: Lookup, unknown: UnknownUsers, nonce: str) -> None:
+    def __init__(
+        self,
+        mechanism: str,
+        lookup: Lookup,
+        unknown: UnknownUsers,
+        nonce: str,
+        find_token: FindToken = no_tokens,
+    ) -> None:
         """`nonce`: fresh randomness in printable ASCII without commas."""
         self._mechanism = mechanism
         self._lookup = lookup
+        self._find_token = find_token
         self._unknown = unknown
         self._nonce = nonce
         self._first: tuple[bytes, bytes, bytes] | None = None
         """gs2 header, first message without it, and the answer to it"""
         self._credential: ScramCredential
+        self._token: TokenLogin | None = None
         self._is_known = False
         self._name = ""
 
-    def evaluate(self, token: bytes) -> Evaluation:
+    def evaluate(self, token: bytes) -> Evaluation | SlowEvaluation:
         """Answer the client's first or final message. Raises `SaslRefused`."""
         if len(token) > _MOST_BYTES:
             raise SaslRefused(f"SCRAM: a message of {len(token)} bytes")
         return self._challenge(token) if self._first is None else self._check(token, *self._first)
 
-    def _challenge(self, token: bytes) -> Evaluation:
+    def _challenge(self, token: bytes) -> Evaluation | SlowEvaluation:
         match = FIRST.fullmatch(token)
         if match is None:
             raise SaslRefused("SCRAM: the client's first message is malformed")
         name = _username(match["name"])
         if match["authzid"] is not None and _username(match["authzid"]) != name:
             raise SaslRefused("SCRAM: another authorization id", OTHER_AUTHZID)
+        self._name = name
+        if not _asks_for_a_token(match["extensions"]):
+            return self._ask(match, self._lookup(name))
         # A delegation token's id is no user's name.
-        found = None if _asks_for_a_token(match["extensions"]) else self._lookup(name)
+        self._token = found = self._find_token(name)
+        if found is not None and found.credential is None:
+            return SlowEvaluation(found.derive, partial(self._ask, match))
+        return self._ask(match, None if found is None else found.credential)
+
+    def _ask(self, match: re.Match[bytes], found: ScramCredential | None) -> Evaluation:
+        """Ask for the proof of a credential, of a made-up one where there is none."""
         if found is not None and found.iterations < MIN_ITERATIONS:
             raise SaslRefused(f"SCRAM: the credential has {found.iterations} iterations only")
-        made_up = self._unknown.credential(self._mechanism, name)
-        self._name, self._is_known = name, found is not None
+        self._is_known = found is not None
+        made_up = self._unknown.credential(self._mechanism, self._name)
         self._credential = made_up if found is None else found
         salt = base64.b64encode(self._credential.salt)
         answer = b"r=%b%b,s=%b,i=%d" % (
@@ -192,8 +217,10 @@ class ScramServer:
         is_right = hmac.compare_digest(hashlib.new(algorithm, client_key).digest(), credential.stored_key)
         if not (is_right and self._is_known):
             raise SaslRefused("SCRAM: wrong name or password")
-        own = hmac.digest(credential.server_key, signed, algorithm)
-        return Evaluation(b"v=" + base64.b64encode(own), self._name)
+        last = b"v=" + base64.b64encode(hmac.digest(credential.server_key, signed, algorithm))
+        if self._token is None:
+            return Evaluation(last, self._name)
+        return Evaluation(last, self._token.owner, self._token.expires_ms, is_delegation_token=True)
 
 
 def _username(text: bytes) -> str:
@@ -202,7 +229,8 @@ def _username(text: bytes) -> str:
 
 def _asks_for_a_token(extensions: bytes) -> bool:
     """Return whether the extension of KIP-48 says that the name is a delegation token's id."""
-    return any(one.lower() == b"tokenauth=true" for one in extensions.split(b","))
+    given = dict(one.split(b"=", 1) for one in extensions.split(b",") if one)
+    return given.get(b"tokenauth", b"").lower() == b"true"
 
 
 class ScramMalformed(FirnError):
@@ -214,13 +242,16 @@ class ScramClient:
 
     __slots__ = ("_bare", "_mechanism", "_nonce", "_password", "_signature")
 
-    def __init__(self, mechanism: str, username: str, password: str, nonce: str) -> None:
-        """`nonce`: fresh randomness in printable ASCII without commas."""
+    def __init__(
+        self, mechanism: str, username: str, password: str, nonce: str, *, is_token: bool = False
+    ) -> None:
+        """`nonce`: fresh randomness in printable ASCII without commas. `is_token`: the name is the id of a
+        delegation token, and the password its HMAC in base64."""
         self._mechanism = mechanism
         self._password = password.encode()
         self._nonce = nonce
         name = username.replace("=", "=3D").replace(",", "=2C")
-        self._bare = f"n={name},r={nonce}"
+        self._bare = f"n={name},r={nonce}" + (",tokenauth=true" if is_token else "")
         self._signature: bytes | None = None
 
     def first(self) -> bytes:

@@ -16,10 +16,10 @@ from service.security.scram import (
     MAX_ITERATIONS,
     MIN_ITERATIONS,
     SCRAM_MECHANISMS,
-    ScramCredential,
     credential_from,
     salted_password,
 )
+from service.security.scram_credential import ScramCredential
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}")
 

@@ -77,5 +77,6 @@ async def _asked(
                 check_config(host, context, operation, kind, name)
             allowed.append(one)
         except RequestError as e:
-            denied.append(AlterResourceResult(kind, name, e.code, e.message))
+            words = None if kind == ResourceType.BROKER_LOGGER else e.message
+            denied.append(AlterResourceResult(kind, name, e.code, words))
     return allowed, denied

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from service.security.operations import AclOperation
-from service.serving.authorization import ASKS_ITSELF, NOTHING, OfCluster
+from service.serving.authorization import ASKS_ITSELF, NOTHING, OfCluster, refuse_without_words
 from service.serving.handlers import (
     alter_configs,
     api_versions,
@@ -29,8 +29,6 @@ from service.serving.handlers import (
     metadata,
     offset_for_leader_epoch,
     produce,
-    sasl_authenticate,
-    sasl_handshake,
 )
 from service.serving.served_api import Served, table
 from service.wire.apis import ApiKey, ListenerType
@@ -51,7 +49,7 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.SYNC_GROUP: Served(ASKS_ITSELF, late="sync_group"),
     ApiKey.DESCRIBE_GROUPS: Served(ASKS_ITSELF, late="describe_groups"),
     ApiKey.LIST_GROUPS: Served(ASKS_ITSELF, late="list_groups"),
-    ApiKey.SASL_HANDSHAKE: Served(NOTHING, sasl_handshake.handle),
+    ApiKey.SASL_HANDSHAKE: Served(NOTHING, late="sasl_handshake"),
     ApiKey.API_VERSIONS: Served(NOTHING, api_versions.handler_for(ListenerType.BROKER)),
     ApiKey.CREATE_TOPICS: Served(ASKS_ITSELF, create_topics.handle),
     ApiKey.DELETE_TOPICS: Served(ASKS_ITSELF, delete_topics.handle),
@@ -62,16 +60,17 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.DESCRIBE_CONFIGS: Served(ASKS_ITSELF, describe_configs.handle),
     ApiKey.ALTER_CONFIGS: Served(ASKS_ITSELF, alter_configs.handle),
     ApiKey.DESCRIBE_LOG_DIRS: Served(OfCluster(AclOperation.DESCRIBE), describe_log_dirs.handle),
-    ApiKey.SASL_AUTHENTICATE: Served(NOTHING, sasl_authenticate.handle),
+    ApiKey.SASL_AUTHENTICATE: Served(NOTHING, late="sasl_authenticate"),
     ApiKey.CREATE_PARTITIONS: Served(ASKS_ITSELF, create_partitions.handle),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: Served(ASKS_ITSELF, late="describe_delegation_token"),
     ApiKey.DELETE_GROUPS: Served(ASKS_ITSELF, late="delete_groups"),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(ASKS_ITSELF, incremental_alter_configs.handle),
     ApiKey.OFFSET_DELETE: Served(ASKS_ITSELF, late="offset_delete"),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: Served(
-        OfCluster(AclOperation.DESCRIBE_CONFIGS), late="describe_client_quotas"
+        OfCluster(AclOperation.DESCRIBE_CONFIGS, refuse_without_words), late="describe_client_quotas"
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Served(
-        OfCluster(AclOperation.DESCRIBE), late="describe_user_scram_credentials"
+        OfCluster(AclOperation.DESCRIBE, refuse_without_words), late="describe_user_scram_credentials"
     ),
     ApiKey.UPDATE_FEATURES: Served(OfCluster(AclOperation.ALTER), late="update_features"),
     ApiKey.DESCRIBE_CLUSTER: Served(ASKS_ITSELF, describe_cluster.handle),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -16,9 +16,11 @@ from service.base.errors import RequestError
 from service.base.slices import Slice
 from service.base.steps import Steps
 from service.network.request import RequestContext
-from service.security.authorizer import Authorizer
 from service.security.operations import CLUSTER_NAME, SUPPORTED, AclOperation, AclResourceType
 from service.wire.refusals import refusal
+
+if TYPE_CHECKING:
+    from service.security.authorizer import Authorizer
 
 T = TypeVar("T")
 
@@ -62,6 +64,16 @@ class Authorization(Enum):
 
 def _refuse(context: RequestContext, request: Any, code: ErrorCode, message: str) -> Any:
     return refusal(context.api_key, request, code, message)
+
+
+def refuse_without_words(context: RequestContext, request: Any, code: ErrorCode, message: str) -> Any:
+    """Return the response with the error alone, as Kafka's of some APIs."""
+    return refusal(context.api_key, request, code)
+
+
+def refuse_shortly(context: RequestContext, request: Any, code: ErrorCode, message: str) -> Any:
+    """Return the response with the error and its own words, as Kafka's of some APIs."""
+    return refusal(context.api_key, request, code, DENIED_MESSAGES.get(code, message))
 
 
 class OfCluster(NamedTuple):
@@ -133,7 +145,7 @@ def check(
 ) -> None:
     """Raise `RequestError` with the resource's error unless the client may do `operation`."""
     if not is_allowed(host, context, operation, resource, name, count=count):
-        raise RequestError(DENIED[resource])
+        raise RequestError(DENIED[resource], DENIED_MESSAGES.get(DENIED[resource], ""))
 
 
 def check_cluster(host: AuthorizerHost, context: RequestContext, operation: AclOperation) -> None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from service.controller_client.broker_lifecycle import FullDirectories
-from service.controller_client.forwarding import Asker, Forwarder
 from service.controller_client.prefix_owner import ClusterPrefixOwner
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.remote_catalog import ControllerCatalog
@@ -24,6 +23,9 @@ from service.network.server import Server
 from service.remote.catalog import Catalog
 from service.serving.ports import BrokerAdmin
 from service.serving.served_api import Served
+
+if TYPE_CHECKING:
+    from service.controller_client.forwarding import Asker, Forwarder
 
 
 class ControlPlane(Protocol):

@@ -17,7 +17,7 @@ from service.base.slices import Slice, next_turn
 from service.network.request import Answer, Later, PeerContext, RequestContext, Response, Throttled
 from service.network.request_meter import RequestMeter
 from service.serving.decode_budget import GROWTH, GROWTH_BY_HAND, DecodeBudget
-from service.serving.served_api import Host, Served
+from service.serving.served_api import Host, Served, refused_first
 from service.serving.throttles import throttled, throttled_as_told
 from service.wire.api import (
     APIS,
@@ -115,6 +115,10 @@ class Dispatcher:
             await self._acquire(context, header, frame, GROWTH)
         try:
             request = await Slice().go_on(decode_request_steps(header, frame))
+            if served.is_checked_first:
+                refused = await refused_first(self._broker, context, request)
+                if refused is not None:
+                    return await self._encode_in_slices(context, header, refused)
             if forwards(request):
                 response = await self._broker.forward(context, header, frame, request)
                 return await throttled_as_told(response, header, context.meter)

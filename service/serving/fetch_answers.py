@@ -5,7 +5,7 @@ The rest of a fetch is in `fetch_operation.py` and `handlers/fetch.py`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Final, cast
 from uuid import UUID
 
@@ -22,6 +22,7 @@ from service.serving.request_host import Broker
 from service.wire.fetch import (
     FetchPartitionResult,
     FetchRequestView,
+    RecordsPart,
     encode_fetch_response,
     encode_fetch_response_in_steps,
 )
@@ -52,12 +53,13 @@ def _refused_partitions(context: RequestContext, fetch: FetchRequestView) -> Ste
         answers: list[FetchPartitionResult] = []
         for one in partitions:
             yield
-            answers.append(FetchPartitionResult(one.partition, error))
+            answers.append(FetchPartitionResult(one.partition, error, aborted=()))
         topics.append((topic, answers))
+    throttle_ms = 0 if context.meter is None else context.meter.answered()
     parts = yield from encode_fetch_response_in_steps(
-        context.api_version, context.correlation_id, topics, session_id=NO_SESSION, endpoints=()
+        context.api_version, context.correlation_id, topics, session_id=NO_SESSION, throttle_ms=throttle_ms
     )
-    return Response(cast("list[Part]", parts))
+    return _response(parts, throttle_ms)
 
 
 def note_name(broker: Broker, one: SessionPartition) -> None:
@@ -94,12 +96,31 @@ def response_bytes(partitions: int, records_bytes: int) -> int:
     return _HEAD_BYTES + _PARTITION_BYTES * partitions + records_bytes
 
 
-def refusal(context: RequestContext, error: ErrorCode, session_id: int = 0) -> Response:
+def refusal(
+    context: RequestContext, error: ErrorCode, session_id: int = 0, *, throttle_ms: int = 0
+) -> Response:
     """Return the response to a fetch that is refused as a whole."""
     parts = encode_fetch_response(
-        context.api_version, context.correlation_id, (), error_code=error, session_id=session_id
+        context.api_version,
+        context.correlation_id,
+        (),
+        error_code=error,
+        session_id=session_id,
+        throttle_ms=throttle_ms,
     )
-    return Response(cast("list[Part]", parts))
+    return _response(parts, throttle_ms)
+
+
+def refused_session(context: RequestContext, error: ErrorCode) -> Response:
+    """Return the response to a fetch of a session that is not there, or is further on. Its time counts as
+    that of any request."""
+    throttle_ms = 0 if context.meter is None else context.meter.answered()
+    return refusal(context, error, throttle_ms=throttle_ms)
+
+
+def _response(parts: Sequence[RecordsPart], throttle_ms: int) -> Response:
+    sent = cast("list[Part]", parts)
+    return Throttled(sent, throttle_ms / 1000) if throttle_ms else Response(sent)
 
 
 def throttled_response(context: RequestContext, session_id: int, throttle_ms: int) -> Throttled:

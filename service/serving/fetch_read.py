@@ -28,7 +28,6 @@ from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
 from service.replication.replica_fetch import ReplicaFetch, judge_topic
 from service.replication.selectors import ReplicaView
-from service.security.authorizer import Authorizer
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.metadata_cache import NO_BROKER
 from service.serving.request_host import Broker
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from service.remote.reading.reader import RemoteRead
     from service.replication.leader import ReplicaSession
     from service.replication.selectors import Selector
+    from service.security.authorizer import Authorizer
 
 FIRST_VERSION_WITH_RACKS: Final = 11
 """Consumers send their rack, may be redirected to a near replica, and read from any replica (KIP-392)."""
@@ -255,7 +255,13 @@ class FetchRead:
             self.leaders = self.leaders or {}
             self.leaders[leader[0]] = None
         return FetchPartitionResult(
-            request.partition, code, high_watermark, NO_OFFSET, start_offset, current_leader=leader
+            request.partition,
+            code,
+            high_watermark,
+            NO_OFFSET,
+            start_offset,
+            aborted=() if code in _UNKNOWN else None,
+            current_leader=leader,
         )
 
     def _topic_error(self, topic: TopicKey, request: FetchPartition, code: ErrorCode) -> ErrorCode:

@@ -10,7 +10,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
-from service.client.async_connection import retrieve_exception
+from service.base.futures import retrieve_exception
 from service.config.settings import BrokerConfig
 from service.metadata.controller.requests import CreateTopic
 from service.metadata.controller.topic_names import OFFSETS_TOPIC

@@ -35,7 +35,6 @@ from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.replicas.disk_pressure import DiskWatch
 from service.replicas.partition_registry import Replicas
-from service.security.authorizer import Authorizer
 from service.security.operations import AclOperation
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.metadata_cache import ClusterView

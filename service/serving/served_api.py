@@ -13,7 +13,7 @@ from service.base.errors import InvariantError
 from service.network.request import PendingResponse, RequestContext, Response
 from service.network.request_meter import RequestQuotas
 from service.partition.metrics import ServingMetrics
-from service.serving.authorization import AuthorizerHost, Authorizes, asking
+from service.serving.authorization import AuthorizerHost, Authorizes, OfCluster, asking
 from service.wire.api import RequestHeader
 
 Handler = Callable[[Any, RequestContext, Any], Any]
@@ -52,7 +52,8 @@ class Served(NamedTuple):
     with many elements. `late`: a module of `handlers`, with `handle` and perhaps `quick`, which
     the first request loads: a node without groups does without their code. `quick` handles ordinary requests
     from their bytes, without a message or a task, and returns None for others. `forwards` returns whether the
-    canonical request goes to the controller as it is (`Host.forward`).
+    canonical request goes to the controller as it is (`Host.forward`); with `is_checked_first`, only unless
+    `refused_first` refuses it.
     """
 
     authorizes: Authorizes
@@ -62,15 +63,25 @@ class Served(NamedTuple):
     late: str = ""
     quick: Quick | None = None
     forwards: Callable[[Any], bool] | None = None
+    is_checked_first: bool = False
 
     def asked(self) -> Served:
-        """Return the row whose handler is behind the check of `authorizes`."""
+        """Return the row whose handler is behind the check of `authorizes`. Raises `InvariantError` for a row
+        with `quick` and such a check: it would not be made before `quick`."""
+        if self.quick is not None and isinstance(self.authorizes, OfCluster):
+            raise InvariantError("a handler of bytes has to ask for itself")
         return self._replace(handle=asking(self.handle, self.authorizes))
 
     def loaded(self, module: ModuleType) -> Served:
         """Return the row with the handlers of a module that was loaded late."""
         row = self._replace(handle=module.handle, late="", quick=getattr(module, "quick", None))
         return row.asked()
+
+
+async def refused_first(host: Host, context: RequestContext, request: Any) -> Any | None:
+    """Return the response to a request that this node refuses before the controller sees it, else None."""
+    checks = await host.load("service.serving.token_requests")
+    return checks.refused_by_broker(host, context, request)
 
 
 def table(rows: Mapping[int, Served]) -> dict[int, Served]:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from service.base.errors import ConfigError
 from service.remote.format.keys import MAX_OFFSET, MAX_PARTITION
-from service.remote.stores.patience import LONGEST_TIMEOUT_S
+from service.remote.stores.retry_policy import LONGEST_TIMEOUT_S
 from service.remote.stores.s3_access import S3Access
 from service.spark.durations import duration_ms
 from service.spark.where import Where, parse_where

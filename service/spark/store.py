@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from service.base.errors import ConfigError
 from service.base.world import World, system_world
-from service.remote.stores.patient_store import open_patient_store
+from service.remote.stores.retrying_store import open_retrying_store
 from service.remote.stores.s3_access import S3Access
 from service.remote.stores.s3_address import is_s3
 from service.remote.stores.store import ObjectStore
@@ -26,7 +26,7 @@ def open_store_of(options: ReadOptions) -> ObjectStore:
 def open_beside(url: str, options: ReadOptions) -> ObjectStore:
     """Open the store of another URL with the endpoint, region and credentials of the options."""
     access = options.access if is_s3(url) else S3Access()
-    return open_patient_store(
+    return open_retrying_store(
         url,
         world=_world(os.getpid()),
         endpoint=options.endpoint,
@@ -43,7 +43,7 @@ def _opened(
     parts = urlsplit(url)
     if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
         raise ConfigError(f"option url: there is no folder {parts.path}")
-    return open_patient_store(
+    return open_retrying_store(
         url, world=_world(pid), endpoint=endpoint, region=region, access=access, timeout_s=timeout_s
     )
 

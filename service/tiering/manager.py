@@ -31,7 +31,7 @@ from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool
 from service.tiering.ports import PrefixOwner, TieredPartition, TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot
-from service.tiering.sole_owner import SoleOwner
+from service.tiering.standalone_owner import StandaloneOwner
 from service.tiering.steps import Probe, no_probe
 from service.tiering.store_clock import StoreClock
 from service.tiering.sweeper import PartitionLeadership, Sweeper
@@ -72,7 +72,7 @@ class TieringManager:
         self.metrics = TieringMetrics()
         self.settings = settings
         self._topics = topics
-        self._owner: PrefixOwner = owner or SoleOwner(self._offset)
+        self._owner: PrefixOwner = owner or StandaloneOwner(self._offset)
         self._clock = clock = world.clock
         self._random = world.random
         self._writer = writer

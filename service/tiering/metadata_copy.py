@@ -3,7 +3,8 @@
 The object is a `.checkpoint` like the metadata log's own snapshots. It is uploaded under a key of its own and
 then named by a conditional write; older ones that are no longer named are deleted, except the last. Metadata
 older than the bucket's, by life, epoch and offset, is not written: such a node was restored from a backup.
-Whoever may read the archive reads it, so it has no SCRAM credentials unless the operator wants them there.
+Whoever may read the archive reads it, so it has neither SCRAM credentials nor passwords of brokers' settings
+unless the operator wants them there.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ _BYTES_PER_MS: Final = 5_000
 
 class MetadataSnapshot(NamedTuple):
     """All metadata below `end_offset`, whose last record is of `epoch`, in one life of the cluster; `encode`
-    gives its bytes, without the credentials of `omitted_users` users."""
+    gives its bytes, without the credentials of `omitted_users` users and without as many settings of brokers
+    that are secret as `omitted_settings` returns. Both are for a thread."""
 
     end_offset: int
     epoch: int
     encode: Callable[[], Iterable[Buffer]]
     life: int = 0
     omitted_users: int = 0
+    omitted_settings: Callable[[], int] = lambda: 0
 
     @property
     def position(self) -> tuple[int, int, int]:
@@ -85,6 +88,7 @@ def write_metadata(
         crc32c(data),
         snapshot.life,
         snapshot.omitted_users,
+        snapshot.omitted_settings(),
     )
     store.put_stream(key, [data], len(data))
 

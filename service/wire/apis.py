@@ -23,6 +23,8 @@ from service.wire.refused_arrays import (
     elected_leaders,
     listed_reassignments,
     reassigned_partitions,
+    token_not_changed,
+    token_not_created,
 )
 
 
@@ -57,6 +59,10 @@ class ApiKey(IntEnum):
     DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -130,6 +136,8 @@ class Api(NamedTuple):
     effect: RequestEffect
     is_forwardable: bool = False
     """brokers forward it to the controller in an Envelope (Kafka's ``ApiKeys.forwardable``)"""
+    is_checked_first: bool = False
+    """brokers check who asks before they forward it: only they know over which protocol the client came"""
     refuse: Refuse | None = None
     """makes the array of an error response, if its elements carry the error"""
     advertised_from: int | None = None
@@ -250,6 +258,19 @@ APIS: dict[int, Api] = {
         Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, 2, BROKER, READS, canonical="log_dirs", adds_tags=True),
         Api(ApiKey.SASL_AUTHENTICATE, 0, 2, 2, BOTH, READS),
         Api(ApiKey.CREATE_PARTITIONS, 0, 3, 2, BOTH, CHANGES, is_forwardable=True, refuse=created_partitions),
+        Api(
+            ApiKey.CREATE_DELEGATION_TOKEN, 1, 3, 2, BOTH, CHANGES,
+            is_forwardable=True, is_checked_first=True, refuse=token_not_created,
+        ),
+        Api(
+            ApiKey.RENEW_DELEGATION_TOKEN, 1, 2, 2, BOTH, CHANGES,
+            is_forwardable=True, is_checked_first=True, refuse=token_not_changed,
+        ),
+        Api(
+            ApiKey.EXPIRE_DELEGATION_TOKEN, 1, 2, 2, BOTH, CHANGES,
+            is_forwardable=True, is_checked_first=True, refuse=token_not_changed,
+        ),
+        Api(ApiKey.DESCRIBE_DELEGATION_TOKEN, 1, 3, 2, BOTH, READS),
         Api(ApiKey.DELETE_GROUPS, 0, 2, 2, BROKER, CHANGES),
         Api(ApiKey.ELECT_LEADERS, 0, 2, 2, BOTH, CHANGES, is_forwardable=True, refuse=elected_leaders),
         Api(

@@ -65,6 +65,7 @@ _EMPTY: Final[dict[str, Any]] = {
     "resources": (),
     "responses": (),
     "results": (),
+    "tokens": (),
     "replica_election_results": (),
     "brokers": (),
     "cluster_id": "",

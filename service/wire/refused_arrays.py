@@ -1,5 +1,7 @@
 """Arrays of error responses: each topic, resource or partition of the request, with the error. [P]
 
+Responses about delegation tokens have other fields in their place.
+
 Rows of `apis.APIS` name the functions; `refusals.refusal` makes the whole response. Source:
 ``getErrorResponse`` of Kafka's request classes.
 """
@@ -111,3 +113,23 @@ def altered_scram_credentials(module: Any, request: Any, error: dict[str, Any]) 
     """Return a result for each user, sorted."""
     users = sorted({one.name for one in (*request.deletions, *request.upsertions)})
     return {"results": tuple(module.AlterUserScramCredentialsResult(user=user, **error) for user in users)}
+
+
+def token_not_created(module: Any, request: Any, error: dict[str, Any]) -> dict[str, Any]:
+    """Return what stands in place of a token, its owner and its times."""
+    return {
+        "principal_type": "User",
+        "principal_name": "ANONYMOUS",
+        "token_requester_principal_type": "User",
+        "token_requester_principal_name": "ANONYMOUS",
+        "issue_timestamp": None,
+        "expiry_timestamp": None,
+        "max_timestamp": None,
+        "token_id": "",
+        "hmac": b"",
+    }
+
+
+def token_not_changed(module: Any, request: Any, error: dict[str, Any]) -> dict[str, Any]:
+    """Return the time until which an unchanged token is said to last."""
+    return {"expiry_timestamp": 0}

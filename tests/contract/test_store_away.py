@@ -12,7 +12,7 @@ import pytest
 
 from service.remote.stores.errors import CredentialsExpired, ObjectNotFound, StoreRefused, StoreUnavailable
 from service.remote.stores.obstore_store import open_store
-from service.remote.stores.patient_store import PatientStore, open_patient_store
+from service.remote.stores.retrying_store import RetryingStore, open_retrying_store
 from service.remote.stores.s3_access import S3Access
 from service.remote.stores.store import ObjectStore
 from tests.support.faults import TOKEN, Fault, FaultProxy, Seen, fault_proxy
@@ -67,7 +67,7 @@ def test_each_call_waits_until_the_store_is_back(
     url = bucket_of(endpoint, f"away-{fault.name.lower().replace('_', '-')}")
     (home / "credentials").write_text("[default]\n" + KEYS.format(ACCESS, SECRET))
     with fault_proxy(endpoint) as proxy:
-        store = open_patient_store(url, endpoint=proxy.endpoint, timeout_s=60, world=WORLD)
+        store = open_retrying_store(url, endpoint=proxy.endpoint, timeout_s=60, world=WORLD)
         wanted = {name: call(store) for name, call in READS.items()}
         proxy.mode = fault
         found: dict[str, object] = {}
@@ -89,7 +89,7 @@ def test_each_call_waits_until_the_store_is_back(
 
 def test_a_store_that_stays_away_is_given_up_in_time_with_one_line(proxy: FaultProxy, home: Path) -> None:
     (home / "credentials").write_text("[default]\n" + KEYS.format(ACCESS, SECRET))
-    store = open_patient_store("s3://any/p", endpoint=proxy.endpoint, timeout_s=3, world=WORLD)
+    store = open_retrying_store("s3://any/p", endpoint=proxy.endpoint, timeout_s=3, world=WORLD)
     proxy.mode = Fault.REFUSE
     begun = time.monotonic()
     with pytest.raises(
@@ -112,7 +112,7 @@ def test_expired_credentials_are_read_again(
 ) -> None:
     url = bucket_of(moto_contract_endpoint, "expiring")
     (home / "credentials").write_text("[work]\n" + KEYS.format("OLDKEY", "x"))
-    store = open_patient_store(
+    store = open_retrying_store(
         url, endpoint=proxy.endpoint, access=S3Access(profile="work"), timeout_s=60, world=WORLD
     )
     call = READS[name]
@@ -136,7 +136,7 @@ def test_without_newer_credentials_it_is_said_in_one_line_and_no_secret(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
     monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
     proxy.mode = Fault.EXPIRED
-    store = open_patient_store("s3://any/p", endpoint=proxy.endpoint, timeout_s=60, world=WORLD)
+    store = open_retrying_store("s3://any/p", endpoint=proxy.endpoint, timeout_s=60, world=WORLD)
     with pytest.raises(StoreRefused, match=r"have expired .*there are no newer ones in the environment") as e:
         store.get("k", max_size=10)
     assert not any(secret in str(e.value) for secret in ("hidden", TOKEN, "\n"))
@@ -170,7 +170,7 @@ def test_a_role_is_assumed_with_the_profile_and_again_when_its_keys_have_expired
     url = bucket_of(moto_contract_endpoint, "roles")
     (home / "credentials").write_text("[base]\n" + KEYS.format("BASEKEY", "x"))
     access = S3Access("base", ROLE, external_id="partner-7", role_session_name="nightly")
-    store = open_patient_store(url, endpoint=proxy.endpoint, access=access, timeout_s=60, world=WORLD)
+    store = open_retrying_store(url, endpoint=proxy.endpoint, access=access, timeout_s=60, world=WORLD)
     store.get("k", max_size=10)
     assert [seen.signer for seen in sts.seen] == ["BASEKEY"]
     first = proxy.seen[-1].signer
@@ -186,13 +186,13 @@ def test_an_sts_that_is_away_is_waited_for_and_one_that_refuses_is_not(
 ) -> None:
     url = bucket_of(moto_contract_endpoint, "sts-away")
     (home / "credentials").write_text("[base]\n" + KEYS.format("BASEKEY", "x"))
-    store = open_patient_store(
+    store = open_retrying_store(
         url, endpoint=proxy.endpoint, access=S3Access("base", ROLE), timeout_s=60, world=WORLD
     )
     sts.plan = lambda seen: Fault.FAIL if seen.number < 4 else Fault.PASS
     assert store.get("k", max_size=10) == b"0123456789"
     sts.plan = lambda seen: Fault.UNKNOWN_KEY
-    other = open_patient_store(
+    other = open_retrying_store(
         url, endpoint=proxy.endpoint, access=S3Access("base", ROLE), timeout_s=60, world=WORLD
     )
     with pytest.raises(StoreRefused, match=f"the role {ROLE} gives no credentials: HTTP 403"):
@@ -215,7 +215,7 @@ def test_two_stores_of_one_process_have_credentials_of_their_own(
     )
 
     def opened(url: str, profile: str) -> ObjectStore:
-        return open_patient_store(url, endpoint=proxy.endpoint, access=S3Access(profile), world=WORLD)
+        return open_retrying_store(url, endpoint=proxy.endpoint, access=S3Access(profile), world=WORLD)
 
     stores = [opened(one, "one"), opened(two, "two")]
     for _ in range(2):
@@ -230,8 +230,8 @@ def test_errors_that_need_an_operator_are_named_in_one_line_at_once(
     (home / "credentials").write_text("[default]\n" + KEYS.format(ACCESS, SECRET))
 
     def said(url: str) -> str:
-        store = open_patient_store(url, endpoint=proxy.endpoint, world=WORLD)
-        assert isinstance(store, PatientStore)
+        store = open_retrying_store(url, endpoint=proxy.endpoint, world=WORLD)
+        assert isinstance(store, RetryingStore)
         with pytest.raises(StoreRefused) as e:
             store.get_range("k", 0, 3)
         assert "\n" not in str(e.value)
@@ -250,7 +250,7 @@ def test_a_metadata_service_that_is_not_there_takes_seconds(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
-    store: Any = open_patient_store("s3://any/p", endpoint="http://127.0.0.1:9", world=WORLD)
+    store: Any = open_retrying_store("s3://any/p", endpoint="http://127.0.0.1:9", world=WORLD)
     begun = time.monotonic()
     with pytest.raises(StoreRefused, match="there are no AWS credentials: set AWS_ACCESS_KEY_ID"):
         store.get("k", max_size=10)
@@ -260,7 +260,7 @@ def test_a_metadata_service_that_is_not_there_takes_seconds(
 def test_s3a_is_s3(proxy: FaultProxy, moto_contract_endpoint: str, home: Path) -> None:
     url = bucket_of(moto_contract_endpoint, "hadoop").replace("s3://", "s3a://")
     (home / "credentials").write_text("[default]\n" + KEYS.format(ACCESS, SECRET))
-    store = open_patient_store(url, endpoint=proxy.endpoint, world=WORLD)
+    store = open_retrying_store(url, endpoint=proxy.endpoint, world=WORLD)
     assert store.get("k", max_size=10) == b"0123456789"
     with pytest.raises(ObjectNotFound):
         store.get("none", max_size=10)

@@ -145,6 +145,23 @@ def test_a_principal_or_an_address_that_cannot_be_is_refused(controller: Callabl
     assert envelope(of_node, forwarded("t"), admin, bytes(3)) == (ErrorCode.invalid_request, None)
 
 
+def test_an_envelope_has_no_other_one_in_it(controller: Callable[[str], Talk]) -> None:
+    as_admin = write_principal(Principal("User", "admin"))
+    inner = EnvelopeRequest(
+        request_data=forwarded("t"), request_principal=as_admin, client_host_address=bytes(4)
+    )
+    frame = bytes(encode_request(ApiKey.ENVELOPE, 0, 5, "x", inner))[4:]
+    assert envelope(controller("admin"), frame, as_admin) == (ErrorCode.invalid_request, None)
+    for key, name in ((ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeatRequest"), (ApiKey.VOTE, "VoteRequest")):
+        fields: dict[str, Any] = {"cluster_id": None, "topics": ()}
+        if key is ApiKey.BROKER_HEARTBEAT:
+            fields = {"broker_id": 1, "broker_epoch": 1, "current_metadata_offset": 1}
+            fields |= {"want_fence": True, "want_shut_down": True}
+        message = getattr(request_module(key), name)(**fields)
+        frame = bytes(encode_request(key, APIS[key].max_version, 5, "x", message))[4:]
+        assert envelope(controller("admin"), frame, as_admin) == (ErrorCode.invalid_request, None)
+
+
 def test_no_broker_takes_an_envelope(asker: Asker) -> None:
     message = EnvelopeRequest(
         request_data=forwarded("t"),
@@ -176,6 +193,16 @@ def test_a_consumer_that_says_it_is_a_replica_gets_nothing_and_moves_nothing(
     assert len(broker.fetch_sessions) == 0
     assert partition.high_watermark == 2
     assert (partition.leading.shape if partition.leading is not None else None) == before
+
+
+def test_a_consumer_that_says_it_is_a_replica_is_no_less_throttled(node: NodeThread, asker: Asker) -> None:
+    _, topic_id = asker.new_topic()
+    limits = {("alice", "", ""): {"request_percentage": 0.001}}
+    node._loop.call_soon_threadsafe(node.node.parts.broker.quotas.apply, limits)
+    state = request_module(ApiKey.FETCH).ReplicaState(replica_id=2, replica_epoch=1)
+    answers = (asker.alice.fetch(topic_id, 0, replica_state=state, whole=True) for _ in range(50))
+    throttled = next(one for one in answers if one.throttle_time)
+    assert throttled.responses[0].partitions[0].error_code == DENIED
 
 
 def test_the_client_id_of_admin_clients_gives_no_right_to_internal_topics(

@@ -288,6 +288,32 @@ def test_sessions_that_end_are_closed_at_the_next_request() -> None:
     run(scenario())
 
 
+def test_messages_of_a_reauthentication_are_as_small_as_those_of_a_login() -> None:
+    async def scenario() -> None:
+        limits: dict[str, Any] = {"max_reauth_ms": {"PLAIN": 60_000}, "max_receive_bytes": 1000}
+        async with serving(**limits) as (server, listener):
+            for claimed, is_closed in ((1001, True), (1000, False), (100 << 20, True)):
+                reader, writer = await connect(server)
+                writer.write(stream_of(*LOGIN))
+                large = sized(message("metadata", 3) + bytes(5000))
+                writer.write(large + sized(message("plain", 4)))
+                for _ in range(5):
+                    await receive(reader)
+                writer.write(struct.pack(">i", claimed))
+                if is_closed:
+                    assert await answers(reader) == []
+                else:
+                    writer.write(message("right", 5).ljust(claimed, b"\0"))
+                    await receive(reader)
+                    writer.write(large)
+                    await receive(reader)
+                writer.close()
+            assert len(listener.asked) == 4, "what is no message of a login may be large, before and after"
+            assert server.counters.logins["SASL"].succeeded_again == 1
+
+    run(scenario())
+
+
 def test_a_connection_without_logins_is_as_before() -> None:
     async def scenario() -> None:
         listener = Listener()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from service.client.blocking_client import BlockingClient
 from service.client.security import Credentials, Security
@@ -136,6 +137,14 @@ def test_requests_pipelined_into_a_throttle_wait_their_turn(limited: Limited) ->
         receive(peer)
         assert time.monotonic() - began > 0.1
         assert first_s < 1
+
+
+def test_fetches_that_are_refused_as_a_whole_take_their_time_from_the_quota(limited: Limited) -> None:
+    """Else a client beyond its time would go on with fetches of sessions that are not there."""
+    limited.set({EVERYBODY: {"request_percentage": 0.001}})
+    answers = (limited.fetch(session_id=4711, session_epoch=9) for _ in range(50))
+    throttled = next(one for one in answers if millis(one) > 0)
+    assert throttled.error_code == ErrorCode.fetch_session_id_not_found
 
 
 USERS = {

@@ -104,7 +104,7 @@ def test_a_file_that_is_not_there_is_named(node: SecuredFirn) -> None:
 def test_a_node_with_a_wrong_login_module_does_not_start(tmp_path: Path) -> None:
     prefix = "listener.name.plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security."
     for value, reason in (
-        ("plain.PlainLoginModule needed;", "Invalid login module control flag 'needed'"),
+        ("plain.PlainLoginModule needed;", "Invalid login module control flag in JAAS config"),
         ("scram.ScramLoginModule required;", "the login module has to be"),
         ('plain.PlainLoginModule required user_a="geheim"', "not terminated by semi-colon"),
     ):

@@ -314,6 +314,11 @@ def metadata_operations(p: Place) -> str:
     return str(one.topic_authorized_operations)
 
 
+def metadata_operations_absent(p: Place) -> str:
+    one = _metadata(p.alice, [{"topic_id": None, "name": "absent"}], operations=True).topics[0]
+    return str(one.topic_authorized_operations)
+
+
 def describe_cluster(p: Place) -> str:
     answer = p.alice(
         ApiKey.DESCRIBE_CLUSTER,

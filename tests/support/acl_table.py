@@ -66,6 +66,7 @@ from tests.support.acl_requests import (
     metadata_internal,
     metadata_named,
     metadata_operations,
+    metadata_operations_absent,
     offset_for_leader_epoch,
     produce,
 )
@@ -130,6 +131,12 @@ CASES: Final = (
         metadata_operations,
         ("T {t} DESCRIBE", "T {t} WRITE", "T {t} ALL", "-T {t} ALTER"),
         (str(-(1 << 31)), str(1 << 8), str(1 << 8 | 1 << 4), str(ALL_OF_TOPIC), str(ALL_OF_TOPIC - (1 << 7))),
+    ),
+    Case(
+        "Metadata of an absent topic with operations",
+        metadata_operations_absent,
+        ("T absent DESCRIBE", "T absent WRITE"),
+        (str(-(1 << 31)), str(1 << 8), str(1 << 8 | 1 << 4)),
     ),
     Case(
         "DescribeCluster",

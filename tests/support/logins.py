@@ -14,7 +14,9 @@ from service.network.metrics import AuthenticationMetrics
 from service.network.request import PeerContext, RequestContext, Response
 from service.security.login_settings import LoginSettings, make_servers
 from service.security.plain import PlainUsers
-from service.security.scram import ScramCredential, UnknownUsers, credential_from, salted_password
+from service.security.scram import UnknownUsers, credential_from, salted_password
+from service.security.scram_credential import ScramCredential
+from service.security.scram_tokens import TokenCredentials
 from service.serving.handlers import sasl_authenticate, sasl_handshake
 from service.wire.api import (
     ApiKey,
@@ -51,7 +53,9 @@ class Clock:
 class Listener:
     """A listener and what its handler was asked: (who, API key)."""
 
-    def __init__(self, clock: Clock | None = None, **settings: Any) -> None:
+    def __init__(
+        self, clock: Clock | None = None, tokens: TokenCredentials | None = None, **settings: Any
+    ) -> None:
         self.clock = clock or Clock()
         users = PlainUsers({"user_alice": "secret", "user_eve": "evil"})
         given: dict[str, Any] = {"mechanisms": ("PLAIN", *SCRAM), "plain_users": users, "failed_delay_ms": 0}
@@ -61,7 +65,7 @@ class Listener:
         unknown = UnknownUsers(b"cluster")
         self.logins = ListenerLogins(
             self.settings,
-            make_servers(self.settings, bobs, unknown, lambda: "of-the-server"),
+            make_servers(self.settings, bobs, unknown, lambda: "of-the-server", tokens),
             "SASL_PLAINTEXT",
             self.metrics,
             now=self.clock,

@@ -41,7 +41,7 @@ def settings(folder: Path, **more: Any) -> TlsSettings:
 Answer = Callable[[RequestContext, memoryview], Any]
 
 
-def _listener(
+def tls_listener(
     tls: TlsSettings, pool: ThreadPoolExecutor, timeout_s: float, now_s: Callable[[], float] | None
 ) -> TlsListener:
     return TlsListener(
@@ -70,7 +70,7 @@ def serving(
     made: list[Server] = []
 
     async def start() -> None:
-        listener = None if tls is None else _listener(tls, pool, timeout_s, now_s)
+        listener = None if tls is None else tls_listener(tls, pool, timeout_s, now_s)
         server = Server("127.0.0.1", 0, answer, listener="SSL", tls=listener, turns=TurnTimes())
         await server.start()
         made.append(server)

@@ -22,12 +22,14 @@ from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
 from service.config.tables.log import HOURS_AND_MINUTES, LOG
 from service.config.tables.network import NETWORK
 from service.config.tables.node import NODE
+from service.config.tables.oauthbearer import OAUTHBEARER_KEYS
 from service.config.tables.quotas import QUOTAS
 from service.config.tables.refused import REASONS
 from service.config.tables.remote import REMOTE
 from service.config.tables.replication import REPLICATION, REPLICATION_TOPIC
 from service.config.tables.sasl import SASL
 from service.config.tables.ssl import SSL
+from service.config.tables.tokens import TOKENS
 from service.config.tables.topic import TOPIC
 
 __all__ = [
@@ -65,8 +67,8 @@ TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType({key.name: key for
 
 def _node_keys() -> Mapping[str, ConfigKey]:
     tables = (
-        NODE, NETWORK, SSL, SASL, AUTHORIZER, QUOTAS, CLUSTER, REPLICATION, LOG, CLEANER, OFFSETS_TOPIC,
-        GROUPS, DISK, REMOTE,
+        NODE, NETWORK, SSL, SASL, OAUTHBEARER_KEYS, TOKENS, AUTHORIZER, QUOTAS, CLUSTER, REPLICATION, LOG,
+        CLEANER, OFFSETS_TOPIC, GROUPS, DISK, REMOTE,
     )  # fmt: skip
     defaults = (_broker_default(key) for key in _TOPIC if key.synonyms)
     every = (*chain.from_iterable(tables), *defaults, *HOURS_AND_MINUTES)

@@ -6,13 +6,14 @@ from typing import Final
 
 from service.config.keys import ConfigKey, ConfigType, Synonym, Value
 
-BOOLEAN, INT, LONG, DOUBLE, STRING, LIST, PASSWORD = (
+BOOLEAN, INT, LONG, DOUBLE, STRING, LIST, CLASS, PASSWORD = (
     ConfigType.BOOLEAN,
     ConfigType.INT,
     ConfigType.LONG,
     ConfigType.DOUBLE,
     ConfigType.STRING,
     ConfigType.LIST,
+    ConfigType.CLASS,
     ConfigType.PASSWORD,
 )
 MIB: Final = 1 << 20

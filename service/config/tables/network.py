@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from service.config.tables.checks import http_listener_problem
-from service.config.tables.columns import BOOLEAN, INT, LONG, MIB, STRING, key
+from service.config.tables.columns import BOOLEAN, INT, LONG, MIB, PASSWORD, STRING, key
 
 NETWORK: Final = (
     key(
@@ -82,8 +82,23 @@ NETWORK: Final = (
     key(
         "firn.http.listener", STRING, None,
         "Address for metrics and health over HTTP: `host:port`, or `:port` for the loopback "
-        "interface; `0.0.0.0:port` is every interface. There is no login. Unset: not served.",
+        "interface; `0.0.0.0:port` is every interface. Unset: not served.",
         check=http_listener_problem,
+    ),
+    key(
+        "firn.http.ssl.keystore.location", STRING, None,
+        "PEM file with a private key and its certificate chain, with which `firn.http.listener` serves "
+        "HTTPS. A changed one is loaded as those of `ssl.keystore.location` are.",
+    ),
+    key(
+        "firn.http.ssl.key.password", PASSWORD, None,
+        "Password of the private key in `firn.http.ssl.keystore.location`.",
+    ),
+    key(
+        "firn.http.token.file", STRING, None,
+        "File whose first line is the token that requests to `firn.http.listener` need, as in "
+        "`Authorization: Bearer TOKEN`; `/healthz` needs none. A changed one is read as certificates are. "
+        "Unset: everybody who reaches the listener is served.",
     ),
     key(
         "firn.metrics.partitions.enable", BOOLEAN, False,

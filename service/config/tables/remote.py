@@ -134,9 +134,10 @@ REMOTE: Final = (
     ),
     key(
         "firn.remote.metadata.credentials", BOOLEAN, False,
-        "Copy users' SCRAM credentials into the bucket with the other metadata. Otherwise a recovery from "
-        "the bucket (`firn.remote.recover`) brings topics, ACLs and quotas back, and each user's password "
-        "has to be set again. With it everybody who may read the archive reads the salted keys of all users.",
+        "Copy users' SCRAM credentials and delegation tokens into the bucket with the other metadata. "
+        "Otherwise a recovery from the bucket (`firn.remote.recover`) brings topics, ACLs and quotas back, "
+        "and each user's password has to be set again. With it everybody who may read the archive reads the "
+        "salted keys of all users.",
     ),
     key(
         "firn.remote.recover", BOOLEAN, False,

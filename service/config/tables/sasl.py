@@ -14,8 +14,8 @@ GSSAPI: Final = "GSSAPI"
 SASL: Final = (
     key(
         "sasl.enabled.mechanisms", LIST, (GSSAPI,),
-        "Mechanisms of a SASL listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. Kafka's default, GSSAPI, is not "
-        "served: a SASL listener has to name others.",
+        "Mechanisms of a SASL listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER. Kafka's default, "
+        "GSSAPI, is not served: a SASL listener has to name others.",
         per_listener=True,
     ),
     key(

@@ -8,7 +8,6 @@ from typing import Final
 
 _FIXED: Final = "timeouts between nodes are fixed"
 _NO_SHARES: Final = "share groups are not supported"
-_NO_TOKENS: Final = "delegation tokens are not supported"
 _NO_PLUGINS: Final = "classes cannot be loaded into a node that runs no Java"
 _COUNTERS: Final = "metrics are at /metrics of firn.http.listener, without samples or reporters"
 _PURGATORY: Final = "completed operations leave the purgatory at once"
@@ -26,10 +25,6 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "controller.socket.timeout.ms": _FIXED,
         "cordoned.log.dirs": "leave a directory out of log.dirs once it holds nothing",
         "create.topic.policy.class.name": _NO_PLUGINS,
-        "delegation.token.expiry.check.interval.ms": _NO_TOKENS,
-        "delegation.token.expiry.time.ms": _NO_TOKENS,
-        "delegation.token.max.lifetime.ms": _NO_TOKENS,
-        "delegation.token.secret.key": _NO_TOKENS,
         "delete.records.purgatory.purge.interval.requests": _PURGATORY,
         "early.start.listeners": "a listener opens once its service is ready",
         "fetch.purgatory.purge.interval.requests": _PURGATORY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from service.base.errors import ConfigError, FirnError, RequestError, StorageErr
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.world import World
 from service.client.admin_models import ClusterInfo, ConfigEntry
+from service.client.node_http import HTTP_KEYS, LISTENER_KEY, PLAIN_HTTP, http_url
 from service.console.web import tier_layout
 from service.console.web.bucket_desk import BucketDesk
 from service.console.web.cluster_desk import ClusterDesk
@@ -55,7 +56,7 @@ TOPICS_WAIT_S: Final = 0.15
 TOPICS_MOST_AGE_MS: Final = 60_000
 MOST_FSCK_BYTES: Final = 64 << 20
 URL_KEY, ENDPOINT_KEY, REGION_KEY = "firn.remote.url", "firn.remote.s3.endpoint", "firn.remote.s3.region"
-HTTP_KEY, DIRS_KEY = "firn.http.listener", "log.dirs"
+DIRS_KEY = "log.dirs"
 TROUBLE: Final = (FirnError, OSError)
 
 
@@ -94,7 +95,7 @@ class Desk:
         self._records = RecordDesk(self._kafka, world.clock)
         self.groups = GroupDesk(self._kafka, world.clock, self._call, error_text)
         self.cluster = ClusterDesk(self._kafka, world.clock, self._call, error_text)
-        self.watch = NodeMonitor(self._find_listeners, world.clock)
+        self.watch = NodeMonitor(self._find_listeners, world.clock, settings.node_http or PLAIN_HTTP)
         self._topics: TopicList | None = None
         self._newer_topics: asyncio.Future[TopicList] | None = None
         self._chains: dict[tuple[UUID, int], asyncio.Future[PublishedTier]] = {}
@@ -176,11 +177,11 @@ class Desk:
                 found.append(NodeListener(node.node_id, None, "it is fenced"))
                 continue
             try:
-                listener = self._kafka.broker_settings(node.node_id, (HTTP_KEY,)).get(HTTP_KEY)
+                http = self._kafka.broker_settings(node.node_id, HTTP_KEYS)
             except TROUBLE as e:
                 found.append(NodeListener(node.node_id, None, error_text(e)))
                 continue
-            found.append(_listener(node.node_id, node.host, listener))
+            found.append(_listener(node.node_id, node.host, http))
         return found
 
     async def bucket_desk(self) -> BucketDesk | None:
@@ -467,14 +468,11 @@ class Desk:
         return configuration.Configuration(nodes, node, name, entries, wanted, only_set, problem, status)
 
 
-def _listener(node_id: int, node_host: str, listener: str | None) -> NodeListener:
+def _listener(node_id: int, node_host: str, settings: Mapping[str, str | None]) -> NodeListener:
     """Return the HTTP listener of a node, from its configuration."""
-    if not listener:
+    if not settings.get(LISTENER_KEY):
         return NodeListener(node_id, None, "firn.http.listener is not set")
-    host, _, port = listener.rpartition(":")
-    if port == "0":
+    url = http_url(settings, node_host)
+    if url is None:
         return NodeListener(node_id, None, "its firn.http.listener has no fixed port; name it with --metrics")
-    host = host.strip("[]") or "127.0.0.1"
-    if host in ("0.0.0.0", "::"):
-        host = node_host
-    return NodeListener(node_id, f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    return NodeListener(node_id, url)

@@ -12,8 +12,9 @@ import hmac
 from collections import OrderedDict
 from collections.abc import Callable
 from enum import Enum
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
+
+from service.base.addresses import is_loopback, source_of
 
 MOST_WRONG: Final = 5
 WINDOW_MS: Final = 60_000
@@ -57,7 +58,7 @@ class Guard:
             return TokenVerdict.WELCOME
         if token is None:
             return TokenVerdict.UNKNOWN
-        address = _source(address)
+        address = source_of(address)
         begin, wrong = self._wrong.get(address, (0, 0))
         now = self._now_ms()
         if wrong and now - begin >= WINDOW_MS:
@@ -104,28 +105,6 @@ def _bare(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].lower()
-
-
-def _source(address: str) -> str:
-    """Return the unit that is limited: an IPv4 address, or the 2^64 addresses of one IPv6 network."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(found, IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(IPv6Address(int(found) >> 64 << 64))
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether `host` is a loopback address or ``localhost``. Names that look like addresses are
-    not."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def is_same_origin(origin: str | None, host: str | None) -> bool:

@@ -23,6 +23,8 @@ from aiohttp.web_response import Response, StreamResponse
 from service.base.errors import ConfigError, FirnError
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.world import World
+from service.console.access import HttpAccess
+from service.console.access_settings import AccessSettings
 from service.console.connections import Connections
 from service.console.quiet import QuietLog
 from service.console.web.assets import Assets
@@ -109,6 +111,17 @@ class ConsoleServer:
         self._settings = settings
         self._world = world
         self._loop = asyncio.get_running_loop()
+        self._access = HttpAccess(
+            AccessSettings(
+                "the console",
+                certificate=settings.certificate,
+                certificate_option="--tls-cert",
+                key=settings.key,
+                most_handshakes=MOST_CONNECTIONS,
+            ),
+            world,
+        )
+        self._is_sealed = settings.certificate is not None
         self.desk = Desk(settings, world)
         self._assets = Assets()
         self._version = version("firn-log")
@@ -153,9 +166,14 @@ class ConsoleServer:
     async def start(self) -> int:
         """Listen; return the port. Raises `ConfigError` if the address cannot be bound."""
         host, port = self._settings.host, self._settings.port
+        self._access.start(host)
         try:
             self._listening = await self._loop.create_server(
-                self._connections, host, port, backlog=MOST_CONNECTIONS, family=socket.AF_UNSPEC
+                self._access.protocols(self._connections),
+                host,
+                port,
+                backlog=MOST_CONNECTIONS,
+                family=socket.AF_UNSPEC,
             )
         except OSError as e:
             raise ConfigError(f"--port: {host}:{port}: {e.strerror or e}") from e
@@ -167,6 +185,7 @@ class ConsoleServer:
         if self._listening is not None:
             self._listening.close()
         await self._connections.shutdown(0)
+        self._access.close()
         await self.desk.close()
 
     # -- every request
@@ -265,14 +284,21 @@ class ConsoleServer:
         response = Response(
             status=303, headers={"Location": to if isinstance(to, str) and to in self._routes else "/"}
         )
-        response.set_cookie(COOKIE, self._guard.open_session(), httponly=True, samesite="Strict", path="/")
+        response.set_cookie(
+            COOKIE,
+            self._guard.open_session(),
+            httponly=True,
+            samesite="Strict",
+            path="/",
+            secure=self._is_sealed,
+        )
         return response
 
     async def _logout(self, request: BaseRequest) -> Response:
         if _is_same_origin(request) and (secret := request.cookies.get(COOKIE)):
             self._guard.close_session(secret)
         response = Response(status=303, headers={"Location": "/"})
-        response.del_cookie(COOKIE)
+        response.del_cookie(COOKIE, secure=self._is_sealed)
         return response
 
     # -- pages
@@ -410,6 +436,7 @@ async def console(settings: ConsoleSettings, world: World) -> AsyncIterator[tupl
     try:
         port = await server.start()
         host = settings.host
-        yield f"http://{f'[{host}]' if ':' in host else host}:{port}", server
+        scheme = "http" if settings.certificate is None else "https"
+        yield f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}", server
     finally:
         await server.close()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from service.base.addresses import is_loopback
 from service.base.errors import ConfigError
 from service.console.web.costs import Prices
-from service.console.web.guard import LEAST_TOKEN, is_loopback
+from service.console.web.guard import LEAST_TOKEN
 
 if TYPE_CHECKING:
+    from service.client.node_http import NodeHttp
     from service.client.security import Security
 
 
@@ -34,6 +36,12 @@ class ConsoleSettings:
     survey_most: int = 1_000_000
     security: Security | None = None
     """of the connections to brokers; None: PLAINTEXT"""
+    node_http: NodeHttp | None = None
+    """for requests to nodes' HTTP listeners; None: without token"""
+    certificate: str | None = None
+    """PEM file of this console's own HTTPS; None: HTTP"""
+    key: str | None = None
+    """file of its private key, unless that stands in `certificate`"""
 
     def check(self) -> None:
         """Raise `ConfigError` for settings that would give access to everybody."""
@@ -41,5 +49,7 @@ class ConsoleSettings:
             raise ConfigError(f"--host {self.host}: others can reach it, so --token-file is needed")
         if self.token is not None and len(self.token) < LEAST_TOKEN:
             raise ConfigError(f"the token has {len(self.token)} characters, it needs {LEAST_TOKEN} at least")
+        if self.key is not None and self.certificate is None:
+            raise ConfigError("--tls-key says nothing without --tls-cert")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port {self.port}: not a port")

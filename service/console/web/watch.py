@@ -13,6 +13,7 @@ import aiohttp
 from service.base.clock import Clock
 from service.base.errors import FirnError
 from service.base.rate_limited_log import RateLimitedLog
+from service.client.node_http import NodeHttp
 from service.console.figures import Between, Figures, without_partitions
 from service.console.web.history import History, NodeSample, Point
 
@@ -42,9 +43,10 @@ Find = Callable[[], Awaitable[Sequence[NodeListener]]]
 class NodeMonitor:
     """Metrics of all nodes and their history. Owned by the event loop."""
 
-    def __init__(self, find: Find, clock: Clock) -> None:
+    def __init__(self, find: Find, clock: Clock, http: NodeHttp) -> None:
         self._find = find
         self._clock = clock
+        self._http = http
         self._listeners: Sequence[NodeListener] = ()
         self._finding: asyncio.Future[Sequence[NodeListener]] | None = None
         self._samples: dict[str, Figures] = {}
@@ -56,11 +58,18 @@ class NodeMonitor:
         self.ticks = 0
         self.newest: Point | None = None
 
+    def session(self) -> aiohttp.ClientSession:
+        """Return a session for `sample`, with the token and the trusted certificates."""
+        return aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+            headers=self._http.headers,
+            connector=aiohttp.TCPConnector(ssl=True if self._http.tls is None else self._http.tls),
+        )
+
     async def run(self) -> None:
         """Sample until cancelled."""
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
-            async with aiohttp.ClientSession(timeout=timeout) as session:
+            async with self.session() as session:
                 while True:
                     await self.sample(session)
                     await asyncio.sleep(EVERY_S)

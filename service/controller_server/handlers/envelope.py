@@ -45,7 +45,8 @@ def handling(
         except RequestError as e:
             return forwarding.envelope_error(e.code)
         outer = context.session
-        session = Session(forwarded.principal, forwarded.client_host, outer.listener, outer.protocol)
+        # Over which protocol the client came is not told.
+        session = Session(forwarded.principal, forwarded.client_host, outer.listener, "")
         inner = RequestContext(connection_id, forwarded.client_host, port, listener, session)
         inner.api_key, inner.api_version = header.api_key, header.api_version
         inner.correlation_id, inner.client_id = header.correlation_id, header.client_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Generator
+from dataclasses import replace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -11,6 +12,7 @@ from service.controller_server.request_host import ControllerSide
 from service.metadata.raft.messages_out import to_response
 from service.metadata.raft.requests import Refusal
 from service.network.request import RequestContext, Response
+from service.serving.authorization import DENIED_MESSAGES
 from service.wire.api import (
     APIS,
     ApiKey,
@@ -51,8 +53,9 @@ def parse_fetch_steps(version: int, frame: memoryview, position: int) -> Generat
 
 def refuse(context: RequestContext, request: Any, code: ErrorCode, message: str) -> Any:
     """Return the response to a request that is refused as a whole."""
-    key = context.api_key
-    return to_response(key, APIS[key].max_version, Refusal(code))
+    key, words = context.api_key, DENIED_MESSAGES.get(code)
+    answer = to_response(key, APIS[key].max_version, Refusal(code))
+    return replace(answer, error_message=words) if words and hasattr(answer, "error_message") else answer
 
 
 def refuse_fetch(context: RequestContext, request: Any, code: ErrorCode, message: str) -> Response:

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.coordinator.shard import CoordinatorResult
-from service.groups.consumer import membership, pipeline
+from service.groups.consumer import admission, fencing, pipeline
 from service.groups.consumer.context import ConsumerGroupContext, TimerKind, Writing, cancel, schedule
 from service.groups.consumer.group import ConsumerGroup, ConsumerGroupMember, MemberState
 from service.groups.consumer.requests import TopicPartitions
@@ -66,7 +66,7 @@ class ClassicMembers:
             raise RequestError(ErrorCode.inconsistent_group_protocol)
         is_new = request.member_id == NO_MEMBER
         member_id = fresh_id if is_new else request.member_id
-        membership.check_size(self._context, group, member_id)
+        admission.check_size(self._context, group, member_id)
         protocols = tuple([(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols])
         if not _supports(group, request.protocol_type, [name for name, _ in protocols]):
             raise RequestError(ErrorCode.inconsistent_group_protocol)
@@ -75,7 +75,7 @@ class ClassicMembers:
             return CoordinatorResult(JoinGroupResponse(ErrorCode.member_id_required, member_id))
         out = Writing()
         joins = is_new if instance_id is not None else True
-        member = membership.admitted(group, membership.RequestingMember(member_id, instance_id, joins), out)
+        member = admission.admitted(group, admission.RequestingMember(member_id, instance_id, joins), out)
         subscription = _subscription(protocols[0][1])
         joining = _Joining(group, member, request, client, subscription, protocols)
         updated, turned = self._write_join(joining, now_ms, out)
@@ -187,7 +187,7 @@ class ClassicMembers:
             answers.append(LeftMember(identity.member_id, identity.group_instance_id, error))
         out = Writing()
         try:
-            membership.fence(self._context, self._migration, group, list(leaving.values()), now_ms, out)
+            fencing.fence(self._context, self._migration, group, list(leaving.values()), now_ms, out)
         except RequestError as e:
             return CoordinatorResult(LeaveGroupResponse(e.code))
         response = LeaveGroupResponse(ErrorCode.none, tuple(answers))
@@ -196,7 +196,7 @@ class ClassicMembers:
     def _classic_member(self, group: ConsumerGroup, request: Any) -> ConsumerGroupMember:
         """Return the member. Raises `RequestError` UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
         ILLEGAL_GENERATION."""
-        member = membership.member_of(group, request.member_id, request.group_instance_id)
+        member = admission.member_of(group, request.member_id, request.group_instance_id)
         if member.classic is None:
             raise RequestError(ErrorCode.unknown_member_id)
         if member.epoch != request.generation_id:
@@ -301,4 +301,4 @@ def _leaving(group: ConsumerGroup, identity: Any) -> ConsumerGroupMember:
         if static is None:
             raise RequestError(ErrorCode.unknown_member_id)
         return static
-    return membership.member_of(group, identity.member_id, identity.group_instance_id)
+    return admission.member_of(group, identity.member_id, identity.group_instance_id)

@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.coordinator.ports import TopicsView
 from service.coordinator.shard import CoordinatorRecord
+from service.groups.consumer.fencing import tombstones
 from service.groups.consumer.group import NO_PARTITIONS, ConsumerGroup, ConsumerGroupMember, GroupState
-from service.groups.consumer.membership import tombstones
 from service.groups.consumer.requests import (
     DescribedAssignment,
     DescribedConsumerGroup,

@@ -16,7 +16,7 @@ from service.base.timeline import Journal, Timeline
 from service.coordinator.ports import TopicsView
 from service.coordinator.shard import NOTHING, CoordinatorResult, Effect, Outcome
 from service.groups.classic.groups import ClassicGroups
-from service.groups.consumer import membership, pipeline
+from service.groups.consumer import fencing, pipeline
 from service.groups.consumer.classic_members import ClassicMembers
 from service.groups.consumer.context import (
     ConsumerGroupContext,
@@ -160,7 +160,7 @@ class ConsumerGroups:
 
     def loaded(self, group_id: str, group: ConsumerGroup, now_ms: int) -> tuple[Effect, ...]:
         """Start all sessions, and the timers of members that must revoke partitions."""
-        return membership.sessions(self._context, group, now_ms)
+        return fencing.sessions(self._context, group, now_ms)
 
     def expired(self, name: Hashable, now_ms: int) -> Outcome:
         """Fence a member whose timer is due, if the timer's reason still holds."""
@@ -176,7 +176,7 @@ class ConsumerGroups:
             return NOTHING
         out = Writing()
         try:
-            membership.fence(self._context, self._migration, group, [member], now_ms, out)
+            fencing.fence(self._context, self._migration, group, [member], now_ms, out)
         except RequestError:
             # The downgrade that its removal requires failed: try again later.
             return CoordinatorResult(None, effects=(schedule(name.kind, *name[1:], now_ms + _RETRY_MS),))

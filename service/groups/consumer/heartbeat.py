@@ -9,7 +9,7 @@ from typing import Any
 
 from service.base.errors import RequestError
 from service.coordinator.shard import CoordinatorResult
-from service.groups.consumer import membership, pipeline
+from service.groups.consumer import admission, fencing, pipeline
 from service.groups.consumer.context import (
     ConsumerGroupContext,
     Migration,
@@ -57,13 +57,13 @@ def _beat(
     joins = request.member_epoch == JOINING_EPOCH
     opened = _opened(context, migration, request.group_id, now_ms) if joins else None
     group = opened.group if opened is not None else context.group(request.group_id)
-    membership.check_size(context, group, request.member_id)
+    admission.check_size(context, group, request.member_id)
     out = Writing(opened)
     owned = request.topic_partitions
-    sender = membership.RequestingMember(
+    sender = admission.RequestingMember(
         request.member_id or context.new_member_id(), request.instance_id, joins, request.member_epoch, owned
     )
-    member = membership.admitted(group, sender, out)
+    member = admission.admitted(group, sender, out)
     updated = _updated(member, request, client)
     changed = pipeline.write_subscription(context, group, member, updated, now_ms, out, client.may_describe)
     epoch = pipeline.write_epoch(context, group, member, updated, changed.bumps, out)
@@ -127,11 +127,11 @@ def _leave(
     context: ConsumerGroupContext, migration: Migration, request: Any, now_ms: int
 ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
     group = context.group(request.group_id)
-    member = membership.member_of(group, request.member_id, request.instance_id)
+    member = admission.member_of(group, request.member_id, request.instance_id)
     out = Writing()
     if request.instance_id is not None and request.member_epoch == AWAY_EPOCH:
-        membership.leave_temporarily(group, member, out)
+        fencing.leave_temporarily(group, member, out)
     else:
-        membership.fence(context, migration, group, [member], now_ms, out)
+        fencing.fence(context, migration, group, [member], now_ms, out)
     response = ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
     return CoordinatorResult(response, tuple(out.records), tuple(out.effects), out.event)

@@ -1,13 +1,13 @@
 """Adopts topics and settings from the bucket that the metadata lacks, on an operator's order. [P]
 
 This is the recovery from a lost disk, or from a disk that was restored from a backup. The operator has
-confirmed that no other node writes to the bucket, so the bucket's archives replace older entries of ours, and
-the newest copy of the metadata replaces ours unless ours continues it: topics, ids, partitions, settings of
-topics, brokers and all brokers, ACLs, client quotas, and deletions of topics. SCRAM credentials are in few
-copies; where they are not, ours stay. A topic that only the bucket has is created with its id. A topic that
-was deleted here stays deleted; a topic that the copy has deleted, or whose name it gave to another topic, is
-deleted here, too. Partitions get the archive's leader epoch and no leader: the broker leads them, once
-unfenced, in the next epoch, in which no broker has led before.
+confirmed that no other node writes to the bucket, so the bucket's archives replace older entries of ours,
+and the newest copy of the metadata replaces ours unless ours continues it: topics, ids, partitions, settings
+of topics, brokers and all brokers, ACLs, client quotas, and deletions of topics. SCRAM credentials are in
+few copies; where they are not, ours stay, but no delegation token does. A topic that only the bucket has is
+created with its id. A topic that was deleted here stays deleted; a topic that the copy has deleted, or whose
+name it gave to another topic, is deleted here, too. Partitions get the archive's leader epoch and no leader:
+the broker leads them, once unfenced, in the next epoch, in which no broker has led before.
 
 The lost node may have gone on after its last archived segment, after the last copy of its metadata, and after
 the backup of its disk. It may have handed out producer ids and leader epochs that no source shows. None of
@@ -50,6 +50,7 @@ from service.metadata.records import (
     TombstoneRecord,
     TopicRecord,
 )
+from service.metadata.secret_settings import with_own_secrets
 from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import MAX_EPOCH
 
@@ -202,23 +203,27 @@ class _Adopting:
     def _broker_settings(self) -> Iterator[MetadataRecord]:
         """Replace settings of brokers, of all brokers and of groups by those of the copy.
 
-        ``min.insync.replicas`` is kept where the copy has none: with ELR it cannot be removed.
+        ``min.insync.replicas`` is kept where the copy has none: with ELR it cannot be removed. So are
+        passwords, which few copies have.
         """
         resources: set[ConfigResource] = {
             one for one in (*self._image.configs, *self._copy.configs) if one[0] != ResourceType.TOPIC
         }
         for resource in sorted(resources):
             old, new = self._image.config(*resource), dict(self._copy.config(*resource))
+            if resource[0] == ResourceType.BROKER:
+                new = with_own_secrets(old, new)
             if MIN_ISR in old:
                 new.setdefault(MIN_ISR, old[MIN_ISR])
             yield from _settings(resource, old, new)
 
     def _access(self) -> Iterator[MetadataRecord]:
-        """Replace ACLs and quotas by those of the copy; credentials, too, where the copy has any."""
+        """Replace ACLs, quotas and delegation tokens by those of the copy; credentials, too, where the copy
+        has any. Tokens of ours that the copy lacks may have been revoked, and new ones are soon made."""
         copy, own = self._copy, self._image
         scram = copy.scram or own.scram
         yield from entry_differences(own.acls, copy.acls)
-        after = replace(own, client_quotas=copy.client_quotas, scram=scram)
+        after = replace(own, client_quotas=copy.client_quotas, scram=scram, tokens=copy.tokens)
         yield from filter(None, other_differences(own, after))
 
     def _topic(self, topic: AdoptedTopic) -> Iterator[MetadataRecord]:

@@ -68,6 +68,7 @@ from service.metadata.image import FeatureRange, MetadataImage
 from service.metadata.publisher import Publisher
 from service.metadata.records import MetadataRecord
 from service.quotas.mutations import MutationQuota
+from service.security.tokens import TokenRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class ControllerOptions:
     sessions: SessionTimes = field(default_factory=SessionTimes)
     periodic_tasks: PeriodicTaskIntervals = field(default_factory=PeriodicTaskIntervals)
     """Intervals of periodic tasks."""
+    tokens: TokenRules = field(default_factory=TokenRules)
 
 
 class Controller:
@@ -143,6 +145,7 @@ class Controller:
             tasks=options.periodic_tasks,
             elections=self._elections,
             probe=probe,
+            sweep_tokens=lambda: self.access.tokens.sweep_expired(),
             on_disproved=on_disproved,
             on_news=on_news,
         )
@@ -150,7 +153,7 @@ class Controller:
             options.cluster_id, publisher, self._decisions, self._overseer, self._full, self._elections
         )
         self.catalog = ControllerCatalog(options.node_id, options.supported, publisher, self._decisions)
-        self.access = AccessAdmin(self._decisions, world.new_uuid)
+        self.access = AccessAdmin(self._decisions, world.clock, world.new_uuid, options.tokens)
 
     @property
     def image(self) -> MetadataImage:

@@ -72,16 +72,18 @@ class Overseer:
         tasks: PeriodicTaskIntervals,
         elections: ElectionSettings,
         probe: ProbeBroker | None,
+        sweep_tokens: Callable[[], Awaitable[bool]],
         on_disproved: Callable[[int, int], None] = lambda broker_id, broker_epoch: None,
         on_news: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_disproved(broker_id, broker_epoch)` is called when a heartbeat comes after the address
-        refused."""
+        """`sweep_tokens` removes delegation tokens that have ended, and returns whether there may be more.
+        `on_disproved(broker_id, broker_epoch)` is called when a heartbeat comes after the address refused."""
         self._decisions = decisions
         self._clock = clock
         self._times = sessions
         self._elections = elections
         self._probe = probe
+        self._sweep_tokens = sweep_tokens
         self._on_disproved = on_disproved
         self._on_news = on_news
         self._sessions = BrokerSessions(sessions)
@@ -233,11 +235,14 @@ class Overseer:
                 raise
 
     async def _run_task(self, task: PeriodicTask) -> None:
-        elect = _ELECTIONS.get(task)
-        if elect is None:
+        if task is PeriodicTask.STAY_AWAKE:
             await self._decisions.run(lambda _: ControllerResult((newest(NoOpRecord()),), None))
             return
-        has_more, _ = await self._decisions.run(lambda image: elect(image, self._elections))
+        if task is PeriodicTask.EXPIRE_TOKENS:
+            has_more = bool(self._decisions.latest.tokens) and await self._sweep_tokens()
+        else:
+            elect = _ELECTIONS[task]
+            has_more, _ = await self._decisions.run(lambda image: elect(image, self._elections))
         if has_more:
             self._periodic.make_due(task, self._clock.monotonic_ms())
 

@@ -19,6 +19,8 @@ class PeriodicTask(Enum):
     """Write a no-op record, so that followers see the log advance."""
     BALANCE_LEADERS = "balance leaders"
     ELECT_UNCLEAN = "elect unclean"
+    EXPIRE_TOKENS = "expire tokens"
+    """Remove delegation tokens whose time is over."""
 
 
 class PeriodicTaskIntervals(NamedTuple):
@@ -30,6 +32,8 @@ class PeriodicTaskIntervals(NamedTuple):
     """``leader.imbalance.check.interval.seconds``, where ``auto.leader.rebalance.enable``"""
     unclean_election_ms: int = 300_000
     """``unclean.leader.election.interval.ms``"""
+    token_expiry_check_ms: int = 3_600_000
+    """``delegation.token.expiry.check.interval.ms``"""
 
     def of(self, task: PeriodicTask) -> int:
         """Return the interval of `task`."""
@@ -37,6 +41,8 @@ class PeriodicTaskIntervals(NamedTuple):
             return self.max_idle_interval_ms
         if task is PeriodicTask.BALANCE_LEADERS:
             return self.leader_imbalance_check_ms
+        if task is PeriodicTask.EXPIRE_TOKENS:
+            return self.token_expiry_check_ms
         return self.unclean_election_ms
 
 

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from service.base.addresses import normalized
 from service.base.errors import RequestError
 from service.base.steps import Steps
 from service.metadata.access_records import quota_record
@@ -96,7 +97,7 @@ def alter_client_quotas(
         else:
             why = _why_keys_twice(one, parts) or _why_no_entity(parts) or _why_invalid(one, parts)
             if why is None:
-                records += _changes(image, one, entity_of(parts))
+                records += _changes(image, one, _entity_of(image, parts))
         error = ErrorCode.none if why is None else ErrorCode.invalid_request
         results[parts] = AlterQuotaResult(parts, error, why)
     if records and not validate_only:
@@ -132,6 +133,14 @@ def _why_no_entity(parts: Parts) -> str | None:
     if ip is not None and not _is_address(ip):
         return f"{ip[:256]} is not a valid IP address; host names are not looked up"
     return None
+
+
+def _entity_of(image: MetadataImage, parts: Parts) -> QuotaEntity:
+    """Return the entity. A new address is written as nodes write those of connections."""
+    entity = entity_of(parts)
+    if not entity.ip or entity in image.client_quotas:
+        return entity
+    return entity._replace(ip=normalized(entity.ip))
 
 
 def _is_address(text: str) -> bool:
@@ -188,10 +197,16 @@ def describe_client_quotas(
         if strict and len(parts) != len(exact) + len(specified):
             continue
         if specified <= parts.keys() and all(
-            kind in parts and parts[kind] == name for kind, name in exact.items()
+            kind in parts and _is_same(kind, parts[kind], name) for kind, name in exact.items()
         ):
             found.append((entity, dict(quotas)))
     return found
+
+
+def _is_same(kind: str, name: str | None, wanted: str | None) -> bool:
+    if name == wanted or kind != IP or not name or not wanted:
+        return name == wanted
+    return normalized(name) == normalized(wanted)
 
 
 def _parsed(filters: Sequence[QuotaFilter]) -> tuple[dict[str, str | None], set[str]]:

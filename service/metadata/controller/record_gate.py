@@ -24,7 +24,8 @@ def check_every_node_reads(image: MetadataImage) -> None:
                 raise RequestError(
                     ErrorCode.unsupported_version,
                     f"{kind} {node_id} runs software without {RECORDS_VERSION} 1, which cannot read the "
-                    "records of ACLs, SCRAM credentials and client quotas: upgrade or unregister it.",
+                    "records of ACLs, SCRAM credentials, delegation tokens and client quotas: upgrade or "
+                    "unregister it.",
                 )
 
 

@@ -2,8 +2,9 @@
 
 A step costs 0.2 to 2 ms of a processor, so it runs on one of two threads, where OpenSSL lets others go on.
 At most `most` are under way over all listeners. Beyond that a connection waits, unread: first those of
-addresses that have none under way, in the order in which they came. An address that has none may take the
-place of a handshake whose peer has been silent for a second, of the address that has the most.
+addresses that have none under way, in the order in which they came. An address that has none takes the place
+of a handshake whose peer has been silent for a second: of the address that has the most, and of these the one
+that has been silent longest.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Handshaker(Protocol):
 
     @property
     def address(self) -> str:
-        """The peer's host."""
+        """The peer's address, or the network that counts as one (`addresses.source_of`)."""
 
     @property
     def silent_since_s(self) -> float | None:
@@ -111,17 +112,19 @@ class Handshakes:
             self._begin(one)
 
     def _make_room(self) -> None:
-        address, count = self._by_address.most_common(1)[0]
-        if count < 2:
-            return
+        """Let silent handshakes give way to the addresses that wait for their first one."""
         loop = asyncio.get_running_loop()
         if self._again is None:
             self._again = loop.call_later(_SILENT_S, self._make_room_again)
         before_s = loop.time() - _SILENT_S
-        for one in self._under_way:
-            if one.address == address and (since_s := one.silent_since_s) is not None and since_s < before_s:
-                one.refuse("its handshake is slow, and others wait for its place")
-                return
+        silent = [
+            (-self._by_address[one.address], since_s, at, one)
+            for at, one in enumerate(self._under_way)
+            if (since_s := one.silent_since_s) is not None and since_s < before_s
+        ]
+        silent.sort()
+        for *_, one in silent[: len(self._first)]:
+            one.refuse("its handshake is slow, and others wait for its place")
 
     def _make_room_again(self) -> None:
         self._again = None

@@ -277,6 +277,11 @@ class NodeTls:
                 return self._checked(name, settings, StoreFiles(before.files.keys, files.trust))
         except ConfigError as e:
             return str(e)
+        except Exception as e:  # a bug, or a library's: the other listeners are looked at, and it is told
+            problem = f"{type(e).__name__}: see the log"
+            if self._problems.get(name) != problem:
+                _LOG.error("listener %s: its stores cannot be looked at", name, exc_info=e)
+            return problem
 
     def _checked(self, name: str, settings: TlsSettings, files: StoreFiles | None) -> _Loaded:
         """Return new contexts of a listener, once it is certain that they can replace the old ones.

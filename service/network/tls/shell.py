@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
+from service.base.addresses import source_of
 from service.base.client_tls import TlsFailed
 from service.base.errors import InvariantError
 from service.base.turn_queues import CallQueue
@@ -134,7 +135,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._raw = transport
-        self.address = str((transport.get_extra_info("peername") or ("?",))[0])
+        self.address = source_of(str((transport.get_extra_info("peername") or ("?",))[0]))
         self._inner.connection_made(self)
         if self.state is CLOSED:
             return

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from service.base.disk import Disk, DiskError, os_error_text
 from service.base.errors import ConfigError, CorruptionError
 from service.base.files import read_file
+from service.base.printable import printable
 from service.config.passwords import Password
 from service.config.security import TlsSettings
 from service.security.certificates import Certificate, read_certificate
@@ -238,6 +239,8 @@ def _pkcs12(data: bytes, path: Path, password: Password | None, key: str) -> Any
         return load_pkcs12(data, None if password is None else password.reveal().encode())
     except ValueError as e:
         raise ConfigError(f"{key}: {path} cannot be opened: its password is another, or it is damaged") from e
+    except Exception as e:  # of `cryptography`, say `UnsupportedAlgorithm`
+        raise ConfigError(f"{key}: {path} cannot be opened: {printable(e)}") from e
 
 
 def _pkcs12_key_store(opened: Any, path: Path) -> KeyStore:
@@ -245,8 +248,11 @@ def _pkcs12_key_store(opened: Any, path: Path) -> KeyStore:
 
     if opened.key is None or opened.cert is None:
         raise ConfigError(f"ssl.keystore.location: {path} has no private key with its certificate")
-    key = opened.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    chain = _chain(opened.cert.certificate, [one.certificate for one in opened.additional_certs])
+    try:
+        key = opened.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        chain = _chain(opened.cert.certificate, [one.certificate for one in opened.additional_certs])
+    except Exception as e:
+        raise ConfigError(f"ssl.keystore.location: {path} cannot be used: {printable(e)}") from e
     certificates = _checked(_der_of(chain), str(path))
     return KeyStore(key + _pem_of(certificates), None, certificates, str(path))
 

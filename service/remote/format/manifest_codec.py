@@ -112,6 +112,8 @@ class MetadataRef(NamedTuple):
     """of the cluster, as in the snapshot (`LifeRecord`)"""
     omitted_users: int = 0
     """users whose SCRAM credentials the snapshot lacks, as its writer left them out"""
+    omitted_settings: int = 0
+    """settings of brokers that it lacks, as they may be passwords"""
 
     @property
     def position(self) -> tuple[int, int, int]:
@@ -403,10 +405,10 @@ def decode_cluster(data: bytes) -> ClusterFile:
 
 def _metadata_fields(metadata: MetadataRef) -> dict[str, Any]:
     fields = metadata._asdict()
-    for name in ("life", "omitted_users"):
+    for name in ("life", "omitted_users", "omitted_settings"):
         if not fields[name]:
             del fields[name]
-    if metadata.omitted_users:
+    if metadata.omitted_users or metadata.omitted_settings:
         fields["credentials"] = _OMITTED
     return fields
 
@@ -419,14 +421,17 @@ def _metadata_ref(fields: dict[str, Any]) -> MetadataRef:
         size=int_field(fields, "size", 1, MAX_METADATA_BYTES),
         crc32c=int_field(fields, "crc32c", 0, 0xFFFFFFFF),
         life=int_field(fields, "life", 0, MAX_LIFE) if "life" in fields else 0,
-        omitted_users=(
-            int_field(fields, "omitted_users", 0, MAX_INTEGER) if "omitted_users" in fields else 0
-        ),
+        omitted_users=_count(fields, "omitted_users"),
+        omitted_settings=_count(fields, "omitted_settings"),
     )
     parsed = parse_key(ref.key)
     if not isinstance(parsed, MetadataKey) or parsed[:2] != (ref.end_offset, ref.epoch):
         raise CorruptionError(f"{ref.key!r} is not the key of the metadata up to {ref.end_offset}")
     return ref
+
+
+def _count(fields: dict[str, Any], name: str) -> int:
+    return int_field(fields, name, 0, MAX_INTEGER) if name in fields else 0
 
 
 def encode_topics(

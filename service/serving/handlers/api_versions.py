@@ -1,4 +1,7 @@
-"""ApiVersions: the served APIs with their versions, and the cluster's features (KIP-35, KIP-511)."""
+"""ApiVersions: the served APIs with their versions, and the cluster's features (KIP-35, KIP-511).
+
+A version of it that is not served, and any unknown API, is answered before, by `serving/dispatch`.
+"""
 
 from __future__ import annotations
 

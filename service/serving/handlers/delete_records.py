@@ -1,4 +1,4 @@
-"""DeleteRecords (KIP-107): moves the log start offset of both tiers, durably.
+"""DeleteRecords (KIP-107): moves the log start offset of both tiers (`UnifiedLog.delete_records`), durably.
 
 A result without an error is durable: the log start offset is in a checkpoint on disk, and all live replicas
 have it (Kafka `DelayedDeleteRecords`), as their fetches report. The archiver updates the catalog later
@@ -26,7 +26,8 @@ from service.hot.log import LocalLog
 from service.hot.retention import MOST_AT_ONCE
 from service.network.request import RequestContext
 from service.partition.delayed_fetch import DelayedFetch
-from service.partition.partition import HIGH_WATERMARK, Partition
+from service.partition.partition import Partition
+from service.partition.unified_log import HIGH_WATERMARK
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import check
 from service.serving.internal_topics import INTERNAL_TOPICS

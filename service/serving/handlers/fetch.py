@@ -40,6 +40,7 @@ from service.serving.fetch_answers import (
     note_name,
     refusal,
     refuse_replica,
+    refused_session,
 )
 from service.serving.fetch_operation import FetchOperation
 from service.serving.fetch_read import InlineSmallSlices, PendingReads
@@ -79,7 +80,7 @@ def handle(
             fetch.forgotten,
         )
     except RequestError as e:
-        return refusal(context, e.code)
+        return refused_session(context, e.code)
     if session is not None and session.replica is not None and session.replica_id == fetch.replica_id:
         session.fetched(fetch.replica_epoch, broker.clock.monotonic_ms())
     if session is None:

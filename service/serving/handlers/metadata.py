@@ -42,6 +42,8 @@ FIRST_VERSION_WITH_LISTENER_NOT_FOUND: Final = 6
 FIRST_VERSION_BY_ID: Final = 12
 """Requests of versions 10 and 11 can have ids and null names, but their responses cannot."""
 TOPIC: Final = AclResourceType.TOPIC
+_OF_MISSING: Final = (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception)
+"""Errors of named topics that do not exist; what may be done to them is told all the same."""
 NOT_CREATED: Final = INTERNAL_TOPICS - {OFFSETS}
 """Internal topics of features that are not served."""
 
@@ -125,7 +127,10 @@ def _steps(
                 allowed = authorized_operations(broker, context, TOPIC, found.name)
                 element = with_operations(element, version, allowed)
             topics.append(element)
-        elif found is not None:
+        elif isinstance(found, MetadataResponseTopic):
+            if operations != OPERATIONS_NOT_ASKED and found.error_code in _OF_MISSING and found.name:
+                told = authorized_operations(broker, context, TOPIC, found.name)
+                found = replace(found, topic_authorized_operations=told)
             topics.append(found)
     of_cluster = request.include_cluster_authorized_operations
     return MetadataResponse(
@@ -192,7 +197,9 @@ def _missing_names(
     for one in topics:
         yield
         name = one.name
-        if one.topic_id is not None or name is None or name in names or name in denied:
+        if one.topic_id is not None:
+            return _MissingNames([], frozenset())  # then names are not answered, as in Kafka
+        if name is None or name in names or name in denied:
             continue
         if broker.authorizer is not None:
             if not _may_describe(broker, context, name, quiet=True) or name in known:

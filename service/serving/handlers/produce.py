@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -38,7 +38,6 @@ from service.records.validation import (
     check_frame,
     validate_produced,
 )
-from service.security.authorizer import Authorizer
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed
 from service.serving.delayed_produce import DelayedProduce, DelayedResponse
@@ -54,6 +53,9 @@ from service.wire.produce import (
     encode_produce_response,
     encode_produce_response_in_steps,
 )
+
+if TYPE_CHECKING:
+    from service.security.authorizer import Authorizer
 
 FIRST_VERSION_WITH_ZSTD: Final = 7
 FIRST_VERSION_WITH_LEADERS: Final = 10
@@ -313,9 +315,7 @@ class _Produce:
                 found = found or (records is not None and _is_transactional(records))
         if not found or (transactional_id is not None and self._may_transact(transactional_id)):
             return False
-        error = RequestError(
-            ErrorCode.transactional_id_authorization_failed, "transactional records need a transactional id"
-        )
+        error = RequestError(ErrorCode.transactional_id_authorization_failed)
         self.results = []
         for topic, partitions in self.topics:
             results: list[ProducePartitionResult] = []

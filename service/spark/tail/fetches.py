@@ -23,8 +23,8 @@ from service.spark.options import ReadOptions
 from service.spark.tail.broker_connections import BrokerConnections
 from service.spark.tail.fetched import FetchedBatches, PartitionFetch, error_of, fetch_request, read_fetched
 from service.spark.tail.options import TailOptions
-from service.spark.tail.patience import RetryTimer
 from service.spark.tail.plan import TailSplit
+from service.spark.tail.retry_timer import RetryTimer
 from service.spark.tail.topic_lookup import (
     EARLIEST,
     LATEST,

@@ -22,7 +22,7 @@ from service.spark.errors import BrokerError, DataLossError
 from service.spark.plan.snapshots import ChosenPartition
 from service.spark.tail.broker_connections import BrokerConnections
 from service.spark.tail.options import TailOptions
-from service.spark.tail.patience import RetryTimer
+from service.spark.tail.retry_timer import RetryTimer
 from service.spark.tail.topic_lookup import (
     EARLIEST,
     LATEST,

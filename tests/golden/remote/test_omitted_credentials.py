@@ -35,6 +35,14 @@ def test_nothing_is_said_where_nothing_was_omitted() -> None:
     assert decode_cluster(data) == whole
 
 
+def test_settings_that_are_passwords_are_counted_of_their_own() -> None:
+    assert CLUSTER.metadata is not None
+    some = CLUSTER._replace(metadata=CLUSTER.metadata._replace(omitted_users=0, omitted_settings=2))
+    data = encode_cluster(some)
+    assert b'"crc32c":4272393887,"omitted_settings":2,"credentials":"omitted"}' in data
+    assert decode_cluster(data) == some
+
+
 @pytest.mark.parametrize("users", [-1, 1 << 60, "3", None])
 def test_a_number_of_users_that_cannot_be_is_damage(users: object) -> None:
     metadata = {"key": KEY, "end_offset": 64, "epoch": 3, "size": 1, "crc32c": 0, "omitted_users": users}

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from service.client.node_http import PLAIN_HTTP
 from service.client.readiness_queries import ask_health
 
 CHECKS = {
@@ -47,8 +48,8 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.mark.parametrize("status", [200, 503])
 def test_store_problems_are_reported_by_broker_id(server: ThreadingHTTPServer, status: int) -> None:
     Handler.answer = status, json.dumps({"ready": False, "checks": CHECKS}).encode()
-    listener = f"0.0.0.0:{server.server_address[1]}"
-    assert ask_health({12: ("127.0.0.1", listener), 13: ("127.0.0.1", "127.0.0.1:1")}) == [
+    listeners = {12: f"http://127.0.0.1:{server.server_address[1]}", 13: "http://127.0.0.1:1"}
+    assert ask_health(listeners, PLAIN_HTTP) == [
         "broker 12: store: nothing is copied, expired or swept since noon"
     ]
 
@@ -56,5 +57,5 @@ def test_store_problems_are_reported_by_broker_id(server: ThreadingHTTPServer, s
 @pytest.mark.parametrize("body", ODD, ids=range(len(ODD)))
 def test_an_answer_that_makes_no_sense_says_nothing(server: ThreadingHTTPServer, body: bytes) -> None:
     Handler.answer = 200, body
-    assert ask_health({12: ("127.0.0.1", f"127.0.0.1:{server.server_address[1]}")}) == []
-    assert ask_health({}) == []
+    assert ask_health({12: f"http://127.0.0.1:{server.server_address[1]}"}, PLAIN_HTTP) == []
+    assert ask_health({}, PLAIN_HTTP) == []

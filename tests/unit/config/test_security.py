@@ -234,9 +234,12 @@ class TestSasl:
     @pytest.mark.parametrize(
         ("mechanisms", "reason"),
         [
-            (None, "GSSAPI is not served; there is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+            (None, "GSSAPI is not served; there is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER"),
             ("PLAIN,scram-sha-256", "scram-sha-256 is not served; did you mean 'SCRAM-SHA-256'?"),
-            ("OAUTHBEARER", "OAUTHBEARER is not served; there is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+            (
+                "AWS_MSK_IAM",
+                "AWS_MSK_IAM is not served; there is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER",
+            ),
         ],
     )
     def test_mechanisms_that_there_are_not_are_refused(self, mechanisms: str | None, reason: str) -> None:
@@ -333,7 +336,7 @@ class TestConnectionsToOtherNodes:
         assert node.security.controller == OutgoingSecurity("C", plaintext)
 
     def test_kafkas_default_mechanism_is_refused_with_what_there_is(self) -> None:
-        there_is = "GSSAPI is not served; there is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"
+        there_is = "GSSAPI is not served; there is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER"
         for key in ("sasl.mechanism.inter.broker.protocol", "sasl.mechanism.controller.protocol"):
             assert refused({**BROKER, key: None}) == [f"{key}: {there_is}"]
 
@@ -358,7 +361,7 @@ class TestConnectionsToOtherNodes:
         }
         assert refused(joined) == [
             "sasl.mechanism.inter.broker.protocol: GSSAPI is not served; there is PLAIN, SCRAM-SHA-256, "
-            "SCRAM-SHA-512"
+            "SCRAM-SHA-512, OAUTHBEARER"
         ]
 
     def test_controllers_cannot_use_scram_among_themselves(self) -> None:

@@ -20,6 +20,7 @@ from service.config.settings import BrokerConfig, LogConfig, topic_config
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS
 from service.config.tables.cluster import CLUSTER_TOPIC
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
+from service.config.tokens import TokenConfig
 from tests.unit.config.refusals import PLAIN, refused
 
 ROOT = Path(__file__).parents[3]
@@ -29,6 +30,7 @@ OBJECTS = (
     QuorumConfig,
     ReplicationConfig,
     QuotaConfig,
+    TokenConfig,
     NodeSecurity,
     TlsSettings,
 )
@@ -81,12 +83,14 @@ def test_every_key_of_a_node_reaches_it() -> None:
         "security.inter.broker.protocol",
         "connections.max.reauth.ms",
         "ssl.endpoint.identification.algorithm",
+        "org.apache.kafka.sasl.oauthbearer.allowed.urls",
     }
     for name in BROKER_KEYS:
         if name.startswith("sasl.") or name in read_otherwise:  # test_security.py
             continue
         field = name.removeprefix("controller.quorum.").removeprefix("firn.").removeprefix("quorum.")
         field = field.removeprefix("replica.").removeprefix("ssl.").removeprefix("connection.")
+        field = field.removeprefix("delegation.token.")
         assert field.replace(".", "_") in fields or name in {*of_topics, *of_groups}, name
 
 
@@ -371,6 +375,7 @@ def test_types_are_numbered_as_on_the_wire() -> None:
         ("LONG", 5),
         ("DOUBLE", 6),
         ("LIST", 7),
+        ("CLASS", 8),
         ("PASSWORD", 9),
     ]
 

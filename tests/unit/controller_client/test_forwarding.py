@@ -251,6 +251,11 @@ def test_every_forwarded_api_has_an_answer_for_each_error(key: int) -> None:
 
 
 _FULL: dict[int, Any] = {
+    ApiKey.CREATE_DELEGATION_TOKEN: lambda module, request: request(
+        owner_principal_type=None, owner_principal_name=None, renewers=(), max_lifetime=-1
+    ),
+    ApiKey.RENEW_DELEGATION_TOKEN: lambda module, request: request(hmac=b"mac", renew_period=-1),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: lambda module, request: request(hmac=b"mac", expiry_time_period=-1),
     ApiKey.CREATE_ACLS: lambda module, request: request(
         creations=(
             module.AclCreation(

@@ -11,7 +11,9 @@ from service.inspect.source import open_source
 from service.metadata.batches import encode_batch
 from service.metadata.frames import Frame, UnknownRecord, newest
 from service.metadata.records import (
+    DelegationTokenRecord,
     MetadataRecord,
+    RemoveDelegationTokenRecord,
     RemoveUserScramCredentialRecord,
     UserScramCredentialRecord,
 )
@@ -50,11 +52,31 @@ def test_keys_are_shown_as_their_lengths(tmp_path: Path) -> None:
         assert words in shown
 
 
+def test_a_tokens_record_is_shown_and_has_no_secret(tmp_path: Path) -> None:
+    token = DelegationTokenRecord(
+        owner="User:alice",
+        requester="User:broker",
+        renewers=("User:bob",),
+        issue_timestamp=1,
+        max_timestamp=3,
+        expiration_timestamp=2,
+        token_id="id-1",
+    )
+    shown = dumped(tmp_path, newest(token), newest(RemoveDelegationTokenRecord(token_id="id-1")))
+    for words in (
+        '"type": "DelegationTokenRecord", "version": 0',
+        '"owner": "User:alice", "requester": "User:broker", "renewers": ["User:bob"]',
+        '"issue_timestamp": 1, "max_timestamp": 3, "expiration_timestamp": 2, "token_id": "id-1"',
+        '"type": "RemoveDelegationTokenRecord", "version": 0',
+    ):
+        assert words in shown
+
+
 def test_records_of_secrets_of_later_versions_are_shown_as_their_length(tmp_path: Path) -> None:
     shown = dumped(
         tmp_path,
         Frame(UnknownRecord(11, b"a later secret"), 7),
-        Frame(UnknownRecord(10, b"a secret token"), 0),
+        Frame(UnknownRecord(10, b"a secret token"), 1),
         Frame(UnknownRecord(28_000, b"no secret"), 0),
     )
     assert "later secret" not in shown

@@ -18,14 +18,18 @@ from service.metadata.image_diff import apply_snapshot
 from service.metadata.records import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
+    DelegationTokenRecord,
     MetadataRecord,
     QuotaEntityData,
     RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveUserScramCredentialRecord,
     UserScramCredentialRecord,
 )
 from service.security.acls import AclEntry
-from service.security.scram import ScramCredential
+from service.security.principal import Principal
+from service.security.scram_credential import ScramCredential
+from service.security.tokens import DelegationToken
 
 ENTRY = AccessControlEntryRecord(
     id=UUID(int=1),
@@ -48,23 +52,37 @@ QUOTA = ClientQuotaRecord(
     key="producer_byte_rate",
     value=1024.0,
 )
-PARTS = ("acls", "scram", "client_quotas")
+TOKEN = DelegationTokenRecord(
+    owner="User:alice",
+    requester="User:broker",
+    renewers=("User:bob", "User:CN=a,OU=b"),
+    issue_timestamp=1_000,
+    max_timestamp=9_000,
+    expiration_timestamp=5_000,
+    token_id="id-1",
+)
+PARTS = ("acls", "scram", "tokens", "client_quotas")
 
 
 def after(image: MetadataImage, *records: MetadataRecord) -> MetadataImage:
     return MetadataDelta(image).replay_all(records).build(image.offset + len(records), 1, 0)
 
 
-FULL = after(MetadataImage(), ENTRY, ALICE, QUOTA)
+FULL = after(MetadataImage(), ENTRY, ALICE, TOKEN, QUOTA)
 
 
 def test_records_are_kept_by_what_they_are_about() -> None:
     assert dict(FULL.acls.entries) == {UUID(int=1): AclEntry(2, "orders", 3, "User:alice", "*", 3, 3)}
     assert dict(FULL.scram) == {"alice": {1: ScramCredential(b"salt", b"stored", b"server", 4096)}}
     assert dict(FULL.client_quotas) == {QuotaEntity("alice", None): {"producer_byte_rate": 1024.0}}
+    renewers = (Principal("User", "bob"), Principal("User", "CN=a,OU=b"))
+    alice, broker = Principal("User", "alice"), Principal("User", "broker")
+    assert dict(FULL.tokens) == {
+        "id-1": DelegationToken("id-1", alice, broker, renewers, 1_000, 9_000, 5_000)
+    }
 
 
-@pytest.mark.parametrize("record", [ENTRY, ALICE, QUOTA])
+@pytest.mark.parametrize("record", [ENTRY, ALICE, TOKEN, RemoveDelegationTokenRecord(token_id="id-1"), QUOTA])
 def test_a_record_survives_its_bytes(record: MetadataRecord) -> None:
     assert decode_frame(encode_frame(newest(record))).record == record
 
@@ -74,6 +92,7 @@ def test_removals_leave_nothing() -> None:
         FULL,
         RemoveAccessControlEntryRecord(id=UUID(int=1)),
         RemoveUserScramCredentialRecord(name="alice", mechanism=1),
+        RemoveDelegationTokenRecord(token_id="id-1"),
         replace(QUOTA, remove=True),
     )
     empty = MetadataImage()
@@ -88,8 +107,10 @@ def test_a_user_has_a_credential_for_each_mechanism() -> None:
     assert FULL.scram["alice"].keys() == {1}, "the image of before is as it was"
 
 
-def test_a_credential_and_a_quota_are_replaced() -> None:
-    image = after(FULL, replace(ALICE, iterations=8192), replace(QUOTA, value=7.0))
+def test_a_credential_a_token_and_a_quota_are_replaced() -> None:
+    renewed = replace(TOKEN, expiration_timestamp=6_000)
+    image = after(FULL, replace(ALICE, iterations=8192), renewed, replace(QUOTA, value=7.0))
+    assert image.tokens["id-1"].expiry_ms == 6_000
     assert image.scram["alice"][1].iterations == 8192
     assert image.client_quotas[QuotaEntity("alice", None)] == {"producer_byte_rate": 7.0}
 
@@ -99,6 +120,7 @@ def test_a_credential_and_a_quota_are_replaced() -> None:
     [
         ("acls", replace(ENTRY, id=UUID(int=2), operation=4)),
         ("scram", replace(ALICE, name="bob")),
+        ("tokens", replace(TOKEN, token_id="id-2")),
         ("client_quotas", replace(QUOTA, value=2.0)),
     ],
 )
@@ -107,7 +129,7 @@ def test_a_part_is_another_object_exactly_after_a_change_to_it(part: str, record
     assert [one for one in PARTS if getattr(image, one) is not getattr(FULL, one)] == [part]
 
 
-@pytest.mark.parametrize("record", [ALICE, QUOTA])
+@pytest.mark.parametrize("record", [ALICE, TOKEN, RemoveDelegationTokenRecord(token_id="id-2"), QUOTA])
 def test_a_part_is_the_same_object_after_a_record_that_changes_nothing(record: MetadataRecord) -> None:
     image = after(FULL, record)
     assert [one for one in PARTS if getattr(image, one) is not getattr(FULL, one)] == []
@@ -158,6 +180,10 @@ CONTRADICTIONS: dict[str, MetadataRecord] = {
     "a credential without iterations": replace(ALICE, iterations=0),
     "the removal of another mechanism": RemoveUserScramCredentialRecord(name="alice", mechanism=2),
     "the removal of an unknown user": RemoveUserScramCredentialRecord(name="bob", mechanism=1),
+    "a token without an id": replace(TOKEN, token_id=""),
+    "a token of an owner without a type": replace(TOKEN, owner="alice"),
+    "a token of a requester without a type": replace(TOKEN, requester=""),
+    "a token of a renewer without a type": replace(TOKEN, renewers=("User:bob", "carol")),
     "a quota of nobody": replace(QUOTA, entity=()),
     "a quota of an unknown type": replace(
         QUOTA, entity=(QuotaEntityData(entity_type="group", entity_name="g"),)
@@ -193,6 +219,13 @@ def test_a_change_cannot_be_made_twice(records: list[MetadataRecord]) -> None:
         after(FULL, *records)
 
 
+def test_a_token_may_be_removed_twice_as_kafkas_controllers_do() -> None:
+    removal = RemoveDelegationTokenRecord(token_id="id-1")
+    assert not after(after(FULL, removal), removal).tokens
+    assert not after(FULL, removal, removal).tokens
+    assert after(FULL, removal, TOKEN).tokens is FULL.tokens
+
+
 def test_no_key_is_shown() -> None:
     for shown in map(repr, (ALICE, newest(ALICE), FULL.scram["alice"], FULL.scram["alice"][1])):
         assert "alice" in shown or "4096" in shown
@@ -205,6 +238,7 @@ def test_a_snapshot_takes_away_what_it_lacks() -> None:
         FULL,
         replace(ENTRY, id=UUID(int=2), host="h"),
         replace(ALICE, mechanism=2),
+        replace(TOKEN, token_id="id-2"),
         replace(QUOTA, key="consumer_byte_rate"),
     )
     other = after(
@@ -212,6 +246,8 @@ def test_a_snapshot_takes_away_what_it_lacks() -> None:
         replace(ENTRY, id=UUID(int=2), host="i"),
         replace(ALICE, name="carol"),
         replace(ALICE, salt=b"other"),
+        replace(TOKEN, token_id="id-2", max_timestamp=8_000),
+        replace(TOKEN, token_id="id-3"),
         replace(QUOTA, entity=QUOTA.entity[:1]),
     )
     image, delta = at_once(apply_snapshot(before, other))

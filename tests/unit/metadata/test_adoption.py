@@ -30,6 +30,7 @@ from service.metadata.records import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
     ConfigRecord,
+    DelegationTokenRecord,
     MetadataRecord,
     PartitionRecord,
     ProducerIdsRecord,
@@ -405,6 +406,17 @@ def rights(user: str, *, has_credentials: bool = True) -> MetadataImage:
                 name=user, mechanism=1, salt=b"s", stored_key=b"k", server_key=b"k", iterations=4096
             )
         )
+        records.append(
+            DelegationTokenRecord(
+                owner=f"User:{user}",
+                requester=f"User:{user}",
+                renewers=(),
+                issue_timestamp=1,
+                max_timestamp=3,
+                expiration_timestamp=2,
+                token_id=f"token of {user}",
+            )
+        )
     return MetadataDelta(MetadataImage()).replay_all(records).build(3, 1, 0)
 
 
@@ -414,11 +426,33 @@ def test_access_is_as_closed_as_the_newer_copy_has_it() -> None:
         assert [one.principal for one in image.acls.entries.values()] == ["User:theirs"]
         assert [one.user for one in image.client_quotas] == ["theirs"]
         assert list(image.scram) == list(own.scram), "the copy leaves credentials out: those here stay"
+        assert not image.tokens, "those here may have been revoked"
+
+
+def test_passwords_of_brokers_settings_stay_where_the_copy_leaves_them_out() -> None:
+    def with_settings(**settings: str) -> MetadataImage:
+        records = [
+            ConfigRecord(resource_type=4, resource_name="1", name=name.replace("_", "."), value=value)
+            for name, value in settings.items()
+        ]
+        return MetadataDelta(MetadataImage()).replay_all(records).build(3, 1, 0)
+
+    own = with_settings(
+        listener_name_a_ssl_key_password="ours", log_cleaner_threads="2", ssl_key_password="p"
+    )
+    lost = with_settings(log_cleaner_threads="3", ssl_key_password="theirs")
+    image, _ = adopted(own, lost=lost)
+    assert dict(image.config(4, "1")) == {
+        "listener.name.a.ssl.key.password": "ours",
+        "log.cleaner.threads": "3",
+        "ssl.key.password": "theirs",
+    }
 
 
 def test_credentials_of_a_newer_copy_replace_ours() -> None:
     image, _ = adopted(rights("own"), lost=rights("theirs"))
     assert list(image.scram) == ["theirs"]
+    assert list(image.tokens) == ["token of theirs"]
 
 
 def test_access_of_an_older_copy_is_not_taken() -> None:
@@ -426,3 +460,4 @@ def test_access_of_an_older_copy_is_not_taken() -> None:
     assert [one.principal for one in image.acls.entries.values()] == ["User:own"]
     assert [one.user for one in image.client_quotas] == ["own"]
     assert list(image.scram) == ["own"]
+    assert list(image.tokens) == ["token of own"]

@@ -129,6 +129,7 @@ def test_every_array_of_every_record_is_among_them() -> None:
         "PartitionRecord": 7,
         "PartitionChangeRecord": 7,
         "BrokerRegistrationChangeRecord": 2,
+        "DelegationTokenRecord": 1,
         "ClientQuotaRecord": 1,
         "RegisterControllerRecord": 2,
         "RecoveredTopicRecord": 1,

@@ -17,7 +17,9 @@ from service.metadata.image_diff import apply_snapshot
 from service.metadata.persistent import PartitionMap, PersistentMap
 from service.metadata.snapshot_codec import decode_snapshot, encode_image
 from service.security.acls import AclEntry, AclSet
-from service.security.scram import ScramCredential
+from service.security.principal import Principal
+from service.security.scram_credential import ScramCredential
+from service.security.tokens import DelegationToken
 
 HINTS = get_type_hints(MetadataImage)
 DERIVED = {
@@ -70,6 +72,19 @@ ACCESS: dict[str, Any] = {
                 1: ScramCredential(b"s1", b"k1", b"v1", 4096),
                 2: ScramCredential(b"s2", b"k2", b"v2", 8192),
             }
+        }
+    ),
+    "tokens": PersistentMap(
+        {
+            "id-7": DelegationToken(
+                "id-7",
+                Principal("User", "alice"),
+                Principal("User", "broker:1"),
+                (Principal("User", "bob"), Principal("User", "")),
+                7,
+                9,
+                8,
+            )
         }
     ),
     "client_quotas": PersistentMap(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -10,10 +12,12 @@ import pytest
 from service.network.authenticating import Authenticator
 from service.network.request import Closing, LoggedIn, PeerContext, RequestContext, Response
 from service.security.principal import Principal
-from service.security.scram import ScramClient
+from service.security.scram import ScramClient, UnknownUsers
+from service.security.scram_tokens import TokenCredentials
+from service.security.tokens import DelegationToken, TokenLookup, TokenSecret
 from service.wire.errors import MalformedMessage, WireError
 from tests.support.login_frames import message
-from tests.support.logins import Listener
+from tests.support.logins import Clock, Listener
 
 METADATA = 3
 
@@ -30,7 +34,15 @@ class Peer:
 
     def send(self, frame: bytes) -> bytes | None:
         assert self.is_open
+        return self.heard(self.handler(self.context, memoryview(bytearray(frame))))
+
+    async def send_and_wait(self, frame: bytes) -> bytes | None:
+        """Do what `send` does, for an answer that comes later."""
         answer = self.handler(self.context, memoryview(bytearray(frame)))
+        assert isinstance(answer, Awaitable)
+        return self.heard(await answer)
+
+    def heard(self, answer: Any) -> bytes | None:
         assert isinstance(answer, Response)
         self.last = answer
         if isinstance(answer, LoggedIn):
@@ -308,3 +320,98 @@ def test_any_other_api_in_place_of_a_token_ends_the_login(key: int) -> None:
         peer.is_open = False
     assert not peer.is_open
     assert not listener.asked
+
+
+# -- delegation tokens: an answer that comes later
+
+
+def with_token(clock: Any, expiry_ms: int) -> tuple[Listener, bytes]:
+    """A listener whose alice has the token "id", and its password."""
+    secret, alice = TokenSecret(b"key"), Principal("User", "alice")
+    token = DelegationToken("id", alice, alice, (), 0, expiry_ms, expiry_ms)
+    lookup = TokenLookup(secret, {"id": token}.get, lambda: int(clock() * 1000))
+    return Listener(clock, TokenCredentials(lookup, UnknownUsers(b"cluster"))), secret.password_of("id")
+
+
+def by_token(password: bytes, mechanism: str = "SCRAM-SHA-256") -> ScramClient:
+    return ScramClient(mechanism, "id", password.decode(), "of-the-client", is_token=True)
+
+
+def test_a_login_by_a_token_is_answered_once_its_keys_are_derived_and_ends_with_it() -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        listener, password = with_token(clock, 1_060_000)
+        peer, client = Peer(listener), by_token(password)
+        peer.send(handshake("SCRAM-SHA-256"))
+        body = await peer.send_and_wait(authenticate(client.first()))
+        assert body is not None
+        final = client.answer(body[8:-8])
+        assert final is not None
+        assert lifetime(peer.send(authenticate(final))) == 60_000
+        assert isinstance(peer.context, RequestContext)
+        assert peer.context.session.principal == Principal("User", "alice", is_token=True)
+        assert peer.context.session.expires_s == 1_060.0
+        clock.now_s = 1_060.5
+        peer.send(message("metadata", 3))
+        assert not peer.is_open
+        assert listener.metrics.expired == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_reauthentication_by_a_token_waits_for_its_keys_too() -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        listener, password = with_token(clock, 1_060_000)
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            peer = Peer(listener)
+            for again in range(2):
+                client = by_token(password, mechanism)
+                peer.send(handshake(mechanism))
+                if again:
+                    body = peer.send(authenticate(client.first()))
+                else:
+                    body = await peer.send_and_wait(authenticate(client.first()))
+                assert body is not None
+                final = client.answer(body[8:-8])
+                assert final is not None
+                peer.send(authenticate(final))
+                clock.now_s += 2
+        assert (listener.metrics.succeeded, listener.metrics.succeeded_again) == (2, 2)
+
+    asyncio.run(scenario())
+
+
+def test_a_wrong_token_is_told_what_every_wrong_login_is_told() -> None:
+    async def scenario() -> None:
+        listener, _ = with_token(Clock(), 1_060_000)
+        peer, client = Peer(listener), by_token(b"wrong")
+        peer.send(handshake("SCRAM-SHA-256"))
+        body = await peer.send_and_wait(authenticate(client.first()))
+        assert body is not None
+        final = client.answer(body[8:-8])
+        assert final is not None
+        words = "Authentication failed during authentication due to invalid credentials with SASL mechanism "
+        assert told(peer.send(authenticate(final))) == (58, words + "SCRAM-SHA-256")
+        assert not peer.is_open
+
+    asyncio.run(scenario())
+
+
+def test_a_bare_first_message_of_a_token_is_answered_bare() -> None:
+    async def scenario() -> None:
+        listener, password = with_token(Clock(), 1_060_000)
+        peer, client = Peer(listener), by_token(password)
+        name = b"SCRAM-SHA-256"
+        peer.send(struct.pack(">hhih", 17, 0, 7, -1) + struct.pack(">h", len(name)) + name)
+        answer = peer.handler(peer.context, memoryview(client.first()))
+        assert isinstance(answer, Awaitable)
+        (frame,) = (await answer).parts
+        assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
+        final = client.answer(bytes(frame[4:]))
+        assert final is not None
+        peer.heard(peer.handler(peer.context, memoryview(final)))
+        assert isinstance(peer.context, RequestContext)
+        assert peer.context.session.principal.is_token
+
+    asyncio.run(scenario())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from service.config.quotas import QuotaConfig, normalized
+from service.base.addresses import normalized
+from service.config.quotas import QuotaConfig
 from service.config.settings import BrokerConfig
 from service.network.connection_quotas import ConnectionQuotas
 from tests.support.turns import Clock, with_clock

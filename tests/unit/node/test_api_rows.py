@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from service.base.errors import InvariantError
 from service.controller_server.api_table import CONTROLLER_APIS
 from service.metadata.features import cluster_features
 from service.network.request import RequestContext
 from service.node.quorum_control_plane import MEMBER_APIS
 from service.node.standalone_apis import alone_apis
 from service.partition.metrics import ServingMetrics
+from service.security.operations import AclOperation
 from service.security.session import anonymous
 from service.serving.api_table import BROKER_APIS
 from service.serving.authorization import ASKS_ITSELF, BY_CONTROLLER, NOTHING, Authorization, OfCluster
@@ -36,14 +38,15 @@ def test_every_key_has_one_row() -> None:
 
 
 def test_rows_say_what_brokers_and_controllers_serve() -> None:
-    """ApiMessageType.ListenerType of 4.3.1, without tokens; and our own."""
+    """ApiMessageType.ListenerType of 4.3.1, and our own."""
     brokers = {
         0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 29, 30, 31, 32, 33, 35, 36,
-        37, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 55, 57, 60, 61, 64, 68, 69, 74, 75, 80, 81,
+        37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 55, 57, 60, 61, 64, 68, 69, 74, 75, 80,
+        81,
     }  # fmt: skip
     controllers = {
-        1, 17, 18, 19, 20, 29, 30, 31, 32, 33, 36, 37, 43, 44, 45, 46, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58,
-        59, 60, 62, 63, 64, 67, 70, 73, 80, 81, 82, 20000,
+        1, 17, 18, 19, 20, 29, 30, 31, 32, 33, 36, 37, 38, 39, 40, 41, 43, 44, 45, 46, 49, 50, 51, 52, 53, 54,
+        55, 56, 57, 58, 59, 60, 62, 63, 64, 67, 70, 73, 80, 81, 82, 20000,
     }  # fmt: skip
     assert {api.key for api in served_on(ListenerType.BROKER)} == brokers
     assert {api.key for api in served_on(ListenerType.CONTROLLER)} == controllers
@@ -51,14 +54,14 @@ def test_rows_say_what_brokers_and_controllers_serve() -> None:
 
 def test_rows_say_what_is_forwarded_and_what_may_be_sent_again() -> None:
     rows = APIS.values()
-    forwardable = {19, 20, 30, 31, 33, 37, 43, 44, 45, 46, 49, 51, 55, 57, 64, 67, 80, 81}
+    forwardable = {19, 20, 30, 31, 33, 37, 38, 39, 40, 43, 44, 45, 46, 49, 51, 55, 57, 64, 67, 80, 81}
     assert {api.key for api in rows if api.is_forwardable} == forwardable
     safe = {30, 33, 45, 46, 49, 55, 64, 67}
     assert {api.key for api in rows if api.is_forwardable and api.is_safe_again} == safe
     idempotent = {30, 33, 45, 49, 62, 63, 64, 67, 70, 73, 20000}
     assert {api.key for api in rows if api.effect is RequestEffect.IDEMPOTENT} == idempotent
     reads = {
-        1, 2, 3, 9, 10, 15, 16, 17, 18, 23, 29, 32, 35, 36, 46, 48, 50, 55, 59, 60, 61, 69, 74, 75,
+        1, 2, 3, 9, 10, 15, 16, 17, 18, 23, 29, 32, 35, 36, 41, 46, 48, 50, 55, 59, 60, 61, 69, 74, 75,
     }  # fmt: skip
     assert {api.key for api in rows if api.effect is RequestEffect.READS} == reads
 
@@ -75,6 +78,16 @@ def test_a_row_without_an_authorization_cannot_be_made() -> None:
     without: Any = Served
     with pytest.raises(TypeError, match="authorizes"):
         without()
+
+
+def test_a_row_that_reads_bytes_asks_for_itself() -> None:
+    """The check of a row is made before its handler, and not before `quick`."""
+    with pytest.raises(InvariantError, match="ask for itself"):
+        Served(OfCluster(AclOperation.DESCRIBE), quick=lambda *_: None).asked()
+    module: Any = SimpleNamespace(handle=lambda *_: None, quick=lambda *_: None)
+    with pytest.raises(InvariantError, match="ask for itself"):
+        Served(OfCluster(AclOperation.DESCRIBE), late="x").loaded(module)
+    assert Served(ASKS_ITSELF, late="x").loaded(module).quick is module.quick
 
 
 def test_each_row_of_every_table_names_its_authorization() -> None:
@@ -96,13 +109,13 @@ ON_THE_CLUSTER = {
 """What a whole request takes on the cluster, by listener (KafkaApis and ControllerApis of 4.3.1)."""
 ASKED_BY_HANDLERS = {
     "a broker alone": {
-        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 19, 20, 21, 22, 23, 32, 33, 37, 42, 44, 47, 60, 61, 68,
-        69, 75,
+        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 19, 20, 21, 22, 23, 32, 33, 37, 41, 42, 44, 47, 60, 61,
+        68, 69, 75,
     },
     "a broker in a cluster": {
-        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 21, 22, 23, 32, 33, 42, 44, 47, 60, 61, 68, 69, 75,
+        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 21, 22, 23, 32, 33, 41, 42, 44, 47, 60, 61, 68, 69, 75,
     },
-    "a controller": {19, 20, 32, 33, 37, 44},
+    "a controller": {19, 20, 32, 33, 37, 38, 39, 40, 41, 44},
 }  # fmt: skip
 
 
@@ -128,7 +141,7 @@ def test_apis_without_a_broker_handler_are_forwarded() -> None:
 
 
 def test_a_broker_in_a_cluster_forwards_what_its_rows_say() -> None:
-    forwarded = {19, 20, 30, 31, 33, 37, 43, 44, 45, 46, 49, 51, 55, 57, 64, 80, 81}
+    forwarded = {19, 20, 30, 31, 33, 37, 38, 39, 40, 43, 44, 45, 46, 49, 51, 55, 57, 64, 80, 81}
     assert {key for key, row in MEMBER_APIS.items() if row.forwards} == forwarded
 
 
@@ -167,6 +180,10 @@ BROKER_VERSIONS = """
     35 DescribeLogDirs 1-5
     36 SaslAuthenticate 0-2
     37 CreatePartitions 0-3
+    38 CreateDelegationToken 1-3
+    39 RenewDelegationToken 1-2
+    40 ExpireDelegationToken 1-2
+    41 DescribeDelegationToken 1-3
     42 DeleteGroups 0-2
     43 ElectLeaders 0-2
     44 IncrementalAlterConfigs 0-1
@@ -202,6 +219,10 @@ CONTROLLER_VERSIONS = """
     33 AlterConfigs 0-2
     36 SaslAuthenticate 0-2
     37 CreatePartitions 0-3
+    38 CreateDelegationToken 1-3
+    39 RenewDelegationToken 1-2
+    40 ExpireDelegationToken 1-2
+    41 DescribeDelegationToken 1-3
     43 ElectLeaders 0-2
     44 IncrementalAlterConfigs 0-1
     45 AlterPartitionReassignments 0-1

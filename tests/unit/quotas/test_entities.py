@@ -87,3 +87,23 @@ def test_an_address_has_its_own_limit_or_the_default() -> None:
     assert connection_limit(rates, "10.0.0.1") == 4.0
     assert connection_limit(rates, "10.0.0.2") == 9.0
     assert connection_limit({}, "10.0.0.2") is None
+
+
+@pytest.mark.parametrize("name", ["2001:db8::5", "2001:db8:0:0:0:0:0:5"])
+def test_an_address_of_ipv6_has_the_limit_of_any_of_its_texts(name: str) -> None:
+    limits: Limits = {("", "", name): {"connection_creation_rate": 3.0}}
+    assert connection_limit(limits, "2001:db8::5") == 3.0
+    assert connection_limit(limits, "2001:db8::6") is None
+
+
+def test_a_bucket_keeps_no_long_name_and_tells_long_names_apart() -> None:
+    limits: Limits = {(None, None, ""): {KEY: 1.0}}
+    long = "c" * 30_000
+    found = [shares_of(limits, user, client_id).produce for user, client_id in (
+        ("alice", long), ("alice", long + "x"), ("bob", long), ("alice", long), (long, "c1"),
+    )]  # fmt: skip
+    assert all(one is not None and len(one.user or "") + len(one.client_id or "") < 400 for one in found)
+    assert len({one[:2] for one in found if one is not None}) == 4
+    assert found[0] == found[3]
+    named: Limits = {("", long, ""): {KEY: 7.0}, ("", None, ""): {KEY: 1.0}}
+    assert [shares_of(named, "", one).produce.limit for one in (long, long + "x")] == [7.0, 1.0]

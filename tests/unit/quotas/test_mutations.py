@@ -28,6 +28,13 @@ def test_a_new_bucket_is_full_and_holds_no_more() -> None:
     assert bucket.left(2.0, 9_999_999) == 22
 
 
+@pytest.mark.parametrize("rate", [5e-324, 1e-300, 0.0, -1.0])
+def test_a_rate_of_nearly_nothing_lets_nothing_pass(rate: float) -> None:
+    bucket = TokenBucket(11)
+    bucket.take(3, rate, 0)
+    assert bucket.throttle_ms(rate, 0) == 2_147_483_647
+
+
 def test_a_strict_quota_refuses_what_comes_after_the_debt() -> None:
     bucket, clock = TokenBucket(11), Clock()
     first = quota(bucket, clock, is_strict=True)

@@ -41,6 +41,20 @@ def test_a_throttle_lasts_until_the_average_is_at_the_limit(
     assert one.throttle_ms(limit, 0) == throttle_ms
 
 
+@pytest.mark.parametrize("limit", [5e-324, 1e-300, 0.0, -1.0, float("nan")])
+def test_a_limit_of_nearly_nothing_lets_nothing_pass(limit: float) -> None:
+    """``request_percentage=1e-300`` can be set; 0 and less only by a log of others."""
+    one = rate()
+    one.record(1_000, 0)
+    assert one.throttle_ms(limit, 0) == 2_147_483_647
+
+
+def test_an_endless_limit_lets_all_pass() -> None:
+    one = rate()
+    one.record(1e300, 0)
+    assert one.throttle_ms(float("inf"), 0) == 0
+
+
 def test_a_value_that_is_taken_back_does_not_count() -> None:
     one = rate()
     one.record(900, 0)

@@ -56,6 +56,7 @@ def test_a_recovery_says_how_many_users_have_to_be_set_again(caplog: pytest.LogC
         (ref, True, "7 users had SCRAM credentials"),
         (ref, False, ""),
         (ref._replace(omitted_users=0), True, ""),
+        (ref._replace(omitted_users=0, omitted_settings=2), True, "2 settings of brokers were passwords"),
         (None, True, ""),
     ):
         bucket = BucketContents(NewestCopy(MetadataCopy(ref, image, 5_000), named, ()), None, archive, ())

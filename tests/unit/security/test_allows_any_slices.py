@@ -27,7 +27,7 @@ def test_a_name_with_many_denied_prefixes_to_look_at_counts_as_many_steps() -> N
         for number in range(NAMES)
     ]  # fmt: skip
     made = {UUID(int=number): entry for number, entry in enumerate([*denied, *allowed], 1)}
-    steps = AclSet.EMPTY.with_entries(made, ()).allows_any(TOPIC, WRITE, "User:u", "10.0.0.1")
+    steps = AclSet.EMPTY.with_entries(made, ()).allows_any(TOPIC, WRITE, "User:u", ("10.0.0.1",))
     count = 0
     while True:
         try:

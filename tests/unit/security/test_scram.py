@@ -11,13 +11,13 @@ from service.base.errors import ConfigError
 from service.security.sasl_server import SaslRefused
 from service.security.scram import (
     ScramClient,
-    ScramCredential,
     ScramServer,
     UnknownUsers,
     base36,
     credential_from,
     salted_password,
 )
+from service.security.scram_credential import ScramCredential
 
 UNKNOWN = UnknownUsers(b"4L6g3nShT-eMCtK--X86sw")
 SALT = b"salt of bob"

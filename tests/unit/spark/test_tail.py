@@ -17,8 +17,8 @@ from service.spark.plan.snapshots import ChosenPartition, LogBounds, OffsetRange
 from service.spark.plan.splits import MAX_SPLITS
 from service.spark.tail.fetched import PartitionFetch, error_of, fetch_request, read_fetched
 from service.spark.tail.options import TailOptions, parse_batch
-from service.spark.tail.patience import RetryTimer
 from service.spark.tail.plan import TailSplit, plan_tail
+from service.spark.tail.retry_timer import RetryTimer
 from service.spark.tail.topic_lookup import TopicMatch, check_cluster, find_topic, is_transient
 from service.wire.api import ApiKey, encode_request, parse_request_header, response_module
 from service.wire.errors import MalformedMessage

@@ -23,7 +23,9 @@ from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import open_cluster_file, open_metadata
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
-from service.security.scram import ScramCredential
+from service.security.principal import Principal
+from service.security.scram_credential import ScramCredential
+from service.security.tokens import DelegationToken
 from service.tiering.fence import Displaced, Fence, OwnWrites, claim_prefix, take_over
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot, OlderMetadata, write_metadata
 from service.tiering.offload import OffloadPool
@@ -80,20 +82,22 @@ def test_a_metadata_copy_decodes_to_the_image(store: MemoryStore) -> None:
 def with_users() -> MetadataImage:
     credential = ScramCredential(b"the salt", b"the stored key", b"the server key", 4096)
     users = {"alice": {1: credential, 2: credential}, "bob": {2: credential}}
-    return replace(MetadataImage(offset=9, epoch=3), scram=PersistentMap(users))
+    carol = Principal("User", "carol")
+    tokens = {"the token": DelegationToken("the token", carol, carol, (), 1, 3, 2)}
+    return replace(MetadataImage(offset=9, epoch=3), scram=PersistentMap(users), tokens=PersistentMap(tokens))
 
 
 def test_no_credential_is_in_a_copy_and_cluster_json_says_of_how_many_users(store: MemoryStore) -> None:
     taken = metadata_snapshot(with_users(), 7, has_credentials=False)
     ref = write_metadata(store, CLUSTER, taken, WRITER, UUID(int=9), OwnWrites())
     data = store.get(ref.key, max_size=1 << 20)
-    for secret in (b"the salt", b"the stored key", b"the server key", b"alice"):
+    for secret in (b"the salt", b"the stored key", b"the server key", b"alice", b"the token", b"carol"):
         assert secret not in data
     assert open_cluster_file(store).metadata == ref
     assert ref.omitted_users == 2
     found = newest_copy(store)
     assert found.copy is not None
-    assert dict(found.copy.image.scram) == {}
+    assert dict(found.copy.image.scram) == dict(found.copy.image.tokens) == {}
     assert found.named is not None
     assert found.named.omitted_users == 2
 
@@ -105,6 +109,45 @@ def test_credentials_are_in_a_copy_where_the_operator_wants_them(store: MemorySt
     found = newest_copy(store).copy
     assert found is not None
     assert found.image.scram == with_users().scram
+    assert found.image.tokens == with_users().tokens
+
+
+def test_tokens_are_left_out_where_there_are_no_users(store: MemoryStore) -> None:
+    alone = replace(with_users(), scram=PersistentMap())
+    taken = metadata_snapshot(alone, 7, has_credentials=False)
+    ref = write_metadata(store, CLUSTER, taken, WRITER, UUID(int=9), OwnWrites())
+    assert b"the token" not in store.get(ref.key, max_size=1 << 20)
+    assert ref.omitted_users == 0
+
+
+def test_passwords_that_a_controller_of_kafkas_wrote_are_left_out_and_counted(store: MemoryStore) -> None:
+    settings = {
+        (4, "1"): {
+            "listener.name.clients.ssl.key.password": "geheim-1",
+            "listener.name.clients.plain.sasl.jaas.config": "geheim-2",
+            "listener.name.clients.ssl.keystore.location": "/a.pem",
+            "my.reporter.token": "geheim-3",
+            "log.cleaner.threads": "2",
+        },
+        (4, "2"): {"ssl.truststore.password": "geheim-4"},
+        (4, ""): {"num.io.threads": "9"},
+        (2, "topic"): {"retention.ms": "7"},
+    }
+    image = replace(MetadataImage(offset=9, epoch=3), configs=PersistentMap(settings))
+    taken = metadata_snapshot(image, 7, has_credentials=False)
+    ref = write_metadata(store, CLUSTER, taken, WRITER, UUID(int=9), OwnWrites())
+    assert b"geheim" not in store.get(ref.key, max_size=1 << 20)
+    assert (ref.omitted_users, ref.omitted_settings) == (0, 4)
+    found = newest_copy(store).copy
+    assert found is not None
+    assert dict(found.image.configs) == {
+        (4, "1"): {"listener.name.clients.ssl.keystore.location": "/a.pem", "log.cleaner.threads": "2"},
+        (4, ""): {"num.io.threads": "9"},
+        (2, "topic"): {"retention.ms": "7"},
+    }
+    whole = metadata_snapshot(image, 7, has_credentials=True)
+    assert whole.omitted_settings() == 0
+    assert b"geheim-4" in b"".join(whole.encode())
 
 
 def test_the_last_two_are_kept_and_nothing_newer_is_touched(store: MemoryStore) -> None:

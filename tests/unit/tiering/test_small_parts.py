@@ -17,7 +17,7 @@ from service.tiering.expiry import ChainSpan, ExpiryPlan, Retention, plan_expiry
 from service.tiering.head_check import HeadVerdict, check_damaged_head, problem
 from service.tiering.metrics import TieringMetrics
 from service.tiering.ports import TieringSettings
-from service.tiering.sole_owner import SoleOwner
+from service.tiering.standalone_owner import StandaloneOwner
 from service.tiering.tasks import Task
 from service.tiering.work_queue import WorkQueue
 
@@ -27,7 +27,7 @@ ENTRY = CatalogEntry(5, "m5", 1, 0, 50, 5, 500)
 
 
 def test_a_sole_owner_is_the_keeper_and_has_no_members() -> None:
-    house = SoleOwner(lambda: 17)
+    house = StandaloneOwner(lambda: 17)
     assert (house.is_keeper(), house.is_unfenced(), house.rank(), house.life()) == (True, True, 0, 0)
     assert (house.knows(UUID(int=1)), house.broker_of(UUID(int=1)), house.members()) == (False, None, ())
     assert (house.leader_epoch(UUID(int=7), 3), house.archived(), house.others()) == (None, (), ())

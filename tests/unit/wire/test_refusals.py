@@ -113,6 +113,14 @@ ASKED: dict[int, Callable[[Any], dict[str, Any]]] = {
             ),
         ),
     },
+    ApiKey.CREATE_DELEGATION_TOKEN: lambda m: {
+        "owner_principal_type": "",
+        "owner_principal_name": "",
+        "renewers": (m.CreatableRenewers(principal_type="User", principal_name="a"),),
+        "max_lifetime": SECOND,
+    },
+    ApiKey.RENEW_DELEGATION_TOKEN: lambda m: {"hmac": b"mac", "renew_period": SECOND},
+    ApiKey.EXPIRE_DELEGATION_TOKEN: lambda m: {"hmac": b"mac", "expiry_time_period": SECOND},
     ApiKey.ALTER_CONFIGS: _resources,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _resources,
     ApiKey.ELECT_LEADERS: lambda m: {

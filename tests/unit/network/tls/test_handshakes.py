@@ -1,4 +1,4 @@
-"""Handshakes under way: bounded, addresses without one first, slow ones of the greediest give way."""
+"""Handshakes under way: bounded, addresses without one first, silent ones give way to newcomers."""
 
 from __future__ import annotations
 
@@ -79,15 +79,30 @@ def test_a_silent_handshake_of_the_greediest_gives_way_to_a_newcomer() -> None:
     on_loop(test)
 
 
-def test_handshakes_keep_their_place_before_the_same_address_or_where_each_has_one() -> None:
+def test_the_longest_silent_of_as_many_addresses_gives_way_to_a_newcomer() -> None:
     def test() -> None:
-        handshakes = Handshakes(None, 2)
-        each = [Shaking(handshakes, "one"), Shaking(handshakes, "two")]
-        for one in each:
-            one.silent_since_s = asyncio.get_running_loop().time() - 9
-        assert not Shaking(handshakes, "three").has_begun
+        handshakes, now = Handshakes(None, 256), asyncio.get_running_loop().time()
+        each = [Shaking(handshakes, f"address {number}") for number in range(256)]
+        for number, one in enumerate(each):
+            one.silent_since_s = now - 0.5 - (number % 256) / 100
+        newcomers = [Shaking(handshakes, f"new {number}") for number in range(3)]
+        assert all(one.has_begun for one in newcomers)
+        assert [number for number, one in enumerate(each) if one.refused] == [253, 254, 255]
+
+    on_loop(test)
+
+
+def test_handshakes_keep_their_place_before_the_same_address_and_while_they_go_on() -> None:
+    def test() -> None:
+        handshakes, now = Handshakes(None, 2), asyncio.get_running_loop().time()
+        one, two = Shaking(handshakes, "one"), Shaking(handshakes, "two")
+        one.silent_since_s, two.silent_since_s = now - 9, now - 0.5
         assert not Shaking(handshakes, "one").has_begun
-        assert not any(one.refused for one in each)
+        assert not one.refused
+        one.silent_since_s = None  # a step is on a thread
+        assert not Shaking(handshakes, "three").has_begun
+        assert not one.refused
+        assert not two.refused
 
     on_loop(test)
 

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from service.base.errors import ConfigError
 from service.base.world import system_world
 from service.config.cluster import ClusterConfig
-from service.config.security import NodeSecurity
+from service.config.security import NodeSecurity, TlsSettings
 from service.network.metrics import NetworkMetrics
+from service.network.tls import node_tls
 from service.network.tls.node_tls import NodeTls
+from service.network.tls.stores import StoreFiles, Stores
 from tests.support.certificates import Authority, Issued
 
 CA = Authority()
@@ -134,6 +137,31 @@ def test_a_change_that_cannot_be_used_changes_nothing_and_says_why(
         await until(lambda: shown(tls) == der(new))
 
     running(files.security(), test)
+
+
+def test_an_error_of_a_library_is_told_once_and_the_looks_go_on(
+    files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looked: list[TlsSettings] = []
+
+    def open_stores(settings: TlsSettings, files: StoreFiles) -> Stores:
+        looked.append(settings)
+        raise UnsupportedAlgorithm("a key of 7 bits")
+
+    async def test(tls: NodeTls) -> None:
+        before = shown(tls)
+        monkeypatch.setattr(node_tls, "open_stores", open_stores)
+        new = CA.issue("node")
+        files.put(new)
+        await until(lambda: len(looked) >= 6)
+        assert tls.problems == {"SSL": "UnsupportedAlgorithm: see the log"}
+        assert shown(tls) == before
+        monkeypatch.undo()
+        await until(lambda: shown(tls) == der(new))
+        assert tls.problems == {}
+
+    running(files.security(), test)
+    assert caplog.text.count("UnsupportedAlgorithm: a key of 7 bits") == 1
 
 
 def test_other_names_are_taken_where_they_are_allowed(files: Files) -> None:

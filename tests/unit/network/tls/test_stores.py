@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 import ssl
 import subprocess
@@ -23,6 +24,22 @@ CA = Authority()
 BELOW = Authority("Lower CA", above=CA)
 SERVER = BELOW.issue()
 SECRET = Password("open sesame")
+SECT163K1 = base64.b64decode(
+    "MIIDqwIBAzCCA2EGCSqGSIb3DQEHAaCCA1IEggNOMIIDSjCCAiIGCSqGSIb3DQEHBqCCAhMwggIPAgEAMIICCAYJKoZIhvcNAQcB"
+    "MFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAjMMHD+Dyk3AwICCAAwDAYIKoZIhvcNAgkFADAdBglghkgBZQMEASoEEPAG"
+    "yD8SM6tklndFnd3IfVqAggGgwPY5SCIdVz8P8wm7q7d/YBkP2Ab9tyk+ZOWzZpXNd6MEt9d7i8/MS9jakOcjfAUzc3B8J/2H679+"
+    "5+6pJyM4D8Qm+2tDsUgnBFxKL3E+/WpcRQU7AH81gvgD77F40czhy4SY9L6gOq+EqQfkcyjcpD5asQV5B/lB1+Q+bmeShtI7qTP0"
+    "vey2NikVlmr0Koxhe82c9ILhIxk+XBr+RL7/qqfgpzQISvjKqU+M5l2R/1YOzhdw3kp8wwsQpDz4IJLbMHiJ1XRK+9gXWa7pkzUP"
+    "7E7kEzGkAmDSD05a0tJc7JIm6J8t4WiCpX1j21teThr1JuDkQcmLr0j2G56JbBtB0awMTjpuAZdxVonlfBfKFot1HsDF/pMeBLRW"
+    "eDeu86osZfXKbg4YDjbLGOVCuMYBgy0Xo2Ejo0pMDX43kjYhv5G+qGXkuLXbCMzM71zRQuL7oj20tjkQYQA4qCnHcYIFIBZc5OLg"
+    "h4a/k5j4Nj1H/vU8gzw9ekdGGqn1QfdDv1RpdIwwU9UDzE65ray3JX3v/uXjxStxn0rSnpZBmY2v1EowggEgBgkqhkiG9w0BBwGg"
+    "ggERBIIBDTCCAQkwggEFBgsqhkiG9w0BDAoBAqCBzjCByzBXBgkqhkiG9w0BBQ0wSjApBgkqhkiG9w0BBQwwHAQIvQwGaZcZGwoC"
+    "AggAMAwGCCqGSIb3DQIJBQAwHQYJYIZIAWUDBAEqBBDnDdW0iCedNrgjEErdTgu1BHCrdFu5OGbvdbQ2IAkCtUyI3qcbbJXWD55p"
+    "3jAYze4CKZX4zfuUML1bKtO7RZl7hZa3Kts1vunEGDi0E+iNIg+OqCgWvnJpR21nBoJk46mC+V7jD8V2L2OE6E9mR4LmhJA2HGcV"
+    "eIImQe1kJQpoccj/MSUwIwYJKoZIhvcNAQkVMRYEFBRiY5SWYRjX1s0YoOJGAPsY9CcgMEEwMTANBglghkgBZQMEAgEFAAQgMNJe"
+    "+veFQ4P5c8UnTKCuSCa5NDBBrPmk8Gb1db5LR90ECNGMrTgH9DGYAgIIAA=="
+)
+"""PKCS12 with the password "pw" and a key of a curve that `cryptography` does not know"""
 
 
 def opened(**settings: Any) -> tuple[TlsSettings, Stores]:
@@ -139,6 +156,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"keystore_password": SECRET},
         "ssl.keystore.password is set without ssl.keystore.location",
     ),
+    "PKCS12 with a key of an unknown kind": (
+        {"keystore_location": "curve.p12", "keystore_password": Password("pw")},
+        "curve.p12 cannot be opened: Curve 1.3.132.0.1 is not supported",
+    ),
     "PKCS12 without a password": ({"keystore_location": "good.p12"}, "ssl.keystore.password is not set"),
     "PKCS12 with another password": (
         {"keystore_location": "good.p12", "keystore_password": Password("wrong")},
@@ -190,6 +211,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "mixed.pem").write_text(CA.issue().key_pem() + SERVER.chain_pem)
     (made / "two.pem").write_text(SERVER.key_pem() + whole)
     (made / "bare.pem").write_text(SERVER.key_pem())
+    (made / "curve.p12").write_bytes(SECT163K1)
     (made / "noise").write_bytes(b"\x99" * 100)
     nothing = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
     (made / "odd.pem").write_text(SERVER.key_pem() + nothing)

@@ -25,8 +25,8 @@ from service.remote.stores.errors import (
     StoreUnavailable,
 )
 from service.remote.stores.memory_store import MemoryStore
-from service.remote.stores.patience import RetryPolicy
-from service.remote.stores.patient_store import PatientStore, open_patient_store
+from service.remote.stores.retry_policy import RetryPolicy
+from service.remote.stores.retrying_store import RetryingStore, open_retrying_store
 from service.remote.stores.store import ObjectInfo
 from tests.support.world import WORLD
 
@@ -90,7 +90,7 @@ class Bench:
         self.below = Failing(self.clock)
         self.pauses: list[float] = []
         self.patience = patience or RetryPolicy()
-        self.store = PatientStore(self.below, self.patience, world(self.clock, self._sleep))
+        self.store = RetryingStore(self.below, self.patience, world(self.clock, self._sleep))
 
     def _sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -112,7 +112,7 @@ def bench() -> Bench:
     return bench
 
 
-READS: dict[str, Callable[[PatientStore], object]] = {
+READS: dict[str, Callable[[RetryingStore], object]] = {
     "get": lambda store: store.get("k", max_size=10),
     "get_range": lambda store: store.get_range("k", 2, 3),
     "get_suffix": lambda store: store.get_suffix("k", 3),
@@ -125,7 +125,7 @@ READS: dict[str, Callable[[PatientStore], object]] = {
 @pytest.mark.parametrize("call", READS.values(), ids=READS)
 @pytest.mark.parametrize("error", [StoreUnavailable, StoreThrottled])
 def test_a_store_away_for_a_minute_fails_nothing(
-    bench: Bench, call: Callable[[PatientStore], object], error: type[StorageError]
+    bench: Bench, call: Callable[[RetryingStore], object], error: type[StorageError]
 ) -> None:
     wanted = call(bench.store)
     bench.below.calls.clear()
@@ -197,7 +197,7 @@ def test_a_listing_that_breaks_off_goes_on_behind_what_was_given(bench: Bench) -
     ids=["put_stream", "put_if_absent", "delete"],
 )
 def test_calls_that_are_not_idempotent_are_not_retried(
-    bench: Bench, call: Callable[[PatientStore], object]
+    bench: Bench, call: Callable[[RetryingStore], object]
 ) -> None:
     bench.fails_until(1)
     with pytest.raises(StoreUnavailable):
@@ -208,7 +208,7 @@ def test_calls_that_are_not_idempotent_are_not_retried(
 
 
 def test_no_patience_is_one_try(bench: Bench) -> None:
-    bench.store = PatientStore(bench.below, RetryPolicy(timeout_s=0), WORLD)
+    bench.store = RetryingStore(bench.below, RetryPolicy(timeout_s=0), WORLD)
     bench.fails_until(1)
     with pytest.raises(StoreUnavailable, match=r"^k: away$"):
         bench.store.get("k", max_size=10)
@@ -242,7 +242,7 @@ def test_many_threads_together_ask_a_throttling_store_little() -> None:
     below.calls.clear()
     begun = clock.monotonic_ms() / 1000
     below.fault = lambda: StoreThrottled("k: 503") if clock.monotonic_ms() / 1000 - begun < 60 else None
-    store = PatientStore(below, RetryPolicy(), world(clock, lambda s: time.sleep(s / 100)))
+    store = RetryingStore(below, RetryPolicy(), world(clock, lambda s: time.sleep(s / 100)))
     failed: list[BaseException] = []
 
     def read() -> None:
@@ -263,6 +263,6 @@ def test_many_threads_together_ask_a_throttling_store_little() -> None:
 
 
 def test_a_folder_is_opened_as_it_is(tmp_path: Any) -> None:
-    assert not isinstance(open_patient_store(tmp_path.as_uri(), world=WORLD), PatientStore)
+    assert not isinstance(open_retrying_store(tmp_path.as_uri(), world=WORLD), RetryingStore)
     with pytest.raises(ConfigError, match="0 to 86400 s"):
-        open_patient_store("s3://b/p", timeout_s=1e6, world=WORLD)
+        open_retrying_store("s3://b/p", timeout_s=1e6, world=WORLD)

@@ -1,4 +1,6 @@
-"""Monitor of slow peers: checks four times a second who sends a request or receives a response.
+"""Deadlines of transfers: whoever sends a request, or receives a response, too slowly is closed.
+
+Four times a second the transfers under way are checked (`server_connection` pauses reading itself).
 
 A request has ``firn.request.read.timeout.ms``, a response ``firn.send.timeout.ms``, each plus time for its
 bytes (`transfer_timeout`); peers whose time is up are closed. When memory for requests is short, stalled
@@ -33,8 +35,8 @@ class MonitoredConnection(MemoryOwner, Protocol):
         """Close the connection at once."""
 
 
-class SlowPeerMonitor:
-    """Monitor of all connections of a server. Owned by the loop."""
+class TransferDeadlines:
+    """Deadlines of all transfers of a server. Owned by the loop."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from service.remote.stores.errors import (
     StoreUnavailable,
 )
 from service.remote.stores.obstore_store import StoreOptions, open_store
-from service.remote.stores.patience import RequestRate, RetryPolicy
+from service.remote.stores.retry_policy import RequestRate, RetryPolicy
 from service.remote.stores.s3_access import S3Access
 from service.remote.stores.store import ObjectInfo, ObjectStore, Tagged
 
@@ -73,7 +73,7 @@ class RequestBudget:
         log.warning("%s", message)
 
 
-class PatientStore:
+class RetryingStore:
     """`ObjectStore` over another one, all threads of which share `budget`. Thread-safe.
 
     It repeats reads and `put`, which writes the same again. It tries once what cannot be repeated without
@@ -196,7 +196,7 @@ class PatientStore:
         return kind(f"{error} (given up after {tries})" if failures > 1 else str(error))
 
 
-def open_patient_store(
+def open_retrying_store(
     url: str,
     *,
     world: World,
@@ -220,7 +220,7 @@ def open_patient_store(
     parts = urlsplit(url)
     if parts.scheme == "file":
         return store
-    return PatientStore(store, patience, world, _shared_budget(endpoint, parts.netloc, world))
+    return RetryingStore(store, patience, world, _shared_budget(endpoint, parts.netloc, world))
 
 
 @lru_cache(maxsize=64)

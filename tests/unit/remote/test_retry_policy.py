@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.base.errors import ConfigError
-from service.remote.stores.patience import LEAST_RATE, RequestRate, RetryPolicy
+from service.remote.stores.retry_policy import LEAST_RATE, RequestRate, RetryPolicy
 
 UNIFORM = st.floats(0, 1)
 

@@ -9,7 +9,7 @@ from service.base.types import TopicIdPartition
 from service.remote.catalog import CatalogEntry
 
 
-class SoleOwner:
+class StandaloneOwner:
     """`PrefixOwner` of one node: it is the keeper, leads every partition, and its image holds all that is
     committed."""
 

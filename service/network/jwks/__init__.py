@@ -1,0 +1,1 @@
+"""Public keys of the issuers of tokens: fetched, renewed, and asked for by id."""
