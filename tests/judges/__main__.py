@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("suites", nargs="*", help=f"of {', '.join(SUITES)}; all, where none is named")
     parser.add_argument("--against", nargs="+", default=["firn"], choices=[one.value for one in Program])
     parser.add_argument("--record", action="store_true", help="write the states into reference.json")
+    parser.add_argument("--only", default="", help="part of the names of cases to be run, of librdkafka's")
     parser.add_argument("--keep", type=Path, help="a folder for logs; else they are gone if all is well")
     given = parser.parse_args()
     for name in given.suites:
@@ -37,6 +38,7 @@ def main() -> int:
         for name in given.suites or (one for one, kind in SUITES.items() if not kind.is_asked_for)
     ):
         suite.fetch()
+        suite.only = given.only
         for program in map(Program, given.against):
             folder = given.keep or Path(tempfile.mkdtemp(prefix="firn-judges-"))
             at = folder / f"{suite.name}-{program.value}-{int(time.time())}"
@@ -57,6 +59,8 @@ def report(suite: Suite, program: Program, states: States) -> int:
         return 0
     worse = 0
     for case, state in reference().get(suite.name, {}).get("kafka", {}).items():
+        if suite.only not in case:
+            continue
         if state == PASSED and states.get(case) != PASSED:
             excuse = suite.excuse(case)
             worse += not excuse

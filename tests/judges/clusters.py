@@ -17,6 +17,7 @@ from typing import Final, Self
 from confluent_kafka.admin import AdminClient
 
 from tests.support.certificates import Authority
+from tests.support.issuers import ALLOWED
 from tests.support.kafka_tools import RUNNER
 from tests.support.processes import FIRN, end, free_port, wait_until
 from tests.support.quorums import FOR_FIRN, Program
@@ -148,6 +149,9 @@ class SecuredCluster:
         if self.program is Program.KAFKA and tool[0] == "format":
             start.append("storage")
         env = {**os.environ, "KAFKA_LIBS": str(KAFKA_LIBS), "KAFKA_HEAP": "512m", "KAFKA_LOG_LEVEL": "INFO"}
+        if self.program is Program.KAFKA:  # where this is no property of the node, but one of Java
+            own = self._common()
+            env["JAVA_TOOL_OPTIONS"] = " ".join(f"-D{key}={own[key]}" for key in own if key == ALLOWED)
         with log.open("ab") as out:
             return subprocess.Popen(
                 [*start, *tool], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env

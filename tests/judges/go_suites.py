@@ -27,6 +27,8 @@ class GoSuite(Suite):
     module: str
     package: str
     tags = ""
+    skipped = ""
+    """expression of the names of tests that cannot run so"""
 
     @property
     def binary(self) -> Path:
@@ -60,6 +62,7 @@ class GoSuite(Suite):
         """Run all tests; one that ended twice is as it ended last."""
         log = folder / "suite.log"
         options = ["-test.v", "-test.parallel", "4", "-test.timeout", f"{minutes}m"]
+        options += ["-test.skip", self.skipped] if self.skipped else []
         run([self.binary, *options], self.folder_of_package(), log, env, seconds=60 * minutes + 60)
         text = log.read_text(errors="replace")
         states = {name: _WORDS[how] for how, name in _ENDED.findall(text)}
@@ -74,6 +77,12 @@ class FranzGo(GoSuite):
     name = "franz-go"
     version = "v1.22.3"
     package = "github.com/twmb/franz-go/pkg/kgo"
+    # It has a dialer of its own, which the client refuses beside TLS, and uses what it was not given.
+    skipped = "^TestIssue769$"
+    differs: Mapping[str, str] = {
+        "TestTxn": "transactions are not served",
+        "TestShare": "share groups are not served",
+    }
 
     def judge(self, program: Program, folder: Path) -> States:
         plan = Plan(scram=((SCRAM[0], *ADMIN),), settings={"listener.name.ssl.ssl.client.auth": "required"})

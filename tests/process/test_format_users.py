@@ -27,7 +27,7 @@ CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 SALT = b"a salt of sixteen"
 USERS = {
     "bob": ("SCRAM-SHA-256", "pencil", "password=pencil"),
-    "carol": ("SCRAM-SHA-512", "Stift,=", 'password="Stift,="'),
+    "carol": ("SCRAM-SHA-512", "Stift =", 'password="Stift ="'),
     "dave": (
         "SCRAM-SHA-512",
         "stylo",
