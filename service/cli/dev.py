@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from service.cli.server import add_log_level_option, add_set_option, serve
 
 if TYPE_CHECKING:
+    from service.cli.dev_secure import DevSecurity
     from service.cli.embedded_s3 import EmbeddedS3
 
 BUCKET = "firn"
@@ -60,9 +61,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--no-console", action="store_true", help="do not start the web console")
     parser.add_argument(
+        "--secure",
+        action="store_true",
+        help="TLS, logins (users admin and alice) and access rules; prints the files that clients need",
+    )
+    parser.add_argument(
         "--dir",
         type=Path,
-        help="keep the node's data here; must be empty (default: a temporary directory, removed at the end)",
+        help="keep the node's data here; must be empty, but for what --secure has made (default: a temporary "
+        "directory, removed at the end)",
     )
     add_set_option(parser)
     add_log_level_option(parser)
@@ -100,20 +107,31 @@ def _run_node(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> int:
     from service.cli.dev_console import with_console
     from service.config.settings import BrokerConfig
 
-    config = BrokerConfig.from_properties(
-        {
-            "listeners": f"PLAINTEXT://127.0.0.1:{args.port}",
-            "log.dirs": str(directory),
-            "firn.http.listener": f"127.0.0.1:{args.http_port}",
-            **_store_settings(directory, s3),
-            **DEV_SETTINGS,
-            **dict(args.set),
-        }
-    )
+    settings = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{args.port}",
+        "log.dirs": str(directory),
+        "firn.http.listener": f"127.0.0.1:{args.http_port}",
+        **_store_settings(directory, s3),
+        **DEV_SETTINGS,
+        **dict(args.set),
+    }
+    security = _security(args, directory)
+    if security is not None:
+        from service.cli.dev_secure import format_alone, secured_alone
+
+        settings = secured_alone(security, settings, directory.absolute(), args.port)
+        print(*security.lines(settings["listeners"].partition("://")[2]), sep="\n", flush=True)
+    config = BrokerConfig.from_properties(settings)
+    if security is not None:
+        format_alone(security, config.cluster)
     beside = None
     if not args.no_console:
         beside = partial(
-            with_console, node_id=config.node_id, port=args.console_port, log_level=args.log_level
+            with_console,
+            node_id=config.node_id,
+            port=args.console_port,
+            log_level=args.log_level,
+            command_config=None if security is None else security.admin,
         )
     with _signals_given_back():
         return serve(config, args.log_level, beside)
@@ -126,9 +144,11 @@ def _run_cluster(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> i
     from service.cli.dev_nodes import HOST, agree_on_ports, format_nodes, plan_nodes, run_nodes
 
     controllers = min(3, args.nodes) if args.controllers is None else args.controllers
-    beside = controllers if args.http_port else controllers + args.nodes
+    security = _security(args, directory)
+    internal = args.nodes if args.secure else 0
+    beside = controllers + internal + (0 if args.http_port else args.nodes)
     ports, free = agree_on_ports(args.port, args.nodes, beside)
-    http = free[controllers:] or agree_on_ports(args.http_port, args.nodes, 0)[0]
+    http = free[controllers + internal :] or agree_on_ports(args.http_port, args.nodes, 0)[0]
     world = system_world()
     # The bucket is being created meanwhile; formatting does not need it.
     plan = plan_nodes(
@@ -137,10 +157,20 @@ def _run_cluster(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> i
         (ports, free[:controllers]),
         directory,
         world,
-        {**DEV_SETTINGS, **dict(args.set)},
+        {
+            **DEV_SETTINGS,
+            **({} if security is None else security.settings(is_cluster=True)),
+            **dict(args.set),
+        },
     )
-    format_nodes(plan, world)
+    if security is not None:
+        from service.cli.dev_secure import secured
+
+        plan = secured(plan, free[controllers : controllers + internal], HOST)
+    format_nodes(plan, world, credentials=() if security is None else security.credentials())
     store = _store_settings(directory, s3)
+    if security is not None:
+        print(*security.lines(f"{HOST}:{ports[0]}"), sep="\n", flush=True)
     for node, port in zip(plan.nodes, http, strict=True):
         node.settings.update({**store, **node.settings, "firn.http.listener": f"{HOST}:{port}"})
     consoles: list[subprocess.Popen[bytes]] = []
@@ -150,13 +180,23 @@ def _run_cluster(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> i
         if line.startswith("ready: ") and not args.no_console:
             metrics = [f"{n}=http://{HOST}:{port}" for n, port in enumerate(http, start=1)]
             bootstrap = line.rpartition(" ")[2].partition(",")[0]
-            consoles.append(start_console(bootstrap, metrics, args.console_port, args.log_level))
+            admin = None if security is None else security.admin
+            consoles.append(start_console(bootstrap, metrics, args.console_port, args.log_level, admin))
 
     try:
         return run_nodes([node.child(args.log_level) for node in plan.nodes], say=say)
     finally:
         for console in consoles:
             end_console(console)
+
+
+def _security(args: argparse.Namespace, directory: Path) -> DevSecurity | None:
+    """Return the certificates and users of `--secure`, made where they are not there."""
+    if not args.secure:
+        return None
+    from service.cli.dev_secure import FOLDER, prepare
+
+    return prepare((directory / FOLDER).absolute())
 
 
 def _keys() -> str:
@@ -168,6 +208,7 @@ def _keys() -> str:
 @contextlib.contextmanager
 def _data_directory(chosen: Path | None) -> Iterator[Path]:
     from service.base.errors import ConfigError
+    from service.cli.dev_secure import FOLDER
 
     if chosen is None:
         import tempfile
@@ -175,7 +216,7 @@ def _data_directory(chosen: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="firn-dev-") as temporary:
             yield Path(temporary)
         return
-    if chosen.exists() and any(chosen.iterdir()):
+    if chosen.exists() and any(path.name != FOLDER for path in chosen.iterdir()):
         raise ConfigError(
             f"{chosen} is not empty: the embedded S3 loses its objects when it ends, so a node cannot "
             "continue with its old data; choose an empty directory, or run 'firn server' with a durable store"

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from service.base.world import World
@@ -21,19 +22,30 @@ SURVEY_S = 15
 """The embedded S3 is small, and changes while the user watches it."""
 
 
-def with_console(open_console: OpenConsole, *, node_id: int, port: int, log_level: str) -> OpenConsole:
-    """Wrap `open_console` so that a console on `port` (0 for a free one) shows what it opens."""
-    return partial(_opened, open_console, node_id, port, log_level)
+def with_console(
+    open_console: OpenConsole, *, node_id: int, port: int, log_level: str, command_config: Path | None = None
+) -> OpenConsole:
+    """Wrap `open_console` so that a console on `port` (0 for a free one) shows what it opens.
+
+    `command_config`: how the console connects, if not by PLAINTEXT.
+    """
+    return partial(_opened, open_console, node_id, port, log_level, command_config)
 
 
 @asynccontextmanager
 async def _opened(
-    open_console: OpenConsole, node_id: int, port: int, log_level: str, node: NodeParts, world: World
+    open_console: OpenConsole,
+    node_id: int,
+    port: int,
+    log_level: str,
+    command_config: Path | None,
+    node: NodeParts,
+    world: World,
 ) -> AsyncIterator[str]:
     async with open_console(node, world) as url:
         started: list[subprocess.Popen[bytes]] = []
         starting = asyncio.get_running_loop().create_task(
-            _start(node, f"{node_id}={url}", port, log_level, started)
+            _start(node, f"{node_id}={url}", port, log_level, command_config, started)
         )
         try:
             yield url
@@ -44,24 +56,32 @@ async def _opened(
 
 
 async def _start(
-    node: NodeParts, metrics: str, port: int, log_level: str, started: list[subprocess.Popen[bytes]]
+    node: NodeParts,
+    metrics: str,
+    port: int,
+    log_level: str,
+    command_config: Path | None,
+    started: list[subprocess.Popen[bytes]],
 ) -> None:
     """Wait until the node serves and its port is known; then start the console."""
     while not node.is_serving:
         await asyncio.sleep(LOOK_S)
     host, bootstrap_port = node.address
-    started.append(start_console(f"{host}:{bootstrap_port}", [metrics], port, log_level))
+    bootstrap = f"{host}:{bootstrap_port}"
+    started.append(start_console(bootstrap, [metrics], port, log_level, command_config))
 
 
 def start_console(
-    bootstrap: str, metrics: Sequence[str], port: int, log_level: str
+    bootstrap: str, metrics: Sequence[str], port: int, log_level: str, command_config: Path | None = None
 ) -> subprocess.Popen[bytes]:
     """Start the console's process. `metrics`: ``NODE=URL`` of each node's HTTP listener."""
     listeners = [word for one in metrics for word in ("--metrics", one)]
+    login = () if command_config is None else ("--command-config", str(command_config))
     command = [
         sys.executable, "-m", "service.cli.main", "console",
         "--bootstrap", bootstrap,
         *listeners,
+        *login,
         "--port", str(port),
         "--survey-every", str(SURVEY_S),
         "--log-level", log_level,

@@ -10,10 +10,12 @@ from importlib import import_module
 
 from service.cli.manual import add_pages
 
-_SPEAK_KAFKA = frozenset({"server", "format", "dev", "topic", "group", "tiers", "console", "cluster"})
+_SPEAK_KAFKA = frozenset(
+    {"server", "format", "dev", "topic", "group", "acl", "user", "quota", "tiers", "console", "cluster"}
+)
 _COMMANDS = (
-    "server", "format", "dev", "console", "top", "cluster", "topic", "group", "tiers", "dump", "fsck",
-    "sweep", "repair", "bucket", "pipeline", "pyfiles", "completion",
+    "server", "format", "dev", "console", "top", "cluster", "topic", "group", "acl", "user", "quota", "tiers",
+    "dump", "fsck", "sweep", "repair", "bucket", "pipeline", "pyfiles", "completion",
 )  # fmt: skip
 
 

@@ -39,6 +39,8 @@ _NODE: Final = MappingProxyType(
 _PIPELINES: Final = "docs/pipelines.md"
 _OPERATIONS: Final = "docs/operations.md"
 _CLUSTERS: Final = "docs/operations.md, Clusters"
+_SECURITY: Final = "docs/security.md"
+_QUOTAS: Final = "docs/quotas.md"
 
 PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
     {
@@ -162,6 +164,103 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn group describe billing --json | jq .lag", "total lag in records"),
             ),
             see="docs/operations.md, Consumer groups",
+        ),
+        "firn acl": ManualPage((("firn acl list", "all entries"),), see=_SECURITY),
+        "firn acl list": ManualPage(
+            (
+                ("firn acl list --command-config admin.properties", "all entries"),
+                ("firn acl list --principal User:alice", "what is said about alice"),
+                ("firn acl list --topic orders --resource-pattern-type match", "what counts for a topic"),
+                ("firn acl list --json | jq -r .[].principal", "for programs"),
+            ),
+            see=_SECURITY,
+        ),
+        "firn acl add": ManualPage(
+            (
+                ("firn acl add --allow-principal User:alice --producer --topic orders", "alice may write"),
+                (
+                    "firn acl add --allow-principal User:bob --consumer --topic orders- --group reports "
+                    "--resource-pattern-type prefixed",
+                    "bob may read topics and use groups whose names begin so",
+                ),
+                (
+                    "firn acl add --deny-principal User:mallory --topic '*'",
+                    "nothing on any topic, whatever else is allowed",
+                ),
+                (
+                    "firn acl add --allow-principal User:ops --operation Describe --cluster",
+                    "rights on the cluster",
+                ),
+            ),
+            {0: "all of them are there now", 1: "some were refused, or an error: see stderr"},
+            see=_SECURITY,
+        ),
+        "firn acl remove": ManualPage(
+            (
+                (
+                    "firn acl remove --allow-principal User:alice --producer --topic orders",
+                    "what 'add' with these options added",
+                ),
+                ("firn acl remove --topic orders --dry-run", "print all entries of a topic"),
+                ("firn acl remove --topic orders", "remove them"),
+            ),
+            {0: "removed", 1: "there was nothing to remove, or an error: see stderr"},
+            see=_SECURITY,
+        ),
+        "firn user": ManualPage((("firn user list", "users with SCRAM credentials"),), see=_SECURITY),
+        "firn user list": ManualPage((("firn user list --json | jq -r .[].user", "names, one a line"),)),
+        "firn user add": ManualPage(
+            (
+                ("firn user add alice", "asks for the password"),
+                ("firn user add alice --password @/etc/firn/alice.password", "from a file"),
+                ("pass show alice | firn user add alice --mechanism SCRAM-SHA-256", "from a program"),
+            ),
+            see=_SECURITY,
+        ),
+        "firn user remove": ManualPage(
+            (
+                ("firn user remove alice", "no login any more; 'sessions --end' ends what is open"),
+                ("firn user remove alice --mechanism SCRAM-SHA-256", "one of the credentials"),
+            ),
+            {0: "removed", 1: "there is no such credential, or an error: see stderr"},
+            see=_SECURITY,
+        ),
+        "firn user sessions": ManualPage(
+            (
+                ("firn user sessions", "who is logged in, from where, for how long idle"),
+                ("firn user sessions alice --json", "of one user, for programs"),
+                ("firn user sessions --end alice", "close them; who may, logs in again"),
+                ("firn user sessions --end CN=billing,O=Acme", "of a certificate"),
+            ),
+            {0: "done at all nodes", 1: "a node did not answer, or does not know this request: see stderr"},
+            see=_SECURITY,
+        ),
+        "firn quota": ManualPage((("firn quota list", "all quotas"),), see=_QUOTAS),
+        "firn quota list": ManualPage(
+            (
+                ("firn quota list", "all quotas"),
+                ("firn quota list --user alice --json", "those that name alice, for programs"),
+            ),
+            see=_QUOTAS,
+        ),
+        "firn quota set": ManualPage(
+            (
+                ("firn quota set producer_byte_rate=10485760 --user alice", "10 MiB a second to each broker"),
+                (
+                    "firn quota set request_percentage=50 --default-user --client reports",
+                    "for each user's client of this id",
+                ),
+                ("firn quota set connection_creation_rate=20 --default-ip", "for each address"),
+            ),
+            see=_QUOTAS,
+        ),
+        "firn quota remove": ManualPage(
+            (
+                ("firn quota remove producer_byte_rate --user alice", "one of them"),
+                ("firn quota remove --user alice", "all of alice's own"),
+            ),
+            {0: "removed", 1: "there is no such quota, or an error: see stderr"},
+            see=_QUOTAS,
         ),
         "firn tiers": ManualPage(
             (

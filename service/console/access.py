@@ -19,7 +19,6 @@ from service.base.health import Check, HealthState
 from service.base.secret_file import read_secret_file
 from service.base.threads import Threads
 from service.console.access_settings import AccessSettings
-from service.security.certificates import ending
 
 if TYPE_CHECKING:
     from service.base.world import World
@@ -100,7 +99,7 @@ class HttpAccess:
         if not self._looks:
             return ()
         reasons = [f"{self.name} {what}: {why}" for what, why in self._problems.items()]
-        if self.tls is not None and (words := ending(self.tls.days_left())) is not None:
+        if self.tls is not None and (words := self.tls.ending()) is not None:
             reasons.append(f"the certificate of {self.name} {words}")
         return (Check("http", HealthState.DEGRADED if reasons else HealthState.OK, "; ".join(reasons)),)
 

@@ -23,6 +23,7 @@ from service.network.tls.identity import TlsIdentity
 from service.network.tls.listener import TlsListener
 from service.network.tls.shell import TlsTransport
 from service.network.tls.stores import PEM, StoreFiles, open_stores
+from service.security.certificates import ending
 
 if TYPE_CHECKING:
     from service.base.world import World
@@ -74,6 +75,10 @@ class HttpTls:
         keys = self._listener.context.keys
         assert keys is not None
         return (keys.not_after_s - self._clock.now_ms() / 1000) / _DAY_S
+
+    def ending(self) -> str | None:
+        """Return the words for a certificate that has few days left."""
+        return ending(self.days_left())
 
     def look(self) -> None:
         """Read the files again, and take them if they have changed. Raises `ConfigError`, which leaves the

@@ -128,6 +128,8 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.REMOVE_RAFT_VOTER: _of_quorum(AclOperation.ALTER),
     ApiKey.UPDATE_RAFT_VOTER: _of_quorum(AclOperation.CLUSTER_ACTION),
     ApiKey.COMMIT_CATALOG: _decided(OfCluster(AclOperation.CLUSTER_ACTION, catalog.refuse), catalog.handle),
+    ApiKey.LIST_SESSIONS: Served(DESCRIBES, late="list_sessions"),
+    ApiKey.END_SESSIONS: Served(ALTERS, late="end_sessions"),
 }
 CONTROLLER_APIS: Final[dict[int, Served]] = table(_ROWS)
 """APIs of a controller's listener; the handlers get a `ControllerSide`."""

@@ -246,6 +246,7 @@ class ControllerNode:
 
         Raises `ConfigError` where an address cannot be bound, and the errors of `Publisher.start`.
         """
+        self.side.servers = lambda: self.servers
         for server in self.servers:
             await server.bind()
         self.publisher.subscribe(self._published)

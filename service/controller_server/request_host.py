@@ -32,6 +32,7 @@ from service.metadata.image import KRAFT_VERSION, FeatureRange, MetadataImage
 from service.metadata.publisher import Publisher
 from service.network.request import RequestContext, Response
 from service.network.request_meter import RequestQuotas
+from service.network.server import Server
 from service.partition.metrics import ServingMetrics
 from service.quotas.mutations import MutationQuota
 from service.security.operations import AclOperation
@@ -75,6 +76,8 @@ class ControllerSide:
         self.supported = tuple(cluster_features() if supported is None else supported)
         self.heartbeat_interval_ms = heartbeat_interval_ms
         self.authorizer = authorizer
+        self.servers: Callable[[], Sequence[Server]] = tuple
+        """this controller's listeners"""
         self.encoded_settings = EncodedSettings()
         self.metrics = ServingMetrics()
         self.quotas = RequestQuotas(asyncio.get_running_loop(), config().quotas)
@@ -109,10 +112,10 @@ class ControllerSide:
         """Return the deadline of a request with this timeout, on the monotonic clock."""
         return self._clock.monotonic_ms() + timeout_ms
 
-    async def ask_quorum(self, api_key: int, version: int, message: Any) -> Any:
+    async def ask_quorum(self, api_key: int, version: int, message: Any, listener: str) -> Any:
         """Return the response of this node's replica of the quorum. Raises `Unanswered` where that ended."""
         try:
-            return await self.metadata.quorum.handle(api_key, version, message)
+            return await self.metadata.quorum.handle(api_key, version, message, listener)
         except StorageError as e:
             raise Unanswered(f"{ApiKey(api_key).name}: {e}") from e
 

@@ -105,6 +105,10 @@ class Server:
     def connection_count(self) -> int:
         return len(self._connections)
 
+    def connections(self) -> list[ServerConnection]:
+        """Return the open connections, in the order in which they came."""
+        return list(self._connections)
+
     @property
     def request_memory_bytes(self) -> int:
         """Bytes of memory that requests hold while they arrive or wait for their response."""

@@ -269,7 +269,27 @@ class ServerConnection(asyncio.BufferedProtocol):
         """True if the peer has sent more requests behind a long poll."""
         return self.requests.is_long_poll
 
-    # -- logins
+    # -- sessions
+
+    @property
+    def number(self) -> int:
+        """Number of the connection among all of this process, in the order in which they came."""
+        return self.requests.context.connection_id
+
+    @property
+    def session_context(self) -> RequestContext | None:
+        """Context of a client that has a session; None before, and once the connection is closing."""
+        context = self.requests.context
+        if not isinstance(context, RequestContext) or self._transport.is_closing():
+            return None
+        if context.session.protocol == "PLAINTEXT" and self._transport.get_extra_info("raw_socket"):
+            return None  # the handshake of TLS is under way
+        return context
+
+    @property
+    def is_logging_in(self) -> bool:
+        """True before the end of a client's login."""
+        return not isinstance(self.requests.context, RequestContext)
 
     def logged_in(self) -> None:
         """Note that there is a session."""

@@ -8,7 +8,6 @@ from service.base.health import Check, HealthState
 from service.hot.manager import LogManager
 from service.hot.watermarks import Step, describe
 from service.metadata.image import MetadataImage
-from service.security.certificates import ending
 from service.serving.request_host import Broker
 
 if TYPE_CHECKING:
@@ -60,6 +59,8 @@ def _node(failure: BaseException | None, is_serving: bool) -> Check:
 
 def _tls(tls: NodeTls) -> Check:
     """Return whether stores that have changed could not be used, and which certificates end soon."""
+    from service.security.certificates import ending  # a node without TLS does not load it
+
     reasons = [f"listener {name} keeps its old certificates: {why}" for name, why in tls.problems.items()]
     for name, days in tls.days_left().items():
         if (words := ending(days)) is not None:

@@ -138,6 +138,10 @@ class Node:
             assert member is not None
             await member.in_quorum()
             await member.recorded()
+            if self._tls is not None:
+                from service.node.controller_stores import follow_stores
+
+                follow_stores(self._tls, config, plane.metadata)
             parts.is_serving = True
             return
         broker = await self._start_broker(stack, plane, cluster_id)
@@ -312,7 +316,7 @@ class Node:
         parts.broker = broker
         if self._tls is not None:
             self._follow_stores(self._tls, broker, settings)
-        broker.authorizer = parts.authorizer
+        broker.authorizer, broker.servers = parts.authorizer, lambda: parts.listening
         if config.replication.selects_by_rack:
             broker.replica_selector = of_the_rack
         if (replication := parts.replication) is not None:

@@ -17,7 +17,6 @@ Apache Kafka 4.3 ``SampledStat``, ``Rate``, ``SimpleRate``, ``QuotaUtils.throttl
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
@@ -49,7 +48,7 @@ class Windows:
         """age of its last value at which a window is forgotten"""
         self.total: float = 0
         """sum of all values that are not forgotten"""
-        self._kept: deque[SampledWindow] = deque()
+        self._kept: list[SampledWindow] = []  # of few: a deque takes 700 bytes, and a bucket has one
         self._newest: SampledWindow | None = None
 
     def __bool__(self) -> bool:
@@ -75,7 +74,7 @@ class Windows:
             self.purge(now_ms)
             kept = self._kept
             if len(kept) > self.number:
-                kept.popleft()
+                kept.pop(0)
             # Taken anew with each window, so that fractions do not add up to an error.
             self.total = sum([one.value for one in kept])
             newest = self._newest = SampledWindow(now_ms)
@@ -88,7 +87,7 @@ class Windows:
         """Forget the windows that have run out."""
         kept = self._kept
         while kept and now_ms - kept[0].last_ms >= self.kept_ms:
-            self.total -= kept.popleft().value
+            self.total -= kept.pop(0).value
         if not kept:
             self.total, self._newest = 0, None
 

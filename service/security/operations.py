@@ -28,6 +28,14 @@ class AclOperation(IntEnum):
     TWO_PHASE_COMMIT = 15
 
 
+OPERATION_WORDS: Final = {
+    one.name.title().replace("_", ""): one
+    for one in AclOperation
+    if one not in (AclOperation.UNKNOWN, AclOperation.ANY)
+}
+"""Operations by their names in Kafka's tools: ``Read``, ``ClusterAction``."""
+
+
 class AclResourceType(IntEnum):
     """Type of a resource that ACLs are about (Kafka `ResourceType`)."""
 

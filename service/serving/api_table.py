@@ -81,6 +81,8 @@ _ROWS: Final[dict[int, Served]] = {
         OfCluster(AclOperation.DESCRIBE_CONFIGS), list_config_resources.handle
     ),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(ASKS_ITSELF, describe_topic_partitions.handle),
+    ApiKey.LIST_SESSIONS: Served(OfCluster(AclOperation.DESCRIBE), late="list_sessions"),
+    ApiKey.END_SESSIONS: Served(OfCluster(AclOperation.ALTER), late="end_sessions"),
 }
 BROKER_APIS: Final[dict[int, Served]] = table(_ROWS)
 """APIs that the broker itself handles. The controller handles the others of its listeners (see `node`)."""

@@ -87,10 +87,10 @@ class FetchRead:
     """Results of one pass so far. The caller calls `read_partition` for one partition after the other."""
 
     __slots__ = (
-        "_allowed", "_authorizer", "_broker", "_cold_bytes", "_cold_size", "_context", "_errors", "_fetch",
-        "_hot_reads", "_is_first", "_meter", "_session", "_started", "_throttled_size", "_version",
-        "cold_throttle_ms", "held_back", "holds", "is_final", "is_replica", "leaders", "needs_restore",
-        "partitions", "pending", "room", "size", "unknown",
+        "_allowed", "_allowed_under", "_authorizer", "_broker", "_cold_bytes", "_cold_size", "_context",
+        "_errors", "_fetch", "_hot_reads", "_is_first", "_meter", "_session", "_started",
+        "_throttled_size", "_version", "cold_throttle_ms", "held_back", "holds", "is_final", "is_replica",
+        "leaders", "needs_restore", "partitions", "pending", "room", "size", "unknown",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +111,8 @@ class FetchRead:
         self._authorizer = broker.authorizer if fetch.replica_id < 0 else None
         self._allowed: str | None = None
         """the last topic that the client may read"""
+        self._allowed_under: object = None
+        """the ACLs by which it may"""
         self._context = context
         self._version = context.api_version
         self._fetch = fetch
@@ -216,7 +218,8 @@ class FetchRead:
             if (name := broker.name_of(topic)) is not None:
                 self._check_allowed(authorizer, name)
             raise
-        if partition.tip.topic != self._allowed:
+        # A pass takes several turns: what is appended after a revocation is not read by the rest of it.
+        if partition.tip.topic != self._allowed or authorizer.version is not self._allowed_under:
             self._check_allowed(authorizer, partition.tip.topic)
         return partition
 
@@ -224,7 +227,7 @@ class FetchRead:
         context = self._context
         if not authorizer.allows(context.session, _READ, _TOPIC, topic, api=context.api_key):
             raise RequestError(ErrorCode.topic_authorization_failed)
-        self._allowed = topic
+        self._allowed, self._allowed_under = topic, authorizer.version
 
     def _refused(self, topic: TopicKey, request: FetchPartition, error: RequestError) -> FetchPartitionResult:
         broker, code = self._broker, error.code

@@ -45,6 +45,7 @@ from service.wire.api import RequestHeader
 from service.wire.produce import NodeEndpoint
 
 if TYPE_CHECKING:
+    from service.network.server import Server
     from service.replication.selectors import Selector
     from service.replication.throttle import ReplicationThrottle
     from service.security.authorizer import Authorizer
@@ -112,6 +113,8 @@ class Broker:
         self.encoded_topics = EncodedTopics(replicas)
         self.authorizer: Authorizer | None = None
         """None: everything is allowed"""
+        self.servers: Callable[[], Sequence[Server]] = tuple
+        """the listeners of this process"""
         self.replica_selector: Selector | None = None
         """``replica.selector.class``: chooses the replica from which a consumer should read"""
         self.leader_throttle: ReplicationThrottle | None = None

@@ -97,6 +97,8 @@ class ApiKey(IntEnum):
     REMOVE_RAFT_VOTER = 81
     UPDATE_RAFT_VOTER = 82
     COMMIT_CATALOG = 20000
+    LIST_SESSIONS = 20001
+    END_SESSIONS = 20002
 
 
 class ListenerType(Flag):
@@ -340,6 +342,8 @@ APIS: dict[int, Api] = {
         Api(ApiKey.REMOVE_RAFT_VOTER, 0, 0, 0, BOTH, CHANGES, is_forwardable=True),
         Api(ApiKey.UPDATE_RAFT_VOTER, 0, 0, 0, CONTROLLER, CHANGES),
         Api(ApiKey.COMMIT_CATALOG, 0, 0, 0, CONTROLLER, IDEMPOTENT, canonical="catalog", is_own=True),
+        Api(ApiKey.LIST_SESSIONS, 0, 0, 0, BOTH, READS, canonical="sessions", is_own=True),
+        Api(ApiKey.END_SESSIONS, 0, 0, 0, BOTH, CHANGES, canonical="sessions", is_own=True),
     )
 }  # fmt: skip
 

@@ -52,6 +52,15 @@ class Command:
         return found
 
 
+def sessions(capsys: pytest.CaptureFixture[str], *way: str) -> tuple[int, set[int], str]:
+    """Exit code of `firn user sessions`, the nodes that have some, and what it complains of."""
+    capsys.readouterr()
+    where = way if len(way) == 2 else ("--bootstrap-server", *way)
+    code = main(["user", "sessions", "--json", *where])
+    out, err = capsys.readouterr()
+    return code, {one["node"] for one in json.loads(out)}, err
+
+
 def is_taken(bootstrap: str, group: str) -> bool:
     """Whether an offset is committed: the topic of all offsets is made for it, and may still be loading."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
@@ -89,6 +98,9 @@ def test_a_cluster_is_described_and_what_is_wrong_with_it_said(
     assert sum(one["leads"] for one in shares) == 6
     assert told["reassignments"] == []
     assert "wrong: nothing" in command("describe")
+    assert sessions(capsys, cluster.bootstrap) == (0, set(NODES), "")
+    way = ("--bootstrap-controller", cluster.bootstrap_controllers)
+    assert sessions(capsys, *way) == (0, set(NODES), "")
 
     victim = next(node for node in NODES if node != cluster.leader())
     cluster.members[victim].kill()
@@ -102,6 +114,9 @@ def test_a_cluster_is_described_and_what_is_wrong_with_it_said(
     assert [one["min_isr"] for one in counts["ill"]] == [3] * 4
     assert {one["what"] for one in counts["ill"]} == {"under_min_isr"}
     assert victim not in counts["ill"][0]["isr"]
+    code, nodes, problems = sessions(capsys, cluster.bootstrap)
+    assert (code, nodes) == (1, set(NODES) - {victim})
+    assert problems.startswith(f"firn user: node {victim}: cannot connect to 127.0.0.1:")
     text = command("describe")
     assert f"wrong: node {victim} is fenced" in text
     assert "6 under min ISR, 6 under-replicated" in text

@@ -14,7 +14,9 @@ from kio.schema.envelope.v0.request import EnvelopeRequest
 from kio.schema.errors import ErrorCode
 
 from service.controller_client.forwarding import write_principal
+from service.security.acls import AclSet
 from service.security.principal import Principal
+from service.serving.fetch_read import FetchRead
 from service.wire.api import (
     APIS,
     ApiKey,
@@ -219,6 +221,37 @@ def test_the_client_id_of_admin_clients_gives_no_right_to_internal_topics(
         asker.allow("T __consumer_offsets WRITE")
         assert talk.produce(topic_id, [b"x"], NOW_MS).error_code == ErrorCode.invalid_record  # has no key
     assert asker.alice.produce(topic_id, [b"x"], NOW_MS).error_code == ErrorCode.invalid_topic_exception
+
+
+def test_a_node_lends_no_right_to_what_stands_beside_its_own_settings(
+    start: Callable[..., NodeThread], people: People
+) -> None:
+    """A broker sends settings of its own to the controller as itself, with the rest of the request."""
+    node = start(**SETTINGS, **of_a_cluster())
+    with people.client(node, "admin") as first, people.client(node, "alice") as second:
+        asker = Asker(Talk(first), Talk(second))
+        topic, _ = asker.new_topic()
+        asker.allow("C ALTER_CONFIGS")
+        for key, name in (
+            (ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigsRequest"),
+            (ApiKey.ALTER_CONFIGS, "AlterConfigsRequest"),
+        ):
+            module = request_module(key)
+            more = {"config_operation": 0} if key is ApiKey.INCREMENTAL_ALTER_CONFIGS else {}
+
+            def settings(kind: int, of: str, config: str, module: Any = module, more: Any = more) -> Any:
+                change = module.AlterableConfig(name=config, value="15001", **more)
+                return module.AlterConfigsResource(resource_type=kind, resource_name=of, configs=(change,))
+
+            resources = settings(4, "1", "log.cleaner.backoff.ms"), settings(2, topic, "retention.ms")
+            answer = asker.alice(key, name, resources=resources, validate_only=False)
+            found = {one.resource_type: one.error_code for one in answer.responses}
+            assert found == {4: ErrorCode.none, 2: DENIED}
+        described = request_module(ApiKey.DESCRIBE_CONFIGS).DescribeConfigsResource(
+            resource_type=2, resource_name=topic, configuration_keys=("retention.ms",)
+        )
+        told = asker.admin(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigsRequest", resources=(described,))
+        assert told.results[0].configs[0].value == "-1"
 
 
 # -- what is revoked
@@ -446,3 +479,34 @@ def test_a_client_that_is_called_like_everybody_has_what_everybody_has(
         assert Talk(client).fetch(topic_id, 0).error_code == DENIED
         asker.allow(f"T {topic} READ", principal="User:*")
         assert Talk(client).fetch(topic_id, 0).error_code == ErrorCode.none
+
+
+@pytest.mark.parametrize("kind", ["a full fetch", "a session"])
+def test_a_right_that_is_revoked_amid_a_look_holds_for_the_rest_of_it(
+    node: NodeThread, asker: Asker, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A look at many partitions takes several turns: what is appended after the revocation is not read."""
+    topic_id = asker.admin.create("wide", 600).topic_id
+    asker.allow("T wide READ")
+    session = Session(asker.alice, {(topic_id, index): 0 for index in range(600)})
+    broker = node.node.parts.broker
+    assert broker is not None
+    authorizer = broker.authorizer
+    assert authorizer is not None
+    if kind == "a session":
+        session.fetch()
+        asker.admin.produce(topic_id, [b"before"], NOW_MS, 0)
+        asker.allow("T other READ")  # so that all partitions are looked at again
+    looked: list[int] = []
+    read = FetchRead.read_partition
+
+    def revoking(one: FetchRead, topic: Any, asked: Any, **more: Any) -> Any:
+        looked.append(asked.partition)
+        if len(looked) == 300:
+            authorizer._acls = lambda: AclSet.EMPTY
+        return read(one, topic, asked, **more)
+
+    monkeypatch.setattr(FetchRead, "read_partition", revoking)
+    told = session.fetch()
+    assert len(looked) == 600
+    assert [told[topic_id, index].error_code for index in looked[299:]] == [DENIED] * 301

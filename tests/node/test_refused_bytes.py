@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from service.security.principal import Principal
-from service.wire.apis import ListenerType
+from service.wire.apis import APIS, ListenerType
 from tests.node.conftest import NodeThread, Talk
 from tests.node.test_authorization import SETTINGS, People, of_a_cluster
 from tests.support.acl_requests import Asker
@@ -107,3 +107,30 @@ def test_a_controller_refuses_every_request_of_a_user(start: Start, people: Peop
     """what nobody may have: a topic of the metadata's name, an id that is not there"""
     for name, seen in found.items():
         assert seen <= {29, 30, 31, odd.get(name.split()[0], 31)}, name
+
+
+@pytest.mark.parametrize("words", RIGHTS)
+def test_a_hidden_topic_is_as_one_that_is_absent(start: Start, people: People, words: str) -> None:
+    """By name; that an id is known is no secret, in Kafka either."""
+    node = start(**SETTINGS)
+    with ExitStack() as stack:
+        admin, alice = (Talk(stack.enter_context(people.client(node, name))) for name in ("admin", "alice"))
+        asker = Asker(admin, alice)
+        asker.wait_for_groups()
+        topic_id = asker.admin.create(TOPIC).topic_id
+        if RIGHTS[words]:
+            asker.allow(*RIGHTS[words])
+    absent, seen = b"absen", 0
+    assert len(absent) == len(TOPIC)
+    for key, version, variant in requests(words):
+        one = key, version, variant, topic_id
+        frame = frame_of(*one)
+        there, is_border = TOPIC.encode(), version in (APIS[key].min_version, APIS[key].max_version)
+        if there not in frame or not is_border:
+            continue
+        hidden, not_there = (
+            golden_of(*one, ask(node, people, of)) for of in (frame, frame.replace(there, absent))
+        )
+        assert hidden.replace(there.hex(), absent.hex()) == not_there, name_of(key, version, variant)
+        seen += 1
+    assert seen > 5

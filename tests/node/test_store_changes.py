@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from service.client.blocking_client import BlockingClient
+from service.client.security import Security, tls_context
 from tests.node.conftest import NodeThread, Talk
 from tests.node.test_topics_and_configs import alter, described
 from tests.support.certificates import Authority, Issued
-from tests.support.processes import wait_until
+from tests.support.processes import free_port, wait_until
 
 CA = Authority()
 KEY = "listener.name.ssl.ssl.keystore.location"
@@ -54,6 +56,40 @@ def test_a_store_that_can_be_used_is_used_at_once(node: NodeThread, tmp_path: Pa
         newer.write(tmp_path / "second.pem")
         assert alter(talk, "1", (KEY, 0, path), kind=BROKER).error_code == 0, "the same again"
         wait_until("the newest certificate", lambda: shown(node) == der(newer), 5)
+
+
+def test_a_controller_takes_stores_by_the_id_of_its_node(
+    start: Callable[..., NodeThread], tmp_path: Path
+) -> None:
+    port = free_port()
+    node = start(
+        process_roles="controller",
+        node_id="3000",
+        listeners=f"SSL://127.0.0.1:{port}",
+        controller_listener_names="SSL",
+        controller_quorum_voters=f"3000@127.0.0.1:{port}",
+        ssl_keystore_location=CA.issue("node").write(tmp_path / "first.pem"),
+        ssl_truststore_location=CA.write(tmp_path / "ca.pem"),
+    )
+    new = CA.issue("node")
+    path = new.write(tmp_path / "second.pem")
+    trusting = Security(tls_context(str(tmp_path / "ca.pem")))
+    with BlockingClient("127.0.0.1", port, "test", timeout_s=20, security=trusting) as client:
+        talk = Talk(client)
+        assert alter(talk, "3000", (KEY, 0, path), kind=BROKER).error_code == 0
+        wait_until("the new certificate", lambda: shown(node) == der(new), 5)
+        newer = CA.issue("node")
+        newer.write(tmp_path / "second.pem")
+        assert alter(talk, "3000", (KEY, 0, path), kind=BROKER).error_code == 0, "the same again"
+        wait_until("the newest certificate", lambda: shown(node) == der(newer), 5)
+        assert alter(talk, "3001", (KEY, 0, path), kind=BROKER).error_message == "No node with id 3001 found."
+        assert alter(talk, "3000", (KEY, 0, "/nowhere"), kind=BROKER).error_code == 0
+        tls = node.node.parts.tls
+        assert tls is not None
+        wait_until("the reason", lambda: "No such file" in tls.problems.get("SSL", ""), 5)
+        assert shown(node) == der(newer)
+    node.stop()
+    assert node.failure is None
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,26 @@ def test_nodes_take_what_is_written_for_them(tmp_path: Path, changed: dict[str, 
         assert BrokerConfig.from_properties(settings).super_users == "User:admin;User:CN=firn-node"
 
 
+def test_nodes_tell_their_metrics_over_https_and_for_a_token_if_there_is_one(tmp_path: Path) -> None:
+    machine, vault = ModelMachine(tmp_path), Vault()
+    boot(machine, vault)
+    written = machine.path("etc/firn/server-1.properties")
+    assert "firn.http.ssl.keystore.location=/etc/firn/secrets/node.pem" in written.read_text().splitlines()
+    assert "firn.http.token.file" not in written.read_text() + files(machine)["client.properties"]
+    secured = document(security={**ARNS, "metrics": f"{HOME}/metrics-a1b2c3"})
+    vault.values[f"{HOME}/metrics-a1b2c3"] = "a-token-of-20-letters\n"
+    boot(machine, vault, secured)
+    assert files(machine)["metrics.token"] == "a-token-of-20-letters"
+    assert machine.path("etc/firn/secrets/metrics.token").stat().st_mode & 0o777 == 0o600
+    assert "firn.http.token.file=/etc/firn/secrets/metrics.token" in written.read_text().splitlines()
+    place = machine.path("etc/firn/secrets/metrics.token")
+    assert f"firn.http.token.file={place}" in files(machine)["client.properties"].splitlines()
+    vault.values[f"{HOME}/metrics-a1b2c3"] = "short"
+    with pytest.raises(BootError, match="a token has 16 to 4096 visible ASCII characters"):
+        step_secrets(machine, read(secured), vault.get)
+    assert files(machine)["metrics.token"] == "a-token-of-20-letters"
+
+
 def test_without_security_nothing_is_asked_for(tmp_path: Path) -> None:
     machine, vault = ModelMachine(tmp_path), Vault()
     plain = document(nodes=[{"id": 1, "port": 9092, "http_port": 9464, "role": "broker"}])

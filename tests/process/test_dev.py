@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from urllib.request import urlopen
 
 import pytest
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from service.cli.main import main
 from tests.support.clients import Admin, Confluent, by_partition, make_rows
@@ -145,6 +147,34 @@ def test_three_nodes_are_one_cluster_and_end_together(tmp_path: Path, controller
         print(f"ended after {time.monotonic() - began:.1f} s")
         wait_until("all of them to end", lambda: not any(map(is_alive, started)))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("count", ["1", pytest.param("3", marks=pytest.mark.thorough)])
+@pytest.mark.timeout(180)
+def test_a_secured_one_lets_in_whom_its_files_name_and_tells_no_secret(tmp_path: Path, count: str) -> None:
+    data = tmp_path / "data"
+    with dev(tmp_path, "--secure", "--nodes", count, "--dir", str(data), until="console") as (process, said):
+        places = said["ready"].rpartition(" ")[2]
+        files = {
+            user: dict(
+                line.split("=", 1) for line in Path(said[f"{user}, for librdkafka"]).read_text().splitlines()
+            )
+            for user in ("admin", "alice")
+        }
+        clients = {user: AdminClient({**lines, "bootstrap.servers": places}) for user, lines in files.items()}
+        clients["admin"].create_topics([NewTopic("t", 3, int(count))])["t"].result(30)
+        assert "t" not in clients["alice"].list_topics(timeout=20).topics
+        words = shlex.split(said["to let alice use it"].replace("flights", "t"))
+        assert main(words[1:]) == 0
+        wait_until("alice to be let in", lambda: "t" in clients["alice"].list_topics(timeout=20).topics)
+        with pytest.raises(KafkaException):
+            AdminClient({"bootstrap.servers": places}).list_topics(timeout=2)
+        with urlopen(said["console"], timeout=30) as answer:
+            assert answer.status == 200
+        secrets = [lines["sasl.password"] for lines in files.values()]
+        for pid in group(process.pid):
+            told = Path(f"/proc/{pid}/cmdline").read_text() + Path(f"/proc/{pid}/environ").read_text()
+            assert not [one for one in secrets if one in told]
 
 
 @pytest.mark.timeout(180)

@@ -15,6 +15,7 @@ import yaml
 from infra.monitoring.dashboard import dashboard, expressions
 from tests.conftest import BRISK
 from tests.support.batches import batch
+from tests.support.certificates import Authority
 from tests.support.clients import Admin, Confluent
 from tests.support.faults import Fault, fault_proxy
 from tests.support.processes import REPOSITORY, Node, free_port, wait_until
@@ -80,6 +81,7 @@ def scrapes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Scrape]]:
         store = new_bucket(endpoint, "scraped").through(proxy.endpoint)
         listener = {"firn.http.listener": f"127.0.0.1:{http}", "log.flush.interval.messages": "10"}
         node = Node(folder / "node", {**BRISK, **store.node_settings, **listener}, store.env)
+        node.settings |= secured(folder, node.bootstrap)
         try:
             node.start()
             admin = Admin(node.bootstrap)
@@ -106,6 +108,19 @@ def scrapes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Scrape]]:
             yield found
         finally:
             node.close()
+
+
+def secured(folder: Path, bootstrap: str) -> dict[str, str]:
+    """An authorizer, and beside the open listener one with TLS and logins."""
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    return {
+        "listeners": f"PLAINTEXT://{bootstrap},SASL_SSL://127.0.0.1:{free_port()}",
+        "ssl.keystore.location": Authority().issue().write(folder / "node.pem"),
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": f'{module} required user_alice="secret";',
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
 
 
 def has(one: Scrape, name: str) -> bool:

@@ -20,6 +20,7 @@ config.providers.dir.class=org.apache.kafka.common.config.provider.DirectoryConf
 config.providers.env.class=org.apache.kafka.common.config.provider.EnvVarConfigProvider
 config.providers.env.param.allowlist.pattern=FIRN_.*
 ssl.key.password=${file:%(folder)s/secrets.properties:key}
+delegation.token.secret.key=${file:%(folder)s/secrets.properties:key}
 ssl.keystore.key=${dir:%(folder)s:key.pem}
 listener.name.plaintext.plain.sasl.jaas.config=x.PlainLoginModule required password="${env:FIRN_PASSWORD}";
 broker.rack=${env:FIRN_RACK}
@@ -57,7 +58,7 @@ def described(port: int) -> str:
         )
     (result,) = answer.results
     assert {one.name: one.value for one in result.configs}["broker.rack"] == "rack-7"
-    assert sum(one.is_sensitive and one.config_source == 4 for one in result.configs) == 3
+    assert sum(one.is_sensitive and one.config_source == 4 for one in result.configs) == 4
     return repr(answer)
 
 

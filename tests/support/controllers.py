@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import struct
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from service.controller_server.controller_server import (
 )
 from service.metadata.controller.broker_sessions import SessionTimes
 from service.metadata.controller.controller import ControllerOptions
+from service.metadata.controller.periodic import PeriodicTaskIntervals
 from service.metadata.controller.requests import Endpoint
 from service.metadata.delta import MetadataDelta
 from service.metadata.features import cluster_features
@@ -44,7 +46,8 @@ from service.metadata.raft.snapshots import write_snapshot
 from service.metadata.raft.voters import VoterNode, VoterSet
 from service.metadata.snapshot_codec import encode_snapshot
 from service.network.request import RequestContext
-from service.security.session import anonymous
+from service.security.session import Session, anonymous
+from service.security.tokens import token_rules
 from service.wire.api import (
     ApiKey,
     decode_request,
@@ -69,8 +72,17 @@ def _world(seed: int) -> World:
 class Fleet:
     """Controllers 1 to `count` on ports of their own, each on a folder below `folder`."""
 
-    def __init__(self, folder: Path, count: int = 3, *, is_dynamic: bool = False, **metadata: Any) -> None:
-        """`is_dynamic`: kraft.version 1, with node 1 as the voter that the quorum begins with."""
+    def __init__(
+        self,
+        folder: Path,
+        count: int = 3,
+        *,
+        is_dynamic: bool = False,
+        settings: Mapping[str, str] | None = None,
+        **metadata: Any,
+    ) -> None:
+        """`is_dynamic`: kraft.version 1, with node 1 as the voter that the quorum begins with. `settings`:
+        keys of all nodes."""
         self.folder = folder
         self.count = count
         _, ports = agree_on_ports(0, 0, count)
@@ -85,6 +97,7 @@ class Fleet:
         self.running: dict[int, ControllerNode] = {}
         self.failures: list[tuple[str, BaseException]] = []
         self.metadata = metadata
+        self.settings = dict(settings or {})
         self.timing = TIMING
         self.sessions = SessionTimes(session_timeout_ms=3_000, heartbeat_interval_ms=300)
         self._starts = 0
@@ -117,7 +130,7 @@ class Fleet:
             self._starts += 1
             place = self.endpoints[node_id]
             config = BrokerConfig.from_properties(
-                {"node.id": str(node_id), "log.dirs": str(self.folder / str(node_id))}
+                {"node.id": str(node_id), "log.dirs": str(self.folder / str(node_id)), **self.settings}
             )
             node = ControllerNode(
                 ControllerNodeOptions(
@@ -129,6 +142,10 @@ class Fleet:
                         supported=cluster_features(),
                         voters=self.voters.ids,
                         sessions=self.sessions,
+                        periodic_tasks=PeriodicTaskIntervals(
+                            token_expiry_check_ms=config.tokens.expiry_check_interval_ms
+                        ),
+                        tokens=token_rules(config.tokens),
                     ),
                     (listeners.Listener(place.name, place.host, place.port),),
                     heartbeat_interval_ms=self.sessions.heartbeat_interval_ms,
@@ -238,11 +255,14 @@ class Broker:
         self.forwarder = Forwarder(self.controllers, self.catalog.barrier)
         return self
 
-    async def forward(self, api_key: ApiKey, version: int, message: Any) -> Any:
-        """The answer to a client's request, by Envelope."""
+    async def forward(
+        self, api_key: ApiKey, version: int, message: Any, session: Session | None = None
+    ) -> Any:
+        """The answer to a client's request, by Envelope; without a session of somebody without a login."""
         frame = encode_request(api_key, version, 7, "client", message)[4:]
         header = parse_request_header(frame)
-        context = RequestContext(1, "192.0.2.9", 5, "PLAINTEXT", anonymous("192.0.2.9", "PLAINTEXT"))
+        session = session or anonymous("192.0.2.9", "PLAINTEXT")
+        context = RequestContext(1, "192.0.2.9", 5, "PLAINTEXT", session)
         context.api_key, context.api_version = header.api_key, header.api_version
         answer = await self.forwarder.forward(context, header, frame, decode_request(header, frame))
         parts: list[Any] = list(answer.parts)

@@ -23,6 +23,13 @@ from service.wire.api import (
     has_flexible_response_header,
 )
 from service.wire.catalog import CatalogChange, CommitCatalogRequest, CommitCatalogResponse
+from service.wire.sessions import (
+    EndSessionsRequest,
+    EndSessionsResponse,
+    ListSessionsRequest,
+    ListSessionsResponse,
+    OpenSession,
+)
 
 Likely = Mapping[str, Sequence[Any]]
 """What fields of these names have more often than anything else: so that a request gets further."""
@@ -77,7 +84,16 @@ _SCALARS: dict[str, Any] = {
 }
 
 
-def _own(random: Random) -> tuple[bytes, bytes]:
+def _own(key: int, random: Random) -> tuple[bytes, bytes]:
+    if key == ApiKey.COMMIT_CATALOG:
+        request, response = _catalog(random)
+    else:
+        request, response = _sessions(key, random)
+    frame = encode_request(key, 0, 1, "fuzz", request)[4:]
+    return frame, bytes(5) + bytes(encode_response(key, 0, response))
+
+
+def _catalog(random: Random) -> tuple[Any, Any]:
     change = CatalogChange(
         topic_id=UUID(int=random.getrandbits(128) or 1),
         partition=random.randrange(9),
@@ -97,15 +113,27 @@ def _own(random: Random) -> tuple[bytes, bytes]:
         forgotten_topics=(change.topic_id,) * random.randrange(2),
     )
     response = CommitCatalogResponse(error_code=ErrorCode.none, results=(0,) * random.randrange(4))
-    frame = encode_request(ApiKey.COMMIT_CATALOG, 0, 1, "fuzz", request)[4:]
-    return frame, bytes(5) + bytes(encode_response(ApiKey.COMMIT_CATALOG, 0, response))
+    return request, response
+
+
+def _sessions(key: int, random: Random) -> tuple[Any, Any]:
+    name = "x" * random.randrange(40)
+    if key == ApiKey.END_SESSIONS:
+        ending = EndSessionsRequest(principal=name, metadata_offset=random.randrange(-9, 2))
+        return ending, EndSessionsResponse(error_code=ErrorCode.none, ended=random.randrange(9))
+    one = OpenSession(
+        connection=random.randrange(9), principal=name, host=name, port=1, listener="L", protocol="SSL",
+        client_id=name, idle_ms=7, left_ms=-1,
+    )  # fmt: skip
+    listing = ListSessionsRequest(principal=random.choice((None, name)), after=random.randrange(-9, 99))
+    return listing, ListSessionsResponse(error_code=ErrorCode.none, sessions=(one,) * random.randrange(4))
 
 
 def pair(key: int, version: int, random: Random) -> tuple[bytes, bytes]:
     """A request frame and a response frame, sound, without their sizes."""
     api = APIS[key]
     if api.is_own:
-        return _own(random)
+        return _own(key, random)
     response = some(getattr(_module(api, version, "response"), f"{api.name}Response"), random)
     answer = bytes(4) + (b"\0" if has_flexible_response_header(key, version) else b"")
     return request_frame(key, version, random), answer + _written(response)
@@ -115,7 +143,7 @@ def request_frame(key: int, version: int, random: Random, likely: Likely = NOTHI
     """Encode a request of correlation id 1 without client id, without its size."""
     api = APIS[key]
     if api.is_own:
-        return _own(random)[0]
+        return _own(key, random)[0]
     request = some(getattr(_module(api, version, "request"), f"{api.name}Request"), random, likely)
     head = io.BytesIO()
     for size, value in ((2, key), (2, version), (4, 1), (2, -1)):

@@ -22,7 +22,7 @@ def _handshake(version: int, mechanism: str, number: int) -> bytes:
     return _header(17, version, number) + struct.pack(">h", len(name)) + name
 
 
-def _authenticate(version: int, token: bytes, number: int) -> bytes:
+def authenticate(version: int, token: bytes, number: int) -> bytes:
     if version < 2:
         return _header(36, version, number) + struct.pack(">i", len(token)) + token
     return _header(36, version, number) + b"\0" + bytes([len(token) + 1]) + token + b"\0"
@@ -59,11 +59,11 @@ def message(name: str, number: int) -> bytes:
         case "gssapi":
             return _handshake(1, "GSSAPI", number)
         case "right":
-            return _authenticate(2, _RIGHT, number)
+            return authenticate(2, _RIGHT, number)
         case "wrong":
-            return _authenticate(2, _WRONG, number)
+            return authenticate(2, _WRONG, number)
         case "right-0":
-            return _authenticate(0, _RIGHT, number)
+            return authenticate(0, _RIGHT, number)
         case "token":
             return _RIGHT
         case "metadata":

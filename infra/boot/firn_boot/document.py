@@ -41,12 +41,14 @@ class Cluster:
 @dataclass(frozen=True)
 class Security:
     """ARNs of what every node is told in secret: its key with the chain of its certificate, the certificates
-    that it trusts, the password of the user `admin`, and `super.users`."""
+    that it trusts, the password of the user `admin`, and `super.users`; and the token that metrics take, if
+    there is to be one."""
 
     node: str
     ca: str
     admin: str
     super_users: str
+    metrics: str | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ SECURED = (
     "ssl.keystore.location",
     "ssl.truststore.type",
     "ssl.truststore.location",
+    "firn.http.ssl.keystore.location",
+    "firn.http.token.file",
 )
 """Properties that are made of `security`, where it is there."""
 
@@ -215,8 +219,8 @@ def _cluster(raw: object) -> Cluster:
 
 def _security(raw: object) -> Security:
     names = ("node", "ca", "admin", "super_users")
-    fields = _fields(raw, "security", set(names), set())
-    arns = {name: _text(fields[name], f"security.{name}") for name in names}
+    fields = _fields(raw, "security", set(names), {"metrics"})
+    arns = {name: _text(arn, f"security.{name}") for name, arn in fields.items()}
     for name, arn in arns.items():
         if not re.fullmatch(ARN, arn, re.ASCII):
             raise BootError(f"security.{name}: the ARN of a secret, or of a parameter of SSM")

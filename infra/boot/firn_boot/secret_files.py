@@ -22,7 +22,13 @@ from .machine import Machine
 Get = Callable[[str], str]
 """(ARN): the text. Raises OSError."""
 HOME = "etc/firn/secrets"
-FILES = {"ca": "ca.pem", "node": "node.pem", "admin": "admin.password", "super_users": "super.users"}
+FILES = {
+    "ca": "ca.pem",
+    "node": "node.pem",
+    "metrics": "metrics.token",
+    "admin": "admin.password",
+    "super_users": "super.users",
+}
 CLIENT = "client.properties"
 """What a command of the user `admin` connects by."""
 
@@ -39,13 +45,15 @@ def step_secrets(machine: Machine, document: Document, get: Get = secret) -> Non
         arns = dataclasses.asdict(document.security)
         for name, file in FILES.items():
             there = (home / file).exists()
+            if arns[name] is None:
+                continue
             text = fetched(machine, home / file, arns[name], get)
             if text is None:
                 continue
             try:
                 changed = machine.write(f"{HOME}/{file}", text, owner, partial(check, name))
                 if name == "admin":
-                    machine.write(f"{HOME}/{CLIENT}", client_of(machine, text), owner)
+                    machine.write(f"{HOME}/{CLIENT}", client_of(machine, document, text), owner)
             except ValueError as error:
                 raise BootError(f"{arns[name]}: {error}; it was not written to {home / file}") from None
             if changed and there:
@@ -65,7 +73,7 @@ def fetched(machine: Machine, path: Path, arn: str, get: Get) -> str | None:
     return text.strip() + "\n" if "-----BEGIN" in text else text.strip()
 
 
-def client_of(machine: Machine, password: str) -> str:
+def client_of(machine: Machine, document: Document, password: str) -> str:
     settings = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "SCRAM-SHA-512",
@@ -73,6 +81,8 @@ def client_of(machine: Machine, password: str) -> str:
         "sasl.password": password.replace("\\", "\\\\"),
         "ssl.ca.location": str(machine.path(f"{HOME}/{FILES['ca']}")),
     }
+    if document.security is not None and document.security.metrics is not None:
+        settings["firn.http.token.file"] = str(machine.path(f"{HOME}/{FILES['metrics']}"))
     return "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
@@ -89,6 +99,8 @@ def check(name: str, path: Path) -> None:
         raise ValueError(f"no PEM with {what}: {error}") from None
     if name == "admin" and not re.fullmatch("[!-~]{8,256}", text):
         raise ValueError("a password has 8 to 256 visible ASCII characters, and no spaces")
+    if name == "metrics" and not re.fullmatch("[!-~]{16,4096}", text):
+        raise ValueError("a token has 16 to 4096 visible ASCII characters, and no spaces")
     one = r"\w+:[^;\x00-\x1f\x7f]+"
     if name == "super_users" and not re.fullmatch(f"{one}(;{one})*", text, re.ASCII):
         raise ValueError("principals are written as User:admin;User:CN=node")

@@ -60,7 +60,10 @@ def secured(document: Document, node: Node) -> dict[str, str]:
         "config.providers.secrets.class": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
         "config.providers.secrets.param.allowed.paths": f"/{HOME}",
         "super.users": f"${{secrets:/{HOME}:{FILES['super_users']}}}",
+        "firn.http.ssl.keystore.location": f"/{HOME}/{FILES['node']}",
     }
+    if document.security.metrics is not None:
+        settings["firn.http.token.file"] = f"/{HOME}/{FILES['metrics']}"
     if node.role != "controller":
         module = "org.apache.kafka.common.security.scram.ScramLoginModule"
         settings["sasl.enabled.mechanisms"] = "SCRAM-SHA-512"

@@ -111,7 +111,8 @@ SSL: Final = (
     ),
     key(
         "firn.ssl.reload.interval.ms", INT, 10_000,
-        "Time between two looks at the files of stores; a changed one is loaded. 0: never.",
+        "Time between two looks at the files of stores, and at `firn.http.token.file`; a changed one is "
+        "loaded. 0: never.",
         at_least=0,
     ),
     key(

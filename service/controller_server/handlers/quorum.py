@@ -28,7 +28,7 @@ async def handle(side: ControllerSide, context: RequestContext, request: Any) ->
     """Handle Vote, BeginQuorumEpoch, EndQuorumEpoch, DescribeQuorum, FetchSnapshot and voter changes."""
     context.cancel_on_disconnect = False
     key = context.api_key
-    answer = await side.ask_quorum(key, APIS[key].max_version, request)
+    answer = await side.ask_quorum(key, APIS[key].max_version, request, context.listener)
     _log_foreign_cluster(side, context, answer)
     return answer
 
@@ -75,6 +75,6 @@ def handle_fetch(side: ControllerSide, context: RequestContext, request: Any) ->
 async def _fetch(
     side: ControllerSide, context: RequestContext, header: RequestHeader, request: Any
 ) -> Response:
-    answer = await side.ask_quorum(ApiKey.FETCH, header.api_version, request)
+    answer = await side.ask_quorum(ApiKey.FETCH, header.api_version, request, context.listener)
     _log_foreign_cluster(side, context, answer)
     return Response([response_frame_as_is(header, answer)])

@@ -292,8 +292,10 @@ def _check_existence(image: MetadataImage, kind: ResourceType, name: str) -> Non
     if kind is ResourceType.TOPIC:
         if name not in image.topics_by_name:
             raise RequestError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
-    elif kind is ResourceType.BROKER and name and broker_id_of(name) not in image.brokers:
-        raise RequestError(ErrorCode.broker_id_not_registered, f"No broker with id {name} found.")
+    elif kind is ResourceType.BROKER and name:
+        node_id = broker_id_of(name)
+        if node_id not in image.brokers and node_id not in image.controllers:
+            raise RequestError(ErrorCode.broker_id_not_registered, f"No node with id {name} found.")
 
 
 def broker_id_of(name: str) -> int:

@@ -153,8 +153,7 @@ class RaftCore:
             return self.identity.endpoints[0] if self.identity.endpoints else None
         if node_id == self.leader_id and self.leader_endpoint is not None:
             return self.leader_endpoint
-        voter = self.voters.get(node_id)
-        return None if voter is None else self.identity.reached(voter.endpoints)
+        return endpoint_of_voter(self, node_id)
 
     # -- effects and time
 
@@ -379,3 +378,23 @@ class RaftCore:
         """Give up the leadership."""
         others = {voter.node_id for voter in self.other_voters()}
         self._move(Resigned(self.now_ms + self.election_timeouts.timeout_ms(), successors, others))
+
+
+def endpoint_of_voter(core: RaftCore, node_id: int) -> Endpoint | None:
+    """Return the endpoint at which this replica reaches a voter."""
+    voter = core.voters.get(node_id)
+    return None if voter is None else core.identity.reached(voter.endpoints)
+
+
+def endpoint_for(core: RaftCore, listener: str, leader_id: int, own: Endpoint | None) -> Endpoint | None:
+    """Return the leader's endpoint for a peer that came to a listener of ours: that of the same name.
+
+    Where the peer uses the listener that we use, that is `own`, at which we reach the leader; else it is in
+    the voters' record, or nowhere (``KafkaRaftClient``: ``leaderEndpoints.address(listenerName)``).
+    """
+    mine, name = core.identity.endpoints, listener.upper()
+    if own is None or not mine or name == mine[0].name.upper():
+        return own
+    voter = core.voters.get(leader_id)
+    known = mine if leader_id == core.key.node_id else () if voter is None else voter.endpoints
+    return next((one for one in known if one.name.upper() == name), None)

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import InvariantError
 from service.metadata.endpoint import Endpoint
-from service.metadata.raft.core import RaftCore
+from service.metadata.raft.core import RaftCore, endpoint_of_voter
 from service.metadata.raft.events import Peer
 from service.metadata.raft.keys import NOBODY, ReplicaKey
 from service.metadata.raft.requests import (
@@ -185,7 +185,7 @@ class ElectionRoles:
             leader_id = NOBODY  # a replica with another disk led under our id
         if leader_id == core.key.node_id:
             return  # true, or true until we resigned
-        known = endpoint or core.voters.endpoint(leader_id)
+        known = endpoint or endpoint_of_voter(core, leader_id)
         if epoch > core.epoch:
             if leader_id >= 0:
                 core.become_follower(epoch, leader_id, known)  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from service.base.errors import CorruptionError, InvariantError, RequestError, S
 from service.metadata.batches import MAX_BATCH_BYTES, encode_control_batch
 from service.metadata.raft import messages
 from service.metadata.raft.control import VoterRecords, encode_records
+from service.metadata.raft.core import endpoint_for
 from service.metadata.raft.events import (
     AdvanceHighWatermark,
     AppendControl,
@@ -64,6 +65,7 @@ from service.metadata.raft.requests import (
     ReadLog,
     ReadSnapshot,
     Refusal,
+    ResponseWithLeader,
     VersionUnsupported,
 )
 from service.metadata.raft.roles import Role
@@ -209,14 +211,20 @@ class Quorum:
             return with_data
         return answer
 
-    async def handle(self, api_key: int, version: int, message: Any) -> Any:
-        """Answer a request of another node or an admin client: kio's messages in and out."""
+    async def handle(self, api_key: int, version: int, message: Any, listener: str = "") -> Any:
+        """Answer a request of another node or an admin client: kio's messages in and out.
+
+        `listener`: the one that the request came to, at whose like the peer is told to find the leader.
+        """
         request = messages.of_request(api_key, version, message)
         if isinstance(request, Refusal):
             if not self._machine.core.identity.knows_cluster(getattr(message, "cluster_id", None)):
                 request = Refusal(ErrorCode.inconsistent_cluster_id)
             return messages.to_refusal(api_key, version, message, request)
         answer = await self.ask(request)
+        if listener and isinstance(answer, ResponseWithLeader):
+            place = endpoint_for(self._machine.core, listener, answer.leader_id, answer.endpoint)
+            answer = answer._replace(endpoint=place)
         return messages.to_response(api_key, version, answer, self._clock.now_ms() - self._now_ms())
 
     async def stop(self) -> None:

@@ -74,11 +74,6 @@ class VoterSet:
         voter = self._by_id.get(key.node_id)
         return voter is not None and voter.key.matches(key)
 
-    def endpoint(self, node_id: int) -> Endpoint | None:
-        """Return the first endpoint of a voter; None where the voter or its endpoint is unknown."""
-        voter = self._by_id.get(node_id)
-        return voter.endpoints[0] if voter is not None and voter.endpoints else None
-
     def with_voter(self, voter: VoterNode) -> VoterSet:
         """Return this set with `voter` added, or replacing the one with its id."""
         return VoterSet((*(one for one in self.voters if one.node_id != voter.node_id), voter))

@@ -12,8 +12,8 @@ from service.base.errors import ConfigError
 from service.network.request import Closing, LoggedIn, Response
 from service.security.jaas import parse_jaas
 from service.security.plain import PlainServer, PlainUsers
-from service.security.sasl_server import SaslRefused
-from service.security.scram import ScramClient, ScramMalformed, ScramServer, UnknownUsers
+from service.security.sasl_server import Evaluation, SaslRefused, SlowEvaluation
+from service.security.scram import ScramClient, ScramMalformed, ScramServer, TokenLogin, UnknownUsers
 from service.wire.errors import WireError
 from tests.support.login_frames import NAMES, message
 from tests.support.logins import Listener, bobs
@@ -33,6 +33,7 @@ PIECES = (
     b",",
     b"=",
     b"m=",
+    b",tokenauth=true",
 )
 
 
@@ -44,6 +45,16 @@ def some(chance: random.Random, most: int = 12) -> bytes:
     )
 
 
+def bobs_token(token_id: str) -> TokenLogin | None:
+    """The delegation token whose id is bob; its keys are derived at each login."""
+    credential = bobs(token_id, "SCRAM-SHA-256")
+    return None if credential is None else TokenLogin("alice", 1, None, lambda: credential)
+
+
+def at_once(found: Evaluation | SlowEvaluation) -> Evaluation:
+    return found.answer(found.compute()) if isinstance(found, SlowEvaluation) else found
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_tokens_are_refused_by_name(seed: int) -> None:
     chance = random.Random(seed)
@@ -52,11 +63,12 @@ def test_tokens_are_refused_by_name(seed: int) -> None:
         with pytest.raises(SaslRefused):
             PlainServer(users).evaluate(some(chance))
         server = ScramServer(
-            "SCRAM-SHA-256", lambda name: bobs(name, "SCRAM-SHA-256"), UnknownUsers(b""), "nonce"
+            "SCRAM-SHA-256", lambda name: bobs(name, "SCRAM-SHA-256"), UnknownUsers(b""), "nonce", bobs_token
         )
-        tokens = b"n,,n=bob,r=x" if chance.random() < 0.5 else some(chance), some(chance)
+        first = b"n,,n=bob,r=x" + chance.choice((b"", b",tokenauth=true"))
+        tokens = first if chance.random() < 0.5 else some(chance), some(chance)
         with pytest.raises(SaslRefused):
-            list(map(server.evaluate, tokens))
+            [at_once(server.evaluate(one)) for one in tokens]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -29,6 +29,7 @@ from service.metadata.features import supported_features
 from service.metadata.image import FeatureRange, MetadataImage
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.remote.catalog import CatalogCommit, CatalogEntry
+from service.security.tokens import TokenRules
 from service.serving.config_validation import NodeConfigRules
 from tests.support.world import make_world
 
@@ -103,6 +104,7 @@ def make_controller(
     log_io: Executor | None = None,
     world: World | None = None,
     supported: tuple[FeatureRange, ...] | None = None,
+    tokens: TokenRules | None = None,
     **options: Any,
 ) -> LoneController:
     """A controller of node 1, not started, with the node's own configuration rules unless given others."""
@@ -120,6 +122,7 @@ def make_controller(
             defaults=TopicDefaults(num_partitions=4, replication_factor=1),
             listeners=(Endpoint("CONTROLLER", "127.0.0.1", 9093),),
             supported=supported_features() if supported is None else supported,
+            tokens=tokens or TokenRules(),
         ),
         publisher,
         world,

@@ -427,11 +427,12 @@ def test_static_voters_are_upgraded_and_move_from_then_on(tmp_path: Path) -> Non
         await cluster.stop(moved)
         await cluster.start(moved, port=9999, timing=QUICK)
         there = Endpoint("CONTROLLER", f"n{moved}", 9999)
-        await until(
-            lambda: all(
-                one.quorum.machine.voters.endpoint(moved) == there for one in cluster.running.values()
-            )
-        )
+
+        def is_known_there(publisher: Publisher) -> bool:
+            voter = publisher.quorum.machine.voters.get(moved)
+            return voter is not None and voter.endpoints == (there,)
+
+        await until(lambda: all(map(is_known_there, cluster.running.values())))
         answer = await describe(cluster)
         (partition,) = answer.topics[0].partitions
         assert partition.error_code is ErrorCode.none

@@ -279,7 +279,7 @@ def test_a_set_of_voters() -> None:
     found = VoterSet([voter(3, 9, PLACE, OTHER), voter(1), voter(2, 8)])
     assert (found.ids, len(found), found.majority) == ((1, 2, 3), 3, 2)
     assert [VoterSet(map(voter, range(n))).majority for n in range(1, 7)] == [1, 2, 2, 3, 3, 4]
-    assert (found.endpoint(3), found.endpoint(1), found.endpoint(9)) == (PLACE, None, None)
+    assert [found.get(one) for one in (3, 9)] == [voter(3, 9, PLACE, OTHER), None]
     assert found.has(key(2, 8))
     assert not found.has(key(2, 7))
     assert found.has(key(1, 7)), "its directory is not known"

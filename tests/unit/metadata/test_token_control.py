@@ -326,6 +326,20 @@ def test_a_search_that_was_given_up_leaves_a_whole_index() -> None:
     assert at_once(index.requested_by(tokens.image.tokens, ALICE)) == 200
 
 
+def test_tokens_of_before_are_found_after_a_search_in_later_ones_was_given_up() -> None:
+    tokens, index = Tokens(), TokenIndex(SECRET)
+    made = tokens.create()
+    before = tokens.image.tokens
+    assert at_once(index.find(before, SECRET.hmac_of(made.id))) == made
+    tokens.expire(made.id, ALICE, -1, NOW)
+    tokens.create()
+    steps = index.find(tokens.image.tokens, b"")
+    for _ in range(2):
+        next(steps)
+    steps.close()
+    assert at_once(index.find(before, SECRET.hmac_of(made.id))) == made
+
+
 def test_secrets_are_not_shown() -> None:
     assert "key" not in repr(RULES)
     assert "mac" not in repr(TokenChange(b"mac", ALICE, 1, 2))

@@ -42,11 +42,11 @@ def test_rows_say_what_brokers_and_controllers_serve() -> None:
     brokers = {
         0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 29, 30, 31, 32, 33, 35, 36,
         37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 55, 57, 60, 61, 64, 68, 69, 74, 75, 80,
-        81,
+        81, 20001, 20002,
     }  # fmt: skip
     controllers = {
         1, 17, 18, 19, 20, 29, 30, 31, 32, 33, 36, 37, 38, 39, 40, 41, 43, 44, 45, 46, 49, 50, 51, 52, 53, 54,
-        55, 56, 57, 58, 59, 60, 62, 63, 64, 67, 70, 73, 80, 81, 82, 20000,
+        55, 56, 57, 58, 59, 60, 62, 63, 64, 67, 70, 73, 80, 81, 82, 20000, 20001, 20002,
     }  # fmt: skip
     assert {api.key for api in served_on(ListenerType.BROKER)} == brokers
     assert {api.key for api in served_on(ListenerType.CONTROLLER)} == controllers
@@ -62,6 +62,7 @@ def test_rows_say_what_is_forwarded_and_what_may_be_sent_again() -> None:
     assert {api.key for api in rows if api.effect is RequestEffect.IDEMPOTENT} == idempotent
     reads = {
         1, 2, 3, 9, 10, 15, 16, 17, 18, 23, 29, 32, 35, 36, 41, 46, 48, 50, 55, 59, 60, 61, 69, 74, 75,
+        20001,
     }  # fmt: skip
     assert {api.key for api in rows if api.effect is RequestEffect.READS} == reads
 
@@ -97,15 +98,19 @@ def test_each_row_of_every_table_names_its_authorization() -> None:
 
 
 ON_THE_CLUSTER = {
-    "a broker alone": {"describe": {29, 35, 50}, "describe configs": {48, 74}, "alter": {57}},
-    "a broker in a cluster": {"describe": {29, 35, 50}, "describe configs": {48, 74}},
+    "a broker alone": {
+        "describe": {29, 35, 50, 20001}, "describe configs": {48, 74}, "alter": {57, 20002},
+    },
+    "a broker in a cluster": {
+        "describe": {29, 35, 50, 20001}, "describe configs": {48, 74}, "alter": {20002},
+    },
     "a controller": {
-        "alter": {30, 31, 43, 45, 51, 57, 60, 64, 80, 81},
+        "alter": {30, 31, 43, 45, 51, 57, 60, 64, 80, 81, 20002},
         "alter configs": {49},
-        "describe": {29, 46, 50, 55},
+        "describe": {29, 46, 50, 55, 20001},
         "cluster action": {1, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82, 20000},
     },
-}
+}  # fmt: skip
 """What a whole request takes on the cluster, by listener (KafkaApis and ControllerApis of 4.3.1)."""
 ASKED_BY_HANDLERS = {
     "a broker alone": {
@@ -205,6 +210,8 @@ BROKER_VERSIONS = """
     75 DescribeTopicPartitions 0-0
     80 AddRaftVoter 0-1
     81 RemoveRaftVoter 0-0
+    20001 ListSessions 0-0
+    20002 EndSessions 0-0
 """
 CONTROLLER_VERSIONS = """
     1 Fetch 4-18
@@ -249,6 +256,8 @@ CONTROLLER_VERSIONS = """
     81 RemoveRaftVoter 0-0
     82 UpdateRaftVoter 0-0
     20000 CommitCatalog 0-0
+    20001 ListSessions 0-0
+    20002 EndSessions 0-0
 """
 VERSIONS = {
     "a broker alone": BROKER_VERSIONS,

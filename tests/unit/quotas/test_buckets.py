@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from service.quotas.buckets import FORGOTTEN_AT_A_TIME, Rates, Tokens
 from service.quotas.entities import Share
 
@@ -55,6 +57,18 @@ def test_memory_follows_who_was_active() -> None:
     while rates.forget_idle(111_000):
         pass
     assert len(rates) == 0
+
+
+def test_a_million_made_up_clients_take_half_a_gigabyte_at_most() -> None:
+    rates = Rates(11, 1000)
+    tracemalloc.start()
+    try:
+        for n in range(5_000):
+            rates.record(Share("u", f"client-{n}", 1000.0), 10, n)
+        each = tracemalloc.get_traced_memory()[0] / 5_000
+    finally:
+        tracemalloc.stop()
+    assert each < 500
 
 
 def test_one_step_forgets_a_bounded_number() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hmac
+import time
+from statistics import median
 
 import pytest
 
@@ -198,6 +200,23 @@ def test_an_unknown_user_has_a_salt_of_its_own_and_fails_at_the_end(mechanism: s
     with pytest.raises(SaslRefused) as refused:
         login.evaluate(last)
     assert refused.value.told is None
+
+
+def test_an_unknown_user_takes_as_long_as_a_wrong_password() -> None:
+    """By the CPU time of both messages, the medians of many, in turns."""
+    mechanism, users = "SCRAM-SHA-512", {"bob": credential("SCRAM-SHA-512", "pencil")}
+    took: dict[str, list[int]] = {"bob": [], "eve": []}
+    last = b"c=biws,r=xof-the-server,p=" + base64.b64encode(bytes(64))
+    for _ in range(400):
+        for name, times in took.items():
+            login = ScramServer(mechanism, users.get, UNKNOWN, "of-the-server")
+            began = time.thread_time_ns()
+            login.evaluate(f"n,,n={name},r=x".encode())
+            with pytest.raises(SaslRefused):
+                login.evaluate(last)
+            times.append(time.thread_time_ns() - began)
+    known, unknown = median(took["bob"]), median(took["eve"])
+    assert abs(known - unknown) < 0.5 * known + 20_000, "20 µs are nothing beside a network"
 
 
 def test_the_keys_of_an_unknown_user_open_nothing() -> None:

@@ -10,7 +10,7 @@ provider "aws" {
 }
 
 locals {
-  secret_arns  = var.secrets == null ? [] : distinct(values(var.secrets))
+  secret_arns  = var.secrets == null ? [] : distinct([for arn in values(var.secrets) : arn if arn != null])
   client_cidrs = var.client_cidrs == null ? [var.cidr] : var.client_cidrs
   partition    = startswith(var.region, "cn-") ? "aws-cn" : startswith(var.region, "us-gov-") ? "aws-us-gov" : "aws"
 }
@@ -103,4 +103,8 @@ module "monitoring" {
   http_port     = module.nodes.http_port
   processes     = var.processes
   alarm_actions = var.alarm_actions
+  scrape = var.secrets == null ? null : {
+    server_name = "metrics.${var.name}.internal"
+    token_file  = var.secrets.metrics == null ? null : "/etc/prometheus/firn.token"
+  }
 }

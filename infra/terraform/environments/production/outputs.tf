@@ -35,7 +35,7 @@ output "ssh_commands" {
 }
 
 output "tunnel_command" {
-  description = "Brings broker 1's metrics to http://127.0.0.1:9464 and its broker to 127.0.0.1:9092, for `firn top` and the console."
+  description = "Brings broker 1's metrics to 127.0.0.1:9464 and its broker to 127.0.0.1:9092, for `firn top` and the console."
   value = join(" ", [
     "ssh -N -L 9464:127.0.0.1:9464 -L 9092:127.0.0.1:9092",
     "-o ProxyCommand='aws ec2-instance-connect open-tunnel --region ${var.region} --instance-id ${module.nodes.instance_ids["1"]}'",
@@ -45,7 +45,7 @@ output "tunnel_command" {
 
 output "console_command" {
   description = "Looks at the cluster in a browser of this computer, through that tunnel."
-  value       = "firn console --bootstrap 127.0.0.1:9092 --metrics http://127.0.0.1:9464 --url s3://${module.archive.bucket}/firn --region ${var.region}${var.secrets == null ? "" : " --command-config client.properties"}"
+  value       = "firn console --bootstrap 127.0.0.1:9092 --metrics http${var.secrets == null ? "" : "s"}://127.0.0.1:9464 --url s3://${module.archive.bucket}/firn --region ${var.region}${var.secrets == null ? "" : " --command-config client.properties"}"
 }
 
 output "scrape_config" {

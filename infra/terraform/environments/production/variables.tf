@@ -176,6 +176,7 @@ variable "secrets" {
     ca          = string
     admin       = string
     super_users = string
+    metrics     = optional(string)
   })
   default = null
 

@@ -9,7 +9,7 @@ provider "aws" {
 }
 
 locals {
-  secret_arns  = var.secrets == null ? [] : distinct(values(var.secrets))
+  secret_arns  = var.secrets == null ? [] : distinct([for arn in values(var.secrets) : arn if arn != null])
   client_cidrs = var.client_cidrs == null ? [var.cidr] : var.client_cidrs
   partition    = startswith(var.region, "cn-") ? "aws-cn" : startswith(var.region, "us-gov-") ? "aws-us-gov" : "aws"
 }

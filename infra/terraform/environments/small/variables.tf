@@ -119,6 +119,7 @@ variable "secrets" {
     ca          = string
     admin       = string
     super_users = string
+    metrics     = optional(string)
   })
   default = null
 }

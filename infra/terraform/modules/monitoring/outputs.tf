@@ -1,6 +1,6 @@
 output "scrape_config" {
   description = "For scrape_configs of prometheus.yml: finds the machines by their tag."
-  value = yamlencode([{
+  value = yamlencode([merge({
     # The rules of infra/monitoring are for jobs whose name begins so.
     job_name = startswith(var.name, "firn") ? var.name : "firn-${var.name}"
     # A controller is the one node of its machine.
@@ -18,7 +18,12 @@ output "scrape_config" {
       { source_labels = ["__meta_ec2_tag_Name", "__address__"], regex = "([^;]+);[^:]+:(\\d+)", replacement = "$1:$2", target_label = "instance" },
       { source_labels = ["__meta_ec2_availability_zone"], target_label = "zone" },
     ]
-  }])
+    },
+    { for key in ["scheme"] : key => "https" if var.scrape != null },
+    # Targets are addresses, which a certificate for names does not have.
+    { for key in ["tls_config"] : key => { ca_file = "/etc/prometheus/firn-ca.pem", server_name = var.scrape.server_name } if var.scrape != null },
+    { for key in ["authorization"] : key => { credentials_file = var.scrape.token_file } if try(var.scrape.token_file, null) != null },
+  )])
 }
 
 output "discovery_policy_arn" {

@@ -65,6 +65,12 @@ variable "processes" {
   }
 }
 
+variable "scrape" {
+  description = "How Prometheus asks nodes that have secrets: a name that their certificate has, and the file of the token on its machine, null without one. null: over HTTP."
+  type        = object({ server_name = string, token_file = optional(string) })
+  default     = null
+}
+
 variable "alarm_actions" {
   description = "ARNs that are told of alarms and of their end, as an SNS topic's."
   type        = list(string)

@@ -93,7 +93,7 @@ locals {
           var.properties,
         )
       },
-      { for key in ["security"] : key => var.secrets if var.secrets != null },
+      { for key in ["security"] : key => { for name, arn in var.secrets : name => arn if arn != null } if var.secrets != null },
       { for key in ["cluster"] : key => { id = var.cluster_id, controllers = local.initial_controllers, formed = var.formed_url } if local.in_cluster },
     )
   }

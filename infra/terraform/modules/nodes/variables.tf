@@ -282,7 +282,7 @@ variable "properties" {
     error_message = "node.id, listeners, log.dirs, firn.http.listener and who votes are made of what else is said here."
   }
   validation {
-    condition     = var.secrets == null || length(setintersection(keys(var.properties), ["listener.security.protocol.map", "inter.broker.listener.name", "security.inter.broker.protocol", "authorizer.class.name", "super.users", "config.providers", "sasl.enabled.mechanisms", "ssl.keystore.type", "ssl.keystore.location", "ssl.truststore.type", "ssl.truststore.location"])) == 0
+    condition     = var.secrets == null || length(setintersection(keys(var.properties), ["listener.security.protocol.map", "inter.broker.listener.name", "security.inter.broker.protocol", "authorizer.class.name", "super.users", "config.providers", "sasl.enabled.mechanisms", "ssl.keystore.type", "ssl.keystore.location", "ssl.truststore.type", "ssl.truststore.location", "firn.http.ssl.keystore.location", "firn.http.token.file"])) == 0
     error_message = "With secrets, listeners, stores and super users are made of them."
   }
   validation {
@@ -292,17 +292,18 @@ variable "properties" {
 }
 
 variable "secrets" {
-  description = "ARNs of secrets in Secrets Manager or of parameters in SSM, never their values: each node's key with its chain, the certificates that are trusted, the password of the user admin, the principals that may do everything. null: no login and no encryption."
+  description = "ARNs of secrets in Secrets Manager or of parameters in SSM, never their values: each node's key with its chain, the certificates that are trusted, the password of the user admin, the principals that may do everything; and, if metrics are to be told for it alone, a token. null: no login and no encryption."
   type = object({
     node        = string
     ca          = string
     admin       = string
     super_users = string
+    metrics     = optional(string)
   })
   default = null
 
   validation {
-    condition = var.secrets == null ? true : alltrue([for arn in values(var.secrets) :
+    condition = var.secrets == null ? true : alltrue([for arn in values(var.secrets) : arn == null ||
       can(regex("^arn:aws[a-z-]*:(secretsmanager:[a-z0-9-]+:[0-9]{12}:secret:[A-Za-z0-9_/+=.@-]+|ssm:[a-z0-9-]+:[0-9]{12}:parameter/[A-Za-z0-9_./-]+)$", arn))
     ])
     error_message = "Whole ARNs, as arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/node-a1b2c3, and not what is in them."

@@ -19,9 +19,10 @@ from service.network.tls.contexts import server_context
 from service.network.tls.handshakes import Handshakes
 from service.network.tls.listener import TlsListener
 from service.network.tls.stores import open_stores, read_store_files
+from tests.support.certificates import Authority, Issued
 from tests.support.login_frames import message
 from tests.support.logins import Listener
-from tests.support.tls_server import CA, client_context, echo, receive, request, serving, settings
+from tests.support.tls_server import CA, CLIENT, client_context, echo, receive, request, serving, settings
 
 
 def test_a_peer_without_a_login_is_closed_in_time_whatever_it_sends(tmp_path: Path) -> None:
@@ -85,26 +86,51 @@ def attack(server: Server) -> socket.socket:
     return plain
 
 
-def test_an_ended_certificate_is_refused_in_a_resumed_session(tmp_path: Path) -> None:
-    short = CA.issue("alice", hosts=(), days=2.5 / 86_400)
-    context = client_context(short, tmp_path)
+def served(
+    port: int, context: ssl.SSLContext, session: ssl.SSLSession | None
+) -> tuple[bool, ssl.SSLSession | None]:
+    """Return whether a client that brings this session is served, and its session."""
+    with (
+        socket.create_connection(("127.0.0.1", port), 5) as raw,
+        context.wrap_socket(raw, server_hostname="localhost", session=session) as conn,
+    ):
+        conn.sendall(request(b"innocent"))
+        found, session = receive(conn, 12)[4:], conn.session
+        conn.unwrap()  # OpenSSL forgets the session of who leaves without
+        return found == b"innocent", session
+
+
+def client_of_tls_12(certificate: Issued, folder: Path) -> ssl.SSLContext:
+    context = client_context(certificate, folder)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
+    return context
 
-    def served(session: ssl.SSLSession | None) -> tuple[bool, ssl.SSLSession | None]:
-        with (
-            socket.create_connection(("127.0.0.1", port), 5) as raw,
-            context.wrap_socket(raw, server_hostname="localhost", session=session) as conn,
-        ):
-            conn.sendall(request(b"innocent"))
-            found, session = receive(conn, 12)[4:], conn.session
-            conn.unwrap()  # OpenSSL forgets the session of who leaves without
-            return found == b"innocent", session
 
+def test_an_ended_certificate_is_refused_in_a_resumed_session(tmp_path: Path) -> None:
+    context = client_of_tls_12(CA.issue("alice", hosts=(), days=2.5 / 86_400), tmp_path)
     with serving(settings(tmp_path, client_auth="required"), echo, now_s=time.time) as (port, _):
-        is_served, session = served(None)
+        is_served, session = served(port, context, None)
         assert is_served
         time.sleep(3.2)
-        with pytest.raises((ssl.SSLError, EOFError, ConnectionError)):
-            served(None)
-        with pytest.raises((ssl.SSLError, EOFError, ConnectionError)):
-            served(session)
+        for one in (None, session):
+            with pytest.raises((ssl.SSLError, EOFError, ConnectionError)):
+                served(port, context, one)
+
+
+def test_a_session_is_not_resumed_once_its_authority_is_taken_out(tmp_path: Path) -> None:
+    """Python cannot switch off TLS 1.2's resumption; but sessions go with the context that is replaced."""
+    second = Authority("Second CA")
+    both = settings(tmp_path, client_auth="required")
+    (tmp_path / "ca.pem").write_text(CA.pem + second.pem)
+    context = client_of_tls_12(second.issue("alice", hosts=()), tmp_path)
+    with serving(both, echo) as (port, server):
+        is_served, session = served(port, context, None)
+        assert is_served
+        assert served(port, context, session)[0], "while it is trusted"
+        CA.write(tmp_path / "ca.pem")
+        assert server.tls is not None
+        server.tls.context = server_context(both, open_stores(both, read_store_files(both, SystemDisk())))
+        for one in (session, None):
+            with pytest.raises((ssl.SSLError, EOFError, ConnectionError)):
+                served(port, context, one)
+        assert served(port, client_of_tls_12(CLIENT, tmp_path), None)[0]

@@ -75,6 +75,34 @@ run "a_machine_is_a_target_whether_it_runs_or_not" {
   }
 }
 
+run "nodes_with_secrets_are_asked_over_https" {
+  command = plan
+  variables {
+    scrape = { server_name = "metrics.firn.internal", token_file = "/etc/prometheus/firn.token" }
+  }
+
+  assert {
+    condition     = yamldecode(output.scrape_config)[0].scheme == "https" && yamldecode(output.scrape_config)[0].tls_config == { ca_file = "/etc/prometheus/firn-ca.pem", server_name = "metrics.firn.internal" }
+    error_message = "By a name that the nodes' certificate has."
+  }
+  assert {
+    condition     = yamldecode(output.scrape_config)[0].authorization.credentials_file == "/etc/prometheus/firn.token"
+    error_message = "With the token."
+  }
+}
+
+run "nodes_without_a_token_are_asked_without_one" {
+  command = plan
+  variables {
+    scrape = { server_name = "metrics.firn.internal" }
+  }
+
+  assert {
+    condition     = !can(yamldecode(output.scrape_config)[0].authorization)
+    error_message = "There is none."
+  }
+}
+
 run "the_job_is_called_what_the_rules_are_for" {
   command = plan
   variables {

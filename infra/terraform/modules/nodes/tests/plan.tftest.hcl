@@ -186,6 +186,7 @@ run "secured_machines" {
       ca          = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/ca-a1b2c3"
       admin       = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/admin-a1b2c3"
       super_users = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/super-users-a1b2c3"
+      metrics     = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/metrics-a1b2c3"
     }
   }
 
