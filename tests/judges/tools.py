@@ -79,6 +79,8 @@ def _words(text: str, folder: Path) -> list[str]:
         r"console-consumer-\d+|\b(correlationId|correlation id|Offset|Epoch|Watermark)\W*\d+", "N", text
     )
     text = re.sub(r"(?<=id: )[\w-]{22}|\b\d{3,}\b|LastCaughtUp\S+", "N", text)
+    text = re.sub(r"Request Request\(.*\) needs", "The request needs", text)  # as Java prints it
+    text = re.sub(r"\b[\w-]{22}\b(?=[\"\s])", "ID", text)
     text = re.sub(r"salt=\S+|TopicId: \S+", "", text)
     kept = [line.rstrip() for line in text.splitlines() if not line.startswith(("\tat ", "\t...", "SLF4J"))]
     return sorted(line for line in kept if line.strip())
