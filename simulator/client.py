@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -52,12 +53,23 @@ class Fetched(NamedTuple):
     """offset after the last batch of the response, which may have no record"""
 
 
+Streams = tuple[asyncio.StreamReader, Any]
+"""where responses come from, and what has `write` and `close`"""
+
+
+async def _open(address: tuple[str, int]) -> Streams:
+    return await asyncio.open_connection(*address)
+
+
 class Client:
     """One connection, opened at the first request and again after a failure."""
 
+    door: ClassVar[Callable[[tuple[str, int]], Awaitable[Streams]]] = staticmethod(_open)
+    """opens a connection to an address; a world whose listeners are secured puts another one here"""
+
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._streams: Streams | None = None
         self._correlation_id = 0
 
     async def ask(self, key: ApiKey, message: Any, answer_s: float = _ANSWER_S) -> Any:
@@ -65,10 +77,12 @@ class Client:
         self._correlation_id += 1
         version = APIS[key].max_version
         frame = encode_request(key, version, self._correlation_id, "sim", message)
+        if self._streams is not None and asyncio.get_running_loop().time() >= self._until_s():
+            self.close()
         try:
             async with asyncio.timeout(answer_s):
                 if self._streams is None:
-                    self._streams = await asyncio.open_connection(*self.address)
+                    self._streams = await self.open()
                 reader, writer = self._streams
                 writer.write(frame)
                 size = int.from_bytes(await reader.readexactly(4), "big")
@@ -79,6 +93,14 @@ class Client:
         correlation_id, answer = decode_response(key, version, body)
         assert correlation_id == self._correlation_id, "an answer to another request"
         return answer
+
+    async def open(self) -> Streams:
+        """Open a connection on which requests may be sent. Raises `OSError`, `EOFError`."""
+        return await type(self).door(self.address)
+
+    def _until_s(self) -> float:
+        """Return the time at which the login of the connection is about to end."""
+        return math.inf if self._streams is None else getattr(self._streams[1], "until_s", math.inf)
 
     def close(self) -> None:
         if self._streams is not None:

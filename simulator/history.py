@@ -74,6 +74,8 @@ class Plan:
     acts: tuple[Act, ...]
     tiered: bool = False
     """in the cluster world: whether the nodes have a bucket"""
+    secured: bool = False
+    """in the cluster world: whether listeners are SASL_SSL, and an authorizer is asked"""
 
 
 @dataclass

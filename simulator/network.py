@@ -48,6 +48,10 @@ class Links:
         """ends of connections for which a cut link holds data, in order"""
         self.refused: set[tuple[str, Address]] = set()
         """hosts whose new connections to an address are refused although a process listens there"""
+        self.flips: dict[Link, float] = {}
+        """share of the chunks in which a bit is changed on their way; for connections that would notice"""
+        self.flipped: list[Transport] = []
+        """ends that such a chunk was sent to"""
 
     def is_whole(self, one: str, other: str) -> bool:
         return not self.cut or ((one, other) not in self.cut and (other, one) not in self.cut)
@@ -70,6 +74,12 @@ class Network:
     def heal(self, links: Collection[Link]) -> None:
         """Mend cut links. Connections with data under way go on or are reset, by draw."""
         self.links.cut.difference_update(links)
+        if self.links.flips:
+            self.links.flips.clear()
+            for end in self.links.flipped:  # one whose length was changed would wait for the rest
+                end.reset()
+                end.peer.reset()
+            self.links.flipped.clear()
         held, self.links.held = self.links.held, []
         for end in held:
             if end.link in self.links.cut:
@@ -289,6 +299,12 @@ class Transport(asyncio.Transport):
         self._loop.call_soon(call, context=self.process.context())
 
     def _send(self, content: bytes) -> None:
+        links, random = self._network.links, self._network.random
+        if links.flips and random.random() < links.flips.get(self.link, 0.0):
+            at = random.randrange(8 * len(content))
+            content = bytes((*content[: at // 8], content[at // 8] ^ 1 << at % 8, *content[at // 8 + 1 :]))
+            links.flipped.append(self)
+            self._network.trace.note(self.name, f"bit {at} is flipped")
         self._inbox.append(content)
         self._arrive_soon()
 

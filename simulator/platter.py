@@ -309,6 +309,12 @@ class Platter:
         )
         parent.pending = [(number, names) for number, names in kept if names]
 
+    def restore(self, path: PurePath, past: Platter) -> None:
+        """Put the directory `path` of an earlier copy in the place of this one, durably."""
+        self.forget(path)
+        parent = self.directory(path.parent)
+        parent.names[path.name] = parent.durable[path.name] = _copy(past.directory(path))
+
 
 def _files(path: str, node: Node) -> Iterator[tuple[str, File]]:
     if isinstance(node, File):

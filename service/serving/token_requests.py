@@ -12,7 +12,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.metadata.controller.token_control import TokenWanted, check_principals
+from service.metadata.controller.token_control import MOST_RENEWERS, TokenWanted, check_principals
 from service.network.request import RequestContext
 from service.security.operations import AclOperation, AclResourceType
 from service.security.principal import ANONYMOUS, Principal
@@ -33,12 +33,14 @@ def may_ask_for_tokens(session: Session) -> bool:
 
 
 def wanted_token(context: RequestContext, request: Any) -> TokenWanted:
-    """Return what a CreateDelegationToken request asks for."""
+    """Return what a CreateDelegationToken request asks for, of too many renewers only so many that it is
+    refused."""
     requester = context.session.principal
     owner = requester
     if request.owner_principal_name:
         owner = Principal(request.owner_principal_type or "", request.owner_principal_name)
-    renewers = tuple(Principal(one.principal_type, one.principal_name) for one in request.renewers)
+    named = request.renewers[: MOST_RENEWERS + 1]
+    renewers = tuple(Principal(one.principal_type, one.principal_name) for one in named)
     return TokenWanted(owner, requester, renewers, millis(request.max_lifetime))
 
 

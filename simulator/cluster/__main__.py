@@ -7,11 +7,13 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
+from simulator.cluster.access_plants import OF_ACCESS
 from simulator.cluster.plants import PLANTS, SELDOM_SHOWS, tell_plants
-from simulator.cluster.playing import draw, play_apart, play_many
-from simulator.history import Outcome
+from simulator.cluster.playing import draw, draw_secured, play_apart, play_many
+from simulator.history import Outcome, Plan
 from simulator.shrink import kind_of, shrink
 from simulator.transcript import transcript
 
@@ -26,6 +28,14 @@ _TOLD: Final = {
     "acknowledged": "records acknowledged",
     "consumed": "consumed",
 }
+_TOLD_OF_ACCESS: Final = {
+    "uses": "rights used",
+    "refusals": "refused",
+    "logins": "logins",
+    "login_refusals": "refused logins",
+    "throttles": "throttles",
+}
+Draw = Callable[[int, int | None], Plan]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,21 +47,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="histories at a time")
     parser.add_argument("--shrink-seconds", type=float, default=60.0, help="spent on each kind of failure")
     parser.add_argument("--kinds", type=int, default=5, help="kinds of failures that are told in full")
+    parser.add_argument("--secured", action="store_true", help="SASL_SSL, users, an authorizer")
     parser.add_argument("--trace", action="store_true", help="print every event, for one history")
     parser.add_argument("--plants", nargs="*", help="plant these bugs, or all, one at a time")
     given = parser.parse_args(arguments)
     if given.plants is not None:
         if unknown := set(given.plants) - set(PLANTS):
             parser.error(f"no such bugs: {', '.join(sorted(unknown))}; there are {', '.join(PLANTS)}")
-        names = given.plants or [name for name in PLANTS if name not in SELDOM_SHOWS]
+        those = OF_ACCESS if given.secured else PLANTS
+        names = given.plants or [name for name in those if name not in SELDOM_SHOWS]
         return 0 if tell_plants(names, given.seed, given.jobs) else 1
+    drawn: Draw = draw_secured if given.secured else draw
     if given.histories == 1:
-        return _one(given.seed, given.nodes, given.trace, given.shrink_seconds)
+        return _one(drawn(given.seed, given.nodes), given.trace, given.shrink_seconds)
     began = told = time.monotonic()
     failed: dict[str, list[Outcome]] = {}
     events, virtual_s, calls = 0, 0.0, Counter[str]()
     seeds = range(given.seed, given.seed + given.histories)
-    for number, outcome in enumerate(play_many(seeds, given.jobs, given.nodes), 1):
+    for number, outcome in enumerate(play_many(seeds, given.jobs, given.nodes, drawn), 1):
         events += outcome.events
         virtual_s += outcome.virtual_s
         calls.update(outcome.calls)
@@ -63,30 +76,32 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{number} of {given.histories}, {told - began:.0f} s", flush=True)
     seconds, count = time.monotonic() - began, given.histories
     for outcomes in sorted(failed.values(), key=len, reverse=True)[: given.kinds]:
-        _tell_small(outcomes[0].seed, given.nodes, outcomes[0].problem or "", given.shrink_seconds)
+        _tell_small(drawn(outcomes[0].seed, given.nodes), outcomes[0].problem or "", given.shrink_seconds)
     bad = sum(map(len, failed.values()))
+    told_of = {**_TOLD, **(_TOLD_OF_ACCESS if given.secured else {})}
     print(
         f"cluster: {count - bad} of {count} histories clean in {seconds:.0f} s on {given.jobs} core(s): "
         f"{count / seconds:.1f} histories/s of {virtual_s / count:.0f} virtual s, {events // count} events, "
-        + ", ".join(f"{calls[kind] / count:.1f} {said}" for kind, said in _TOLD.items())
+        + ", ".join(f"{calls[kind] / count:.1f} {said}" for kind, said in told_of.items())
     )
     return 0 if not failed else 1
 
 
-def _one(seed: int, nodes: int | None, everything: bool, shrink_s: float) -> int:
-    outcome = play_apart(draw(seed, nodes), keep_all=everything)
+def _one(plan: Plan, everything: bool, shrink_s: float) -> int:
+    outcome = play_apart(plan, keep_all=everything)
     if everything:
         print("\n".join(map(str, outcome.lines)))
     if outcome.problem is not None:
-        _tell_small(seed, nodes, outcome.problem, shrink_s)
-    print(f"seed {seed}: trace {outcome.digest}, {outcome.events} events, {outcome.virtual_s:.1f} virtual s")
+        _tell_small(plan, outcome.problem, shrink_s)
+    seconds = f"{outcome.virtual_s:.1f} virtual s"
+    print(f"seed {plan.seed}: trace {outcome.digest}, {outcome.events} events, {seconds}")
     return 0 if outcome.problem is None else 1
 
 
-def _tell_small(seed: int, nodes: int | None, problem: str, shrink_s: float) -> None:
-    plan = draw(seed, nodes)
+def _tell_small(plan: Plan, problem: str, shrink_s: float) -> None:
     small, outcome = shrink(plan, problem, seconds=shrink_s, play=play_apart)
-    again = f"make sim WORLD=cluster SEED={seed} HISTORIES=1"
+    world = "-secured" if plan.secured else " WORLD=cluster"
+    again = f"make sim{world} SEED={plan.seed} HISTORIES=1"
     print("\n".join(transcript(outcome, small, len(plan.acts), again)), end="\n\n", flush=True)
 
 

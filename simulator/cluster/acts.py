@@ -12,14 +12,13 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from simulator.acts import Act
 from simulator.client import Client, NoAnswer
 from simulator.cluster import client as clients
 from simulator.cluster import death_acts, refusal_acts, room_acts, store_acts, tier_acts
 from simulator.cluster import process_acts as processes
 from simulator.cluster.examining import examine_all
 from simulator.cluster.process_acts import somebody
-from simulator.cluster.world import CLIENT, ClusterWorld, is_ready
+from simulator.cluster.world import CLIENT, ClusterWorld
 from simulator.faults import DISK_KINDS, FULL, SLOW_FSYNC, SLOW_METADATA
 from simulator.machine import Machine
 from simulator.model import PartitionModel, TopicModel, Violation
@@ -42,11 +41,6 @@ _TIERED_KEYS: Final = (
     ("local.retention.bytes", ("1", "2000", "8000")),
     ("local.retention.ms", ("1", "5000", "-2")),
 )
-
-
-async def perform(world: ClusterWorld, act: Act) -> None:
-    """Do it. Raises `Violation`."""
-    await ACTS[act.kind](world, Random(act.seed))
 
 
 # What clients ask
@@ -101,7 +95,7 @@ async def _create(
         PartitionModel(topic.name, index, is_replicated=True, allows_unclean=UNCLEAN in configs)
         for index in range(count)
     ]
-    _is_known(world, machine, calm, offset, f"{topic.name} is made")
+    world.is_known(machine, calm, offset, f"{topic.name} is made")
 
 
 async def refuse_objects(world: ClusterWorld, random: Random) -> None:
@@ -121,20 +115,6 @@ async def refuse_objects(world: ClusterWorld, random: Random) -> None:
     if not any(topic.deleted for topic in made):
         await asyncio.sleep(1.0)
         await refusal_acts.refuse(world, random, *made)
-
-
-def _is_known(world: ClusterWorld, machine: Machine, calm: bool, offset: int, what: str) -> None:
-    """A3: who says that something is done knows it, where nothing was wrong meanwhile."""
-    if not (calm and world.is_calm):
-        return
-    assert machine.run is not None
-    assert machine.run.node is not None
-    assert machine.run.node.parts.metadata is not None
-    known = machine.run.node.parts.metadata.image.offset
-    if known < offset:
-        raise Violation(
-            f"A3: {machine.run.name} says that {what}, at {offset}, and knows what is up to {known}"
-        )
 
 
 async def delete_topic(world: ClusterWorld, random: Random) -> None:
@@ -163,7 +143,7 @@ async def _delete(world: ClusterWorld, machine: Machine, topic: TopicModel) -> N
             raise Violation(
                 f"A1: {machine.name} says that {topic.name} is gone, and nothing is committed of it"
             )
-        _is_known(world, machine, calm, world.oracle.removed[topic.topic_id], f"{topic.name} is gone")
+        world.is_known(machine, calm, world.oracle.removed[topic.topic_id], f"{topic.name} is gone")
 
 
 async def alter_topic(world: ClusterWorld, random: Random) -> None:
@@ -201,7 +181,7 @@ async def _alter(
         )
     offsets = [offset for offset, v in said if offset >= before and v == value]
     if offsets:
-        _is_known(world, machine, calm, offsets[0], f"{key} of {topic.name} is {value}")
+        world.is_known(machine, calm, offsets[0], f"{key} of {topic.name} is {value}")
     # A change that nobody answered may still come behind this one.
     world.configs[topic.name, key] = (value,) if len(known) == 1 else tuple(dict.fromkeys((*known, value)))
 
@@ -352,7 +332,7 @@ def heal_now(world: ClusterWorld) -> None:
     """Mend all links, except those of machines without power."""
     dark = {link for name in world.darkness for link in world.links_of(name)}
     links = world.network.links
-    if links.cut - dark or links.slow_s or links.refused:
+    if links.cut - dark or links.slow_s or links.refused or links.flips:
         world.disturbed()
         world.tell("the network is whole")
         links.slow_s.clear()
@@ -407,5 +387,3 @@ ACTS: Final[dict[str, Callable[[ClusterWorld, Random], Awaitable[None]]]] = {
         store_acts.cut_off_store, store_acts.other_prefix, store_acts.foreign_owner,
     )
 }  # fmt: skip
-
-__all__ = ["ACTS", "Act", "is_ready", "perform"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -15,6 +16,7 @@ from service.wire.api import ApiKey, request_module
 from simulator.client import EARLIEST, Client, NoAnswer
 from simulator.cluster.replicas import Key
 from simulator.cluster.world import CLIENT, ClusterWorld
+from simulator.machine import Machine
 from simulator.model import PartitionModel, TopicModel, Violation, brief
 from simulator.world import OFFLINE
 
@@ -69,11 +71,7 @@ async def find_leader(world: ClusterWorld, random: Random, topic_id: UUID, index
 
 
 def values_of(world: ClusterWorld, count: int, size: int) -> list[bytes]:
-    values = []
-    for _ in range(count):
-        world.values += 1
-        values.append(b"v%d." % world.values + b"x" * size)
-    return values
+    return [one + b"x" * size for one in world.new_values(count)]
 
 
 async def produce(
@@ -86,9 +84,11 @@ async def produce(
     idempotent: bool,
     acks: int = -1,
     pause_s: float = 0.0,
+    connect: Callable[[Machine], Client] | None = None,
 ) -> None:
     """Produce batches one after the other to the leader, with pauses up to `pause_s`.
 
+    `connect` makes a client of a node, for a batch; None: one of nobody in particular.
     An idempotent producer repeats a batch without a response, and ends where it cannot; others go on."""
     producer = await _producer(world, random) if idempotent else (-1, -1)
     if producer is None:
@@ -105,7 +105,9 @@ async def produce(
         for value in values:
             builder.add(made_ms, None, value)
         batch = _Batch(bytes(builder.build()), values, made_ms)
-        is_there = await _send(world, random, topic, partition, batch, again=idempotent, acks=acks)
+        is_there = await _send(
+            world, random, topic, partition, batch, again=idempotent, acks=acks, connect=connect
+        )
         if idempotent and not is_there:
             return
         sequence += len(values)
@@ -143,6 +145,7 @@ async def _send(
     *,
     again: bool,
     acks: int,
+    connect: Callable[[Machine], Client] | None = None,
 ) -> bool:
     """Produce `batch`; return whether it is certainly in the log.
 
@@ -158,7 +161,8 @@ async def _send(
         if host is None:
             await asyncio.sleep(_PAUSE_S)
             continue
-        client = Client(world.machine(host).address)
+        machine = world.machine(host)
+        client = Client(machine.address) if connect is None else connect(machine)
         losses = partition.losses
         try:
             answer = await client.produce(topic.topic_id, partition.index, batch.data, acks)

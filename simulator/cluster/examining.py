@@ -346,6 +346,8 @@ def _said(image: MetadataImage) -> tuple[object, ...]:
         sorted((number, one.incarnation_id) for number, one in image.controllers.items()),
         sorted(image.features.items()),
         (image.next_producer_id, image.kraft_version),
+        sorted(image.acls.entries.items()),
+        [dict(image.scram), dict(image.client_quotas)],
     )
 
 

@@ -117,6 +117,12 @@ class Oracle:
         self._seen: dict[str, _Seen] = {}
         self._asked: dict[int, int] = {}
         """by broker: the greatest epoch in which its process had recovered its logs"""
+        self.on_record: Callable[[Any, int], None] = lambda record, offset: None
+        """called for each committed record that nothing else is done about, in order"""
+        self.on_image: Callable[[str, int], None] = lambda run, offset: None
+        """called when a process has another image"""
+        self.on_leader: Callable[[str], None] = lambda run: None
+        """called when a process becomes the active controller"""
 
     def look(self, machines: list[Machine]) -> None:
         """Check the metadata of all machines after a turn. Raises `Violation`."""
@@ -177,11 +183,13 @@ class Oracle:
             if published < seen.published:
                 raise Violation(f"B1: the image of {run.name} goes back from {seen.published} to {published}")
             seen.published = published
+            self.on_image(run.name, published)
 
     # The quorum
 
     def _leads(self, machine: Machine, run: Run, seen: _Seen, epoch: int, end: int) -> None:
         seen.led = epoch
+        self.on_leader(run.name)
         if self.leaders.setdefault(epoch, run.name) != run.name:
             raise Violation(f"R1: {self.leaders[epoch]} and {run.name} lead in epoch {epoch}")
         if end < self.end:
@@ -245,8 +253,8 @@ class Oracle:
                         raise Violation(f"B4: broker {broker} is unfenced in epoch {epoch}, and never asked")
                     if int(record.fenced) == _FENCED and (why := self._sessions.lives(broker, epoch)):
                         raise Violation(f"B5: broker {broker} of epoch {epoch} is fenced: {why}")
-                case _:
-                    pass
+                case record:
+                    self.on_record(record, offset)
 
     def _look_at_election(self, record: PartitionChangeRecord) -> None:
         """P13. Of a partition that recovers already nothing says that the next leader is unclean, too."""

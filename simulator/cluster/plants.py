@@ -38,7 +38,8 @@ from service.replication.follower import FollowerMachine
 from service.replication.follower_events import AdvanceMarks
 from service.replication.leader import MOVED, NOTHING, LeaderState
 from service.replication.partition_fetch_state import PartitionFetchState
-from simulator.cluster.playing import draw, play_apart, warm_up
+from simulator.cluster.access_plants import OF_ACCESS
+from simulator.cluster.playing import draw, draw_secured, play_apart, warm_up
 from simulator.cluster.tier_plants import OF_TIERS
 from simulator.machine import Machine
 
@@ -417,7 +418,7 @@ OF_REPLICAS: Final[dict[str, Plant]] = {
         leaves_whoever_was_not_heard,
     )
 }
-PLANTS |= OF_REPLICAS | OF_TIERS
+PLANTS |= OF_REPLICAS | OF_TIERS | OF_ACCESS
 SELDOM_SHOWS: Final = (
     "stale_heartbeats_accepted",
     "waiters_in_the_order_of_their_coming",
@@ -430,17 +431,18 @@ tests/cluster/test_leader_cut_off.py does that."""
 
 
 def find(
-    plant: Plant, first: int = 1, within: int = WITHIN, *, tiered: bool = False
+    plant: Plant, first: int = 1, within: int = WITHIN, *, tiered: bool = False, secured: bool = False
 ) -> tuple[int, str] | None:
     """Play histories until one fails that is clean without the bug; return their number and the failure."""
     for count, seed in enumerate(range(first, first + within), 1):
-        problem = play_apart(draw(seed, tiered=tiered), before=plant).problem
+        plan = draw_secured(seed) if secured else draw(seed, tiered=tiered)
+        problem = play_apart(plan, before=plant).problem
         if problem is None:
             continue
         line = problem.splitlines()[0]
         if any(sign in problem for sign in _OURS):
             return count, f"NOT PLANTED WELL: {line}"
-        if play_apart(draw(seed, tiered=tiered)).problem is None:
+        if play_apart(plan).problem is None:
             return count, line
     return None
 
@@ -451,9 +453,9 @@ def tell_plants(names: Sequence[str], first: int, jobs: int | None = None) -> bo
     warm_up()
 
     def look(name: str) -> tuple[int, str] | None:
-        is_assembly = name not in OF_REPLICAS and name not in OF_TIERS
+        is_assembly = name not in OF_REPLICAS | OF_TIERS | OF_ACCESS
         within = WITHIN if is_assembly else WITHIN_OF_REPLICAS
-        return find(PLANTS[name], first, within, tiered=name in OF_TIERS)
+        return find(PLANTS[name], first, within, tiered=name in OF_TIERS, secured=name in OF_ACCESS)
 
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
         began = time.monotonic()

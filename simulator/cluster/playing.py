@@ -5,15 +5,19 @@ from __future__ import annotations
 import gc
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from simulator.acts import Act
 from simulator.apart import apart
-from simulator.cluster.acts import perform
+from simulator.cluster.access_acts import ACCESS_ACTS
+from simulator.cluster.acts import ACTS
 from simulator.cluster.examining import revive
+from simulator.cluster.secured import SecuredWorld
+from simulator.cluster.user_acts import USER_ACTS
+from simulator.cluster.users import examine_access
 from simulator.cluster.world import START_S, ClusterWorld
 from simulator.history import Outcome, Plan
 from simulator.loop import Stuck
@@ -88,6 +92,68 @@ STORM: Final = {
 """Likewise, of histories in which much is written to few partitions while this and that goes on."""
 
 
+OF_ACCESS: Final = {
+    "create_topic": 3,
+    "stream": 3,
+    "wait": 6,
+    "start": 3,
+    "examine": 2,
+    "grant": 16,
+    "revoke": 10,
+    "set_password": 6,
+    "user_produces": 10,
+    "user_fetches": 10,
+    "user_lingers": 10,
+}
+"""Likewise, of secured histories: always, and half of the others."""
+SOMETIMES_OF_ACCESS: Final = {
+    "deny": 8,
+    "delete_user": 5,
+    "set_quota": 5,
+    "user_commits": 10,
+    "user_asks_controllers": 8,
+    "revoke_while_waiting": 12,
+    "flip_bits": 4,
+    "restore_metadata": 6,
+    "kill": 6,
+    "stop": 3,
+    "lose_power": 4,
+    "pause": 4,
+    "jump_clock": 3,
+    "partition": 6,
+    "reset_connections": 4,
+    "slow_links": 3,
+    "elect": 3,
+    "reassign": 3,
+    "delete_topic": 2,
+    "kill_all": 3,
+    "refuse_broker": 3,
+}
+_WITH_ACCESS: Final = {
+    **_WITH,
+    "flip_bits": ("heal", 4),
+    "restore_metadata": ("copy_metadata", 4),
+}
+_FIRST_OF_ACCESS: Final = ("create_topic", "set_password", "set_password", "grant", "grant", "grant")
+_ACTS: Final[dict[str, Callable[[Any, Random], Awaitable[None]]]] = {**ACTS, **ACCESS_ACTS, **USER_ACTS}
+
+
+def draw_secured(seed: int, nodes: int | None = None) -> Plan:
+    """Draw the history of `seed` of a cluster with users, a third of them with a bucket."""
+    random = Random(seed)
+    number, is_tiered = random.choice(NODES), random.random() < 0.3
+    odds = dict(OF_ACCESS)
+    for kind, weight in SOMETIMES_OF_ACCESS.items():
+        if random.random() < 0.5:
+            odds[kind] = weight
+            if kind in _WITH_ACCESS:
+                other, its_weight = _WITH_ACCESS[kind]
+                odds[other] = its_weight
+    kinds = random.choices(list(odds), weights=list(odds.values()), k=random.randint(20, 45))
+    acts = tuple(Act(kind, random.getrandbits(48)) for kind in (*_FIRST_OF_ACCESS, *kinds))
+    return Plan(seed, nodes or number, acts, tiered=is_tiered, secured=True)
+
+
 def draw(seed: int, nodes: int | None = None, *, tiered: bool = False) -> Plan:
     """Draw the history of `seed`, with a bucket if `tiered`. `Plan.log_dirs` is the number of nodes."""
     random = Random(seed)
@@ -116,7 +182,8 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
     began = time.process_time()
     if before is not None:
         before()
-    world = ClusterWorld(plan.seed, nodes=plan.log_dirs, tiered=plan.tiered, keep_all=keep_all)
+    kind = SecuredWorld if plan.secured else ClusterWorld
+    world = kind(plan.seed, nodes=plan.log_dirs, tiered=plan.tiered, keep_all=keep_all)
     random = Random(plan.seed ^ 0x5EED)
     problem: str | None = None
 
@@ -127,9 +194,11 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
             if not await world.until_ready(machine, START_S):
                 raise Violation(f"{machine.name} does not become ready at first")
         for act in plan.acts:
-            await perform(world, act)
+            await _ACTS[act.kind](world, Random(act.seed))
         await world.settle()
         await revive(world, random)
+        if isinstance(world, SecuredWorld):
+            await examine_access(world, random)
 
     try:
         world.run(main())
@@ -156,6 +225,7 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
             "cuts": world.oracle.replicas.cuts,
             "commits": world.oracle.tiers.commits,
             "handovers": world.oracle.tiers.handovers,
+            **(world.access.counted if isinstance(world, SecuredWorld) else {}),
         },
     )
 
@@ -171,8 +241,10 @@ def warm_up() -> None:
     gc.freeze()
 
 
-def play_many(seeds: Sequence[int], jobs: int, nodes: int | None = None) -> Iterator[Outcome]:
-    """Play the histories of these seeds, `jobs` at a time, in child processes."""
+def play_many(
+    seeds: Sequence[int], jobs: int, nodes: int | None = None, drawn: Callable[..., Plan] = draw
+) -> Iterator[Outcome]:
+    """Play the histories that `drawn` makes of these seeds, `jobs` at a time, in child processes."""
     warm_up()
     with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(lambda seed: play_apart(draw(seed, nodes)), seeds)
+        yield from pool.map(lambda seed: play_apart(drawn(seed, nodes)), seeds)

@@ -50,8 +50,9 @@ class Sessions:
             # It learns of a new controller once the epoch is in its quorum's state.
             if isinstance(machine.faults, DrawnFaults) and machine.faults.on & {SLOW_FSYNC, SLOW_METADATA}:
                 self._kept_s[machine.name] = now_s
-        if self._links.cut or self._links.slow_s:
-            for one, other in (*self._links.cut, *self._links.slow_s):
+        links = self._links
+        if links.cut or links.slow_s or links.flips:
+            for one, other in (*links.cut, *links.slow_s, *links.flips):
                 if one not in self._darkness and other not in self._darkness:
                     self._kept_s[one] = self._kept_s[other] = now_s
 

@@ -146,7 +146,7 @@ def _write(world: ClusterWorld) -> None:
     for topic, partition in world.partitions():
         if topic.tiered:
             batches = [values_of(world, 1, 400) for _ in range(8)]
-            own = Random(world.values)
+            own = Random(len(world.born_s))
             world.spawn(
                 produce(world, own, topic, partition, batches, idempotent=False, acks=1, pause_s=0.05)
             )

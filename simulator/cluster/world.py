@@ -15,6 +15,7 @@ from service.base.world import World
 from service.cli.dev_nodes import HOST, Plan, format_nodes, plan_nodes
 from service.hot.names import CLUSTER_METADATA_DIR
 from service.metadata.image import MetadataImage
+from service.metadata.records import UserScramCredentialRecord
 from simulator.archive import Archive
 from simulator.client import Client, Fetched
 from simulator.cluster.oracle import Oracle
@@ -46,7 +47,7 @@ _UNTOLD: Final = "no controller has sent the cluster id"
 CLIENT: Final = "client"
 _DIRECTORY: Final = Path("/sim")
 _BROKER_PORT: Final = 9092
-_CONTROLLER_PORT: Final = 9093
+CONTROLLER_PORT: Final = 9093
 _URL: Final = "firn.remote.url"
 _NOT_OURS: Final = ("node.id", "listeners", "advertised.listeners", _URL)
 _SETTINGS: Final = {
@@ -70,6 +71,10 @@ class ClusterWorld:
     """whether `cluster.json` is another cluster's"""
     owned = b""
     """what `cluster.json` was before"""
+    brokers_apart = False
+    """whether pure brokers have disks of their own for their metadata logs"""
+    credentials: tuple[UserScramCredentialRecord, ...] = ()
+    """of users that the cluster is formatted with"""
 
     def __init__(self, seed: int, *, nodes: int = 3, tiered: bool = False, keep_all: bool = False) -> None:
         random = Random(seed)
@@ -98,9 +103,8 @@ class ClusterWorld:
         for number, name in enumerate(names, 1):
             faults = self.faults[name] = DrawnFaults(part(), self.trace)
             store_faults = self.store_faults[name] = DrawnStoreFaults(part(), self.trace)
-            dirs, metadata_dir = (_DIRECTORY / f"node-{number}",), None
-            if number <= CONTROLLERS and (random.random() < 0.5 if self.apart is None else self.apart):
-                metadata_dir = _DIRECTORY / f"node-{number}-metadata"
+            dirs = (_DIRECTORY / f"node-{number}",)
+            metadata_dir = _DIRECTORY / f"node-{number}-metadata" if self._is_apart(number, random) else None
             machine = Machine(
                 name,
                 self.loop,
@@ -131,7 +135,8 @@ class ClusterWorld:
         self._chance = Random(seed)
         self.last_fault_s = 0.0
         """when a fault was last there, or something done to a process"""
-        self.values = 0
+        self.born_s: list[float] = []
+        """when the values were made, in their order"""
         self.acknowledged = 0
         """records, so that they have to stay"""
         self.consumed = 0
@@ -143,6 +148,12 @@ class ClusterWorld:
         logs.handlers[:] = [NodeLogs(self.trace)]
         logs.propagate = False
         logs.setLevel(logging.WARNING)
+
+    def _is_apart(self, number: int, random: Random) -> bool:
+        """Return whether a node has its metadata log on a disk of its own."""
+        if number > CONTROLLERS:
+            return self.brokers_apart
+        return random.random() < 0.5 if self.apart is None else self.apart
 
     def _drawn_settings(self, random: Random) -> dict[str, str]:
         if not self.tiered:
@@ -163,22 +174,26 @@ class ClusterWorld:
             plan = plan_nodes(nodes, controllers, ports, _DIRECTORY, world, chosen)
 
         def told(text: str) -> str:
-            for those, port in zip(ports, (_BROKER_PORT, _CONTROLLER_PORT), strict=True):
+            for those, port in zip(ports, (_BROKER_PORT, CONTROLLER_PORT), strict=True):
                 for number, one in enumerate(those, 1):
                     text = text.replace(f"{HOST}:{one}", f"n{number}:{port}")
             return text
 
         plan = plan._replace(initial_controllers=told(plan.initial_controllers))
         for machine, node in zip(self.machines, plan.nodes, strict=True):
-            settings = {key: told(value) for key, value in node.settings.items()}
+            settings = self.own_settings({key: told(value) for key, value in node.settings.items()})
             settings["metadata.log.dir"] = str(machine.metadata_dir)
             self._plans[machine.name] = plan._replace(nodes=(node._replace(settings=settings),))
             self._format_node(machine, random)
         return {name: one.nodes[0].settings for name, one in self._plans.items()}
 
+    def own_settings(self, settings: dict[str, str]) -> dict[str, str]:
+        """Return the settings of one node, of which `settings` are those of a cluster without security."""
+        return settings
+
     def _format_node(self, machine: Machine, random: Random) -> None:
         with self.formatter(machine, random) as (world, process):
-            process.run(format_nodes, self._plans[machine.name], world)
+            process.run(format_nodes, self._plans[machine.name], world, None, self.credentials)
 
     @contextmanager
     def formatter(self, machine: Machine, random: Random) -> Iterator[tuple[World, Process]]:
@@ -253,6 +268,23 @@ class ClusterWorld:
         self.consumed += len(found.records)
         return go_on
 
+    def new_values(self, count: int) -> list[bytes]:
+        """Return the beginnings of `count` values that nobody has sent; note the time."""
+        self.born_s += [self.loop.now_s] * count
+        return [b"v%d." % number for number in range(len(self.born_s) - count + 1, len(self.born_s) + 1)]
+
+    def is_known(self, machine: Machine, calm: bool, offset: int, what: str) -> None:
+        """A3: who says that something is done knows it, where nothing was wrong meanwhile."""
+        if not (calm and self.is_calm):
+            return
+        run = machine.run
+        assert run is not None
+        assert run.node is not None
+        assert run.node.parts.metadata is not None
+        known = run.node.parts.metadata.image.offset
+        if known < offset:
+            raise Violation(f"A3: {run.name} says that {what}, at {offset}, and knows what is up to {known}")
+
     def _may_lose(self, key: Key, offset: int) -> None:
         """Allow the loss of a partition's records from `offset` on."""
         for topic, partition in self.partitions():
@@ -280,7 +312,7 @@ class ClusterWorld:
         links = self.network.links
         on = [one.on for one in self.faults.values()] + [one.on for one in self.store_faults.values()]
         estranged = self.estranged is not None or self.foreign
-        wrong = links.cut or links.slow_s or links.refused or any(on) or estranged
+        wrong = links.cut or links.slow_s or links.refused or links.flips or any(on) or estranged
         if wrong or len(self.alive) < len(self.machines):
             self.last_fault_s = self.loop.now_s
         if any(broker.fenced for broker in self.image().brokers.values()):

@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from service.controller_server.api_table import CONTROLLER_APIS
+from service.network.request import RequestContext
 from service.security.principal import Principal
 from service.security.session import Session
 from service.wire.api import ApiKey, request_module
@@ -33,6 +35,16 @@ async def renew(broker: Broker, who: Session, hmac: bytes) -> str:
     return str(answer.error_code.name)
 
 
+async def described(fleet: Fleet, who: Session) -> list[str]:
+    """Ids of the tokens that a controller's listener tells a client of its own."""
+    node = await fleet.led()
+    context = RequestContext(1, who.host, 5, "CONTROLLER", who)
+    context.api_key = ApiKey.DESCRIBE_DELEGATION_TOKEN
+    message = request_module(context.api_key).DescribeDelegationTokenRequest(owners=None)
+    answer = await CONTROLLER_APIS[context.api_key].handle(node.side, context, message)
+    return [one.token_id for one in answer.tokens]
+
+
 def test_the_controller_sees_the_client_and_its_tokens_reach_the_broker(tmp_path: Path) -> None:
     async def scenario() -> None:
         fleet = await Fleet(tmp_path, settings=SETTINGS).start()
@@ -43,6 +55,7 @@ def test_the_controller_sees_the_client_and_its_tokens_reach_the_broker(tmp_path
         assert (str(token.owner), str(token.requester)) == ("User:alice", "User:alice")
         assert await renew(broker, login("alice"), made.hmac) == "none"
         assert await renew(broker, login("bob"), made.hmac) == "delegation_token_owner_mismatch"
+        assert await described(fleet, login("bob")) == [made.token_id], "there is no authorizer"
         by_token = login("alice", is_token=True)
         assert await renew(broker, by_token, made.hmac) == "delegation_token_request_not_allowed"
         refused = await create(broker, by_token)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socketserver
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -66,7 +67,9 @@ def key_file(folder: Path, *kids: str) -> str:
 class IssuerServer:
     """A server on this machine. `answer` decides what each request gets; `asked` counts them."""
 
-    def __init__(self, answer: Callable[[BaseHTTPRequestHandler], None]) -> None:
+    def __init__(
+        self, answer: Callable[[BaseHTTPRequestHandler], None], tls: ssl.SSLContext | None = None
+    ) -> None:
         self.answer = answer
         self.asked = 0
         self.forms: list[bytes] = []
@@ -91,7 +94,9 @@ class IssuerServer:
                 """Say nothing: clients go away on purpose."""
 
         self._server = Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/keys"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"http{'' if tls is None else 's'}://127.0.0.1:{self._server.server_address[1]}/keys"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
 
@@ -115,9 +120,11 @@ def document(data: bytes, status: int = 200, **headers: str) -> Callable[[BaseHT
 
 
 @contextmanager
-def issuer_server(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[IssuerServer]:
+def issuer_server(
+    answer: Callable[[BaseHTTPRequestHandler], None], tls: ssl.SSLContext | None = None
+) -> Iterator[IssuerServer]:
     """Run a server until the end of the `with`."""
-    server = IssuerServer(answer)
+    server = IssuerServer(answer, tls)
     try:
         yield server
     finally:

@@ -16,8 +16,8 @@ from service.network.tls.shell import SCRATCH_BYTES, TlsTransport
 class RawTransport(asyncio.Transport):
     """Keeps what is written; the test says what comes, and when there is a backlog."""
 
-    def __init__(self) -> None:
-        super().__init__({"peername": ("10.0.0.9", 4711)})
+    def __init__(self, address: str = "10.0.0.9") -> None:
+        super().__init__({"peername": (address, 4711)})
         self.out = bytearray()
         self.reading = True
         self.ended = ""

@@ -1,14 +1,15 @@
 """Delegation tokens: creates, renews and expires them, and says whose a client may see. [P]
 
-Source: Apache Kafka ``DelegationTokenControlManager``, ``DelegationTokenManager.filterToken``. Three limits
-are Firn's own: only users own tokens, principals of one token take 64 KiB at most, and one principal may ask
-for `MOST_TOKENS`.
+Source: Apache Kafka ``DelegationTokenControlManager``, ``DelegationTokenManager.filterToken``. These limits
+are Firn's own: only users own tokens, one has `MOST_RENEWERS` and 64 KiB of names at most, and one principal
+may ask for `MOST_TOKENS`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -18,17 +19,18 @@ from service.base.errors import RequestError
 from service.base.steps import Steps
 from service.base.uuids import encode_uuid
 from service.metadata.access_records import token_record
-from service.metadata.controller.decision import ControllerResult, decided
+from service.metadata.controller.decision import ControllerResult, decided, decided_in_steps
 from service.metadata.controller.record_gate import check_every_node_reads
 from service.metadata.controller.requests import is_too_long
 from service.metadata.image import MetadataImage
 from service.metadata.persistent import PersistentMap
-from service.metadata.records import RemoveDelegationTokenRecord
+from service.metadata.records import MetadataRecord, RemoveDelegationTokenRecord
 from service.security.principal import USER, Principal
 from service.security.tokens import DelegationToken, TokenRules, TokenSecret
 
 MOST_TOKENS: Final = 20_000
 """Tokens that one principal may have asked for; each is in the memory of every node for days."""
+MOST_RENEWERS: Final = 500
 MOST_PRINCIPAL_BYTES: Final = 64 << 10
 """Bytes of a token's principals, in all."""
 MOST_SWEPT: Final = 1_000
@@ -40,7 +42,8 @@ Tokens = PersistentMap[str, DelegationToken]
 
 
 class TokenWanted(NamedTuple):
-    """A token to create. `max_lifetime_ms`: 0 or less for the longest that there is."""
+    """A token to create. `max_lifetime_ms`: 0 or less for the longest that there is. `renewers`:
+    `MOST_RENEWERS` at most, or `create_token` refuses it."""
 
     owner: Principal
     requester: Principal
@@ -114,11 +117,13 @@ class TokenIndex:
 
 
 def check_principals(wanted: TokenWanted) -> None:
-    """Check the types of the principals.
+    """Check number and types of the principals.
 
-    Raises `RequestError` INVALID_PRINCIPAL_TYPE for a renewer that is no user, as Kafka, and for such an
-    owner: Kafka lets its token log in as the user of that name.
+    Raises `RequestError` INVALID_REQUEST for too many renewers; INVALID_PRINCIPAL_TYPE for a renewer that is
+    no user, as Kafka, and for such an owner: Kafka lets its token log in as the user of that name.
     """
+    if len(wanted.renewers) > MOST_RENEWERS:
+        raise RequestError(ErrorCode.invalid_request)
     for one in (*wanted.renewers, wanted.owner):
         if one.type != USER:
             raise RequestError(ErrorCode.invalid_principal_type)
@@ -240,21 +245,21 @@ def _sum(now_ms: int, period_ms: int) -> int:
 
 def sweep_expired_tokens(image: MetadataImage, now_ms: int) -> Steps[ControllerResult[bool]]:
     """Remove tokens whose time is over, `MOST_SWEPT` at most, in steps; returns whether there may be more."""
-    gone: list[str] = []
+    gone: list[MetadataRecord] = []
     for number, token in enumerate(image.tokens.values()):
         if not number % _AT_A_TIME:
             yield
         if token.is_expired(now_ms):
-            gone.append(token.id)
+            gone.append(RemoveDelegationTokenRecord(token_id=token.id))
             if len(gone) == MOST_SWEPT:
                 break
-    return decided([RemoveDelegationTokenRecord(token_id=one) for one in gone], len(gone) == MOST_SWEPT)
+    return (yield from decided_in_steps(gone, len(gone) == MOST_SWEPT))
 
 
 def describe_tokens(
     tokens: Tokens,
     principal: Principal,
-    owners: frozenset[tuple[str, str]] | None,
+    owners: AbstractSet[tuple[str, str]] | None,
     may_describe: Callable[[DelegationToken], bool],
 ) -> Steps[list[DelegationToken]]:
     """Return the tokens that `principal` may see, in steps and in no order.

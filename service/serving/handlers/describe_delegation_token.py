@@ -63,9 +63,12 @@ def _steps(
     request: DescribeDelegationTokenRequest,
     secret: TokenSecret,
 ) -> Steps[DescribeDelegationTokenResponse]:
-    owners = None
+    owners: set[tuple[str, str]] | None = None
     if request.owners is not None:
-        owners = frozenset((one.principal_type, one.principal_name) for one in request.owners)
+        owners = set()
+        for one in request.owners:
+            yield
+            owners.add((one.principal_type, one.principal_name))
     asker = context.kept()  # the connection's own is that of the next request by then
 
     def may_describe(token: DelegationToken) -> bool:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import random
 import struct
+import time
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from service.base.errors import ConfigError
 from service.network.request import Closing, LoggedIn, Response
 from service.security.jaas import parse_jaas
+from service.security.json_web_token import JwtRules, JwtValidator
+from service.security.oauthbearer import OAuthBearerServer, TokenRefused, write_initial
 from service.security.plain import PlainServer, PlainUsers
 from service.security.sasl_server import Evaluation, SaslRefused, SlowEvaluation
 from service.security.scram import ScramClient, ScramMalformed, ScramServer, TokenLogin, UnknownUsers
+from service.security.unsecured_token import UnsecuredValidator
+from service.security.verification_keys import read_keys
 from service.wire.errors import WireError
+from tests.support.issuers import ISSUER, key_set, token_of
 from tests.support.login_frames import NAMES, message
 from tests.support.logins import Listener, bobs
 
@@ -69,6 +76,37 @@ def test_tokens_are_refused_by_name(seed: int) -> None:
         tokens = first if chance.random() < 0.5 else some(chance), some(chance)
         with pytest.raises(SaslRefused):
             [at_once(server.evaluate(one)) for one in tokens]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_messages_with_tokens_are_refused_by_name_or_acknowledged(seed: int) -> None:
+    chance = random.Random(seed)
+    good = token_of("alice")
+    keys = read_keys(key_set("one"))
+
+    def find(algorithm: str, kid: str | None) -> Any:
+        key = keys.find(algorithm, kid)
+        if key is None:
+            raise TokenRefused("no such key")
+        return key
+
+    signed = JwtValidator(JwtRules(("kafka",), ISSUER), find, lambda: int(time.time() * 1000))
+    unsigned = UnsecuredValidator({}, lambda: int(time.time() * 1000))
+    assert OAuthBearerServer(signed.validate).evaluate(write_initial(good, {})).name == "alice"
+    for _ in range(1000):
+        server = OAuthBearerServer(chance.choice((signed, unsigned)).validate)
+        damaged = bytearray(write_initial(good, {}))
+        for _ in range(chance.randrange(1, 4)):
+            damaged[chance.randrange(18, len(damaged) - 2)] = chance.choice(b"AZaz09-_.=\x01,")
+        message = some(chance) if chance.random() < 0.3 else bytes(damaged)
+        try:
+            found = server.evaluate(message)
+        except SaslRefused:
+            continue
+        if message != write_initial(good, {}):
+            assert found.name is None
+            with pytest.raises(SaslRefused):
+                server.evaluate(b"\x01")
 
 
 @pytest.mark.parametrize("seed", SEEDS)

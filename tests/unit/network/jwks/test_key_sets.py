@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -14,10 +15,12 @@ import pytest
 
 from service.base.world import system_world
 from service.config.oauthbearer import KeySetSettings
+from service.config.security import TlsSettings
 from service.network.jwks import key_sets
 from service.network.jwks.key_sets import KeySet, KeySets
 from service.security.oauthbearer import TokenRefused
 from service.security.sasl_server import SaslUnavailable
+from tests.support.certificates import Authority
 from tests.support.issuers import IssuerServer, document, issuer_server, key_file, key_set
 from tests.support.waiting import until
 
@@ -207,6 +210,28 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
         await until(lambda: has(found, "one"))
 
     running(at(url), read)
+
+
+def test_https_is_trusted_by_the_listeners_own_trust_store(tmp_path: Path) -> None:
+    ca, other = Authority(), Authority()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(ca.issue().write(tmp_path / "issuer.pem"))
+
+    async def read(server: IssuerServer) -> None:
+        sets = KeySets(system_world())
+        settings = at(server.url)
+        trusting = sets.of(settings, TlsSettings(truststore_location=ca.write(tmp_path / "ca.pem")))
+        strangers = TlsSettings(truststore_location=other.write(tmp_path / "other.pem"))
+        doubting, without = sets.of(settings, strangers), sets.of(settings, None)
+        await until(lambda: has(trusting, "one"))
+        await until(lambda: "certificate verify failed" in f"{doubting.problem}")
+        await until(lambda: "certificate verify failed" in f"{without.problem}")
+        assert not has(doubting, "one")
+        assert sets.problems
+        sets.close()
+
+    with issuer_server(document(key_set("one")), context) as server:
+        asyncio.run(read(server))
 
 
 def test_one_place_is_read_once_for_all_listeners() -> None:
