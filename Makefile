@@ -78,9 +78,9 @@ test-cluster: install ## Bad input, kill -9 and a failing object store against o
 test-mixed: install ## Firn and Apache Kafka as one cluster: leadership wanders 20 times, voters come and go, records are compared, brokers of both have replicas of the same partitions (twenty minutes)
 	$(PYTEST) tests/mixed -s
 
-JUDGES ?= librdkafka franz-go kafka-python sarama
+JUDGES ?= librdkafka franz-go kafka-python
 AGAINST ?= firn
-judges: install fetch-tools ## Secured suites of other projects' clients: librdkafka, franz-go, kafka-python, sarama (JUDGES="kafka-python" AGAINST="kafka firn"; docs/judges.md)
+judges: install fetch-tools ## Secured suites of other projects' clients: librdkafka, franz-go, kafka-python (JUDGES="kafka-python" AGAINST="kafka firn"; docs/judges.md)
 	$(BIN)/python -m tests.judges $(JUDGES) --against $(AGAINST)
 
 matrix: install fetch-tools ## Three clients and Kafka's tools over every protocol and mechanism, right and wrong: what Firn tells them, beside Apache Kafka (ten minutes)
