@@ -130,6 +130,12 @@ class SimDisk:
         is_resident = self.calls % _FAR_EVERY != 0
         return data if len(data) == size and is_resident else None
 
+    def fill_nowait(self, fd: int, space: memoryview, position: int) -> bool:
+        data = self.pread_nowait(fd, len(space), position)
+        if data is not None:
+            space[:] = data
+        return data is not None
+
     def is_resident(self, fd: int, size: int, position: int) -> bool:
         return self.pread_nowait(fd, size, position) is not None
 

@@ -55,6 +55,9 @@ class FakeSeal:
             self._heard(content)
         return self._said == 2
 
+    def is_last_step(self, raw: Buffer) -> bool:
+        return self._is_server and self._said == 1
+
     def _heard(self, content: bytes) -> None:
         word, _, rest = content.partition(b":")
         expected = {(True, 0): _HELLO, (True, 1): _FINISHED, (False, 1): _PROOF}

@@ -109,6 +109,9 @@ class Disk(Protocol):
         """Read `size` bytes from `position`, or return None if the read would wait for the device or the file
         ends first. Systems without RWF_NOWAIT read as `pread` does."""
 
+    def fill_nowait(self, fd: int, space: memoryview, position: int) -> bool:
+        """Fill `space` from `position` as `pread_nowait` reads; return False where that returns None."""
+
     def is_resident(self, fd: int, size: int, position: int) -> bool:
         """Return whether these bytes can be read without waiting for the device, as far as known."""
 
@@ -209,17 +212,23 @@ class SystemDisk:
             raise self._error("reading", fd, e) from e
 
     def pread_nowait(self, fd: int, size: int, position: int) -> Buffer | None:
+        data = bytearray(size)
+        return data if self.fill_nowait(fd, memoryview(data), position) else None
+
+    def fill_nowait(self, fd: int, space: memoryview, position: int) -> bool:
         if _NOW is not None:
-            data = bytearray(size)
             try:
-                return data if os.preadv(fd, (data,), position, _NOW) == size else None
+                return os.preadv(fd, (space,), position, _NOW) == len(space)
             except BlockingIOError:
-                return None
+                return False
             except OSError as e:
                 if e.errno != EOPNOTSUPP:
                     raise self._error("reading", fd, e) from e
-        found = self.pread(fd, size, position)
-        return found if len(found) == size else None
+        found = self.pread(fd, len(space), position)
+        if len(found) < len(space):
+            return False
+        space[:] = found
+        return True
 
     def is_resident(self, fd: int, size: int, position: int) -> bool:
         is_resident = is_cached(fd, size, position)

@@ -66,6 +66,10 @@ class SegmentFile:
         """See `Disk.pread_nowait`."""
         return self.disk.pread_nowait(self.fd, size, position)
 
+    def fill_nowait(self, space: memoryview, position: int) -> bool:
+        """See `Disk.fill_nowait`."""
+        return self.disk.fill_nowait(self.fd, space, position)
+
     def is_resident(self, size: int, position: int) -> bool:
         """See `Disk.is_resident`."""
         return self.disk.is_resident(self.fd, size, position)

@@ -32,6 +32,9 @@ os.sendfile      75     74     97     283     1046
 loop.sendfile    228    252    268    453     1246
 ===============  =====  =====  =====  ======  =======
 
+A transport that seals what it gets has no socket to send a file to. Ranges are read one behind the other into
+a buffer that all connections of a server share, with the head before them, and sealed from there.
+
 Before bytes of a file are sent the sender asks whether they are in the page cache; if not, a thread
 prefetches them (`sendfile_prefetch.py`), and other connections continue meanwhile.
 """
@@ -68,6 +71,8 @@ SLICE_BYTES = 8 << 10
 """Least number of bytes that a range counts for when it is read: the cost of the call."""
 SHARED_S = 0.05
 """Time after a small response for which `SHARED_TURN_BYTES` applies."""
+SEALED_WEIGHT = 2
+"""How often a sealed byte counts in the turn's budget: to seal it costs as much as to send it."""
 _CORK: int | None = getattr(socket, "TCP_CORK", None)
 
 
@@ -100,7 +105,8 @@ class SendBudget:
     """Budget of the bytes of large parts that all connections send in one turn, with a queue for the rest."""
 
     __slots__ = (
-        "_began", "_is_due", "_loop", "_room", "_shared_until", "_turns", "_waiting", "ahead", "has_small",
+        "_began", "_is_due", "_loop", "_room", "_shared_until", "_space", "_turns", "_waiting", "ahead",
+        "has_small",
     )  # fmt: skip
 
     def __init__(
@@ -119,6 +125,14 @@ class SendBudget:
         self.has_small = False
         """Whether a small response was sent since the last renewal."""
         self._room = TURN_BYTES
+        self._space: memoryview | None = None
+
+    @property
+    def space(self) -> memoryview:
+        """Memory for `PIECE_BYTES`, for the use of one sender until it returns to the loop."""
+        if self._space is None:
+            self._space = memoryview(bytearray(PIECE_BYTES))
+        return self._space
 
     @property
     def room(self) -> int:
@@ -172,8 +186,8 @@ class ResponseSender:
 
     __slots__ = (
         "_at", "_corked", "_in_row", "_is_led", "_is_reading", "_is_sealed", "_is_tcp", "_is_wide", "_loop",
-        "_on_progress", "_on_sent", "_outlet", "_parts", "_paused", "_read_bytes", "_refused_at",
-        "_resident_to", "_small_bytes", "_socket", "_transport", "_watched", "_weight", "taken_bytes",
+        "_on_progress", "_on_sent", "_outlet", "_parts", "_paused", "_refused_at", "_resident_to",
+        "_small_bytes", "_socket", "_transport", "_watched", "taken_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -211,10 +225,6 @@ class ResponseSender:
         # `sendfile` needs a socket: without one every range is read and written.
         self._small_bytes = SMALL_SLICE_BYTES if self._socket is not None else sys.maxsize
         self._is_sealed = bool(transport.get_extra_info("is_sealed"))
-        self._weight = 2 if self._is_sealed else 1
-        """how often a byte counts in the turn's budget: to seal it costs as much as to send it"""
-        self._read_bytes = LEAD_BYTES if self._is_sealed else PIECE_BYTES
-        """most bytes of a range in one read: what is sealed is not joined before"""
         self._watched: socket.socket | None = None
         transport.set_write_buffer_limits(high=0)
 
@@ -307,7 +317,9 @@ class ResponseSender:
                 self._in_row = True
                 self._outlet.wait(self)
                 return False
-            if is_small or isinstance(part, (bytes, bytearray, memoryview)) or self._socket is None:
+            if self._is_sealed:
+                self._write_sealed()
+            elif is_small or isinstance(part, (bytes, bytearray, memoryview)) or self._socket is None:
                 self._write_memory()
             elif self._is_resident(part) and self._send_slice(part) == 0:
                 self._watch()
@@ -342,7 +354,7 @@ class ResponseSender:
                 is_lead = size - self._at > self._small_bytes
                 if is_lead and (self._is_led or self._outlet.room <= 0):
                     break
-                found = self._read_nowait(part, min(LEAD_BYTES if is_lead else self._read_bytes, room))
+                found = self._read_nowait(part, min(LEAD_BYTES if is_lead else PIECE_BYTES, room))
                 if found is None:
                     if not piece:
                         self._read_ahead(part)
@@ -356,13 +368,66 @@ class ResponseSender:
             self._advance(len(data), size)
         used = PIECE_BYTES - room
         if used > SMALL_SLICE_BYTES or self._is_wide:
-            self._outlet.used(self._weight * max(used, slices * SLICE_BYTES))
-        if self._is_sealed:
-            self._transport.writelines(piece)
-        else:
-            self._transport.write(piece[0] if len(piece) == 1 else b"".join(piece))
+            self._outlet.used(max(used, slices * SLICE_BYTES))
+        self._transport.write(piece[0] if len(piece) == 1 else b"".join(piece))
         if self._parts and room > 0 and not self._corked:
             self._cork(True)
+
+    def _write_sealed(self) -> None:
+        """Write the next bytes in one piece, as `_write_memory` does, without joining them in new memory."""
+        space, filled, begin, slices = self._outlet.space, 0, 0, 0
+        pieces: list[Buffer] = []
+        room = PIECE_BYTES
+        while self._parts and room > 0 and slices < WIDE_SLICES:
+            part = self._parts[0]
+            if isinstance(part, (bytes, bytearray, memoryview)):
+                size, data = len(part), memoryview(part)[self._at : self._at + room]
+                is_large = len(data) > SMALL_SLICE_BYTES
+                if is_large and filled == begin:
+                    count = len(data)
+                    pieces.append(data)
+                else:
+                    data = data[:SMALL_SLICE_BYTES]
+                    count = len(data)
+                    space[filled : filled + count] = data
+                    filled += count
+                    if is_large:  # what is before it goes out with its beginning
+                        pieces.append(space[begin:filled])
+                        begin = filled
+            else:
+                size, count = part.size, min(part.size - self._at, room)
+                if self._at < self._resident_to:
+                    count = min(count, self._resident_to - self._at)
+                if not self._fill(part, space[filled : filled + count]):
+                    if room == PIECE_BYTES:
+                        self._read_ahead(part)
+                        return
+                    break
+                slices += 1
+                filled += count
+            room -= count
+            self._advance(count, size)
+        if filled > begin:
+            pieces.append(space[begin:filled])
+        used = PIECE_BYTES - room
+        if used > SMALL_SLICE_BYTES or self._is_wide:
+            self._outlet.used(SEALED_WEIGHT * max(used, slices * SLICE_BYTES))
+        self._transport.writelines(pieces)
+
+    def _fill(self, part: FileRange, space: memoryview) -> bool:
+        """Read the next bytes of the range; return False if that would wait."""
+        position = part.position + self._at
+        if part.file.fill_nowait(space, position):
+            return True
+        if self._outlet.ahead is not None and self._at >= self._resident_to:
+            return False
+        data = part.file.pread(len(space), position)
+        if len(data) != len(space):
+            raise StorageError(
+                f"file ends {len(space) - len(data)} bytes before the slice that is being sent"
+            )
+        space[:] = data
+        return True
 
     def _cork(self, on: bool) -> None:
         """Make the kernel hold back a partial packet until more comes, or send what it held back."""

@@ -32,6 +32,9 @@ class ReadFile(Protocol):
     def pread_nowait(self, size: int, position: int) -> Buffer | None:
         """See `Disk.pread_nowait`."""
 
+    def fill_nowait(self, space: memoryview, position: int) -> bool:
+        """See `Disk.fill_nowait`."""
+
     def is_resident(self, size: int, position: int) -> bool:
         """See `Disk.is_resident`."""
 

@@ -126,6 +126,11 @@ class FaultDisk:
         self.bytes_read += len(data or b"")
         return data
 
+    def fill_nowait(self, fd: int, space: memoryview, position: int) -> bool:
+        is_read = self._do("pread", self._path(fd), lambda: self.disk.fill_nowait(fd, space, position))
+        self.bytes_read += len(space) if is_read else 0
+        return is_read
+
     def is_resident(self, fd: int, size: int, position: int) -> bool:
         return self._do("pread", self._path(fd), lambda: self.disk.is_resident(fd, size, position))
 

@@ -12,6 +12,11 @@ class NearFile:
     def pread_nowait(self, size: int, position: int) -> bytes | None:
         return self.pread(size, position)
 
+    def fill_nowait(self, space: memoryview, position: int) -> bool:
+        data = self.pread(len(space), position)
+        space[: len(data)] = data
+        return len(data) == len(space)
+
     def is_resident(self, size: int, position: int) -> bool:
         return True
 

@@ -33,6 +33,7 @@ def server_context(settings: TlsSettings, stores: Stores) -> TlsContext:
     context = _bare(ssl.PROTOCOL_TLS_SERVER, settings)
     if settings.client_auth == "none":
         context.verify_mode = ssl.CERT_NONE
+        context.num_tickets = 1  # as Java; each takes 0.02 ms
     else:
         is_asked = settings.client_auth == "requested"
         context.verify_mode = ssl.CERT_OPTIONAL if is_asked else ssl.CERT_REQUIRED

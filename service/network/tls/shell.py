@@ -28,10 +28,12 @@ from service.network.tls.handshakes import Handshakes
 from service.network.tls.identity import TlsIdentity
 from service.wire.other_protocols import TLS_HANDSHAKE, first_bytes_of
 
-SCRATCH_BYTES: Final = 64 << 10
+SCRATCH_BYTES: Final = 256 << 10
+READ_BYTES: Final = 64 << 10
+"""Most raw bytes of one read, unless the protocol above has space for more of a request that comes: what it
+has no space for is kept here."""
 MOST_HANDSHAKE_BYTES: Final = 256 << 10
 """Raw bytes that a peer may send before the handshake is done."""
-_SHORT_BYTES: Final = 16 << 10
 _MOST_UNASKED_BYTES: Final = 64 << 10
 """Raw bytes that nobody wrote (answers to key updates) and that the peer does not take."""
 
@@ -106,7 +108,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     __slots__ = (
         "_early", "_early_bytes", "_error", "_inner", "_is_held", "_is_inner_paused", "_is_scheduled",
-        "_loop", "_raw", "_seal", "_side", "_timer", "address", "silent_since_s", "state",
+        "_loop", "_most_raw", "_raw", "_seal", "_side", "_timer", "address", "silent_since_s", "state",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, side: TlsSide, inner: ClearProtocol) -> None:
@@ -126,6 +128,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """whether this object itself has no use for raw bytes"""
         self._is_inner_paused = False
         self._is_scheduled = False
+        self._most_raw = READ_BYTES
         self.address = "?"
         self.silent_since_s: float | None = None
         self.state = NEW
@@ -145,7 +148,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._enter()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._side.scratch
+        return self._side.scratch[: self._most_raw]
 
     def buffer_updated(self, nbytes: int) -> None:
         raw = self._side.scratch[:nbytes]
@@ -216,13 +219,17 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._step()
 
     def _step(self) -> None:
-        """Run the next step on a thread; meanwhile nothing is read."""
-        assert self._seal is not None
+        """Run the next step on a thread, while nothing is read, or here if it is the last and short."""
+        seal, handshakes = self._seal, self._side.handshakes
+        assert seal is not None
         self._move(STEPPING)
-        self._hold(True)
         self.silent_since_s = None
         raw, self._early = self._early, bytearray()
-        running = self._side.handshakes.run(_handshake_step, self._seal, raw, self._side)
+        if seal.is_last_step(raw) and handshakes.may_end():
+            self._stepped(_run_here(self._loop, seal, raw, self._side))
+            return
+        self._hold(True)
+        running = handshakes.run(_handshake_step, seal, raw, self._side)
         running.add_done_callback(self._stepped)
 
     def _stepped(self, running: asyncio.Future[TlsIdentity | None]) -> None:
@@ -232,6 +239,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             return
         error = asyncio.CancelledError() if running.cancelled() else running.exception()
         assert self._seal is not None
+        # At the end, too: a client with Nagle's algorithm waits for it before its first request.
         if answer := self._seal.take_raw():
             self._raw.write(answer)
         if isinstance(error, SealBroken):
@@ -284,6 +292,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             while seal.is_ready and not self._is_inner_paused and self.state is OPEN:
                 space = inner.get_buffer(-1)
                 count = seal.read_into(space)
+                self._most_raw = max(len(space) - count, READ_BYTES)
                 del space
                 inner.buffer_updated(count)  # of 0 bytes, too: it takes its space back
             if answer := seal.take_raw():
@@ -373,24 +382,18 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._broken(e)
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """Seal each and send; what is short, such as the head of a response, goes out with what follows."""
+        """Seal and send each, a little at a time: so the processor's cache has what is sent."""
         if self.state is not OPEN:
             return
-        seal, raw, short = self._seal, self._raw, b""
+        seal, raw = self._seal, self._raw
         assert seal is not None
         try:
             for data in list_of_data:
-                with memoryview(data) as whole:
-                    for at in range(0, len(whole), SEALED_AT_ONCE_BYTES):
-                        sealed = short + seal.write(whole[at : at + SEALED_AT_ONCE_BYTES])
-                        short = sealed if len(sealed) < _SHORT_BYTES else b""
-                        if not short:
-                            raw.write(sealed)
+                whole = memoryview(data)
+                for at in range(0, len(whole), SEALED_AT_ONCE_BYTES):
+                    raw.write(seal.write(whole[at : at + SEALED_AT_ONCE_BYTES]))
         except SealBroken as e:
             self._broken(e)
-            return
-        if short:
-            raw.write(short)
 
     def _broken(self, error: SealBroken) -> None:
         self._side.refused(self, str(error))
@@ -426,6 +429,18 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 def _handshake_step(seal: Seal, raw: bytearray, side: TlsSide) -> TlsIdentity | None:
     """Return the peer's identity if this step ends the handshake. Runs on a thread."""
     return side.identify(seal) if seal.handshake(raw) else None
+
+
+def _run_here(
+    loop: asyncio.AbstractEventLoop, seal: Seal, raw: bytearray, side: TlsSide
+) -> asyncio.Future[TlsIdentity | None]:
+    """Return the done future of a step that is run at once."""
+    done: asyncio.Future[TlsIdentity | None] = loop.create_future()
+    try:
+        done.set_result(_handshake_step(seal, raw, side))
+    except SealBroken as e:
+        done.set_exception(e)
+    return done
 
 
 class _Gone:
