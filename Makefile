@@ -14,7 +14,7 @@ ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist load
 OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel map demo test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel map demo test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser test-mixed console-shots judges matrix test-localstack test-package local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,15 @@ test-cluster: install ## Bad input, kill -9 and a failing object store against o
 
 test-mixed: install ## Firn and Apache Kafka as one cluster: leadership wanders 20 times, voters come and go, records are compared, brokers of both have replicas of the same partitions (twenty minutes)
 	$(PYTEST) tests/mixed -s
+
+JUDGES ?= librdkafka franz-go kafka-python
+AGAINST ?= firn
+judges: install fetch-tools ## Secured suites of other projects' clients: librdkafka, franz-go, kafka-python (JUDGES="kafka-python" AGAINST="kafka firn"; docs/judges.md)
+	$(BIN)/python -m tests.judges $(JUDGES) --against $(AGAINST)
+
+matrix: install fetch-tools ## Three clients and Kafka's tools over every protocol and mechanism, right and wrong: what Firn tells them, beside Apache Kafka (ten minutes)
+	$(BIN)/python -m tests.judges.matrix
+	$(BIN)/python -m tests.judges.tools
 
 test-browser: install ## The console in a real Chromium (apt-get install chromium-headless-shell)
 	$(PYTEST) $(AT_ONCE) tests/browser
