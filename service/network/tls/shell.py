@@ -107,8 +107,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     """One connection, from both sides. Owned by the event loop, but for the steps of the handshake."""
 
     __slots__ = (
-        "_early", "_early_bytes", "_error", "_inner", "_is_held", "_is_inner_paused", "_is_scheduled",
-        "_loop", "_most_raw", "_raw", "_seal", "_side", "_timer", "address", "silent_since_s", "state",
+        "_early", "_early_bytes", "_error", "_inner", "_is_held", "_is_inner_paused", "_is_on_thread",
+        "_is_scheduled", "_loop", "_most_raw", "_raw", "_seal", "_side", "_timer", "address", "silent_since_s", "state",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, side: TlsSide, inner: ClearProtocol) -> None:
@@ -127,6 +127,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._is_held = False
         """whether this object itself has no use for raw bytes"""
         self._is_inner_paused = False
+        self._is_on_thread = False
+        """whether a step of the handshake is on a thread, or waits for one"""
         self._is_scheduled = False
         self._most_raw = READ_BYTES
         self.address = "?"
@@ -229,11 +231,15 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._stepped(_run_here(self._loop, seal, raw, self._side))
             return
         self._hold(True)
+        self._is_on_thread = True
         running = handshakes.run(_handshake_step, seal, raw, self._side)
         running.add_done_callback(self._stepped)
 
     def _stepped(self, running: asyncio.Future[TlsIdentity | None]) -> None:
+        was_on_thread, self._is_on_thread = self._is_on_thread, False
         if self.state is CLOSED:
+            if was_on_thread:
+                self._side.handshakes.leave(self)
             if not running.cancelled():
                 running.exception()
             return
@@ -416,7 +422,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def _close_state(self) -> None:
         self._stop_timer()
         was, self.state = self.state, CLOSED
-        if QUEUED <= was <= AWAITING:
+        # A step on a thread keeps its place to its end, or those of closed connections would pile up.
+        if QUEUED <= was <= AWAITING and not self._is_on_thread:
             self._side.handshakes.leave(self)
         self._early = bytearray()
 
