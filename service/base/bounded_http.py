@@ -19,6 +19,9 @@ _MOST_REDIRECTS: Final = 3
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _OK: Final = 200
 _MOST_SHOWN: Final = 200
+_MOST_FRAMED: Final = 2
+"""Most bytes that come for each of a body: chunks have heads."""
+_MOST_HEAD_BYTES: Final = 64 << 10
 
 
 class FetchFailed(FirnError):
@@ -90,7 +93,7 @@ def _ask(
     lines += [f"{name}: {value}" for name, value in headers.items()]
     peer.settimeout(_left_s(deadline))
     peer.sendall("\r\n".join((*lines, "", "")).encode("ascii") + (form or b""))
-    source: Any = _Source(peer, deadline)
+    source: Any = _Source(peer, deadline, _MOST_FRAMED * bounds.most_bytes + _MOST_HEAD_BYTES)
     with http.client.HTTPResponse(source) as response:
         response.begin()
         body = response.read(bounds.most_bytes + 1)
@@ -100,11 +103,13 @@ def _ask(
 
 
 class _Source(io.RawIOBase):
-    """Bytes of a socket until the deadline, however slowly they come."""
+    """Bytes of a socket until the deadline, however slowly they come, and no more than `most_bytes`: a chunk
+    of -1 bytes is one without an end to ``HTTPResponse``."""
 
-    def __init__(self, peer: socket.socket, deadline: float) -> None:
+    def __init__(self, peer: socket.socket, deadline: float, most_bytes: int) -> None:
         self._peer = peer
         self._deadline = deadline
+        self._left_bytes = most_bytes
 
     def makefile(self, mode: str) -> io.BufferedReader:
         """Return the reader that ``HTTPResponse`` asks a socket for."""
@@ -115,7 +120,11 @@ class _Source(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         self._peer.settimeout(_left_s(self._deadline))
-        return self._peer.recv_into(buffer)
+        count = self._peer.recv_into(buffer)
+        self._left_bytes -= count
+        if self._left_bytes < 0:
+            raise http.client.HTTPException("its answer is too long")
+        return count
 
 
 def _left_s(deadline: float) -> float:
