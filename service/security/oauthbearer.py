@@ -22,6 +22,8 @@ _AUTH: Final = "auth"
 _SEPARATOR: Final = "\x01"
 _MOST_BYTES: Final = 64 << 10
 """Longest message. Tokens have one or two KiB; more would only cost time."""
+_MOST_NAME_BYTES: Final = 32_767 - len("User:")
+"""Longest name in UTF-8: what older versions of messages carry."""
 
 _NAME: Final = rb"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _KEY: Final = r"[A-Za-z]+"
@@ -109,6 +111,7 @@ class OAuthBearerServer:
         initial = read_initial(token)
         try:
             accepted = self._validate(initial.token)
+            _check_name(accepted.name)
         except TokenRefused as e:
             self._error, self._reason = _error_json(e), str(e)
             return Evaluation(self._error.encode())
@@ -119,6 +122,16 @@ class OAuthBearerServer:
                 f"different from the token's principal name ({accepted.name})",
             )
         return Evaluation(b"", accepted.name, accepted.expires_ms)
+
+
+def _check_name(name: str) -> None:
+    """Raise `TokenRefused` for a name that no message carries, as a list of sessions would have it."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as e:
+        raise TokenRefused("a token of a name with half a character") from e
+    if size > _MOST_NAME_BYTES:
+        raise TokenRefused(f"a token of a name of {size} bytes")
 
 
 def _error_json(error: TokenRefused) -> str:

@@ -135,3 +135,16 @@ def test_long_messages_take_no_longer_than_their_length(piece: bytes) -> None:
     ):
         with pytest.raises(SaslRefused):
             read_initial(message)
+
+
+@pytest.mark.parametrize("name", ["mal\ud800lory", "\udc80", "n" * 32_763, "\u00e9" * 16_382])
+def test_a_name_that_no_message_carries_is_refused(name: str) -> None:
+    server = OAuthBearerServer(lambda _: AcceptedToken(name, 5000))
+    found = server.evaluate(write_initial("good", {}))
+    assert (found.token, found.name) == (b'{"status":"invalid_token"}', None)
+
+
+@pytest.mark.parametrize("name", ["Zo\u00eb \U0001f600", "n" * 32_762, "\u00e9" * 16_381])
+def test_any_other_name_logs_in(name: str) -> None:
+    server = OAuthBearerServer(lambda _: AcceptedToken(name, 5000))
+    assert server.evaluate(write_initial("good", {})).name == name
