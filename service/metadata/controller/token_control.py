@@ -2,7 +2,7 @@
 
 Source: Apache Kafka ``DelegationTokenControlManager``, ``DelegationTokenManager.filterToken``. These limits
 are Firn's own: only users own tokens, one has `MOST_RENEWERS` and 64 KiB of names at most, and one principal
-may ask for `MOST_TOKENS`.
+may ask for `MOST_TOKENS`, with `MOST_NAMES_BYTES` of names in all.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ MOST_TOKENS: Final = 20_000
 MOST_RENEWERS: Final = 500
 MOST_PRINCIPAL_BYTES: Final = 64 << 10
 """Bytes of a token's principals, in all."""
+MOST_NAMES_BYTES: Final = 16 << 20
+"""Bytes of the principals of all tokens that one principal has asked for: it needs no right to ask."""
 MOST_SWEPT: Final = 1_000
 """Tokens that one decision removes (Kafka's ``MAX_RECORDS_PER_EXPIRATION``)."""
 LAST_MS: Final = 253_402_300_799_999
@@ -64,17 +66,19 @@ class TokenChange(NamedTuple):
 
 
 class TokenIndex:
-    """Tokens by their HMACs, and their number by requester, of the tokens that were looked at last."""
+    """Tokens by their HMACs, and what each requester has, of the tokens that were looked at last."""
 
-    __slots__ = ("_hmacs", "_ids", "_of_requesters", "_requesters", "_seen", "secret")
+    __slots__ = ("_bytes_of_requesters", "_hmacs", "_ids", "_of_requesters", "_requesters", "_seen", "secret")
 
     def __init__(self, secret: TokenSecret | None) -> None:
         self.secret = secret
         self._seen: Tokens | None = None
         self._ids: dict[bytes, str] = {}
         self._hmacs: dict[str, bytes] = {}
-        self._requesters: dict[str, Principal] = {}
+        self._requesters: dict[str, tuple[Principal, int]] = {}
+        """each token's requester, and the bytes of its principals"""
         self._of_requesters: Counter[Principal] = Counter()
+        self._bytes_of_requesters: Counter[Principal] = Counter()
 
     def find(self, tokens: Tokens, hmac: bytes) -> Steps[DelegationToken | None]:
         """Return the token with this HMAC, in steps."""
@@ -82,10 +86,12 @@ class TokenIndex:
         token_id = self._ids.get(hmac)
         return None if token_id is None else tokens.get(token_id)
 
-    def requested_by(self, tokens: Tokens, requester: Principal) -> Steps[int]:
-        """Return the number of tokens that `requester` has asked for, in steps."""
+    def requested_by(self, tokens: Tokens, requester: Principal) -> Steps[tuple[int, int]]:
+        """Return the number of tokens that `requester` has asked for, and the bytes of their principals, in
+        steps."""
         yield from self._look_at(tokens)
-        return self._of_requesters[requester]
+        requester = _plain(requester)
+        return self._of_requesters[requester], self._bytes_of_requesters[requester]
 
     def _look_at(self, tokens: Tokens) -> Steps[None]:
         if tokens is self._seen or self.secret is None:
@@ -105,15 +111,22 @@ class TokenIndex:
 
     def _add(self, token: DelegationToken, hmac: bytes) -> None:
         self._hmacs[token.id], self._ids[hmac] = hmac, token.id
-        self._requesters[token.id] = token.requester
+        size = _bytes_of(token.owner, token.requester, *token.renewers)
+        self._requesters[token.id] = token.requester, size
         self._of_requesters[token.requester] += 1
+        self._bytes_of_requesters[token.requester] += size
 
     def _forget(self, token_id: str) -> None:
         del self._ids[self._hmacs.pop(token_id)]
-        requester = self._requesters.pop(token_id)
+        requester, size = self._requesters.pop(token_id)
         self._of_requesters[requester] -= 1
+        self._bytes_of_requesters[requester] -= size
         if not self._of_requesters[requester]:
-            del self._of_requesters[requester]
+            del self._of_requesters[requester], self._bytes_of_requesters[requester]
+
+
+def _bytes_of(*principals: Principal) -> int:
+    return sum(len(str(one).encode("utf-8", "surrogatepass")) for one in principals)
 
 
 def check_principals(wanted: TokenWanted) -> None:
@@ -145,10 +158,12 @@ def create_token(
     """
     check_enabled(rules)
     check_principals(wanted)
-    principals = [str(one) for one in (wanted.owner, wanted.requester, *wanted.renewers)]
-    if any(map(is_too_long, principals)) or sum(map(len, principals)) > MOST_PRINCIPAL_BYTES:
+    principals = wanted.owner, wanted.requester, *wanted.renewers
+    size = _bytes_of(*principals)
+    if any(is_too_long(str(one)) for one in principals) or size > MOST_PRINCIPAL_BYTES:
         raise RequestError(ErrorCode.invalid_request)
-    if (yield from index.requested_by(image.tokens, wanted.requester)) >= MOST_TOKENS:
+    number, before = yield from index.requested_by(image.tokens, wanted.requester)
+    if number >= MOST_TOKENS or before + size > MOST_NAMES_BYTES:
         raise RequestError(ErrorCode.policy_violation)
     check_every_node_reads(image)
     lifetime_ms = rules.max_lifetime_ms

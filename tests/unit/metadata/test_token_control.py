@@ -125,7 +125,10 @@ def test_only_users_own_and_renew_tokens(changes: dict[str, Any]) -> None:
 def test_long_names_and_too_many_of_them_are_refused() -> None:
     many = tuple(Principal("User", f"{number:05}") for number in range(501))
     long = tuple(Principal("User", f"{number:0200}") for number in range(320))
-    for renewers in ((Principal("User", "n" * 32_763),), (Principal("User", "\u00e9" * 16_382),), many, long):
+    wide = tuple(Principal("User", f"{number:02}" + "\u20ac" * 5_000) for number in range(5))  # 75 KB
+    for renewers in (
+        (Principal("User", "n" * 32_763),), (Principal("User", "\u00e9" * 16_382),), many, long, wide,
+    ):  # fmt: skip
         assert refused(Tokens().create, renewers=renewers) is ErrorCode.invalid_request
     assert len(Tokens().create(renewers=many[:500]).renewers) == 500
     assert len(Tokens().create(renewers=long[:319]).renewers) == 319
@@ -140,6 +143,28 @@ def test_one_principal_asks_for_so_many_tokens_and_others_go_on(monkeypatch: pyt
     tokens.expire(first.id, ALICE, -1, NOW)
     tokens.create()
     assert refused(tokens.create) is ErrorCode.policy_violation
+
+
+def test_one_principal_names_so_many_bytes_in_all_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_control, "MOST_NAMES_BYTES", 100)
+    tokens = Tokens()
+    long = (Principal("User", "n" * 35),)  # 60 bytes of principals with the other two
+    first = tokens.create(renewers=long)
+    assert refused(tokens.create, renewers=long) is ErrorCode.policy_violation
+    tokens.create(requester=BOB, renewers=long)
+    tokens.create(renewers=())
+    tokens.create(renewers=())
+    assert refused(tokens.create, renewers=()) is ErrorCode.policy_violation
+    tokens.expire(first.id, ALICE, -1, NOW)
+    tokens.create(renewers=long)
+
+
+def test_the_principals_of_all_tokens_of_one_are_16_mib_at_most() -> None:
+    tokens = Tokens()
+    most = tuple(Principal("User", f"{number}{'n' * 31_994}") for number in range(2))  # 64,000 bytes
+    for _ in range(262):
+        tokens.create(renewers=most)
+    assert refused(tokens.create, renewers=most) is ErrorCode.policy_violation
 
 
 # -- renewal
@@ -325,7 +350,7 @@ def test_a_search_that_was_given_up_leaves_a_whole_index() -> None:
     steps.close()
     for one in made:
         assert at_once(index.find(tokens.image.tokens, SECRET.hmac_of(one.id))) == one
-    assert at_once(index.requested_by(tokens.image.tokens, ALICE)) == 200
+    assert at_once(index.requested_by(tokens.image.tokens, ALICE))[0] == 200
 
 
 def test_tokens_of_before_are_found_after_a_search_in_later_ones_was_given_up() -> None:
