@@ -56,7 +56,10 @@ def fetch(
             return body
         if status not in _REDIRECTS or location is None:
             raise FetchFailed(f"{_shown(url)} answers with status {status}")
-        target = urljoin(url, location)
+        try:
+            target = urljoin(url, location)
+        except ValueError as e:
+            raise FetchFailed(f"{_shown(url)} redirects to no URL") from e
         if form is not None or not bounds.allows(target):
             raise FetchFailed(f"{_shown(url)} redirects to {_shown(target)}, which is not allowed")
         url = target

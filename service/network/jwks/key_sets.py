@@ -129,9 +129,12 @@ class KeySet:
             return
         settings = self._settings
         error = running.exception()
-        if isinstance(error, FirnError):
+        if error is not None:
             self._failures += 1
-            self._note(str(error))
+            if isinstance(error, FirnError):
+                self._note(str(error))
+            else:  # a bug, or a library's: the keys of before count, and it is tried again
+                self._note(f"{type(error).__name__}: see the log", error)
             self._arm(doubled(self._failures, settings.retry_ms, settings.retry_max_ms) / 1000)
             return
         self._failures = 0
@@ -148,9 +151,9 @@ class KeySet:
         self._missing.found(keys.ids)
         _LOG.info("%s has %d keys; %d of others are of no use", self.name, len(keys), keys.ignored)
 
-    def _note(self, problem: str | None) -> None:
+    def _note(self, problem: str | None, error: BaseException | None = None) -> None:
         if problem is not None and problem != self.problem:
-            _LOG.error("the keys of %s: %s", self.name, printable(problem))
+            _LOG.error("the keys of %s: %s", self.name, printable(problem), exc_info=error)
         self.problem = problem
 
 

@@ -129,6 +129,7 @@ REASONS: dict[str, tuple[Callable[[BaseHTTPRequestHandler], None], str]] = {
     "fails": (document(b"no", 503), "status 503"),
     "redirects to a file": (document(b"", 302, Location="file:///etc/passwd"), "not allowed"),
     "redirects elsewhere": (document(b"", 307, Location="http://127.0.0.1:1/"), "not allowed"),
+    "redirects to no URL": (document(b"", 302, Location="http://["), "redirects to no URL"),
     "redirects nowhere": (document(b"", 302), "status 302"),
     "has no key of use": (document(b'{"keys": []}'), "none of its keys can be used"),
 }
@@ -160,6 +161,25 @@ def test_an_issuer_that_misbehaves_changes_nothing_and_is_named(
     with issuer_server(answer) as server:
         running(at(server.url), misbehave)
     assert sum(BYTES) < 64 << 20
+
+
+def test_a_bug_on_the_thread_is_told_and_keys_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a bug")
+
+    async def fail(found: KeySet) -> None:
+        await until(lambda: has(found, "one"))
+        server.answer = document(key_set("two"))
+        with monkeypatch.context() as patched:
+            patched.setattr(key_sets, "read_keys", broken)
+            await until(lambda: found.problem is not None)
+        assert found.problem == "RuntimeError: see the log"
+        assert has(found, "one")
+        await until(lambda: has(found, "two"))
+        assert found.problem is None
+
+    with issuer_server(document(key_set("one"))) as server:
+        running(at(server.url, refresh_ms=20), fail)
 
 
 def test_a_redirect_to_an_allowed_url_is_followed() -> None:
