@@ -191,6 +191,7 @@ class ConsoleServer:
     # -- every request
 
     async def _serve(self, request: BaseRequest) -> StreamResponse:
+        await asyncio.sleep(0)  # as `console/server.py`
         try:
             response = await self._answer(request)
         except web_exceptions.HTTPException as e:

@@ -108,7 +108,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     __slots__ = (
         "_early", "_early_bytes", "_error", "_inner", "_is_held", "_is_inner_paused", "_is_on_thread",
-        "_is_scheduled", "_loop", "_most_raw", "_raw", "_seal", "_side", "_timer", "address", "silent_since_s", "state",
+        "_is_scheduled", "_loop", "_most_raw", "_raw", "_seal", "_side", "_timer", "address",
+        "silent_since_s", "state",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, side: TlsSide, inner: ClearProtocol) -> None:
