@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
 LISTENER_KEY: Final = "firn.http.listener"
 KEYSTORE_KEY: Final = "firn.http.ssl.keystore.location"
@@ -51,9 +51,9 @@ class NodeHttp:
         """Return the body of an answer, also of one that is 503: `/readyz` has its reasons then.
 
         Raises `OSError` (`HTTPError` for any other status), `ValueError` and `HTTPException`. Does
-        not follow redirections, which would take the token elsewhere.
+        not follow redirections, which would take the token elsewhere, nor ask a proxy of the environment.
         """
-        opener = build_opener(_NoRedirects, HTTPSHandler(context=self.tls))
+        opener = build_opener(_NoRedirects, ProxyHandler({}), HTTPSHandler(context=self.tls))
         try:
             with opener.open(Request(url, headers=self.headers), timeout=wait_s) as answer:
                 return bytes(answer.read(most_bytes))
