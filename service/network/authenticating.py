@@ -63,6 +63,8 @@ _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 _HANDSHAKE: Final = int(ApiKey.SASL_HANDSHAKE)
 _AUTHENTICATE: Final = int(ApiKey.SASL_AUTHENTICATE)
 _HANDSHAKE_BYTES: Final = _HANDSHAKE.to_bytes(2)
+_MOST_TOLD: Final = 1000
+"""Characters of a refusal: it may repeat names, and older versions carry 32,767 bytes."""
 _SAME_MOMENT_S: Final = 0.1
 """Time after a pause in which the requests are handled that came during it."""
 
@@ -293,7 +295,7 @@ class Authenticator:
         )
         response = response_module(_AUTHENTICATE).SaslAuthenticateResponse(
             error_code=ErrorCode.sasl_authentication_failed,
-            error_message=error.told or usual,
+            error_message=(error.told or usual)[:_MOST_TOLD],
             auth_bytes=b"",
         )
         return response_frame(header, response)

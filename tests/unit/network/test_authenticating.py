@@ -11,6 +11,7 @@ import pytest
 
 from service.network.authenticating import Authenticator
 from service.network.request import Closing, LoggedIn, PeerContext, RequestContext, Response
+from service.security.oauthbearer import AcceptedToken, OAuthBearerServer
 from service.security.principal import Principal
 from service.security.scram import ScramClient, UnknownUsers
 from service.security.scram_tokens import TokenCredentials
@@ -415,3 +416,17 @@ def test_a_bare_first_message_of_a_token_is_answered_bare() -> None:
         assert peer.context.session.principal.is_token
 
     asyncio.run(scenario())
+
+
+def test_a_refusal_that_repeats_a_long_name_fits_in_every_version() -> None:
+    listener = Listener()
+    listener.logins.servers = {
+        "OAUTHBEARER": lambda: OAuthBearerServer(lambda _: AcceptedToken("alice", 1 << 50))
+    }
+    peer = Peer(listener)
+    peer.send(handshake("OAUTHBEARER"))
+    code, words = told(peer.send(authenticate(b"n,a=" + b"x" * 40_000 + b",\x01auth=Bearer t\x01\x01")))
+    assert (code, peer.is_open) == (58, False)
+    assert words is not None
+    assert words.startswith("Authentication failed: Client requested an authorization id (xxx")
+    assert len(words) == 1000
