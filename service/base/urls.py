@@ -29,3 +29,14 @@ def url_problem(url: str) -> str | None:
     if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         return "is not encrypted: use https, or http on this machine"
     return None
+
+
+def shown(url: str) -> str:
+    """Return a URL for people, without what may be a secret: user, password, query.
+
+    >>> shown("https://me:secret@issuer.example/keys?key=secret")
+    'https://issuer.example/keys'
+    """
+    scheme, colon, rest = url.partition("?")[0].partition("://")
+    host, slash, path = rest.partition("/")
+    return scheme + colon + host.rpartition("@")[2] + slash + path

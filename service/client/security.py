@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from service.base.client_tls import ClientTls
 from service.base.errors import ConfigError
-from service.base.urls import url_problem
+from service.base.urls import shown, url_problem
 from service.client import sasl
 from service.config.client import ClientOptions
 from service.config.oauthbearer import OAUTHBEARER, file_of
@@ -104,7 +104,7 @@ def _tokens_of(options: ClientOptions) -> BearerCredentials:
     if (path := file_of(url)) is not None:
         return BearerCredentials(FileToken(path, SystemDisk()), extensions)
     if (problem := url_problem(url)) is not None:
-        raise ConfigError(f"option sasl.oauthbearer.token.endpoint.url: {url} {problem}")
+        raise ConfigError(f"option sasl.oauthbearer.token.endpoint.url: {shown(url)} {problem}")
     name = options.token_client_id or given.get("clientId", "")
     secret = options.token_client_secret or given.get("clientSecret", "")
     if not name or not secret:

@@ -79,7 +79,7 @@ def read_oauthbearer(values: Mapping[str, Value], listener: str, problems: list[
 
 
 def _key_set(values: Mapping[str, Value], own: str, value: Any, problems: list[str]) -> KeySetSettings | None:
-    from service.base.urls import url_problem  # a node without tokens does not load it
+    from service.base.urls import shown, url_problem  # a node without tokens does not load it
 
     url = (value(JWKS_URL) or "").strip()
     if not url:
@@ -88,7 +88,7 @@ def _key_set(values: Mapping[str, Value], own: str, value: Any, problems: list[s
     path = file_of(url)
     problem = None if path is not None else url_problem(url)
     if problem is not None:
-        problems.append(f"{own}{JWKS_URL}: {url} {problem}")
+        problems.append(f"{own}{JWKS_URL}: {shown(url)} {problem}")
     return KeySetSettings(
         url,
         path,
@@ -103,7 +103,9 @@ _TIMES: Final = ("refresh", "retry.backoff", "retry.backoff.max")
 def _allowed(values: Mapping[str, Value], key: str, url: str, problems: list[str]) -> tuple[str, ...]:
     allowed: Any = values[ALLOWED_URLS]
     if url not in allowed:
-        problems.append(f"{key}: {url} is not among {ALLOWED_URLS}, which has to name it")
+        from service.base.urls import shown
+
+        problems.append(f"{key}: {shown(url)} is not among {ALLOWED_URLS}, which has to name it")
     return tuple(allowed)
 
 
@@ -123,9 +125,11 @@ def read_token_path(values: Mapping[str, Value], listener: str, problems: list[s
     own = f"{PREFIX}{listener.lower()}.{OAUTHBEARER.lower()}."
     path = file_of(url.strip())
     if path is None:
+        from service.base.urls import shown
+
         problems.append(
-            f"{own}{TOKEN_URL}={url}: a node logs in at other nodes with a token from a file: name one by "
-            "file: and its path"
+            f"{own}{TOKEN_URL}={shown(url)}: a node logs in at other nodes with a token from a file: name one "
+            "by file: and its path"
         )
         return None
     _allowed(values, own + TOKEN_URL, url.strip(), problems)

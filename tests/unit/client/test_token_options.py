@@ -68,7 +68,7 @@ def test_files_of_java_and_librdkafka_are_taken(token: Path, more: dict[str, str
         ({URL: "file:relative"}, "is no URL of https"),
         ({URL: "http://issuer.test/token"}, "not encrypted"),
         ({URL: "https://issuer.test/token"}, "to whom the issuer gives a token"),
-        ({URL: "https://u:p@issuer.test/token"}, "has a user or a password"),
+        ({URL: "https://u:p@issuer.test/token"}, "url: https://issuer.test/token has a user or a pass"),
         ({URL: "file:///t", "sasl.username": "u"}, "says nothing with sasl.mechanism=OAUTHBEARER"),
         ({URL: "file:///t", "sasl.oauthbearer.extensions": "auth"}, "not name=value"),
         ({URL: "file:///t", "sasl.oauthbearer.assertion.file": "/x"}, "is not served"),

@@ -89,6 +89,15 @@ def test_settings_that_would_not_work_are_refused(more: dict[str, str], reason: 
     assert reason in refused({**SIGNED, **more})
 
 
+@pytest.mark.parametrize(
+    "url", ["https://me:se:cret@issuer.test/keys", "http://issuer.test/keys?key=se:cret"]
+)
+def test_a_refused_url_is_told_without_its_secrets(url: str) -> None:
+    told = refused({**SIGNED, f"{OWN}sasl.oauthbearer.jwks.endpoint.url": url})
+    assert "//issuer.test/keys" in told
+    assert "se:cret" not in told
+
+
 def test_keys_without_the_handler_have_no_effect() -> None:
     text = refused({**BASE, f"{OWN}sasl.oauthbearer.jwks.endpoint.url": URL})
     assert "has no effect without" in text
