@@ -28,7 +28,7 @@ from simulator.loop import Loop
 from simulator.machine import BEGAN_MS, Machine, NodeLogs, Run, State
 from simulator.model import PartitionModel, TopicModel, Violation
 from simulator.network import Link, Network
-from simulator.platter import Loss
+from simulator.power_loss import Loss
 from simulator.process import Process
 from simulator.store import Bucket
 from simulator.threads import SimThreads

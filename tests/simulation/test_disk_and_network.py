@@ -13,7 +13,7 @@ from service.base.disk import Disk, DiskError, LockHeld, MissingFile, Open
 from simulator.disk import NoFaults, SimDisk
 from simulator.loop import Loop
 from simulator.network import Network
-from simulator.platter import Loss, Platter
+from simulator.power_loss import Loss, Platter
 from simulator.process import Process
 from simulator.threads import SimThreads
 from simulator.trace import Trace
