@@ -64,7 +64,7 @@ FAULTS = (
 
 
 class Faults:
-    """`simulator.disk.DiskFaults`: none before `strike`."""
+    """`simulator.process_disk.DiskFaults`: none before `strike`."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
