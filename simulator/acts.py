@@ -29,7 +29,7 @@ from simulator.faults import (
 )
 from simulator.machine import State
 from simulator.model import PartitionModel, TopicModel
-from simulator.platter import Loss
+from simulator.power_loss import Loss
 from simulator.sending import send, send_idempotent, values_of
 from simulator.topics import TOPIC_KINDS, create, delete_up_to, offset_to_delete
 from simulator.world import SimWorld

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from service.base.errors import CorruptionError
 from service.records.batch import complete_headers, verify_crc
-from simulator.platter import Directory, File, Node, Platter
+from simulator.power_loss import Directory, File, Node, Platter
 
 
 def durable_end(platter: Platter, log_dirs: Iterable[Path], topic: str, partition: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
-from simulator.disk import HALF
+from simulator.process_disk import HALF
 from simulator.store import Verdict
 from simulator.trace import Trace
 
@@ -91,7 +91,7 @@ def _is_metadata(path: Path) -> bool:
 
 
 class DrawnFaults:
-    """`simulator.disk.DiskFaults`: the kinds that are on, each with its odds."""
+    """`simulator.process_disk.DiskFaults`: the kinds that are on, each with its odds."""
 
     def __init__(self, random: Random, trace: Trace) -> None:
         self._random = random

@@ -18,7 +18,7 @@ from service.records.batch import complete_headers, verify_crc
 from service.records.decode import records_of
 from simulator.durable import durable_logs
 from simulator.model import Violation
-from simulator.platter import Platter
+from simulator.power_loss import Platter
 
 OFFSETS: Final = "__consumer_offsets"
 OFFSETS_PARTITIONS: Final = 2

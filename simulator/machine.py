@@ -18,10 +18,10 @@ from service.config.settings import BrokerConfig
 from service.hot.log_dir import BOOT_ID
 from service.node.node import Node
 from service.node.supervisor import NodeEnds, Supervisor
-from simulator.disk import DiskFaults, SimDisk
 from simulator.loop import Loop
-from simulator.platter import File, Loss, Platter
+from simulator.power_loss import File, Loss, Platter
 from simulator.process import CURRENT, Life, Process
+from simulator.process_disk import DiskFaults, SimDisk
 from simulator.store import Bucket, SimStore, StoreFaults
 from simulator.threads import SimThreads
 from simulator.trace import Trace

@@ -20,7 +20,7 @@ from simulator.durable import durable_end
 from simulator.faults import METADATA
 from simulator.machine import Machine, State
 from simulator.model import PartitionModel, TopicModel, Violation
-from simulator.platter import File, Platter
+from simulator.power_loss import File, Platter
 from simulator.sending import send, send_one, values_of
 from simulator.store import Object
 from simulator.topics import create

@@ -54,8 +54,8 @@ from service.tiering.partition_head import PartitionHead
 from service.tiering.pending_commit import PendingCommit
 from service.tiering.prefix_fence import Fence
 from service.tiering.shared_objects import TopicsComparison
-from simulator.disk import SimDisk
 from simulator.history import draw, play_apart, warm_up
+from simulator.process_disk import SimDisk
 
 Defect = Callable[[], None]
 

@@ -28,11 +28,11 @@ from typing import Final, NamedTuple
 
 import service.inspect.fsck  # loaded once, before the first fork
 from simulator.apart import apart
-from simulator.disk import ERRNOS, HALF
 from simulator.faults import METADATA
 from simulator.loop import Stuck
 from simulator.machine import NodeLogs, State
 from simulator.model import Violation
+from simulator.process_disk import ERRNOS, HALF
 from simulator.store import Verdict
 from simulator.workload import SETTINGS_OF_SWEEP, STEPS
 from simulator.world import SimWorld
@@ -129,7 +129,7 @@ class Forks:
 
 
 class DiskAt:
-    """`simulator.disk.DiskFaults`: one call fails, and those of its name after it where it is for ever."""
+    """`DiskFaults`: one call fails, and those of its name after it where it is for ever."""
 
     def __init__(self, forks: Forks, seen: list[tuple[str, Path]] | None = None) -> None:
         self._forks = forks

@@ -28,7 +28,7 @@ from simulator.loop import Loop
 from simulator.machine import BEGAN_MS, OPEN_FILES, Machine, NodeLogs, State
 from simulator.model import PartitionModel, TopicModel, Violation
 from simulator.network import Network
-from simulator.platter import Loss
+from simulator.power_loss import Loss
 from simulator.process import Process
 from simulator.store import Bucket, Deletion, Object
 from simulator.trace import Trace

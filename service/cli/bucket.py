@@ -81,9 +81,9 @@ def _check(args: argparse.Namespace) -> int:
     from service.inspect.bucket_check import PART_BYTES, BucketCheck, Unfinished
     from service.inspect.bucket_policy import partition_of
     from service.inspect.step_result import Outcome
+    from service.remote.stores.boto3_client import s3_client
     from service.remote.stores.obstore_store import StoreOptions, open_store
     from service.remote.stores.s3_address import is_s3
-    from service.remote.stores.s3_client import s3_client
 
     _refuse_no_store(args.url)
     world, endpoint = system_world(), endpoint_of(args)
@@ -133,8 +133,8 @@ def _line(finding: StepResult) -> str:
 def _create(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
     from service.inspect.bucket_create import create_bucket
+    from service.remote.stores.boto3_client import s3_client
     from service.remote.stores.s3_address import is_s3
-    from service.remote.stores.s3_client import s3_client
 
     _refuse_no_store(args.url)
     if not is_s3(args.url):

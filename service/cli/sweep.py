@@ -93,9 +93,9 @@ def run(args: argparse.Namespace) -> int:
 def _sweep_uploads(args: argparse.Namespace) -> bool:
     """List unfinished uploads of S3, or abort them; return False where the store has refused to abort one."""
     from service.inspect.unfinished_uploads import UnfinishedUploads
+    from service.remote.stores.boto3_client import s3_client
     from service.remote.stores.errors import StoreRefused
     from service.remote.stores.s3_address import is_s3
-    from service.remote.stores.s3_client import s3_client
 
     if not is_s3(args.url):
         return True

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 
 from service.base.errors import ConfigError
 from service.config.keys import ConfigKey, Value
-from service.config.parsing import did_you_mean, parse, parse_value
+from service.config.parsing import parse, parse_value
+from service.config.suggestions import did_you_mean
 from service.config.tables import BROKER_KEYS, refusal
 from service.config.tables.kafka_defaults import KAFKA_DEFAULTS
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from service.base.errors import ConfigError
 from service.config.keys import INT_MAX, LONG_MAX, ConfigKey, ConfigType, Value, invalid
 from service.config.passwords import Password
+from service.config.suggestions import did_you_mean
 from service.config.tables import TOPIC_KEYS, refusal
 from service.config.tables.kafka_defaults import INTERNAL_TUNING, KAFKA_DEFAULTS
 
@@ -122,9 +122,3 @@ def _has_no_effect(name: str, text: str) -> bool:
 def _of_all(name: str) -> str:
     """Return the key of a key that is set for one listener."""
     return name if (of_listener := _LISTENERS_KEY.fullmatch(name)) is None else of_listener[1]
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'log.segment.bytes'?`` for the closest known name, or ""."""
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
-    return f"; did you mean '{close[0]}'?" if close else ""

@@ -19,7 +19,7 @@ from typing import Final
 
 from service.base.errors import ConfigError
 from service.base.properties_file import MAX_FILE_BYTES, load_properties
-from service.config.parsing import did_you_mean
+from service.config.suggestions import did_you_mean
 
 PROVIDERS: Final = "config.providers"
 PACKAGE: Final = "org.apache.kafka.common.config.provider"

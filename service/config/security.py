@@ -21,10 +21,10 @@ from service.config.oauthbearer import (
     read_token_path,
 )
 from service.config.overrides import PREFIX, is_set_for, value_for
-from service.config.parsing import did_you_mean
 from service.config.passwords import Password
 from service.config.protocols import SecurityProtocol
 from service.config.security_complaints import security_complaints
+from service.config.suggestions import did_you_mean
 from service.config.tables.ssl import HTTPS, TLS_VERSIONS
 
 SERVED_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)

@@ -23,10 +23,11 @@ from service.config.cluster import ClusterConfig, read_cluster
 from service.config.keys import LONG_MAX, Value, invalid
 from service.config.listeners import Listener
 from service.config.overrides import check_dynamic, parse_node
-from service.config.parsing import did_you_mean, effective, parse_value
+from service.config.parsing import effective, parse_value
 from service.config.passwords import Password
 from service.config.quotas import QuotaConfig, read_quotas
 from service.config.replication import ReplicationConfig, read_replication
+from service.config.suggestions import did_you_mean
 from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
 from service.config.tables.authorizer import principals
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC

@@ -24,7 +24,7 @@ from service.coordinator.ports import TopicsView
 from service.coordinator.shard import NOTHING, CoordinatorRecord, CoordinatorResult, Effect, Outcome
 from service.groups.classic.group import ClassicGroup
 from service.groups.classic.groups import ClassicGroups
-from service.groups.classic.members import ClassicGroupMember
+from service.groups.classic.member import ClassicGroupMember
 from service.groups.classic.rebalance_state import Phase, Rebalance
 from service.groups.consumer.context import ConsumerGroupContext, Downgrade, Opened, TimerKind, schedule
 from service.groups.consumer.fencing import cancelled, sessions, tombstones

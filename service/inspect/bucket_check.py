@@ -17,11 +17,11 @@ from service.inspect.bucket_policy import OF_LISTING, OF_UPLOADS
 from service.inspect.bucket_settings import check_lifecycle, settings_advice, unread_upload_rule
 from service.inspect.step_result import Outcome, StepResult
 from service.remote.format.keys import DATA_PREFIX
+from service.remote.stores.boto3_client import translated
 from service.remote.stores.conditional import PROBE_PREFIX, broken_promise
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.obstore_store import ObstoreStore
 from service.remote.stores.s3_address import S3Address
-from service.remote.stores.s3_client import translated
 from service.remote.stores.s3_encryption import S3Encryption
 
 PART_BYTES: Final = 5 << 20

@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from service.base.errors import ConfigError, StorageError
 from service.inspect.bucket_policy import partition_of
+from service.remote.stores.boto3_client import translated
 from service.remote.stores.errors import StoreRefused
 from service.remote.stores.s3_address import S3Address
-from service.remote.stores.s3_client import translated
 
 UPLOAD_DAYS: Final = 7
 """Days after which unfinished uploads are aborted: those that a killed node left."""

@@ -18,9 +18,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from service.remote.format.keys import DATA_PREFIX, parse_key
+from service.remote.stores.boto3_client import NoSuchUpload, translated
 from service.remote.stores.conditional import PROBE_PREFIX
 from service.remote.stores.s3_address import S3Address
-from service.remote.stores.s3_client import NoSuchUpload, translated
 
 
 class UnfinishedUpload(NamedTuple):

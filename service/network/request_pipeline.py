@@ -2,7 +2,7 @@
 
 The framer (`request_framer`) gives whole requests, one at a time; the handler answers at once, later by a
 future or a `PendingResponse`, or after a pause (`Throttled`), or for the last time (`Closing`). Where clients
-log in, a `Gate` handles the messages until there is a session. `response_queue` says in which order responses
+log in, a `Gate` handles the messages until there is a session. `response_order` says in which order responses
 go out and whether a request may be handled while others are pending; this module calls, sends and keeps the
 timer.
 """
@@ -35,7 +35,7 @@ from service.network.request import (
     TokensFollow,
 )
 from service.network.request_framer import ANSWERING, CLOSED, READING, RequestFramer
-from service.network.response_queue import EMPTY, FULL, Queued, ResponseQueue
+from service.network.response_order import EMPTY, FULL, Queued, ResponseOrder
 from service.network.sender import Part, PeerLost, ResponseSender
 from service.network.shared import FULL_S, Shared
 from service.network.transfer_deadlines import MonitoredConnection
@@ -99,8 +99,8 @@ class RequestPipeline:
         else:
             self.context, self.handler, self._gate = client.context, client.handle, client
         self.sender = ResponseSender(shared.loop, transport, self._sent, self.moved, shared.outlet)
-        self.queue: ResponseQueue[PendingResponse, memoryview | tuple[Answer, ApiMetrics] | WireError] = (
-            ResponseQueue()
+        self.queue: ResponseOrder[PendingResponse, memoryview | tuple[Answer, ApiMetrics] | WireError] = (
+            ResponseOrder()
         )
         """responses before that of the current request"""
         self._is_due = False

@@ -17,7 +17,7 @@ from service.network.raw_socket import socket_of
 from service.network.request import Answer, Closing, Gate, Later, PeerContext, RequestContext
 from service.network.request_framer import READING, RequestFramer
 from service.network.request_pipeline import RequestPipeline
-from service.network.response_queue import FAILED
+from service.network.response_order import FAILED
 from service.network.shared import Shared
 from service.security.session import Session, anonymous
 

@@ -28,7 +28,7 @@ from service.partition.refused_sequences import RefusedSequences
 from service.partition.unified_log import LogRead, UnifiedLog
 from service.records.batch import read_header
 from service.records.validation import AppendOrigin, ValidatedBatch, rules_of
-from service.replication.acks import Waiter
+from service.replication.ack_queue import Waiter
 from service.replication.leader import MOVED, PROPOSES, FollowerProgress, LeaderState, ReplicaSession
 from service.replication.replica_fetch import ReplicaFetch
 

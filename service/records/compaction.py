@@ -38,14 +38,14 @@ from service.records.batch import (
     compute_crc,
     read_header,
 )
-from service.records.compression import compress
-from service.records.copy_kernel import (
+from service.records.compaction_kernel import (
     JUDGED_FIELDS,
     copy_batches,
     judge_records,
     later_by,
     write_records,
 )
+from service.records.compression import compress
 from service.records.kernel_status import CopyState, Judging, Pause, Status
 from service.records.key_map import KeyMap, TransactionOutcomes, broken_records, inflated
 from service.records.scan import BatchScan

@@ -54,7 +54,7 @@ class MapState(IntEnum):
 
 
 class CopyState(IntEnum):
-    """Indexes of `copy_kernel`'s state of a copy."""
+    """Indexes of `compaction_kernel`'s state of a copy."""
 
     USED = 0
     """bytes written to the buffer"""

@@ -1,4 +1,4 @@
-"""What `copy_kernel` calls as C; key_kernel.py says what each does."""
+"""What `compaction_kernel` calls as C; key_kernel.py says what each does."""
 
 cdef void hash_of(
     const unsigned char *data, long long position, long long size, const unsigned long long *secret,

@@ -26,8 +26,13 @@ from service.base.turn_queues import turn_queues
 from service.base.types import TopicIdPartition
 from service.records.kernel_status import Status
 from service.records.scan import BatchScan, scan_batches
-from service.replication.append_check import AppendablePrefix, appendable_prefix_of_run, end_of_run, first_of
 from service.replication.follower import FollowerMachine, FollowerSettings
+from service.replication.follower_append_check import (
+    AppendablePrefix,
+    appendable_prefix_of_run,
+    end_of_run,
+    first_of,
+)
 from service.replication.follower_events import (
     AdvanceMarks,
     Append,

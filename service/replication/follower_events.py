@@ -78,7 +78,7 @@ class Fetch(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Append the valid records of the response's partition `at`; `append_check` and checksums decide."""
+    """Append the valid records of partition `at`; `follower_append_check` and checksums decide."""
 
     number: int
     tip: TopicIdPartition

@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.base.types import NO_OFFSET
-from service.replication.acks import AckQueue, Waiter
+from service.replication.ack_queue import AckQueue, Waiter
 from service.replication.replica_fetch import (
     NO_BROKER_EPOCH,
     FetchVerdict,

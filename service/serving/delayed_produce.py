@@ -1,7 +1,7 @@
 """Wait of a produce request with acks=all until the ISR has its batches (Kafka `DelayedProduce`).
 
 Each partition with followers waits for its own offset, in the queue of its leader's machine
-(`replication/acks.py`); the request has one timer. Owned by the event loop.
+(`replication/ack_queue.py`); the request has one timer. Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.purgatory import Operation
 from service.network.request import Answer, PendingResponse
-from service.replication.acks import Waiter
+from service.replication.ack_queue import Waiter
 from service.replication.leader import LeaderState
 from service.serving.request_host import Broker
 from service.wire.produce import TopicKey

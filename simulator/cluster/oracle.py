@@ -46,7 +46,7 @@ from simulator.cluster.sessions import Sessions
 from simulator.cluster.tiers import Tiers
 from simulator.machine import Machine, Run
 from simulator.model import Violation
-from simulator.platter import Directory, File, Platter
+from simulator.power_loss import Directory, File, Platter
 from simulator.process import Life
 
 _MIN_ISR: Final = "min.insync.replicas"

@@ -8,7 +8,7 @@ from typing import Final
 
 from simulator.cluster.world import CLIENT, ClusterWorld
 from simulator.machine import Machine, State
-from simulator.platter import Loss
+from simulator.power_loss import Loss
 
 _LOSSES: Final = (Loss.ALL, Loss.LATEST, Loss.ANY, Loss.HOLES, Loss.NONE)
 

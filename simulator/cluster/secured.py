@@ -26,7 +26,7 @@ from simulator.cluster.access import History, Right
 from simulator.cluster.world import ClusterWorld
 from simulator.machine import Machine, Run
 from simulator.model import Violation
-from simulator.platter import Platter
+from simulator.power_loss import Platter
 
 SECRET: Final = "hush-"
 """Beginning of every password: no log line may have it."""

@@ -21,7 +21,7 @@ from simulator.cluster.world import ALIVE_S, START_S, ClusterWorld, is_ready
 from simulator.faults import STORE_KINDS
 from simulator.machine import BEGAN_MS, Machine
 from simulator.model import Violation
-from simulator.platter import Directory, File
+from simulator.power_loss import Directory, File
 from simulator.store import Bucket
 
 _CUTS: Final = ("store away", "store denies")

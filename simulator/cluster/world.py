@@ -21,15 +21,15 @@ from simulator.client import Client, Fetched
 from simulator.cluster.oracle import Oracle
 from simulator.cluster.replicas import Key
 from simulator.cluster.sessions import Sessions
-from simulator.disk import NoFaults, SimDisk
 from simulator.durable import durable_end
 from simulator.faults import DrawnFaults, DrawnStoreFaults
 from simulator.loop import Loop
 from simulator.machine import BEGAN_MS, Machine, NodeLogs, Run, State
 from simulator.model import PartitionModel, TopicModel, Violation
 from simulator.network import Link, Network
-from simulator.platter import Loss
+from simulator.power_loss import Loss
 from simulator.process import Process
+from simulator.process_disk import NoFaults, SimDisk
 from simulator.store import Bucket
 from simulator.threads import SimThreads
 from simulator.trace import Trace

@@ -21,7 +21,7 @@ from service.remote.format.manifest_codec import decode_cluster
 from simulator.client import EARLIEST, Client
 from simulator.machine import State
 from simulator.model import PartitionModel, TopicModel, Violation
-from simulator.platter import Platter
+from simulator.power_loss import Platter
 from simulator.restore.harms import (
     DOCUMENTS,
     HEADS,

@@ -25,7 +25,7 @@ from simulator.cluster.client import leader_of
 from simulator.cluster.world import START_S, ClusterWorld
 from simulator.machine import PORT, Machine, NodeLogs, Run
 from simulator.model import PartitionModel, TopicModel, Violation
-from simulator.platter import Platter
+from simulator.power_loss import Platter
 from simulator.store import Deletion, Object
 
 _NODE: Final = "node.id"

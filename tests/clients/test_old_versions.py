@@ -50,6 +50,10 @@ ELSEWHERE = {
     "DescribeLogDirs": (35, 1, 5),
     "SaslAuthenticate": (36, 0, 2),
     "CreatePartitions": (37, 0, 3),
+    "CreateDelegationToken": (38, 1, 3),
+    "RenewDelegationToken": (39, 1, 2),
+    "ExpireDelegationToken": (40, 1, 2),
+    "DescribeDelegationToken": (41, 1, 3),
     "DeleteGroups": (42, 0, 2),
     "OffsetDelete": (47, 0, 0),
     "DescribeClientQuotas": (48, 0, 1),
@@ -73,6 +77,8 @@ OF_CONTROLLERS = {
     "RemoveRaftVoter": (81, 0, 0),
 }
 """Requests that brokers forward to the controllers of a cluster."""
+OURS = {20001, 20002}
+"""ListSessions and EndSessions, which Kafka has not."""
 WAIT = timedelta(seconds=10)
 EVERY = [(name, version) for name, (_, low, high) in SERVED.items() for version in range(low, high + 1)]
 
@@ -263,7 +269,7 @@ def test_api_versions_lists_the_versions_that_are_served(broker: Broker) -> None
         # Apache Kafka says Produce 0, which it does not serve, as old librdkafka looks for it.
         assert offered[key] == (0 if api == "Produce" else low, high), api
     if broker.is_ours:
-        assert set(offered) == {key for key, _, _ in served.values()}
+        assert set(offered) == {key for key, _, _ in served.values()} | OURS
 
 
 @pytest.mark.parametrize("version", [5, 99, 32767])

@@ -31,7 +31,7 @@ KERNELS = (
     "index_kernel",
     "time_kernel",
     "key_kernel",
-    "copy_kernel",
+    "compaction_kernel",
     "commit_kernel",
 )
 

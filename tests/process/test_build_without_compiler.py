@@ -16,7 +16,7 @@ KERNELS = (
     "index_kernel",
     "time_kernel",
     "key_kernel",
-    "copy_kernel",
+    "compaction_kernel",
     "commit_kernel",
 )
 KERNEL_FILES = (

@@ -19,7 +19,7 @@ from simulator.cluster.tier_plants import OF_TIERS
 from simulator.cluster.world import START_S, ClusterWorld
 from simulator.loop import Loop
 from simulator.network import Network
-from simulator.platter import Platter
+from simulator.power_loss import Platter
 from simulator.process import Process
 from simulator.trace import Trace
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from service.base.disk import Disk, DiskError, LockHeld, MissingFile, Open
-from simulator.disk import NoFaults, SimDisk
 from simulator.loop import Loop
 from simulator.network import Network
-from simulator.platter import Loss, Platter
+from simulator.power_loss import Loss, Platter
 from simulator.process import Process
+from simulator.process_disk import NoFaults, SimDisk
 from simulator.threads import SimThreads
 from simulator.trace import Trace
 

@@ -20,8 +20,8 @@ from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.log_dir import DOUBTFUL
 from service.hot.manager import LogManager
-from simulator.disk import NoFaults
-from simulator.platter import Loss, Platter
+from simulator.power_loss import Loss, Platter
+from simulator.process_disk import NoFaults
 from tests.simulation.test_disk_and_network import ROOT, disk_of, platter
 from tests.unit.hot.logs import batch, checkpoint, records_from
 

@@ -20,7 +20,7 @@ from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
-from simulator.platter import Loss, Platter
+from simulator.power_loss import Loss, Platter
 from tests.simulation.test_disk_and_network import ROOT, disk_of, platter
 from tests.unit.hot.logs import batch, checkpoint, headers_from
 

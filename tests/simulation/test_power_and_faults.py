@@ -23,7 +23,7 @@ from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
-from simulator.platter import Loss, Platter
+from simulator.power_loss import Loss, Platter
 from tests.simulation.test_disk_and_network import ROOT, disk_of, platter
 from tests.unit.hot.logs import START_MS, batch, headers_from
 
@@ -64,7 +64,7 @@ FAULTS = (
 
 
 class Faults:
-    """`simulator.disk.DiskFaults`: none before `strike`."""
+    """`simulator.process_disk.DiskFaults`: none before `strike`."""
 
     def __init__(self, random: Random) -> None:
         self._random = random

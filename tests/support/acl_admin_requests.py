@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from service.wire.api import ApiKey
 from tests.node.conftest import Talk
 from tests.support.acl_requests import EVERY_ACL, LONG_AGO, Place, module_of, word
+from tests.support.processes import wait_until
 
 # -- groups
 
@@ -170,7 +171,8 @@ def consumer_group_describe(p: Place) -> str:
         .error_code
         != 0
     ):
-        assert beat(p.admin, group, topics=(p.topic,)).error_code == 0
+        # The coordinator may know a new topic a moment later; what the member has decides the answer.
+        wait_until("the member has its partition", lambda: beat(p.admin, group, topics=(p.topic,)).assignment)
     one = p.alice(
         ApiKey.CONSUMER_GROUP_DESCRIBE,
         "ConsumerGroupDescribeRequest",

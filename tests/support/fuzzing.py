@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -72,6 +72,7 @@ def _bytes(random: Random) -> bytes:
 _SCALARS: dict[str, Any] = {
     **{f"int{bits}": _int(bits) for bits in (8, 16, 32, 64)},
     "uint16": lambda random: random.randrange(2**16),
+    "datetime_i64": lambda random: datetime.fromtimestamp(random.randrange(2**33), UTC),
     "float64": lambda random: random.choice((0.0, 1.0, -1.0, 1e300, random.random())),
     "bool": lambda random: random.random() < 0.5,
     "string": lambda random: "x" * random.randrange(12),

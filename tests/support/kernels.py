@@ -16,7 +16,7 @@ NAMES: Final = (
     "index_kernel",
     "time_kernel",
     "key_kernel",
-    "copy_kernel",
+    "compaction_kernel",
     "commit_kernel",
 )
 """Each after those that it imports."""

@@ -28,7 +28,7 @@ from service.base.timeline import Timeline
 from service.coordinator.shard import LATER, NOTHING, CoordinatorRecord, CoordinatorResult, Effect, Outcome
 from service.groups.classic import static
 from service.groups.classic.group import EMPTY_GROUP, ClassicGroup
-from service.groups.classic.members import ClassicGroupMember, Protocols, protocols_of
+from service.groups.classic.member import ClassicGroupMember, Protocols, protocols_of
 from service.groups.classic.rebalance_state import Phase, Rebalance
 from service.groups.classic.rebalance_step import (
     JOIN,

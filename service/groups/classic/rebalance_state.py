@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 from service.base.types import Buffer
 from service.groups.classic.group import ClassicGroup, check_member
-from service.groups.classic.members import ClassicGroupMember, Protocols, select_protocol
+from service.groups.classic.member import ClassicGroupMember, Protocols, select_protocol
 from service.groups.requests import NO_MEMBER, NONE, JoinGroupMember, JoinGroupResponse
 
 

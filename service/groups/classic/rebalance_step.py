@@ -20,7 +20,7 @@ from service.coordinator.shard import (
     Schedule,
 )
 from service.groups.classic.group import ClassicGroup
-from service.groups.classic.members import ClassicGroupMember, Protocols
+from service.groups.classic.member import ClassicGroupMember, Protocols
 from service.groups.classic.rebalance_state import MAY_PREPARE, Phase, Rebalance
 from service.groups.config import GroupsConfig
 from service.groups.requests import NO_MEMBER, JoinGroupResponse, SyncGroupResponse

@@ -12,7 +12,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from service.coordinator.shard import LATER, CoordinatorResult
-from service.groups.classic.members import ClassicGroupMember, protocols_of, select_protocol
+from service.groups.classic.member import ClassicGroupMember, protocols_of, select_protocol
 from service.groups.classic.rebalance_state import Phase
 from service.groups.classic.rebalance_step import RebalanceStep, Returned
 from service.groups.requests import (

@@ -1,6 +1,6 @@
 """Address of an S3 bucket, from the URL, the settings and the environment.
 
-Everything that talks to the bucket uses it: the store (`obstore_store`) and boto3's client (`s3_client`).
+Everything that talks to the bucket uses it: the store (`obstore_store`) and boto3's client (`boto3_client`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.records import copy_kernel, key_kernel
+from service.records import compaction_kernel, key_kernel
 from service.records.batch import CompressionType
 from service.records.compaction import CopyRules
 from service.records.kernel_status import CopyState, MapState, Status
@@ -28,7 +28,7 @@ from tests.support.compaction import (
 from tests.support.kernels import interpreted
 
 LIVES: list[dict[str, ModuleType]] = [
-    {"key_kernel": key_kernel, "copy_kernel": copy_kernel},
+    {"key_kernel": key_kernel, "compaction_kernel": compaction_kernel},
     *(interpreted(with_cython=found) for found in (True, False)),
 ]
 SECRET = array("Q", bytes(range(16)))
@@ -64,7 +64,7 @@ def run(life: dict[str, Any], log: bytes, slots: int, room: int, marks: int, now
     )
     out, copied = bytearray(room), array("q", bytes(8 * len(CopyState)))
     times = array("q", (now_ms, now_ms + 1000))
-    copy = life["copy_kernel"].copy_batches(
+    copy = life["compaction_kernel"].copy_batches(
         log, found.positions, found.sizes, 0, 0, 0, times, found.last_offsets[-1] + 1, SECRET, table,
         state[MapState.LATEST], array("q", (1,)), array("q", (found.last_offsets[0],)), bytearray(marks), out,
         copied,
@@ -99,11 +99,11 @@ def test_bad_records_are_a_status_in_all_lives(log: bytes, data: st.DataObject) 
         judged, marks = array("q", bytes(24)), bytearray(64)
         records = bytes(damaged[61 : found.sizes[0]])
         header = bytes(damaged[:61])
-        status = life["copy_kernel"].judge_records(
+        status = life["compaction_kernel"].judge_records(
             records, header, 0, START_MS, SECRET, table, 2**62, marks, judged
         )
         out = bytearray(len(records) + 16 * 64)
-        written = life["copy_kernel"].write_records(
+        written = life["compaction_kernel"].write_records(
             records, found.record_counts[0], bytes([1] * 64), 1 if status == Status.OK else 0, out
         )
         answers[-1] = (*answers[-1], status, bytes(marks), list(judged), written, bytes(out))

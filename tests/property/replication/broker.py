@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.base.types import TopicIdPartition
-from service.replication.acks import Waiter
+from service.replication.ack_queue import Waiter
 from service.replication.alter_partition_queue import AlterPartitionQueue, ProposalResponse, ProposalSettings
 from service.replication.fetch_session_handler import FetchPartitionData
 from service.replication.follower import FollowerMachine, FollowerSettings

@@ -7,10 +7,10 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from service.replication.acks import Waiter
-from service.replication.append_check import AppendablePrefix, appendable_prefix
+from service.replication.ack_queue import Waiter
 from service.replication.fetch_session_handler import FetchPartitionData
 from service.replication.follower import FollowerMachine
+from service.replication.follower_append_check import AppendablePrefix, appendable_prefix
 from service.replication.follower_events import AdvanceMarks, Effect, PartitionFetchResponse
 from service.replication.leader import (
     MOVED,

@@ -6,7 +6,7 @@ from random import Random
 
 from kio.schema.errors import ErrorCode
 
-from service.replication.acks import Waiter
+from service.replication.ack_queue import Waiter
 from service.replication.follower import FollowerMachine, FollowerSettings
 from service.replication.follower_events import (
     AdvanceMarks,

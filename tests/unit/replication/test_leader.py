@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from service.replication.acks import Waiter
+from service.replication.ack_queue import Waiter
 from service.replication.leader import (
     AGAIN,
     MOVED,

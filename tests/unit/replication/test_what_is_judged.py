@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 from service.records.batch import iter_headers
 from service.records.kernel_status import Status
 from service.records.scan import BatchScan
-from service.replication.acks import AckQueue
-from service.replication.append_check import (
+from service.replication.ack_queue import AckQueue
+from service.replication.follower_append_check import (
     AppendablePrefix,
     appendable_prefix,
     appendable_prefix_of_run,

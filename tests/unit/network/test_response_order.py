@@ -9,7 +9,7 @@ import pytest
 
 from service.base.errors import InvariantError
 from service.network.metrics import ApiMetrics
-from service.network.response_queue import ResponseQueue
+from service.network.response_order import ResponseOrder
 
 API, OTHER = ApiMetrics(), ApiMetrics()
 
@@ -28,11 +28,11 @@ class Held:
         self.is_cancelled = True
 
 
-Queue = ResponseQueue[Held, str]
+Queue = ResponseOrder[Held, str]
 
 
 def filled(*weights: int) -> tuple[Queue, list[Held]]:
-    queue: Queue = ResponseQueue()
+    queue: Queue = ResponseOrder()
     held = [Held(str(at), weight) for at, weight in enumerate(weights)]
     for at, one in enumerate(held):
         queue.add(one, API, float(at), b"\0\0")
@@ -148,7 +148,7 @@ def test_no_request_is_added_while_one_waits_behind() -> None:
 def test_any_history_keeps_order_and_limit() -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     rng = random.Random(seed)
-    queue: Queue = ResponseQueue()
+    queue: Queue = ResponseOrder()
     waiting: list[Held] = []
     added = taken = 0
     for _ in range(5000):

@@ -7,14 +7,14 @@ queued, and further requests of the same API are handled meanwhile. What else fo
 - the response to the current request, as responses go out in the order of requests;
 - a malformed request: the responses before it are sent, then the connection ends.
 
-`ResponseQueue.state` moves by the table `MOVES`; an illegal move raises. The shell (`request_pipeline`) owns
+`ResponseOrder.state` moves by the table `MOVES`; an illegal move raises. The shell (`request_pipeline`) owns
 the responses: it tells the queue of each, and sends what `take_done` returns.
 
 >>> class Stored:
 ...     weight, is_stored = 60, False
 ...     def done(self):
 ...         return self.is_stored
->>> queue, first, second = ResponseQueue(), Stored(), Stored()
+>>> queue, first, second = ResponseOrder(), Stored(), Stored()
 >>> for response in first, second:
 ...     queue.add(response, ApiMetrics(), 0.0, b"P")
 >>> queue.state.name
@@ -91,7 +91,7 @@ class Queued(NamedTuple, Generic[P]):
     asked_s: float
 
 
-class ResponseQueue(Generic[P, B]):
+class ResponseOrder(Generic[P, B]):
     """Pending responses of one connection. For one thread."""
 
     __slots__ = ("_behind", "_weight", "api_key", "pending", "state")

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from service.base.disk import DiskError, Entry, LockHeld, Open, Space, disk_error
 from service.base.types import Buffer
-from simulator.platter import Directory, File, Platter
+from simulator.power_loss import Directory, File, Platter
 from simulator.process import Life, Process
 from simulator.threads import SimThreads
 from simulator.trace import Trace
