@@ -128,8 +128,8 @@ def read_token_path(values: Mapping[str, Value], listener: str, problems: list[s
         from service.base.urls import shown
 
         problems.append(
-            f"{own}{TOKEN_URL}={shown(url)}: a node logs in at other nodes with a token from a file: name one "
-            "by file: and its path"
+            f"{own}{TOKEN_URL}={shown(url)}: a node logs in at other nodes with a token from a file: name "
+            "one by file: and its path"
         )
         return None
     _allowed(values, own + TOKEN_URL, url.strip(), problems)
