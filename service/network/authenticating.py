@@ -155,6 +155,9 @@ class Authenticator:
                 listener.metrics.expired += 1
                 return Closing(())
             return listener.handler(context, frame)
+        if self._is_late():
+            listener.metrics.late += 1
+            return Closing(())
         answer = self._step(context, frame)
         if isinstance(answer, Awaitable):
             return self._renewed_later(context, answer)
@@ -169,6 +172,13 @@ class Authenticator:
             return answer
         context.session = self._begin_session(context)
         return LoggedIn(() if answer is None else answer.parts, context, self.handle_expiring)
+
+    def _is_late(self) -> bool:
+        """Return whether the reauthentication takes longer than a login may: what it was begun with may have
+        been taken away since."""
+        listener = self._listener
+        assert self._began_s is not None
+        return listener.now() - self._began_s > listener.settings.timeout_ms / 1000
 
     def unmuted(self, last_read: float) -> None:
         """Note that a pause is over. Requests that have waited count as come when they were read."""

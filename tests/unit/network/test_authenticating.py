@@ -200,6 +200,25 @@ def test_a_reauthentication_makes_a_new_session_even_after_the_end() -> None:
     assert sum(metrics.reauthentication.counts) == 1
 
 
+@pytest.mark.parametrize(("pause_s", "is_in_time"), [(10.0, True), (10.001, False)])
+def test_a_reauthentication_has_the_time_of_a_login(pause_s: float, is_in_time: bool) -> None:
+    """Else one that was begun with a credential could be ended long after that was taken away."""
+    listener = Listener(max_reauth_ms={"SCRAM-SHA-256": 60_000})
+    peer = Peer(listener)
+    for _ in range(2):
+        client = ScramClient("SCRAM-SHA-256", "bob", "pencil", "of-the-client")
+        peer.send(handshake("SCRAM-SHA-256"))
+        body = peer.send(authenticate(client.first()))
+        assert body is not None
+        final = client.answer(body[8:-8])
+        assert final is not None
+        if listener.metrics.succeeded:
+            listener.clock.now_s += pause_s
+        peer.send(authenticate(final))
+    assert (peer.is_open, listener.metrics.late) == (is_in_time, int(not is_in_time))
+    assert listener.metrics.succeeded_again == is_in_time
+
+
 def test_a_reauthentication_begins_once_a_second_and_is_refused_before() -> None:
     listener = Listener(**MAX_REAUTH)
     peer = Peer(listener)
