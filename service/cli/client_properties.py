@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _BOOTSTRAP = "bootstrap.servers"
 _HTTP_TOKEN, _HTTP_CA = "firn.http.token.file", "firn.http.ssl.ca.location"
 _NOT_KAFKAS = (_BOOTSTRAP, _HTTP_TOKEN, _HTTP_CA)
-"""What a file has besides: files are shared with clients, whose address is a command's own option."""
+"""Other keys of a file: files are shared with clients, whose address is a command's own option."""
 
 
 def add_command_config_option(parser: argparse.ArgumentParser) -> None:

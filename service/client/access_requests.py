@@ -16,7 +16,7 @@ from service.wire.api import ApiKey, request_module
 _EXACT, _DEFAULT, _SPECIFIED = range(3)
 """Kinds of match of DescribeClientQuotas."""
 ANY_NAME: Final = object()
-"""In a filter of quotas: an entity that has a part of the type, whatever its name."""
+"""Part of a filter of quotas: any name, of an entity that has a part of the type."""
 
 
 class AclQuery(NamedTuple):

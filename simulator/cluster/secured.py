@@ -42,7 +42,7 @@ _NODE: Final = ("node", f"{SECRET}node")
 _RENEWED_AFTER: Final = 0.8
 _MODULES: Final = "org.apache.kafka.common.security"
 _OFTEN_DEBUG: Final = 8
-"""In one of so many histories nodes log everything, and it is searched for passwords."""
+"""One history in so many has its nodes log everything, and the log is searched for passwords."""
 
 
 class Account(NamedTuple):

@@ -18,7 +18,7 @@ LOGIN_HANDLER: Final = f"{_PACKAGE}OAuthBearerLoginCallbackHandler"
 FILE_RETRIEVER: Final = f"{_PACKAGE}FileJwtRetriever"
 _DEFAULT_RETRIEVER: Final = f"{_PACKAGE}DefaultJwtRetriever"
 RETRIEVERS: Final = (_DEFAULT_RETRIEVER, FILE_RETRIEVER, f"{_PACKAGE}ClientCredentialsJwtRetriever")
-"""What Java's clients read tokens with, from files and from issuers."""
+"""Classes that Java's clients read tokens with, from files and from issuers."""
 _DEFAULT_VALIDATOR: Final = f"{_PACKAGE}DefaultJwtValidator"
 _BROKER_VALIDATOR: Final = f"{_PACKAGE}BrokerJwtValidator"
 ALLOWED_URLS: Final = "org.apache.kafka.sasl.oauthbearer.allowed.urls"

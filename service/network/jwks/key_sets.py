@@ -36,7 +36,7 @@ _LOG = logging.getLogger(__name__)
 MOST_BYTES: Final = 1 << 20
 """Largest key set."""
 _TIMEOUT_S: Final = 20.0
-"""For one answer, from the first packet to the last."""
+"""Deadline of one answer, from the first packet to the last."""
 _LOOK_S: Final = 10.0
 """Longest time between two looks at a file."""
 
