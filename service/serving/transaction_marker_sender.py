@@ -199,12 +199,15 @@ class TransactionMarkerSender:
 
 
 def _message(one: MarkersOfTransaction) -> WritableTxnMarker:
-    return WritableTxnMarker(  # type: ignore[call-arg]
+    return WritableTxnMarker(
         producer_id=one.producer_id,
         producer_epoch=one.producer_epoch,
         transaction_result=one.is_commit,
         topics=tuple(
-            [WritableTxnMarkerTopic(name=topic, partition_indexes=partitions) for topic, partitions in one.topics]
+            [
+                WritableTxnMarkerTopic(name=topic, partition_indexes=partitions)
+                for topic, partitions in one.topics
+            ]
         ),
         coordinator_epoch=one.coordinator_epoch,
         transaction_version=one.transaction_version,

@@ -24,7 +24,6 @@ from service.base.java_hash import partition_of
 from service.base.printable import printable
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.types import TopicIdPartition
-
 from service.metadata.image import MetadataImage
 from service.serving.broker_channels import BrokerChannels
 from service.transactions.verification import (
@@ -34,7 +33,7 @@ from service.transactions.verification import (
     AskHere,
     Errors,
     Mode,
-    Question,
+    TransactionQuestion,
     RetrySettings,
     VerificationEffect,
     Verifications,
@@ -44,7 +43,7 @@ from service.wire.errors import UnsupportedVersion
 
 _log = logging.getLogger(__name__)
 
-AskOwn: TypeAlias = Callable[[Question], Awaitable[Errors]]
+AskOwn: TypeAlias = Callable[[TransactionQuestion], Awaitable[Errors]]
 """Asks the coordinator of this node. Raises `RequestError`."""
 
 
@@ -91,7 +90,8 @@ class TransactionVerifier:
         """
         names = tuple([(tip.topic, tip.partition) for tip in tips])
         asked = Asked(
-            Question(transactional_id, producer_id, producer_epoch, names, mode), self._clock.monotonic_ms()
+            TransactionQuestion(transactional_id, producer_id, producer_epoch, names, mode),
+            self._clock.monotonic_ms(),
         )
         answer = self._answers[asked] = self._loop.create_future()
         try:
@@ -188,11 +188,11 @@ class TransactionVerifier:
         self._carry_out(self.machine.answered_here(asked, errors, self._clock.monotonic_ms()))
 
 
-def _transaction(question: Question) -> AddPartitionsToTxnTransaction:
+def _transaction(question: TransactionQuestion) -> AddPartitionsToTxnTransaction:
     topics: dict[str, list[int]] = {}
     for topic, partition in question.partitions:
         topics.setdefault(topic, []).append(partition)
-    return AddPartitionsToTxnTransaction(  # type: ignore[call-arg]
+    return AddPartitionsToTxnTransaction(
         transactional_id=question.transactional_id,
         producer_id=question.producer_id,
         producer_epoch=question.producer_epoch,

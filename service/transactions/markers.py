@@ -300,8 +300,8 @@ class TransactionMarkers:
     # -- work
 
     def advance(self, now_ms: int) -> list[MarkerEffect]:
-        """Do a bounded amount of work and return the effects. Call it after each event, as long as `has_work`,
-        and at `due_ms`."""
+        """Do a bounded amount of work and return the effects. Call it after each event, as long as
+        `has_work`, and at `due_ms`."""
         self._wake_due(now_ms)
         self._route(now_ms)
         for broker in tuple(self._ready):
@@ -463,7 +463,7 @@ class TransactionMarkers:
             left -= len(some)
             if not partitions:
                 self._to_route.popleft()
-            for topic, partition in some:
+            for topic, partition in reversed(some):
                 self._route_one(sending, topic, partition, now_ms)
 
     def _route_one(self, sending: _Sending, topic: str, partition: int, now_ms: int) -> None:

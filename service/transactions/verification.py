@@ -1,5 +1,4 @@
-"""Verification of transactional batches: is the partition part of the transaction that its coordinator knows?
-[P]
+"""Verification of transactional batches: is a partition part of its transaction? [P]
 
 Before the first batch of a transaction is appended to a partition, the node asks the coordinator of its
 transactional id (AddPartitionsToTxn 4 and later): whether the partition is part of it, where the client adds
@@ -16,7 +15,7 @@ While the transaction before is being completed, adds get CONCURRENT_TRANSACTION
 `ReplicaManager.handleProduceAppend`.)
 
 >>> machine = Verifications(lambda transactional_id: 2, own_id=1)
->>> asked = Asked(Question("pay", 7, 3, (("a", 0),), Mode.ADD), 0)
+>>> asked = Asked(TransactionQuestion("pay", 7, 3, (("a", 0),), Mode.ADD), 0)
 >>> [request] = machine.ask(asked, 0)
 >>> request.broker, request.questions == (asked.question,)
 (2, True)
@@ -82,7 +81,7 @@ def produce_error(error: ErrorCode | int, mode: Mode) -> ErrorCode | int:
     return error
 
 
-class Question(NamedTuple):
+class TransactionQuestion(NamedTuple):
     """Partitions of one transactional id."""
 
     transactional_id: str
@@ -97,7 +96,7 @@ class AskBroker(NamedTuple):
     `unsupported`."""
 
     broker: int
-    questions: tuple[Question, ...]
+    questions: tuple[TransactionQuestion, ...]
 
 
 class AskHere(NamedTuple):
@@ -121,7 +120,7 @@ class Asked:
 
     __slots__ = ("began_ms", "question")
 
-    def __init__(self, question: Question, began_ms: int) -> None:
+    def __init__(self, question: TransactionQuestion, began_ms: int) -> None:
         self.question = question
         self.began_ms = began_ms
 
@@ -139,14 +138,12 @@ class VerificationMetrics:
     """Counters of verifications."""
 
     def __init__(self) -> None:
-        self.verifications = 0
-        """questions that were answered"""
         self.failures = 0
         """partitions that were answered with an error"""
         self.requests = 0
         """requests sent to coordinators on other nodes"""
         self.seconds = Histogram()
-        """from the question to its answer"""
+        """from each question to its answer"""
 
 
 class _Coordinator:
@@ -296,7 +293,6 @@ class Verifications:
 
     def _answered(self, asked: Asked, errors: Errors, now_ms: int) -> Answered:
         metrics = self.metrics
-        metrics.verifications += 1
         metrics.failures += sum(error != ErrorCode.none for error in errors.values())
         metrics.seconds.observe((now_ms - asked.began_ms) / 1000)
         return Answered(asked, errors)
