@@ -1,4 +1,4 @@
-"""What is looked at once all faults of a history with groups and transactions have ended."""
+"""Final check of a history with groups and transactions, once all faults have ended."""
 
 from __future__ import annotations
 
