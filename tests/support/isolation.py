@@ -1,4 +1,4 @@
-"""What a consumer sees of a partition at an isolation level, from Fetch on a raw socket.
+"""The content of a partition at an isolation level, as a consumer sees it, from Fetch on a raw socket.
 
 The filter is written after Kafka's consumer (``CompletedFetch``), apart from Firn's own.
 """
