@@ -33,8 +33,8 @@ from service.transactions.verification import (
     AskHere,
     Errors,
     Mode,
-    TransactionQuestion,
     RetrySettings,
+    TransactionQuestion,
     VerificationEffect,
     Verifications,
 )
