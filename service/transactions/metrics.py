@@ -1,0 +1,22 @@
+"""Counters of transactions: plain integers and histograms that scrapers read. [P]"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from service.base.metrics import Histogram
+
+
+@dataclass(slots=True, eq=False)
+class TransactionMetrics:
+    """Counters of all shards of a node. Owned by the event loop; times in seconds."""
+
+    commits: int = 0
+    """decided, with the decision committed"""
+    aborts: int = 0
+    timeouts: int = 0
+    """aborts of transactions that were open for too long"""
+    end: Histogram = field(default_factory=Histogram)
+    """from a committed decision to the committed completion: the time of the markers"""
+    completions_to_retry: int = 0
+    """completions whose write failed and is tried again"""
