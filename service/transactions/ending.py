@@ -29,7 +29,7 @@ from service.transactions.states import COMPLETE_ABORT, COMPLETE_COMMIT, EMPTY, 
 
 
 class End(NamedTuple):
-    """What an EndTxn leads to: the next state, None if there is none; and the producer in the answer."""
+    """Result of an EndTxn: the next state, None if there is none; and the producer in the answer."""
 
     metadata: TransactionMetadata | None
     producer: TransactionalProducer = NO_PRODUCER

@@ -22,7 +22,7 @@ _MOST_MEMORY: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class TransactionFilter:
-    """What a client wants to see; an empty set or None stands for all.
+    """Conditions of a client; an empty set or None stands for all.
 
     `unknown_states`: names that are no state. With such names alone nothing is found. `longer_than_ms`: open
     for longer than this; an id without a transaction began at -1, so it is older than any.

@@ -11,12 +11,7 @@ from service.base.metrics import Histogram
 class TransactionMetrics:
     """Counters of all shards of a node. Owned by the event loop; times in seconds."""
 
-    commits: int = 0
-    """decided, with the decision committed"""
-    aborts: int = 0
     timeouts: int = 0
     """aborts of transactions that were open for too long"""
     end: Histogram = field(default_factory=Histogram)
     """from a committed decision to the committed completion: the time of the markers"""
-    completions_to_retry: int = 0
-    """completions whose write failed and is tried again"""

@@ -1,8 +1,5 @@
 """Shard of one partition of `__transaction_state`: its transactional ids, and all decisions about them. [P]
 
-An id with a transaction is kept decoded; an id at rest is the bytes of its record, as there may be very many
-that nobody asks for. The volatile last epoch stands behind these bytes.
-
 A state is pending while its record is not committed, or while its transaction is decided and not completed:
 Kafka's coordinator has the next state pending then. Whoever asks meanwhile gets CONCURRENT_TRANSACTIONS. One
 exception, ours: partitions are added on top of a pending add of the same producer, as the first batches of
@@ -11,10 +8,8 @@ a TV2 transaction on several brokers meet; all are answered when the last is com
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from itertools import islice
 from math import inf
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -23,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, RequestError
 from service.base.steps import Steps
-from service.base.timeline import Journal, Timeline
+from service.base.timeline import Journal
 from service.coordinator.shard import (
     NOTHING,
     CoordinatorRecord,
@@ -37,6 +32,7 @@ from service.transactions.adding import add, verify
 from service.transactions.config import RETRY_MS, TV2, TransactionSettings
 from service.transactions.ending import end_keeping_epoch, end_raising_epoch
 from service.transactions.expiry import Deadlines, sweep_ms
+from service.transactions.ids import TransactionalIds, record_of
 from service.transactions.init import check_init, fence, init
 from service.transactions.listing import TransactionFilter, listed
 from service.transactions.metadata import Partition, TransactionMetadata
@@ -51,7 +47,7 @@ from service.transactions.requests import (
     ProducerIdNeeded,
     TransactionalProducer,
 )
-from service.transactions.states import AT_REST, ONGOING, PREPARE_ABORT, PREPARE_COMMIT, PREPARED, check_move
+from service.transactions.states import AT_REST, ONGOING, PREPARE_ABORT, PREPARE_COMMIT, PREPARED
 
 TIMEOUTS: Final = "timeouts"
 IDLE: Final = "idle ids"
@@ -61,7 +57,6 @@ AT_ONCE: Final = 100
 """Transactions of one decision that is nobody's request."""
 _LOOKED_AT: Final = 2000
 """Ids at rest that one decision looks at."""
-_LAST_EPOCH: Final = struct.Struct(">h")
 _LISTED_A_STEP: Final = 50
 
 
@@ -77,12 +72,6 @@ class Completed(NamedTuple):
 
     transactions: tuple[tuple[str, TransactionalProducer], ...]
     decided_ms: int
-
-
-class _Decided(bytes):
-    """Value of a record that is decided here, with its state: what the log lacks is volatile."""
-
-    state: TransactionMetadata
 
 
 class TransactionShard:
@@ -112,10 +101,7 @@ class TransactionShard:
         self.on_id_needed = on_id_needed
         self._warn = warn
         self._journal = Journal()
-        self.open: Timeline[str, TransactionMetadata] = Timeline(self._journal)
-        """ids with a transaction"""
-        self.at_rest: Timeline[str, bytes] = Timeline(self._journal)
-        """ids without, in the order of their last records"""
+        self.ids = TransactionalIds(self._journal)
         self._deadlines = Deadlines()
         self._timeouts_ms: float = inf
         """time for which the timer is set"""
@@ -137,37 +123,19 @@ class TransactionShard:
             self._skip(f"keys of type {transactional_id}", offset)
             return
         if value is None:
-            self.at_rest.pop(transactional_id, None)
-            self.open.pop(transactional_id, None)
+            self.ids.forget(transactional_id)
             self._deadlines.discard(transactional_id)
             return
-        after = value.state if isinstance(value, _Decided) else records.decode_value(value)
+        after = self.ids.replay(transactional_id, value)
         if isinstance(after, int):
             self._skip(f"values of version {after}", offset)
-            return
-        before = self.newest(transactional_id)
-        if before is not None and not _is_repeated(before, after):
-            check_move(transactional_id, before.state, after.state)
-        else:
-            check_move(transactional_id, None, after.state)
-        self._put(transactional_id, after, value)
-
-    def _put(self, transactional_id: str, after: TransactionMetadata, value: bytes) -> None:
-        if after.state in AT_REST:
-            self.open.pop(transactional_id, None)
-            self.at_rest.pop(transactional_id, None)  # it becomes the newest
-            self.at_rest[transactional_id] = value + _LAST_EPOCH.pack(after.last_producer_epoch)
-            self._deadlines.discard(transactional_id)
-            self._waits_for_idle = True
-            return
-        self.at_rest.pop(transactional_id, None)
-        self.open[transactional_id] = after
-        if after.state is ONGOING:
+        elif after.state is ONGOING:
             due_ms = self._sweep_ms(after)
             self._deadlines.set(transactional_id, due_ms)
             self._timeouts_ms = min(self._timeouts_ms, due_ms)
         else:
             self._deadlines.discard(transactional_id)
+            self._waits_for_idle = self._waits_for_idle or after.state in AT_REST
 
     def _skip(self, what: str, offset: int) -> None:
         if what not in self._skipped:
@@ -177,28 +145,6 @@ class TransactionShard:
 
     def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
         raise CorruptionError(f"__transaction_state-{self.partition} has a marker of {producer_id}")
-
-    # States.
-
-    def newest(self, transactional_id: str) -> TransactionMetadata | None:
-        """Return the newest state of an id."""
-        there = self.open.get(transactional_id)
-        return there if there is not None else _decoded(self.at_rest.get(transactional_id))
-
-    def committed(self, transactional_id: str) -> TransactionMetadata | None:
-        """Return the committed state of an id."""
-        there = self.open.committed(transactional_id)
-        return there if there is not None else _decoded(self.at_rest.committed(transactional_id))
-
-    def _is_uncommitted(self, transactional_id: str) -> bool:
-        return self.open.get(transactional_id) is not self.open.committed(
-            transactional_id
-        ) or self.at_rest.get(transactional_id) is not self.at_rest.committed(transactional_id)
-
-    def is_pending(self, transactional_id: str) -> bool:
-        """Return whether the next state of an id is decided already."""
-        there = self.open.get(transactional_id)
-        return (there is not None and there.state in PREPARED) or self._is_uncommitted(transactional_id)
 
     # Requests.
 
@@ -210,9 +156,9 @@ class TransactionShard:
         settings = self.settings()
         check_init(request, settings)
         transactional_id = request.transactional_id
-        if self.is_pending(transactional_id):
+        if self.ids.is_pending(transactional_id):
             raise RequestError(ErrorCode.concurrent_transactions)
-        after = init(request, self.newest(transactional_id), settings, fresh_id, now_ms)
+        after = init(request, self.ids.newest(transactional_id), settings, fresh_id, now_ms)
         if after.state is PREPARE_ABORT:
             # The client asks again, and gets an epoch of its own then.
             response: Any = RequestError(ErrorCode.concurrent_transactions)
@@ -224,8 +170,8 @@ class TransactionShard:
     def add_partitions(self, request: AddPartitions, now_ms: int) -> CoordinatorResult[None]:
         """Add partitions to a transaction. Raises `RequestError`."""
         transactional_id = _given(request.transactional_id)
-        there = self.newest(transactional_id)
-        if self.is_pending(transactional_id) and not _is_add_of(request, there):
+        there = self.ids.newest(transactional_id)
+        if self.ids.is_pending(transactional_id) and not _is_add_of(request, there):
             raise RequestError(ErrorCode.concurrent_transactions)
         after = add(request, there, now_ms)
         if after is None:
@@ -237,14 +183,14 @@ class TransactionShard:
     def verify_partitions(self, request: AddPartitions) -> dict[Partition, ErrorCode]:
         """Return for each partition whether it is part of the transaction. Raises `RequestError`."""
         transactional_id = _given(request.transactional_id)
-        return verify(self.committed(transactional_id), request.producer, request.partitions)
+        return verify(self.ids.committed(transactional_id), request.producer, request.partitions)
 
     def end_transaction(
         self, request: EndTransaction, fresh_id: int | None, now_ms: int
     ) -> CoordinatorResult[TransactionalProducer]:
         """Decide to commit or to abort. Raises `RequestError` and `ProducerIdNeeded`."""
         transactional_id = _given(request.transactional_id)
-        committed, is_pending = self.committed(transactional_id), self.is_pending(transactional_id)
+        committed, is_pending = self.ids.committed(transactional_id), self.ids.is_pending(transactional_id)
         if request.client_version >= TV2:
             end = end_raising_epoch(request, committed, is_pending, fresh_id, now_ms)
         else:
@@ -266,12 +212,12 @@ class TransactionShard:
         done, written = [], []
         decided_ms = now_ms
         for transactional_id, producer in ended:
-            there = self.open.get(transactional_id)
+            there = self.ids.open.get(transactional_id)
             if (
                 there is None
                 or there.state not in PREPARED
                 or (there.producer_id, there.producer_epoch) != producer
-                or self._is_uncommitted(transactional_id)
+                or self.ids.is_uncommitted(transactional_id)
             ):
                 continue
             done.append((transactional_id, producer))
@@ -283,10 +229,10 @@ class TransactionShard:
 
     def abort_timed_out(self, transactional_id: str, fresh_id: int | None, now_ms: int) -> Outcome:
         """Abort a transaction that is open for too long. Raises `ProducerIdNeeded`."""
-        there = self.open.get(transactional_id)
+        there = self.ids.open.get(transactional_id)
         if there is None or there.state is not ONGOING or there.due_ms >= now_ms:
             return NOTHING
-        if self._is_uncommitted(transactional_id):
+        if self.ids.is_uncommitted(transactional_id):
             return NOTHING
         after = fence(there, self.settings(), fresh_id, now_ms)
         event = Prepared((self._to_mark(transactional_id, after),), timeouts=1)
@@ -296,7 +242,7 @@ class TransactionShard:
 
     def describe(self, transactional_id: str) -> DescribedTransaction:
         """Read the committed state of an id. Raises `RequestError` TRANSACTIONAL_ID_NOT_FOUND."""
-        there = self.committed(transactional_id)
+        there = self.ids.committed(transactional_id)
         if there is None:
             raise RequestError(ErrorCode.transactional_id_not_found)
         producer = TransactionalProducer(there.producer_id, there.producer_epoch)
@@ -307,24 +253,19 @@ class TransactionShard:
     def list_transactions(self, wanted: TransactionFilter, now_ms: int) -> Steps[list[ListedTransaction]]:
         """Read the committed ids that match. Ids may come and go between the steps."""
         found = []
-        ids = [*(name for name, _ in self.open.committed_items())]
-        ids += (name for name, _ in self.at_rest.committed_items())
-        for count, transactional_id in enumerate(ids):
+        for count, transactional_id in enumerate(self.ids.committed_names()):
             if count % _LISTED_A_STEP == 0:
                 yield
-            there = self.committed(transactional_id)
+            there = self.ids.committed(transactional_id)
             if there is not None and wanted.matches(transactional_id, there, now_ms):
                 found.append(listed(transactional_id, there))
         return found
-
-    def __len__(self) -> int:
-        return len(self.open) + len(self.at_rest)
 
     # Events.
 
     def loaded(self, now_ms: int) -> Iterator[Effect]:
         """Yield the timers. What is decided already is told when all before it is committed."""
-        self._found.extend(name for name, there in self.open.items() if there.state in PREPARED)
+        self._found.extend(name for name, there in self.ids.open.items() if there.state in PREPARED)
         if self._found:
             yield Schedule(FOUND_PREPARED, now_ms)
         next_ms = self._deadlines.next_ms
@@ -352,7 +293,6 @@ class TransactionShard:
             return self._told(event, now_ms) if error is None else self._still_open(event)
         if isinstance(event, Completed):
             if error is not None:
-                self.metrics.completions_to_retry += 1
                 retry = Schedule((COMPLETE, event.transactions), now_ms + RETRY_MS)
                 return CoordinatorResult(None, effects=(retry,))
             self.metrics.end.observe(max(now_ms - event.decided_ms, 0) / 1000)
@@ -369,8 +309,6 @@ class TransactionShard:
         self.metrics.timeouts += event.timeouts
         without = []
         for one in event.transactions:
-            self.metrics.commits += one.is_commit
-            self.metrics.aborts += not one.is_commit
             if one.partitions:
                 self.on_prepared(one)
             else:
@@ -381,7 +319,7 @@ class TransactionShard:
     def _still_open(self, event: Prepared) -> Outcome:
         """Watch transactions again whose decisions have failed."""
         for one in event.transactions:
-            there = self.open.get(one.transactional_id)
+            there = self.ids.open.get(one.transactional_id)
             if there is not None and there.state is ONGOING:
                 self._deadlines.set(one.transactional_id, self._sweep_ms(there))
         next_ms = self._deadlines.next_ms
@@ -391,7 +329,7 @@ class TransactionShard:
         found: list[PreparedTransaction] = []
         while self._found and len(found) < AT_ONCE:
             transactional_id = self._found.popleft()
-            there = self.open.get(transactional_id)
+            there = self.ids.open.get(transactional_id)
             if there is not None and there.state in PREPARED:
                 found.append(self._to_mark(transactional_id, there))
         more = (Schedule(FOUND_PREPARED, now_ms),) if self._found else ()
@@ -423,7 +361,7 @@ class TransactionShard:
 
     def _look_again(self, transactional_id: str, now_ms: int) -> None:
         """Leave what is due to a later sweep, unless its transaction is gone."""
-        if transactional_id in self.open:
+        if transactional_id in self.ids.open:
             interval_ms = self.settings().transaction_abort_timed_out_transaction_cleanup_interval_ms
             self._deadlines.set(transactional_id, sweep_ms(now_ms, interval_ms))
         else:
@@ -434,15 +372,15 @@ class TransactionShard:
         settings = self.settings()
         gone: list[CoordinatorRecord] = []
         next_ms = None
-        for transactional_id, stored in islice(self.at_rest.items(), _LOOKED_AT):
-            due_ms = _updated_ms(stored) + settings.transactional_id_expiration_ms
+        for transactional_id, updated_ms in self.ids.resting(_LOOKED_AT):
+            due_ms = updated_ms + settings.transactional_id_expiration_ms
             if due_ms > now_ms or len(gone) == AT_ONCE:
                 next_ms = due_ms
                 break
-            if not self._is_uncommitted(transactional_id):
+            if not self.ids.is_uncommitted(transactional_id):
                 gone.append(CoordinatorRecord(records.encode_key(transactional_id), None))
         if next_ms is None:
-            self._waits_for_idle = len(self.at_rest) > len(gone)
+            self._waits_for_idle = len(self.ids.at_rest) > len(gone)
             next_ms = now_ms
         if not self._waits_for_idle:
             return CoordinatorResult(None, tuple(gone), divisible=True)
@@ -454,17 +392,14 @@ class TransactionShard:
     def _wait_for_idle(self, now_ms: int) -> Effect:
         """Return the timer of the first id that may be removed."""
         oldest_ms = now_ms
-        for stored in islice(self.at_rest.values(), 1):
-            oldest_ms = min(oldest_ms, _updated_ms(stored))
+        for _, updated_ms in self.ids.resting(1):
+            oldest_ms = min(oldest_ms, updated_ms)
         return Schedule(IDLE, max(now_ms, oldest_ms + self.settings().transactional_id_expiration_ms))
 
     # Parts of decisions.
 
     def _record(self, transactional_id: str, after: TransactionMetadata) -> CoordinatorRecord:
-        """Return the record of a state, which is replayed at once."""
-        value = _Decided(records.encode_value(after, self.settings().value_version))
-        value.state = after
-        return CoordinatorRecord(records.encode_key(transactional_id), value)
+        return record_of(transactional_id, after, self.settings().value_version)
 
     def _prepare(
         self, transactional_id: str, after: TransactionMetadata, response: Any
@@ -501,23 +436,3 @@ def _is_add_of(request: AddPartitions, there: TransactionMetadata | None) -> boo
         and there.state is ONGOING
         and (there.producer_id, there.producer_epoch) == request.producer
     )
-
-
-def _is_repeated(before: TransactionMetadata, after: TransactionMetadata) -> bool:
-    """Return whether a record says once more what the one before says: Kafka's coordinator appends a
-    completion again if it was not told in time that it was committed."""
-    return after.state is before.state and after._replace(updated_ms=before.updated_ms) == before
-
-
-def _decoded(stored: bytes | None) -> TransactionMetadata | None:
-    if stored is None:
-        return None
-    there = records.decode_value(stored)
-    assert isinstance(there, TransactionMetadata)
-    return there._replace(last_producer_epoch=_LAST_EPOCH.unpack(stored[-_LAST_EPOCH.size :])[0])
-
-
-def _updated_ms(stored: bytes) -> int:
-    there = records.decode_value(stored)
-    assert isinstance(there, TransactionMetadata)
-    return there.updated_ms
