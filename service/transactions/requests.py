@@ -54,21 +54,6 @@ class EndTransaction(NamedTuple):
     client_version: int
 
 
-class PreparedTransaction(NamedTuple):
-    """A committed decision, whose markers are to be written.
-
-    Producer id and epoch are those of the markers: those of the Prepare record.
-    """
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-    is_commit: bool
-    transaction_version: int
-    partitions: frozenset[Partition]
-
-
 class DescribedTransaction(NamedTuple):
     """Answer for one id of DescribeTransactions."""
 

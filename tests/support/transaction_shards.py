@@ -8,12 +8,12 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.transactions.config import TransactionSettings
+from service.transactions.markers import PreparedTransaction
 from service.transactions.metrics import TransactionMetrics
 from service.transactions.requests import (
     AddPartitions,
     EndTransaction,
     InitTransactions,
-    PreparedTransaction,
     ProducerIdNeeded,
     TransactionalProducer,
 )
