@@ -14,7 +14,7 @@ ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist load
 OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel map demo test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser test-mixed console-shots judges matrix test-localstack test-package local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel map demo test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser test-mixed console-shots judges matrix test-localstack test-package local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -168,6 +168,9 @@ fuzz: install ## A million damaged frames to both listeners of three nodes, and 
 
 sim-secured: install ## Clusters with TLS, logins and an authorizer: rights and passwords come and go amid faults, nobody is served by one that is gone (SEED=n HISTORIES=m; SIM=--plants)
 	$(BIN)/python -m simulator.cluster --secured --seed $(SEED) --histories $(HISTORIES) $(SIM)
+
+sim-transactions: install ## Clusters with groups and transactions: coordinators and leaders die between any two steps (SEED=n HISTORIES=m; SIM=--plants)
+	$(BIN)/python -m simulator.cluster --transactions --seed $(SEED) --histories $(HISTORIES) $(SIM)
 
 sim-sweep: install ## Every call of disk and store fails in every way, every kind of file and object rots (SWEEP="--every 10")
 	$(BIN)/python -m simulator.sweep $(SWEEP)

@@ -20,6 +20,8 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 _TIMEOUT: Final = timedelta(seconds=10)
 _ANSWER_S: Final = 20.0
+_ENDS: Final = {b"\0\0\0\0": "abort", b"\0\0\0\1": "commit"}
+"""Keys of control records: version, kind."""
 
 
 class NoAnswer(Exception):
@@ -40,6 +42,10 @@ class Record(NamedTuple):
     timestamp_ms: int
     value: bytes
     leader_epoch: int = -1
+    producer: tuple[int, int] | None = None
+    """producer id and epoch of a transactional record, or of a marker"""
+    marker: str = ""
+    """``commit`` or ``abort``, of the one record of a control batch"""
 
 
 class Fetched(NamedTuple):
@@ -72,10 +78,12 @@ class Client:
         self._streams: Streams | None = None
         self._correlation_id = 0
 
-    async def ask(self, key: ApiKey, message: Any, answer_s: float = _ANSWER_S) -> Any:
-        """Send a request in the newest version; return the response. Raises `NoAnswer`."""
+    async def ask(
+        self, key: ApiKey, message: Any, answer_s: float = _ANSWER_S, *, version: int | None = None
+    ) -> Any:
+        """Send a request, in the newest version if none is named; return the response. Raises `NoAnswer`."""
         self._correlation_id += 1
-        version = APIS[key].max_version
+        version = APIS[key].max_version if version is None else version
         frame = encode_request(key, version, self._correlation_id, "sim", message)
         if self._streams is not None and asyncio.get_running_loop().time() >= self._until_s():
             self.close()
@@ -278,8 +286,16 @@ def _records(data: bytes, offset: int) -> list[Record]:
     for header in complete_headers(data):
         if not verify_crc(data, header):
             raise CorruptionError(f"a batch at {header.base_offset} that was served has a wrong checksum")
+        producer = (header.producer_id, header.producer_epoch) if header.is_transactional else None
         found += (
-            Record(record.offset, record.timestamp, record.value or b"", header.partition_leader_epoch)
+            Record(
+                record.offset,
+                record.timestamp,
+                record.value or b"",
+                header.partition_leader_epoch,
+                producer,
+                _ENDS.get(record.key or b"", "unknown") if header.is_control else "",
+            )
             for record in records_of(data, header)
             if record.offset >= offset
         )

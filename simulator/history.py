@@ -76,6 +76,8 @@ class Plan:
     """in the cluster world: whether the nodes have a bucket"""
     secured: bool = False
     """in the cluster world: whether listeners are SASL_SSL, and an authorizer is asked"""
+    transactional: bool = False
+    """in the cluster world: whether there are groups and transactions"""
 
 
 @dataclass

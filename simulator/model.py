@@ -220,8 +220,9 @@ class PartitionModel:
         for record in records:
             if record.offset < expected or (record.offset > expected and not self.compacted):
                 raise Violation(f"{self}: offset {record.offset} follows {expected - 1}")
-            found[record.offset] = record
             expected = record.offset + 1
+            if not record.marker:
+                found[record.offset] = record
         if expected != max(end_offset, log_start) and not (self.compacted and expected < end_offset):
             raise Violation(f"{self}: reading ends at {expected}, the log at {end_offset}")
         places: dict[bytes, int] = {}

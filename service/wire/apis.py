@@ -51,6 +51,8 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    WRITE_TXN_MARKERS = 27
     DESCRIBE_ACLS = 29
     CREATE_ACLS = 30
     DELETE_ACLS = 31
@@ -86,6 +88,8 @@ class ApiKey(IntEnum):
     BROKER_REGISTRATION = 62
     BROKER_HEARTBEAT = 63
     UNREGISTER_BROKER = 64
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     ALLOCATE_PRODUCER_IDS = 67
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
@@ -184,6 +188,8 @@ class Api(NamedTuple):
 
 BROKER, CONTROLLER = ListenerType.BROKER, ListenerType.CONTROLLER
 BOTH = BROKER | CONTROLLER
+SENT_ONLY = ListenerType(0)
+"""No listener: an API that our own clients use at other brokers, and that Firn does not serve."""
 READS, IDEMPOTENT, CHANGES = RequestEffect
 
 APIS: dict[int, Api] = {
@@ -252,6 +258,8 @@ APIS: dict[int, Api] = {
         Api(ApiKey.DELETE_RECORDS, 0, 2, 2, BROKER, CHANGES),
         Api(ApiKey.INIT_PRODUCER_ID, 0, 5, 2, BROKER, CHANGES),
         Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, 4, BROKER, READS),
+        Api(ApiKey.ADD_PARTITIONS_TO_TXN, 4, 5, 3, SENT_ONLY, CHANGES),
+        Api(ApiKey.WRITE_TXN_MARKERS, 1, 2, 1, SENT_ONLY, CHANGES),
         Api(ApiKey.DESCRIBE_ACLS, 1, 3, 2, BOTH, READS),
         Api(ApiKey.CREATE_ACLS, 1, 3, 2, BOTH, IDEMPOTENT, is_forwardable=True, refuse=created_acls),
         Api(ApiKey.DELETE_ACLS, 1, 3, 2, BOTH, CHANGES, is_forwardable=True, refuse=deleted_acls),
@@ -328,6 +336,8 @@ APIS: dict[int, Api] = {
             ignorable=frozenset({"full_log_dirs", "resting_log_dirs"}),
         ),
         Api(ApiKey.UNREGISTER_BROKER, 0, 0, 0, BOTH, IDEMPOTENT, is_forwardable=True),
+        Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, 0, SENT_ONLY, READS),
+        Api(ApiKey.LIST_TRANSACTIONS, 0, 2, 0, SENT_ONLY, READS),
         Api(ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0, 0, CONTROLLER, IDEMPOTENT, is_forwardable=True),
         Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0, BROKER, CHANGES, is_repeated=True),
         Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, 0, BROKER, READS),

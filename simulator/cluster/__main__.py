@@ -12,7 +12,7 @@ from typing import Final
 
 from simulator.cluster.access_plants import OF_ACCESS
 from simulator.cluster.plants import PLANTS, SELDOM_SHOWS, tell_plants
-from simulator.cluster.playing import draw, draw_secured, play_apart, play_many
+from simulator.cluster.playing import draw, draw_secured, draw_transactional, play_apart, play_many
 from simulator.history import Outcome, Plan
 from simulator.shrink import kind_of, shrink
 from simulator.transcript import transcript
@@ -35,6 +35,7 @@ _TOLD_OF_ACCESS: Final = {
     "login_refusals": "refused logins",
     "throttles": "throttles",
 }
+_TOLD_OF_TRANSACTIONS: Final = {"offsets": "offsets committed"}
 Draw = Callable[[int, int | None], Plan]
 
 
@@ -48,6 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--shrink-seconds", type=float, default=60.0, help="spent on each kind of failure")
     parser.add_argument("--kinds", type=int, default=5, help="kinds of failures that are told in full")
     parser.add_argument("--secured", action="store_true", help="SASL_SSL, users, an authorizer")
+    parser.add_argument("--transactions", action="store_true", help="groups and transactions")
     parser.add_argument("--trace", action="store_true", help="print every event, for one history")
     parser.add_argument("--plants", nargs="*", help="plant these bugs, or all, one at a time")
     given = parser.parse_args(arguments)
@@ -57,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         those = OF_ACCESS if given.secured else PLANTS
         names = given.plants or [name for name in those if name not in SELDOM_SHOWS]
         return 0 if tell_plants(names, given.seed, given.jobs) else 1
-    drawn: Draw = draw_secured if given.secured else draw
+    drawn: Draw = draw_secured if given.secured else draw_transactional if given.transactions else draw
     if given.histories == 1:
         return _one(drawn(given.seed, given.nodes), given.trace, given.shrink_seconds)
     began = told = time.monotonic()
@@ -78,7 +80,11 @@ def main(arguments: list[str] | None = None) -> int:
     for outcomes in sorted(failed.values(), key=len, reverse=True)[: given.kinds]:
         _tell_small(drawn(outcomes[0].seed, given.nodes), outcomes[0].problem or "", given.shrink_seconds)
     bad = sum(map(len, failed.values()))
-    told_of = {**_TOLD, **(_TOLD_OF_ACCESS if given.secured else {})}
+    told_of = {
+        **_TOLD,
+        **(_TOLD_OF_ACCESS if given.secured else {}),
+        **(_TOLD_OF_TRANSACTIONS if given.transactions else {}),
+    }
     print(
         f"cluster: {count - bad} of {count} histories clean in {seconds:.0f} s on {given.jobs} core(s): "
         f"{count / seconds:.1f} histories/s of {virtual_s / count:.0f} virtual s, {events // count} events, "
@@ -100,7 +106,7 @@ def _one(plan: Plan, everything: bool, shrink_s: float) -> int:
 
 def _tell_small(plan: Plan, problem: str, shrink_s: float) -> None:
     small, outcome = shrink(plan, problem, seconds=shrink_s, play=play_apart)
-    world = "-secured" if plan.secured else " WORLD=cluster"
+    world = "-secured" if plan.secured else "-transactions" if plan.transactional else " WORLD=cluster"
     again = f"make sim{world} SEED={plan.seed} HISTORIES=1"
     print("\n".join(transcript(outcome, small, len(plan.acts), again)), end="\n\n", flush=True)
 

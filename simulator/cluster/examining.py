@@ -259,6 +259,8 @@ def _not_in_sync(world: ClusterWorld) -> str:
             # What has expired for one of them, or is in the bucket alone, may be on the disk of another.
             first = max(one.partition.log.local_log_start_offset for one in those if one is not None)
             found = [[one for one in batches if one[1] > first] for batches in found]
+            if topic.id in replicas.compacted:
+                continue  # each replica cleans its own log when it likes; P3 compares their records
             if any(one != found[0] for one in found):
                 raise Violation(f"P3: the replicas of {name} on {placed.replicas} differ in the end")
     return ""

@@ -49,6 +49,7 @@ from simulator.model import Violation
 from simulator.power_loss import Directory, File, Platter
 from simulator.process import Life
 
+INTERNAL: Final = ("__consumer_offsets", "__transaction_state")
 _MIN_ISR: Final = "min.insync.replicas"
 _UNCLEAN: Final = "unclean.leader.election.enable"
 _UNFENCED: Final = -1
@@ -229,6 +230,8 @@ class Oracle:
                 case TopicRecord() as record:
                     self.created[record.topic_id or _NOBODY] = offset
                     self.names[str(record.name)] = record.topic_id or _NOBODY
+                    if record.name in INTERNAL:
+                        self.replicas.compacted.add(record.topic_id or _NOBODY)
                 case PartitionRecord() | PartitionChangeRecord() as record:
                     if isinstance(record, PartitionChangeRecord):
                         self._look_at_election(record)

@@ -15,7 +15,10 @@ from simulator.apart import apart
 from simulator.cluster.access_acts import ACCESS_ACTS
 from simulator.cluster.acts import ACTS
 from simulator.cluster.examining import revive
+from simulator.cluster.group_acts import GROUP_ACTS
 from simulator.cluster.secured import SecuredWorld
+from simulator.cluster.transaction_examining import examine_transactions
+from simulator.cluster.transactional import TransactionalWorld
 from simulator.cluster.user_acts import USER_ACTS
 from simulator.cluster.users import examine_access
 from simulator.cluster.world import START_S, ClusterWorld
@@ -135,7 +138,12 @@ _WITH_ACCESS: Final = {
     "restore_metadata": ("copy_metadata", 4),
 }
 _FIRST_OF_ACCESS: Final = ("create_topic", "set_password", "set_password", "grant", "grant", "grant")
-_ACTS: Final[dict[str, Callable[[Any, Random], Awaitable[None]]]] = {**ACTS, **ACCESS_ACTS, **USER_ACTS}
+_ACTS: Final[dict[str, Callable[[Any, Random], Awaitable[None]]]] = {
+    **ACTS,
+    **ACCESS_ACTS,
+    **USER_ACTS,
+    **GROUP_ACTS,
+}
 
 
 def draw_secured(seed: int, nodes: int | None = None) -> Plan:
@@ -152,6 +160,54 @@ def draw_secured(seed: int, nodes: int | None = None) -> Plan:
     kinds = random.choices(list(odds), weights=list(odds.values()), k=random.randint(20, 45))
     acts = tuple(Act(kind, random.getrandbits(48)) for kind in (*_FIRST_OF_ACCESS, *kinds))
     return Plan(seed, nodes or number, acts, tiered=is_tiered, secured=True)
+
+
+OF_TRANSACTIONS: Final = {
+    "create_topic": 2,
+    "wait": 6,
+    "start": 4,
+    "examine": 2,
+    "commit_offsets": 8,
+    "read_offsets": 4,
+}
+"""Likewise, of histories with groups and transactions: always, and half of the others."""
+SOMETIMES_OF_TRANSACTIONS: Final = {
+    "stream": 6,
+    "consume": 4,
+    "elect": 6,
+    "reassign": 3,
+    "delete_topic": 1,
+    "kill": 8,
+    "stop": 3,
+    "lose_power": 3,
+    "pause": 4,
+    "jump_clock": 1,
+    "partition": 8,
+    "reset_connections": 5,
+    "slow_links": 3,
+    "disk_faults": 2,
+    "wipe_disk": 1,
+    "kill_all": 3,
+}
+
+
+def draw_transactional(seed: int, nodes: int | None = None, *, tiered: bool = False) -> Plan:
+    """Draw the history of `seed` of a cluster with groups and transactions, half of them with a bucket."""
+    random = Random(seed ^ 0x7A45AC)
+    number, is_tiered = random.choice(NODES), random.random() < 0.5 or tiered
+    odds = dict(OF_TRANSACTIONS)
+    if is_tiered:
+        odds |= {"settle_down": 4}
+    chosen = {**SOMETIMES_OF_TRANSACTIONS, **({"store_faults": 4, "lag_behind": 4} if is_tiered else {})}
+    for kind, weight in chosen.items():
+        if random.random() < 0.5:
+            odds[kind] = weight
+            if kind in _WITH:
+                other, its_weight = _WITH[kind]
+                odds[other] = its_weight
+    kinds = random.choices(list(odds), weights=list(odds.values()), k=random.randint(12, 35))
+    acts = tuple(Act(kind, random.getrandbits(48)) for kind in ("create_topic", *kinds))
+    return Plan(seed, nodes or number, acts, tiered=is_tiered, transactional=True)
 
 
 def draw(seed: int, nodes: int | None = None, *, tiered: bool = False) -> Plan:
@@ -182,7 +238,7 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
     began = time.process_time()
     if before is not None:
         before()
-    kind = SecuredWorld if plan.secured else ClusterWorld
+    kind = SecuredWorld if plan.secured else TransactionalWorld if plan.transactional else ClusterWorld
     world = kind(plan.seed, nodes=plan.log_dirs, tiered=plan.tiered, keep_all=keep_all)
     random = Random(plan.seed ^ 0x5EED)
     problem: str | None = None
@@ -199,6 +255,8 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
         await revive(world, random)
         if isinstance(world, SecuredWorld):
             await examine_access(world, random)
+        if isinstance(world, TransactionalWorld):
+            await examine_transactions(world, random)
 
     try:
         world.run(main())
@@ -226,6 +284,7 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
             "commits": world.oracle.tiers.commits,
             "handovers": world.oracle.tiers.handovers,
             **(world.access.counted if isinstance(world, SecuredWorld) else {}),
+            **(world.counted if isinstance(world, TransactionalWorld) else {}),
         },
     )
 

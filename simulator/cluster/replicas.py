@@ -28,6 +28,7 @@ from service.hot.segment_deletion import SegmentDeletion
 from service.metadata.records import PartitionChangeRecord, PartitionRecord
 from service.partition.partition import Partition
 from service.records.batch import complete_headers
+from service.records.decode import records_of
 from service.replication.leader import FollowerProgress
 from service.replication.replica_fetch import ReplicaFetch
 from simulator.client import Fetched
@@ -105,6 +106,8 @@ class Replicas:
         """`allow_loss` is called with partitions that may have lost acknowledged records, and the first of
         their offsets."""
         self.placed: dict[Key, Placed] = {}
+        self.compacted: set[UUID] = set()
+        """topics whose batches each replica rewrites when it likes: their records are compared"""
         self.least: dict[UUID, int] = {}
         """``min.insync.replicas`` by topic"""
         self.seen: dict[tuple[int, Key], Seen] = {}
@@ -119,6 +122,8 @@ class Replicas:
         self._leaders: dict[tuple[Key, int], str] = {}
         self.on_look: Callable[[str, Key, Partition], None] = lambda *_: None
         """called for each replica that is checked, with its process"""
+        self.on_committed: Callable[[Key, bytes], None] = lambda *_: None
+        """called for each batch that comes below a high watermark for the first time, in order"""
         self._allow_loss = allow_loss
         self._machines: list[Machine] = []
         self._strangers: list[str] = []
@@ -129,6 +134,8 @@ class Replicas:
         self._down: set[int] = set()
         self._unclean: dict[int, dict[Key, int]] = {}
         """by broker: partitions of which it may lack something, and its epoch when it died"""
+        self._told: dict[Key, int] = {}
+        """up to where `on_committed` was called"""
         self._lost: dict[int, dict[Key, int]] = {}
         """likewise, and what of them was durable when its machine lost power"""
         global _watching
@@ -316,9 +323,19 @@ class Replicas:
                 break
             if next_offset <= seen.partition.start_offset:
                 continue  # deleted, and cut where the leader's log begins: what it was is nobody's business
-            if known.setdefault(base, data) != data:
+            if known.setdefault(base, data) != data and not self._is_rest_of(key, known[base], data):
                 raise Violation(f"P3: {name} has another batch at {base} than was committed")
             seen.compared = next_offset
+            if base >= self._told.get(key, 0):
+                self._told[key] = next_offset
+                self.on_committed(key, data)
+
+    def _is_rest_of(self, key: Key, whole: bytes, left: bytes) -> bool:
+        """Return whether two replicas' batches of a compacted topic disagree about no record."""
+        if key[0] not in self.compacted:
+            return False
+        one, other = records_by_offset(whole), records_by_offset(left)
+        return all(other[offset] == what for offset, what in one.items() if offset in other)
 
     def saw(self, key: Key, name: str, at: int, found: Fetched) -> int:
         """Check a consumer's response to a fetch at `at` (P9); return the offset at which it goes on.
@@ -361,6 +378,15 @@ def batches_of(machine: Machine, partition: Partition, offset: int) -> list[tupl
         except CorruptionError:
             break
     return found
+
+
+def records_by_offset(batch: bytes) -> dict[int, tuple[bytes | None, bytes | None]]:
+    """Return key and value of each record of a batch, by offset."""
+    return {
+        one.offset: (one.key, one.value)
+        for header in complete_headers(batch)
+        for one in records_of(batch, header)
+    }
 
 
 # The classes that are watched

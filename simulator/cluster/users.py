@@ -74,7 +74,9 @@ class UserClient(Client):
         self._renewal_s = math.inf
         self._ends_s = math.inf
 
-    async def ask(self, key: ApiKey, message: Any, answer_s: float = 20.0) -> Any:
+    async def ask(
+        self, key: ApiKey, message: Any, answer_s: float = 20.0, *, version: int | None = None
+    ) -> Any:
         now_s = self._world.loop.now_s
         try:
             async with asyncio.timeout(_LOGIN_S):
@@ -90,7 +92,7 @@ class UserClient(Client):
             raise
         assert self._made is not None
         sent_s, run, ends_s = self._world.loop.now_s, self._made.stream.run, self._ends_s
-        answer = await super().ask(key, message, answer_s)
+        answer = await super().ask(key, message, answer_s, version=version)
         if sent_s > ends_s:
             raise Violation(f"S4: {run} answers {self.user} {sent_s - ends_s:.3f} s after the session's end")
         if getattr(answer, "throttle_time", _NOTHING) > _NOTHING:

@@ -18,7 +18,7 @@ from service.metadata.image import MetadataImage
 from service.metadata.records import UserScramCredentialRecord
 from simulator.archive import Archive
 from simulator.client import Client, Fetched
-from simulator.cluster.oracle import Oracle
+from simulator.cluster.oracle import INTERNAL, Oracle
 from simulator.cluster.replicas import Key
 from simulator.cluster.sessions import Sessions
 from simulator.durable import durable_end
@@ -291,6 +291,11 @@ class ClusterWorld:
             if (topic.topic_id, partition.index) == key:
                 self.tell(f"{partition} may lose what lies from {offset} on")
                 partition.may_lose_from(offset)
+                return
+        self.loses_internal(key, offset)
+
+    def loses_internal(self, key: Key, offset: int) -> None:
+        """Note that a partition which is none of `topics` may lose its records from `offset` on."""
 
     def _was_unclean(self, key: Key) -> bool:
         """Note an unclean leader; return whether the topic allows it.
@@ -425,6 +430,11 @@ class ClusterWorld:
                 partition.deleted_below = partition.log_start = 0  # that was noted on the disk
                 partition.archived_below = max(partition.archived_below, at)
             partition.may_lose_from(at)
+        for name in INTERNAL:
+            for key, placed in replicas.placed.items():
+                if key[0] == self.oracle.names.get(name) and number in placed.replicas:
+                    kept = durable_end(machine.platter, machine.log_dirs, name, key[1])
+                    replicas.lost(number, key, kept if answered_stays else 0)
         # A deletion that nobody answered may not have happened: that topic's replicas lose records, too.
         gone = {topic.topic_id for topic in self.topics if topic.deleted}
         for key, placed in replicas.placed.items():

@@ -1,0 +1,87 @@
+"""World of a cluster with groups and transactions, and with the internal topics that these are kept in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Final
+
+from simulator.cluster.groups import OFFSETS, OFFSETS_PARTITIONS, ClusterGroup
+from simulator.cluster.replicas import Key
+from simulator.cluster.world import ClusterWorld
+from simulator.machine import Machine
+from simulator.process import Life
+
+_SETTINGS: Final = {
+    "offsets.topic.replication.factor": "3",
+    "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
+    "group.initial.rebalance.delay.ms": "200",
+    "log.cleaner.backoff.ms": "700",
+}
+
+
+class TransactionalWorld(ClusterWorld):
+    """`ClusterWorld` with groups and transactions. Made and used on its own loop."""
+
+    def __init__(self, seed: int, *, nodes: int = 3, tiered: bool = False, keep_all: bool = False) -> None:
+        self.chance = Random(seed ^ 0x7A45)
+        super().__init__(seed, nodes=nodes, tiered=tiered, keep_all=keep_all)
+        self.groups: list[ClusterGroup] = []
+        self.numbers = 0
+        """commits so far: the last offset that was committed by anybody"""
+        self.is_offsets_topic_configured = False
+        self.committed_offsets = 0
+        """acknowledged"""
+
+    def _drawn_settings(self, random: Random) -> dict[str, str]:
+        return {**super()._drawn_settings(random), **_SETTINGS}
+
+    def new_number(self) -> int:
+        """Return an offset that nobody has committed."""
+        self.numbers += 1
+        return self.numbers
+
+    @property
+    def counted(self) -> dict[str, int]:
+        """Counts for the summary."""
+        return {"offsets": self.committed_offsets}
+
+    # What there is
+
+    def runs(self) -> Iterator[str]:
+        """Yield the processes that may still do something."""
+        for machine in self.machines:
+            if machine.run is not None and machine.run.process.life is not Life.DEAD:
+                yield machine.run.name
+
+    def internal(self, name: str, partition: int) -> Key | None:
+        """Return the key of a partition of an internal topic; None while there is no such topic."""
+        topic_id = self.oracle.names.get(name)
+        return None if topic_id is None else (topic_id, partition)
+
+    def term(self, name: str, partition: int, machine: Machine) -> int:
+        """Return the leader epoch in which the machine leads a partition of an internal topic, as the
+        committed metadata and its own process say; -1 where these differ."""
+        key, number = self.internal(name, partition), int(machine.name[1:])
+        placed = None if key is None else self.oracle.replicas.placed.get(key)
+        if key is None or placed is None or placed.leader != number:
+            return -1
+        seen = self.oracle.replicas.seen.get((number, key))
+        if seen is None or machine.run is None or seen.run != machine.run.name:
+            return -1
+        is_same = seen.partition.is_leader and seen.partition.leader_epoch == placed.leader_epoch
+        # A new leader that does not know yet how far its log is committed answers what it surely was.
+        knows = seen.partition.high_watermark >= self.oracle.replicas.most.get(key, 0)
+        return placed.leader_epoch if is_same and knows else -1
+
+    # What may be lost
+
+    def loses_internal(self, key: Key, offset: int) -> None:
+        """Note that the replicas of an internal topic's partition may lose records."""
+        name = next((name for name, known in self.oracle.names.items() if known == key[0]), "")
+        self.tell(f"{name}-{key[1]} may lose what lies from {offset} on")
+        if name == OFFSETS:
+            for group in self.groups:
+                if group.partition == key[1]:
+                    for committed in group.committed.values():
+                        committed.may_be_lost()
