@@ -399,13 +399,11 @@ class Partition:
         return self.log.producers.has_open_transaction(producer_id, producer_epoch)
 
     def begin_verification(
-        self, producer_id: int, producer_epoch: int, base_sequence: int, *, is_tv2: bool
+        self, producer_id: int, producer_epoch: int, base_sequence: int, is_tv2: bool
     ) -> VerificationGuard | None:
         """Begin to verify that the coordinator knows this partition as part of the producer's transaction
         (Kafka `UnifiedLog.maybeStartTransactionVerification`). None if its transaction is open here."""
-        return self.log.producers.begin_verification(
-            producer_id, producer_epoch, base_sequence, is_tv2=is_tv2
-        )
+        return self.log.producers.begin_verification(producer_id, producer_epoch, base_sequence, is_tv2)
 
     def append_records(
         self, batch: bytearray, leader_epoch: int, now_ms: int, guard: VerificationGuard | None = None
