@@ -53,6 +53,7 @@ class ApiKey(IntEnum):
     OFFSET_FOR_LEADER_EPOCH = 23
     ADD_PARTITIONS_TO_TXN = 24
     WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_ACLS = 29
     CREATE_ACLS = 30
     DELETE_ACLS = 31
@@ -259,7 +260,11 @@ APIS: dict[int, Api] = {
         Api(ApiKey.INIT_PRODUCER_ID, 0, 5, 2, BROKER, CHANGES),
         Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, 4, BROKER, READS),
         Api(ApiKey.ADD_PARTITIONS_TO_TXN, 4, 5, 3, SENT_ONLY, CHANGES),
-        Api(ApiKey.WRITE_TXN_MARKERS, 1, 2, 1, SENT_ONLY, CHANGES),
+        Api(ApiKey.WRITE_TXN_MARKERS, 1, 2, 1, BROKER, CHANGES, ignorable=frozenset({"transaction_version"})),
+        Api(
+            ApiKey.TXN_OFFSET_COMMIT, 0, 5, 3, BROKER, CHANGES,
+            ignorable=frozenset({"committed_leader_epoch"}),
+        ),
         Api(ApiKey.DESCRIBE_ACLS, 1, 3, 2, BOTH, READS),
         Api(ApiKey.CREATE_ACLS, 1, 3, 2, BOTH, IDEMPOTENT, is_forwardable=True, refuse=created_acls),
         Api(ApiKey.DELETE_ACLS, 1, 3, 2, BOTH, CHANGES, is_forwardable=True, refuse=deleted_acls),
