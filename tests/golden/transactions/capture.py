@@ -174,8 +174,7 @@ def group_offsets(story: Story) -> dict[str, Any]:
     found = {}
     for stable in (False, True):
         topics = tuple(
-            module.OffsetFetchRequestTopic(name=name, partition_indexes=(0,))
-            for name in COMMITTED_TOPICS
+            module.OffsetFetchRequestTopic(name=name, partition_indexes=(0,)) for name in COMMITTED_TOPICS
         )
         request = module.OffsetFetchRequest(group_id=GROUP_ID, topics=topics, require_stable=stable)
         with RawConnection(client.coordinator(GROUP_ID, GROUP)) as connection:
@@ -192,7 +191,9 @@ def main() -> None:
         kafka = KafkaNode(Path(folder) / "kafka", SETTINGS, heap="512m")
         try:
             bootstrap = kafka.bootstrap
-            tool("features", "--bootstrap-server", bootstrap, "downgrade", "--feature", "transaction.version=0")
+            tool(
+                "features", "--bootstrap-server", bootstrap, "downgrade", "--feature", "transaction.version=0"
+            )
             Admin(bootstrap).create(TOPIC, 1, segment_ms=str(HOUR_MS))
             for name in COMMITTED_TOPICS:
                 Admin(bootstrap).create(name)
