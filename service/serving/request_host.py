@@ -38,7 +38,7 @@ from service.replicas.partition_registry import Replicas
 from service.security.operations import AclOperation
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.metadata_cache import ClusterView
-from service.serving.ports import BrokerAdmin, ConfigAdmin, FeatureAdmin, TopicAdmin
+from service.serving.ports import BrokerAdmin, ConfigAdmin, CoordinatedTransactions, FeatureAdmin, TopicAdmin
 from service.serving.producer_id_manager import ProducerIds
 from service.serving.response_cache import EncodedSettings, EncodedTopics
 from service.wire.api import RequestHeader
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from service.replication.throttle import ReplicationThrottle
     from service.security.authorizer import Authorizer
     from service.serving.control_plane import ControlPlane
-    from service.serving.transactional_requests import CoordinatedTransactions
 
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")

@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.coordinator.runtime import Runtime
-from service.coordinator.shard import CoordinatorResult, Decide, Query
+from service.coordinator.shard import CoordinatorResult
+from service.serving.ports import CoordinatedTransactions
+from service.serving.request_host import Broker
 from service.transactions.requests import ProducerIdNeeded
 
 if TYPE_CHECKING:
-    from service.serving.request_host import Broker
     from service.transactions.shard import TransactionShard
 
 R = TypeVar("R")
-
-
-class CoordinatedTransactions(Protocol):
-    """Interface of the transaction coordinator to handlers."""
-
-    @property
-    def runtime(self) -> Runtime[TransactionShard]: ...
-
-    def partition_of(self, key: str) -> int:
-        """Return the partition that coordinates a transactional id. Raises `RequestError`."""
-
-    def write(self, key: str, decide: Decide[TransactionShard, R]) -> R | Awaitable[R]:
-        """Have the id's shard decide, and return its answer once it is committed. Raises `RequestError`."""
-
-    def read(self, key: str, query: Query[TransactionShard, R]) -> R:
-        """Return the result of `query` on the committed state. Raises `RequestError`."""
 
 
 def coordinator_of(broker: Broker) -> CoordinatedTransactions:
