@@ -120,7 +120,10 @@ class NodeParts:
 
     def is_loading(self) -> bool:
         """Return whether a coordinator reads its log."""
-        return self.broker is not None and self.broker.groups.runtime.is_loading
+        broker = self.broker
+        return broker is not None and (
+            broker.groups.runtime.is_loading or broker.transactions.runtime.is_loading
+        )
 
     # -- replication
 

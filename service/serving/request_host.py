@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
@@ -50,9 +50,8 @@ if TYPE_CHECKING:
     from service.replication.throttle import ReplicationThrottle
     from service.security.authorizer import Authorizer
     from service.serving.control_plane import ControlPlane
-    from service.serving.transaction_verifier import TransactionVerifier
+    from service.serving.transaction_coordinators import TransactionCoordinators
 
-    LateVerifier = Callable[[], Awaitable[TransactionVerifier]]
 
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -100,6 +99,8 @@ class Broker:
         self.timers = timers
         self.fetch_sessions = fetch_sessions
         self.groups = groups
+        self.transactions: TransactionCoordinators
+        """set by the node before it serves"""
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.loop = asyncio.get_running_loop()
         self.endpoints: dict[str, tuple[str, int]] = {}
@@ -118,8 +119,8 @@ class Broker:
         """None: everything is allowed"""
         self.servers: Callable[[], Sequence[Server]] = tuple
         """the listeners of this process"""
-        self.verifier: LateVerifier | None = None
-        """None: transactions are not served"""
+        self.serves_transactions = False
+        """False: batches of transactions are refused"""
         self.replica_selector: Selector | None = None
         """``replica.selector.class``: chooses the replica from which a consumer should read"""
         self.leader_throttle: ReplicationThrottle | None = None

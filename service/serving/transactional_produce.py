@@ -14,7 +14,7 @@ concerns the client and the partition before the verification, what concerns the
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -40,9 +40,6 @@ from service.serving.produce_operation import (
 from service.transactions.verification import Mode, mode_of_produce, produce_error
 from service.wire.produce import ProducedTopic, ProducePartitionResult, TopicKey
 
-if TYPE_CHECKING:
-    from service.serving.request_host import LateVerifier
-
 
 class _Unverified(NamedTuple):
     """A batch whose transaction is not known to have its partition."""
@@ -58,9 +55,8 @@ class TransactionalProduce(ProduceOperation):
 
     may_transact = True
 
-    def begin(self, topics: Sequence[ProducedTopic], verifier: LateVerifier) -> Answer | Awaitable[Answer]:
+    def begin(self, topics: Sequence[ProducedTopic]) -> Answer | Awaitable[Answer]:
         """Append the batches, at once if every transaction is open in its partition."""
-        self._verifier = verifier
         self._verified: dict[tuple[TopicKey, int], VerificationGuard | FirnError] = {}
         self._mode = mode_of_produce(self.context.api_version)
         named = sum([len(partitions) for _, partitions in topics])
@@ -97,7 +93,7 @@ class TransactionalProduce(ProduceOperation):
                 if (
                     partition is None
                     or producer not in (None, one)
-                    or not partition.log.has_open_transaction(*one)
+                    or not partition.has_open_transaction(*one)
                 ):
                     return False
                 producer = one
@@ -185,8 +181,8 @@ class TransactionalProduce(ProduceOperation):
             return
         header, transactional_id = asked[0].header, self.transactional_id
         assert transactional_id is not None
-        mode, verifier = self._mode, await self._verifier()
-        errors: Mapping[TopicIdPartition, ErrorCode | int] = await verifier.verify(
+        mode = self._mode
+        errors: Mapping[TopicIdPartition, ErrorCode | int] = await self.broker.transactions.verify(
             transactional_id,
             header.producer_id,
             header.producer_epoch,
@@ -207,7 +203,7 @@ class TransactionalProduce(ProduceOperation):
             header = one.header
             try:
                 one.partition.check_leads()
-                guard = one.partition.log.begin_verification(
+                guard = one.partition.begin_verification(
                     header.producer_id,
                     header.producer_epoch,
                     header.base_sequence,

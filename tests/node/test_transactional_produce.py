@@ -109,14 +109,17 @@ class Verified:
         assert not isinstance(result, Exception), result
 
 
+def serve(node: NodeThread, coordinator: Coordinator) -> None:
+    broker = node.node.parts.broker
+    broker.serves_transactions = True
+    broker.transactions.verify = coordinator.verify  # type: ignore[method-assign]
+
+
 @pytest.fixture
 def verified(start: Callable[..., NodeThread]) -> Iterator[Verified]:
     node, coordinator = start(), Coordinator()
 
-    async def verifier() -> Any:
-        return coordinator
-
-    node.node.parts.broker.verifier = verifier
+    serve(node, coordinator)
     with node.client() as client:
         talk = Talk(client)
         for name in "tu":
@@ -380,10 +383,7 @@ def test_the_switch_spares_only_clients_that_add_partitions_themselves(
 ) -> None:
     node, coordinator = start(transaction_partition_verification_enable="false"), Coordinator(error=NONE)
 
-    async def verifier() -> Any:
-        return coordinator
-
-    node.node.parts.broker.verifier = verifier
+    serve(node, coordinator)
     with node.client() as client, RawConnection(f"{node.host}:{node.port}") as connection:
         Talk(client).create("t", 2)
         assert errors(connection.call(request({T0: records(b"a")}, version=11))) == {T0: NONE}
@@ -408,6 +408,6 @@ def test_without_transactions_a_transactional_id_is_refused_as_before(
     node = start()
     with node.client() as client, RawConnection(f"{node.host}:{node.port}") as connection:
         Talk(client).create("t")
-        node.node.parts.broker.verifier = None
+        node.node.parts.broker.serves_transactions = False
         answer = connection.call(request({T0: records(b"a")}))
     assert errors(answer) == {T0: ErrorCode.invalid_producer_id_mapping}

@@ -21,10 +21,10 @@ def handle(
 ) -> Answer | Awaitable[Answer]:
     """Append each batch, with its own error. Returns None for acks=0: no response."""
     topics = request.topics
-    if request.transactional_id is not None and broker.verifier is not None:
+    if request.transactional_id is not None and broker.serves_transactions:
         from service.serving.transactional_produce import TransactionalProduce  # most nodes do without it
 
-        return TransactionalProduce(broker, context, request).begin(topics, broker.verifier)
+        return TransactionalProduce(broker, context, request).begin(topics)
     produce = ProduceOperation(broker, context, request)
     if len(topics) == 1 and len(topics[0][1]) == 1:
         produce.topics = topics
