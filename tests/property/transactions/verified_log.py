@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.hot.markers import Marker, judge
 from service.hot.producers import ProducerStates
-from service.hot.verification import VERIFICATION_OFF, VerificationGuard, Verifications
+from service.hot.verification import VERIFICATION_OFF, VerificationGuard, VerificationGuards
 from service.records.batch import BatchHeader
 from service.records.markers import EndMarker
 from service.transactions.verification import (
@@ -53,10 +53,10 @@ class Plant(NamedTuple):
     """A mistake in one of the two machines."""
 
     appends_unverified: bool = False
-    guards: type[Verifications] = Verifications
+    guards: type[VerificationGuards] = VerificationGuards
 
 
-class GuardOutlivesTheMarker(Verifications):
+class GuardOutlivesTheMarker(VerificationGuards):
     """A verification of the transaction before lets a late batch in."""
 
     __slots__ = ()
