@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from service.serving.control_plane import ControlPlane
     from service.serving.transaction_coordinators import TransactionCoordinators
 
+
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -118,6 +119,8 @@ class Broker:
         """None: everything is allowed"""
         self.servers: Callable[[], Sequence[Server]] = tuple
         """the listeners of this process"""
+        self.serves_transactions = False
+        """False: batches of transactions are refused"""
         self.replica_selector: Selector | None = None
         """``replica.selector.class``: chooses the replica from which a consumer should read"""
         self.leader_throttle: ReplicationThrottle | None = None

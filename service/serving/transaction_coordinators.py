@@ -26,7 +26,7 @@ from service.serving.topic_coordinator import CoordinatorParts, TopicCoordinator
 if TYPE_CHECKING:
     from service.serving.transaction_marker_sender import TransactionMarkerSender
     from service.serving.transaction_verifier import TransactionVerifier
-    from service.transactions.markers import PreparedTransaction
+    from service.transactions.marker_requests import PreparedTransaction
     from service.transactions.metrics import TransactionMetrics
     from service.transactions.shard import TransactionShard
 

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from service.serving.topic_coordinator import number_of
 from service.transactions.config import TV0, TV2, TransactionSettings
-from service.transactions.markers import PreparedTransaction
+from service.transactions.marker_requests import PreparedTransaction
 from service.transactions.metrics import TransactionMetrics
 from service.transactions.requests import AddPartitions, TransactionalProducer
 from service.transactions.shard import TransactionShard
