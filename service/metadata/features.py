@@ -52,6 +52,7 @@ def supported_features() -> tuple[FeatureRange, ...]:
     return (
         FeatureRange(GROUP_VERSION, 0, GROUP_VERSION_LEVEL),
         FeatureRange(METADATA_VERSION, _LOWEST_LEVEL, METADATA_VERSION_LEVEL),
+        FeatureRange(TRANSACTION_VERSION, 0, 1),
     )
 
 

@@ -468,7 +468,8 @@ class Node:
             await broker.plane.join(stack)
         # The first step of the end: requests that wait for a generation would delay the servers' close.
         stack.push_async_callback(broker.groups.close)
-        stack.push_async_callback(broker.transactions.close)
+        if broker.transactions is not None:
+            stack.push_async_callback(broker.transactions.close)
         parts.is_serving = True
 
     async def _archives_compared(self, applier: Applier) -> None:

@@ -121,9 +121,10 @@ class NodeParts:
     def is_loading(self) -> bool:
         """Return whether a coordinator reads its log."""
         broker = self.broker
-        return broker is not None and (
-            broker.groups.runtime.is_loading or broker.transactions.runtime.is_loading
-        )
+        if broker is None:
+            return False
+        of_transactions = broker.transactions is not None and broker.transactions.runtime.is_loading
+        return broker.groups.runtime.is_loading or of_transactions
 
     # -- replication
 

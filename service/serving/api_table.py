@@ -56,6 +56,9 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.DELETE_RECORDS: Served(ASKS_ITSELF, delete_records.handle),
     ApiKey.INIT_PRODUCER_ID: Served(ASKS_ITSELF, init_producer_id.handle),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(ASKS_ITSELF, offset_for_leader_epoch.handle),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Served(ASKS_ITSELF, late="add_partitions_to_txn"),
+    ApiKey.ADD_OFFSETS_TO_TXN: Served(ASKS_ITSELF, late="add_offsets_to_txn"),
+    ApiKey.END_TXN: Served(ASKS_ITSELF, late="end_txn"),
     ApiKey.WRITE_TXN_MARKERS: Served(ASKS_ITSELF, late="write_txn_markers"),
     ApiKey.TXN_OFFSET_COMMIT: Served(ASKS_ITSELF, late="txn_offset_commit"),
     ApiKey.DESCRIBE_ACLS: Served(OfCluster(AclOperation.DESCRIBE), late="describe_acls"),
@@ -77,6 +80,8 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.UPDATE_FEATURES: Served(OfCluster(AclOperation.ALTER), late="update_features"),
     ApiKey.DESCRIBE_CLUSTER: Served(ASKS_ITSELF, describe_cluster.handle),
     ApiKey.DESCRIBE_PRODUCERS: Served(ASKS_ITSELF, describe_producers.handle),
+    ApiKey.DESCRIBE_TRANSACTIONS: Served(ASKS_ITSELF, late="describe_transactions"),
+    ApiKey.LIST_TRANSACTIONS: Served(ASKS_ITSELF, late="list_transactions"),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Served(ASKS_ITSELF, late="consumer_group_heartbeat"),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Served(ASKS_ITSELF, late="consumer_group_describe"),
     ApiKey.LIST_CONFIG_RESOURCES: Served(

@@ -119,8 +119,6 @@ class Broker:
         """None: everything is allowed"""
         self.servers: Callable[[], Sequence[Server]] = tuple
         """the listeners of this process"""
-        self.serves_transactions = False
-        """False: batches of transactions are refused"""
         self.replica_selector: Selector | None = None
         """``replica.selector.class``: chooses the replica from which a consumer should read"""
         self.leader_throttle: ReplicationThrottle | None = None

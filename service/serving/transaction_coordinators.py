@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from service.base.errors import RequestError
@@ -24,11 +24,15 @@ from service.serving.internal_topics import TRANSACTIONS
 from service.serving.topic_coordinator import CoordinatorParts, TopicCoordinator, number_of
 
 if TYPE_CHECKING:
+    from kio.schema.errors import ErrorCode
+
+    from service.base.types import TopicIdPartition
     from service.serving.transaction_marker_sender import TransactionMarkerSender
     from service.serving.transaction_verifier import TransactionVerifier
     from service.transactions.marker_requests import PreparedTransaction
     from service.transactions.metrics import TransactionMetrics
     from service.transactions.shard import TransactionShard
+    from service.transactions.verification import Mode
 
 _log = logging.getLogger(__name__)
 
@@ -163,13 +167,20 @@ class TransactionCoordinators(TopicCoordinator["TransactionShard"]):
         """``transaction.partition.verification.enable``."""
         return bool(self._parts.config().transactions["transaction.partition.verification.enable"])
 
-    async def late_verifier(self) -> TransactionVerifier:
-        """Return what asks coordinators about partitions, loaded with the first call."""
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        tips: Sequence[TopicIdPartition],
+        mode: Mode,
+    ) -> Mapping[TopicIdPartition, ErrorCode | int]:
+        """Return `TransactionVerifier.verify`, loaded with the first call."""
         if self.verifier is None:
             await self._load_shard_module()
             if self.verifier is None:
                 self.verifier = self._make_verifier(self)
-        return self.verifier
+        return await self.verifier.verify(transactional_id, producer_id, producer_epoch, tips, mode)
 
     # -- reports of the applier
 

@@ -179,10 +179,13 @@ class TransactionalProduce(ProduceOperation):
         asked = await Slice().go_on(self._guarded(unverified))
         if not asked:
             return
-        header, transactional_id = asked[0].header, self.transactional_id
+        header, transactional_id, coordinators = (
+            asked[0].header, self.transactional_id, self.broker.transactions,
+        )  # fmt: skip
         assert transactional_id is not None
+        assert coordinators is not None
         mode = self._mode
-        errors: Mapping[TopicIdPartition, ErrorCode | int] = await self.broker.transactions.verify(
+        errors: Mapping[TopicIdPartition, ErrorCode | int] = await coordinators.verify(
             transactional_id,
             header.producer_id,
             header.producer_epoch,

@@ -21,7 +21,7 @@ def handle(
 ) -> Answer | Awaitable[Answer]:
     """Append each batch, with its own error. Returns None for acks=0: no response."""
     topics = request.topics
-    if request.transactional_id is not None and broker.serves_transactions:
+    if request.transactional_id is not None and broker.transactions is not None:
         from service.serving.transactional_produce import TransactionalProduce  # most nodes do without it
 
         return TransactionalProduce(broker, context, request).begin(topics)

@@ -92,7 +92,10 @@ async def _verified(broker: Broker, context: RequestContext, request: TxnOffsetC
         raise RequestError(ErrorCode.invalid_producer_id_mapping)
     mode = mode_of_txn_offset_commit(context.api_version)
     guard: VerificationGuard | None = VERIFICATION_OFF
-    if mode is Mode.ADD or broker.transactions.verifies:
+    coordinators = broker.transactions
+    if coordinators is None:
+        raise RequestError(ErrorCode.coordinator_not_available)
+    if mode is Mode.ADD or coordinators.verifies:
         try:
             partition = broker.replicas.find(OFFSETS, broker.groups.partition_of(request.group_id))
             partition.check_leads()
@@ -100,8 +103,7 @@ async def _verified(broker: Broker, context: RequestContext, request: TxnOffsetC
             raise client_error(e) from e
         guard = partition.begin_verification(producer_id, epoch, _NO_SEQUENCE, mode is Mode.ADD)
         if guard is not None:
-            verifier = await broker.transactions.late_verifier()
-            errors = await verifier.verify(
+            errors = await coordinators.verify(
                 request.transactional_id, producer_id, epoch, (partition.tip,), mode
             )
             error = errors[partition.tip]
