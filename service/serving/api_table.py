@@ -56,6 +56,8 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.DELETE_RECORDS: Served(ASKS_ITSELF, delete_records.handle),
     ApiKey.INIT_PRODUCER_ID: Served(ASKS_ITSELF, init_producer_id.handle),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(ASKS_ITSELF, offset_for_leader_epoch.handle),
+    ApiKey.WRITE_TXN_MARKERS: Served(ASKS_ITSELF, late="write_txn_markers"),
+    ApiKey.TXN_OFFSET_COMMIT: Served(ASKS_ITSELF, late="txn_offset_commit"),
     ApiKey.DESCRIBE_ACLS: Served(OfCluster(AclOperation.DESCRIBE), late="describe_acls"),
     ApiKey.DESCRIBE_CONFIGS: Served(ASKS_ITSELF, describe_configs.handle),
     ApiKey.ALTER_CONFIGS: Served(ASKS_ITSELF, alter_configs.handle),

@@ -35,6 +35,7 @@ from service.wire.fetch import FetchPartition, FetchPartitionResult, FetchReques
 from service.wire.produce import TopicKey
 
 if TYPE_CHECKING:
+    from service.partition.unified_log import CommittedRead
     from service.remote.reading.download_manager import ResponseHold
     from service.remote.reading.reader import RemoteRead
     from service.replication.leader import ReplicaSession
@@ -84,7 +85,7 @@ class Seek(NamedTuple):
     number: int
 
 
-PendingReads: TypeAlias = "dict[tuple[TopicKey, int, int], Future[RemoteRead] | Seek]"
+PendingReads: TypeAlias = "dict[tuple[TopicKey, int, int], Future[RemoteRead] | Future[CommittedRead] | Seek]"
 """Downloads and seeks, by topic, partition and offset."""
 
 

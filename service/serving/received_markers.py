@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
@@ -71,6 +72,8 @@ class _Writing:
         self._broker = broker
         self._has_left = has_left
         self._asked: dict[_Place, _Asked] = {}
+        self._found: dict[int, dict[str, dict[int, ErrorCode]]] = {}
+        """outcomes by producer, topic and partition"""
         self._delayed = DelayedProduce(broker)
         self._waits = False
         self._flushes: dict[_Place, Partition] = {}
@@ -81,7 +84,7 @@ class _Writing:
         await piece.go_on(self._collect(request))
         await piece.go_on(self._append())
         await self._committed()
-        return await piece.go_on(self._response(request))
+        return await piece.go_on(self._response())
 
     def _collect(self, request: WriteTxnMarkersRequest) -> Steps[None]:
         """Put the markers of each partition together."""
@@ -94,11 +97,15 @@ class _Writing:
                 one.transaction_result,
                 one.transaction_version,
             )
+            is_nobody = marker.producer_id < 0 or marker.producer_epoch < 0
             for topic in one.topics:
                 for index in topic.partition_indexes:
                     seen += 1
                     if not seen % _PARTITIONS_A_STEP:
                         yield
+                    if is_nobody:
+                        self._note(marker, topic.name, index, ErrorCode.invalid_producer_epoch)
+                        continue
                     asked = self._asked.setdefault((topic.name, index), _Asked([], []))
                     asked.markers.append(marker)
 
@@ -173,23 +180,28 @@ class _Writing:
                 code = ErrorCode.not_leader_or_follower if e.code in _NOT_HERE_YET else e.code
                 asked.errors[number] = code
 
-    def _response(self, request: WriteTxnMarkersRequest) -> Steps[WriteTxnMarkersResponse]:
+    def _response(self) -> Steps[WriteTxnMarkersResponse]:
         """Return the results by producer; the last one of a partition that a producer's markers repeat."""
-        found: dict[int, dict[str, dict[int, ErrorCode]]] = {}
         seen = 0
         for (topic, index), asked in self._asked.items():
             for marker, error in zip(asked.markers, asked.errors, strict=True):
                 seen += 1
                 if not seen % _PARTITIONS_A_STEP:
                     yield
-                found.setdefault(marker.producer_id, {}).setdefault(topic, {})[index] = error
-        markers = []
-        for producer_id, topics in found.items():
-            yield
-            markers.append(
-                WritableTxnMarkerResult(producer_id=producer_id, topics=(yield from _topics(topics)))
-            )
-        return WriteTxnMarkersResponse(markers=tuple(markers))
+                self._note(marker, topic, index, error)
+        return (yield from _response(self._found))
+
+    def _note(self, marker: Marker, topic: str, index: int, error: ErrorCode) -> None:
+        self._found.setdefault(marker.producer_id, {}).setdefault(topic, {})[index] = error
+
+
+def _response(found: dict[int, dict[str, dict[int, ErrorCode]]]) -> Steps[WriteTxnMarkersResponse]:
+    markers = []
+    for producer_id, topics in found.items():
+        yield
+        results = yield from _topics(topics)
+        markers.append(WritableTxnMarkerResult(producer_id=producer_id, topics=results))
+    return WriteTxnMarkersResponse(markers=tuple(markers))
 
 
 def _topics(topics: dict[str, dict[int, ErrorCode]]) -> Steps[tuple[WritableTxnMarkerTopicResult, ...]]:
@@ -223,8 +235,4 @@ def refused_markers(request: WriteTxnMarkersRequest, error: ErrorCode) -> Steps[
         for topic in one.topics:
             yield
             topics.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes, error))
-    markers = []
-    for producer_id, topics in found.items():
-        results = yield from _topics(topics)
-        markers.append(WritableTxnMarkerResult(producer_id=producer_id, topics=results))
-    return WriteTxnMarkersResponse(markers=tuple(markers))
+    return (yield from _response(found))

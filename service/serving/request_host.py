@@ -99,8 +99,8 @@ class Broker:
         self.timers = timers
         self.fetch_sessions = fetch_sessions
         self.groups = groups
-        self.transactions: TransactionCoordinators
-        """set by the node before it serves"""
+        self.transactions: TransactionCoordinators | None = None
+        """None: transactions are not served"""
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.loop = asyncio.get_running_loop()
         self.endpoints: dict[str, tuple[str, int]] = {}

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
-
-from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.futures import retrieve_exception
 from service.base.printable import printable
 from service.base.rate_limited_log import RateLimitedLog
-from service.base.types import TopicIdPartition
 from service.config.settings import BrokerConfig
 from service.coordinator.context import RuntimeSettings
 from service.metadata.delta import MetadataDelta
@@ -32,7 +29,6 @@ if TYPE_CHECKING:
     from service.transactions.marker_requests import PreparedTransaction
     from service.transactions.metrics import TransactionMetrics
     from service.transactions.shard import TransactionShard
-    from service.transactions.verification import Mode
 
 _log = logging.getLogger(__name__)
 
@@ -162,20 +158,18 @@ class TransactionCoordinators(TopicCoordinator["TransactionShard"]):
 
     # -- partitions of transactions
 
-    async def verify(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        tips: Sequence[TopicIdPartition],
-        mode: Mode,
-    ) -> Mapping[TopicIdPartition, ErrorCode | int]:
-        """Return `TransactionVerifier.verify`, loaded with the first call."""
+    @property
+    def verifies(self) -> bool:
+        """``transaction.partition.verification.enable``."""
+        return bool(self._parts.config().transactions["transaction.partition.verification.enable"])
+
+    async def late_verifier(self) -> TransactionVerifier:
+        """Return what asks coordinators about partitions, loaded with the first call."""
         if self.verifier is None:
             await self._load_shard_module()
             if self.verifier is None:
                 self.verifier = self._make_verifier(self)
-        return await self.verifier.verify(transactional_id, producer_id, producer_epoch, tips, mode)
+        return self.verifier
 
     # -- reports of the applier
 

@@ -1,5 +1,7 @@
-"""Readers of committed transactions on a whole node. The test is the transaction coordinator, and the producer
-that it has verified."""
+"""Readers of committed transactions on a whole node.
+
+The test is the transaction coordinator, and the producer that it has verified.
+"""
 
 from __future__ import annotations
 
