@@ -15,7 +15,7 @@ def test_no_data_is_left_without_a_marker(version: int) -> None:
             appended += VerifiedLog(seed, version).play()
         except Violation as e:
             pytest.fail(f"{e}: again with VerifiedLog({seed}, {version}).play()")
-    assert appended > 1_000
+    assert appended > 300
 
 
 @pytest.mark.parametrize("plant", PLANTS)
