@@ -35,7 +35,13 @@ _TOLD_OF_ACCESS: Final = {
     "login_refusals": "refused logins",
     "throttles": "throttles",
 }
-_TOLD_OF_TRANSACTIONS: Final = {"offsets": "offsets committed"}
+_TOLD_OF_TRANSACTIONS: Final = {
+    "offsets": "offsets committed",
+    "decided": "transactions decided",
+    "commits_told": "commits answered",
+    "aborts_told": "aborts answered",
+    "stable_reads": "reads at isolation 1",
+}
 Draw = Callable[[int, int | None], Plan]
 
 
