@@ -447,7 +447,7 @@ OUTSIDE_THE_QUEUES = {
     "service.base.turn_queues": "the queues themselves",
     "service.node.process": "the end of the process, when nobody is served any more",
     "service.network.server": "the end of the server",
-    "service.remote.reading.reader": "calls on a thread of its own, not on the loop",
+    "service.remote.reading.computation": "calls on a thread of its own, not on the loop",
 }
 
 

@@ -14,7 +14,7 @@ from service.base.errors import CorruptionError
 from service.base.types import Buffer
 
 ROW: Final = struct.Struct(">hqqqq")
-_VERSION: Final = 0
+VERSION: Final = 0
 
 
 class AbortedEntry(NamedTuple):
@@ -29,7 +29,7 @@ class AbortedEntry(NamedTuple):
 
 def encode_row(entry: AbortedEntry) -> bytes:
     """Return the bytes of one row."""
-    return ROW.pack(_VERSION, *entry)
+    return ROW.pack(VERSION, *entry)
 
 
 def decode_rows(data: Buffer) -> list[AbortedEntry]:
@@ -39,7 +39,7 @@ def decode_rows(data: Buffer) -> list[AbortedEntry]:
     entries = []
     for version, *fields in ROW.iter_unpack(data):
         entry = AbortedEntry._make(fields)
-        if version != _VERSION or not 0 <= entry.first_offset <= entry.last_offset or entry.producer_id < 0:
+        if version != VERSION or not 0 <= entry.first_offset <= entry.last_offset or entry.producer_id < 0:
             raise CorruptionError(f"transaction index: version {version}, {entry}")
         entries.append(entry)
     return entries

@@ -96,6 +96,7 @@ def test_a_job_that_would_write_other_rows_is_refused_with_both_values(
     assert lake.counts() == {"same": count}
 
 
+@pytest.mark.thorough
 def test_fewer_topics_are_refused_so_that_none_is_archived_again_later(lake: Lake, grown: Growing) -> None:
     counts = {name: filled(grown, name) for name in ("fewer-a", "fewer-b")}
     assert lake.run("--topics", "fewer-a,fewer-b")[0] == 0
@@ -150,6 +151,7 @@ def test_new_topics_of_a_pattern_are_taken_up_and_a_deleted_one_is_not_confused_
     assert lake.counts() == {"new-a": counts["new-a"] + again, "new-b": counts["new-b"]}
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_of_before_the_document_is_adopted_where_it_fits(lake: Lake, grown: Growing) -> None:
     counts = {name: filled(grown, name) for name in ("old-a", "old-b")}
     topics = ("--topics", "old-a,old-b")

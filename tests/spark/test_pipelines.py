@@ -307,6 +307,7 @@ class TestStats:
 
 
 class TestFailure:
+    @pytest.mark.thorough
     def test_a_job_that_fails_says_why_in_a_line_and_where_all_the_rest_is(
         self, filled: Filled, tmp_path: Path
     ) -> None:

@@ -84,7 +84,14 @@ def answers(spark: Any, query: str, source: Any) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in frame.collect())
 
 
-@pytest.mark.parametrize("kind", ["frame", "view", "cache"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "frame",
+        pytest.param("view", marks=pytest.mark.thorough),
+        pytest.param("cache", marks=pytest.mark.thorough),
+    ],
+)
 def test_every_query_of_one_frame_has_its_own_answer(
     spark: Any, filled: Filled, truth: Any, pushdown: None, kind: str
 ) -> None:

@@ -26,7 +26,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError, StorageError
-from service.base.types import NO_TIMESTAMP
+from service.base.types import NO_OFFSET, NO_TIMESTAMP
 from service.remote.format.fields import saturated
 from service.remote.format.keys import ManifestKey, PageKey, manifest_key, page_key
 from service.remote.format.stamp import Stamp
@@ -52,7 +52,9 @@ class SegmentEntry(NamedTuple):
     the checksum in its trailer. `leader_epochs` are (epoch, first offset) pairs that cover the segment; the
     first may begin below it. `max_timestamp` is -1 where no record has one, `min_timestamp` where it is not
     known: any record may be older then. `generation` counts rewrites of the range, 0 for the uploaded
-    segment. `owner` is None where the key belongs to the partition that lists it.
+    segment. `owner` is None where the key belongs to the partition that lists it. `open_from` is the least
+    first offset of a transaction that is open at the segment's end, the offset after it where none is; -1
+    where the segment has no batch of a transaction and none is open, and of an older writer.
     """
 
     base_offset: int
@@ -68,6 +70,7 @@ class SegmentEntry(NamedTuple):
     min_timestamp: int = NO_TIMESTAMP
     generation: int = 0
     owner: KeyOwner | None = None
+    open_from: int = NO_OFFSET
 
     @property
     def segments(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from service.base.errors import CorruptionError
-from service.base.types import NO_TIMESTAMP
+from service.base.types import NO_OFFSET, NO_TIMESTAMP
 from service.remote.format.documents import MAX_STORED_BYTES
 from service.remote.format.fields import (
     epochs_field,
@@ -45,7 +45,7 @@ _PLAIN: Final = (
     "base_offset", "last_offset", "size", "log_length", "footer_position", "footer_crc", "max_timestamp",
     "max_timestamp_offset", "min_timestamp", "generation", "key", "leader_epochs",
 )  # fmt: skip
-"""Fields of a row without an owner, as written today."""
+"""Fields of a row without an owner, as written today; with transactions it has `open_from`, too."""
 _plain: Final = itemgetter(*_PLAIN)
 _entry: Final = partial(tuple.__new__, SegmentEntry)
 """`SegmentEntry._make` without a Python frame for each."""
@@ -55,6 +55,8 @@ def entry_row(entry: SegmentEntry) -> dict[str, Any]:
     """Return the row of one segment of a manifest or of a page of level 0."""
     row = entry._asdict()
     row["leader_epochs"] = [list(pair) for pair in entry.leader_epochs]
+    if entry.open_from == NO_OFFSET:
+        del row["open_from"]
     return _row(row, entry.owner)
 
 
@@ -102,6 +104,7 @@ def parse_entry(row: dict[str, Any], home: str, most: int) -> SegmentEntry:
         min_timestamp=later_int_field(row, "min_timestamp", NO_TIMESTAMP, newest, NO_TIMESTAMP),
         generation=later_int_field(row, "generation", 0, MAX_GENERATION, 0),
         owner=owner,
+        open_from=later_int_field(row, "open_from", 0, last + 1, NO_OFFSET),
     )
 
 
@@ -118,7 +121,8 @@ def parse_entries(rows: Sequence[dict[str, Any]], home: str, most: int) -> tuple
 def _plain_entries(rows: Sequence[dict[str, Any]], home: str, most: int) -> tuple[SegmentEntry, ...] | None:
     """Return the segments where every row has all fields of one without owner and nothing is wrong; else
     None."""
-    if set(map(len, rows)) != {len(_PLAIN)}:
+    opened = _open_from(rows)
+    if opened is None:
         return None
     try:
         columns = dict(zip(_PLAIN, zip(*map(_plain, rows), strict=True), strict=True))
@@ -143,6 +147,8 @@ def _plain_entries(rows: Sequence[dict[str, Any]], home: str, most: int) -> tupl
         if set(map(type, column)) != {int} or min(column) < low or max(column) > high:
             return None
     rising = ((base, last), (log, size), (log, footer), (footer, size), (oldest, newest))
+    if not all(offset <= end + 1 for offset, end in zip(opened, last, strict=True)):
+        return None
     if not all(all(map(le, low, high)) for low, high in rising):
         return None
     if set(map(type, keys)) != {str} or not all(map(is_segment_of, keys, repeat(home), base, last)):
@@ -151,8 +157,20 @@ def _plain_entries(rows: Sequence[dict[str, Any]], home: str, most: int) -> tupl
     if not all(map(_covers, parsed, base, last)):
         return None
     columns["leader_epochs"] = parsed
-    fields = [columns[name] for name in SegmentEntry._fields[:-1]]
-    return tuple(map(_entry, zip(*fields, repeat(None), strict=False)))
+    fields = [columns[name] for name in SegmentEntry._fields[:-2]]
+    return tuple(map(_entry, zip(*fields, repeat(None), opened, strict=False)))
+
+
+def _open_from(rows: Sequence[dict[str, Any]]) -> list[int] | None:
+    """Return `open_from` of each row; None where a row has other fields than those written today."""
+    if set(map(len, rows)) == {len(_PLAIN)}:
+        return [NO_OFFSET] * len(rows)
+    longer = [row for row in rows if len(row) != len(_PLAIN)]
+    if any(len(row) != len(_PLAIN) + 1 or type(row.get("open_from")) is not int for row in longer):
+        return None
+    if min((row["open_from"] for row in longer), default=NO_OFFSET) < 0:
+        return None
+    return [row.get("open_from", NO_OFFSET) for row in rows]
 
 
 def _epochs(column: Sequence[Any], most: int) -> tuple[tuple[tuple[int, int], ...], ...]:

@@ -33,7 +33,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
-from service.base.types import Buffer
+from service.base.types import NO_OFFSET, Buffer
 from service.remote.format.block_table import MAX_ROW_BYTES, ROW, BlockTable, LogBlock
 from service.remote.format.fields import (
     MAX_INTEGER,
@@ -48,6 +48,7 @@ from service.remote.format.fields import (
     uuid_field,
 )
 from service.remote.format.keys import MAX_EPOCH, MAX_OFFSET, MAX_PARTITION, SegmentKey, segment_key
+from service.remote.format.manifest import SegmentEntry
 from service.remote.format.rows import MAX_GENERATION
 from service.remote.format.stamp import Stamp, stamp_fields, stamp_of
 
@@ -60,6 +61,8 @@ FORMAT_VERSION: Final = 2
 MAX_LOG_LENGTH: Final = (1 << 31) - 1  # Kafka keeps positions in a segment as int32
 MAX_SECTION_LENGTH: Final = 1 << 30
 MAX_SECTIONS: Final = 64
+MAX_TXN_INDEX_BYTES: Final = 64 << 20
+"""More rows, nearly two million, do not belong to one segment."""
 MAX_JSON_LENGTH: Final = 1 << 20
 MAX_TAIL_LENGTH: Final = 256 << 20
 SUFFIX_HINT: Final = 64 << 10
@@ -125,7 +128,7 @@ class Footer:
     `transactional_batch_count` counts the batches with the transactional or the control bit; None where that
     is not known, because the object is older than that field. `max_timestamp` is -1 when no record has one;
     `max_timestamp_offset` is the offset of a record that has it, -1 where that is not known. `sections` are
-    the known ones.
+    the known ones. `open_from` is as in `manifest.SegmentEntry`.
     """
 
     identity: SegmentIdentity
@@ -143,6 +146,7 @@ class Footer:
     generation: int = 0
     stamp: Stamp | None = None
     format_version: int = FORMAT_VERSION
+    open_from: int = NO_OFFSET
 
     @property
     def tail_position(self) -> int:
@@ -153,6 +157,13 @@ class Footer:
     def min_timestamp(self) -> int:
         """Least timestamp of any record, -1 where that is not known of every block."""
         return min(block.min_timestamp for block in self.blocks)
+
+
+class OpenSegment(NamedTuple):
+    """A segment ready to be read: its footer locates the blocks of its log."""
+
+    entry: SegmentEntry
+    footer: Footer
 
 
 class PlannedObject(NamedTuple):
@@ -194,6 +205,7 @@ def plan_object(
     max_timestamp_offset: int = -1,
     generation: int = 0,
     stamp: Stamp | None = None,
+    open_from: int = NO_OFFSET,
 ) -> PlannedObject:
     """Lay out one object. Nothing of the log is read until `PlannedObject.parts` is iterated.
 
@@ -231,6 +243,7 @@ def plan_object(
         crc=0,
         generation=generation,
         stamp=stamp,
+        open_from=open_from,
     )
     ending = encode_footer(draft)
     size = sections["block_table"].end + len(ending)
@@ -311,6 +324,7 @@ def encode_footer(footer: Footer) -> bytes:
         "record_count": footer.record_count,
         "batch_count": footer.batch_count,
         **({} if transactional is None else {"transactional_batch_count": transactional}),
+        **({} if footer.open_from == NO_OFFSET else {"open_from": footer.open_from}),
         "max_timestamp": footer.max_timestamp,
         "max_timestamp_offset": footer.max_timestamp_offset,
         "leader_epochs": [list(pair) for pair in footer.leader_epochs],
@@ -417,6 +431,7 @@ def decode_footer(suffix: Buffer, object_size: int) -> Footer:
         generation=later_int_field(document, "generation", 0, MAX_GENERATION, 0),
         stamp=stamp_of(document),
         format_version=trailer.version,
+        open_from=later_int_field(document, "open_from", 0, identity.last_offset + 1, NO_OFFSET),
     )
     counted = (footer.record_count, footer.batch_count, footer.max_timestamp)
     if counted != totals._replace(max_timestamp=min(totals.max_timestamp, most)):

@@ -24,6 +24,7 @@ from service.remote.format.block_table import BlockTable, LogBlock
 _HEAD: Final = struct.Struct(">qi")
 _DELTA: Final = struct.Struct(">i")
 _INDEX_INTERVAL: Final = 4096
+_NO_END: Final = 1 << 63
 
 
 class ChunkRange(NamedTuple):
@@ -97,14 +98,23 @@ class Chunk:
         self._positions = positions
         self._offsets = offsets
 
-    def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> ChunkSlice | None:
-        """Return whole batches from the one that holds `offset` (or the first after it), up to `max_bytes`.
+    def read(
+        self, offset: int, max_bytes: int, *, at_least_one: bool, end_offset: int = _NO_END
+    ) -> ChunkSlice | None:
+        """Return whole batches from the one that holds `offset` (or the first after it), up to `max_bytes`;
+        they end before `end_offset`.
 
-        None when the chunk ends before `offset`, or when the first batch is too large and not `at_least_one`.
+        None when the chunk ends before `offset`, when there is no such batch, or when the first one is too
+        large and not `at_least_one`.
         """
         if offset > self.last_offset:
             return None
         start = self._batch_at(offset)
+        if end_offset <= self.last_offset:
+            border = self._batch_at(end_offset)
+            if border <= start:
+                return None
+            max_bytes = min(max_bytes, border - start)
         end = self._border_before(start, start + max_bytes)
         if end == start:
             if not at_least_one:

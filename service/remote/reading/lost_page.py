@@ -19,7 +19,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
-from service.base.types import NO_TIMESTAMP
+from service.base.types import NO_OFFSET, NO_TIMESTAMP
 from service.remote.format.documents import MAX_STORED_BYTES, unpack
 from service.remote.format.fields import int_field, objects_field, parse_json_object, saturated
 from service.remote.format.keys import HeadKey
@@ -172,6 +172,8 @@ def _exact(
     elif masked == NOTHING_MASKED:
         bare = tuple(entry._replace(min_timestamp=NO_TIMESTAMP) for entry in entries)
         runs = (entries, bare) if ref.min_timestamp == NO_TIMESTAMP else (entries,)
+        if any(entry.open_from != NO_OFFSET for entry in entries):  # an older writer drops that from its rows
+            runs += tuple(tuple(one._replace(open_from=NO_OFFSET) for one in run) for run in runs)
     else:
         return None
     stamps = (None, *([stamp] if (stamp := _stamp_left(store, ref)) is not None else []))

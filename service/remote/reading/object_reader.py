@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
-from service.base.types import NO_TIMESTAMP, Buffer, TopicIdPartition
+from service.base.types import NO_OFFSET, NO_TIMESTAMP, Buffer, TopicIdPartition
 from service.remote.format.documents import MAX_STORED_BYTES
 from service.remote.format.fields import saturated
 from service.remote.format.keys import CLUSTER_KEY, TOPICS_KEY, HeadKey, ManifestKey, head_key, parse_key
@@ -105,18 +105,21 @@ def entry_of(footer: Footer) -> SegmentEntry:
         footer_crc=footer.crc,
         min_timestamp=saturated(footer.min_timestamp),
         generation=footer.generation,
+        open_from=footer.open_from,
     )
 
 
 def check_entry(entry: SegmentEntry, footer: Footer) -> None:
     """Raise `CorruptionError` unless a segment's manifest entry and footer agree.
 
-    The manifest may lack a least timestamp: a writer older than that field drops it. Footers do not name
-    owners.
+    The manifest may lack a least timestamp, or where transactions are open: a writer older than those fields
+    drops them. Footers do not name owners.
     """
     expected = entry_of(footer)._replace(owner=entry.owner)
     if entry.min_timestamp == NO_TIMESTAMP:
         expected = expected._replace(min_timestamp=NO_TIMESTAMP)
+    if entry.open_from == NO_OFFSET:
+        expected = expected._replace(open_from=NO_OFFSET)
     said = entry._replace(
         max_timestamp=saturated(entry.max_timestamp), min_timestamp=saturated(entry.min_timestamp)
     )

@@ -1,8 +1,6 @@
 """Reads of the cold tier: from an offset to batches in the bucket.
 
-A read is a computation over resources in memory (manifest, pages, footer, chunks). When one is missing, the
-read joins the download that brings it and starts over once it is complete. So no thread ever waits for
-another, and a request that its client cancelled costs only the download, which continues into the cache.
+A read is a computation over resources in memory: manifest, pages, footer, chunks (`computation`).
 
 Ownership: `RemoteReader` may be called from any thread, the event loop included: it only reads caches and
 never blocks. Futures are resolved on the pool's threads, or before the call returns when everything was in
@@ -11,10 +9,11 @@ memory, and cannot be cancelled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import sys
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -26,33 +25,27 @@ from service.remote.catalog import CatalogEntry
 from service.remote.format.block_table import BlockTable, LogBlock
 from service.remote.format.keys import ManifestKey, parse_key
 from service.remote.format.manifest import (
-    Load,
     Manifest,
-    ManifestPage,
-    PageRef,
     SegmentEntry,
     live_segments,
 )
+from service.remote.format.segment_object import OpenSegment
+from service.remote.reading.aborted import AbortedIndex, AbortedRows, AbortedSearch, Indexes, TooManyRows
 from service.remote.reading.chunk import Chunk, ChunkRange
 from service.remote.reading.chunk_cache import Slot
+from service.remote.reading.computation import Computations, Missing, Resources, TooLong
 from service.remote.reading.disk_cache import DiskCache
-from service.remote.reading.download import Download, DownloadStats, RemoteResource
+from service.remote.reading.download import Download, DownloadStats
 from service.remote.reading.download_manager import DownloadManager, ResponseHold
 from service.remote.reading.read_ahead import Stream, StreamReadAhead
 from service.remote.reading.recent_writes import RecentWrites
 from service.remote.reading.resources import (
+    AbortedResource,
     ChunkResource,
-    Guessed,
-    GuessResource,
-    ManifestResource,
-    OpenSegment,
-    PageResource,
     SectionResource,
     SegmentResource,
-    guess_key,
 )
 from service.remote.reading.time_search import search_log
-from service.remote.stores.errors import ReaderClosed
 from service.remote.stores.store import ObjectStore
 
 T = TypeVar("T")
@@ -96,81 +89,6 @@ class ReaderStats(NamedTuple):
 
     downloads: DownloadStats
     streams: int
-
-
-class _Missing(Exception):
-    """A resource is not in memory; `download` brings it, None if nothing does."""
-
-    def __init__(self, key: Hashable, download: Download | None) -> None:
-        super().__init__(key)
-        self.key = key
-        self.download = download
-
-
-class _Resources:
-    """Resources of one computation: those in memory, or a `_Missing` that says what to wait for.
-
-    Resources that it waited for are pinned until it ends, so it progresses even when the cache is too small
-    for them.
-    """
-
-    def __init__(
-        self, downloads: DownloadManager, fetch: Callable[[RemoteResource], Any], written: RecentWrites
-    ) -> None:
-        self._downloads = downloads
-        self._fetch = fetch
-        self._written = written
-        self.pins: dict[Hashable, Any] = {}
-
-    def need(self, resource: RemoteResource) -> Any:
-        pinned = self.pins.get(resource.key)
-        if pinned is not None:
-            return pinned
-        found = self._fetch(resource)
-        if found is None or isinstance(found, Download):
-            raise _Missing(resource.key, found)
-        return found
-
-    def chunk(self, segment: OpenSegment, block: int, range_bytes: int) -> Slot:
-        found = self.peek_chunk(segment, block)
-        if found is not None:
-            return found
-        guessed = self._guessed(segment, block)
-        slot: Slot = self.need(ChunkResource(segment, block, range_bytes, guessed=guessed))
-        return slot
-
-    def guess(self, entry: SegmentEntry, offset: int, range_bytes: int) -> None:
-        """Prefetch the probable position of `offset` in a segment beside its footer, if there is room."""
-        resource = GuessResource.for_offset(entry, offset, range_bytes)
-        if resource is not None:
-            self._downloads.prefetch(resource)
-
-    def _guessed(self, segment: OpenSegment, block: int) -> Guessed | None:
-        """Return the prefetched guess of the segment; raise `_Missing` while it is in flight and holds the
-        block."""
-        key = guess_key(segment.entry.key)
-        found = self.pins.get(key) or self._downloads.lookup(key)
-        if not isinstance(found, Download):
-            return None if found is None else found.chunk
-        guess = found.resource
-        if isinstance(guess, GuessResource) and guess.holds(segment.footer.blocks[block]):
-            raise _Missing(key, found)
-        return None
-
-    def peek_chunk(self, segment: OpenSegment, block: int) -> Slot | None:
-        key = (segment.entry.key, block)
-        return self.pins.get(key) or self._downloads.chunk(key)
-
-    def manifest(self, key: str) -> Manifest:
-        manifest: Manifest = self.need(ManifestResource(key, self._written.get))
-        return manifest
-
-    def load(self, manifest: Manifest) -> Load:
-        def page(ref: PageRef) -> ManifestPage:
-            found: ManifestPage = self.need(PageResource(ref, manifest))
-            return found
-
-        return page
 
 
 class RemoteReader:
@@ -218,12 +136,21 @@ class RemoteReader:
         )
         self._plan_lock = world.threads.lock()
         self._written = RecentWrites(world, cache_bytes // _WRITTEN_SHARE)
+        self._computations = Computations(self._downloads, self._written)
         self._guesses = disk_cache is None  # a disk cache may have the chunk
 
     def read(
-        self, tip: TopicIdPartition, manifest_key: str, offset: int, max_bytes: int
+        self,
+        tip: TopicIdPartition,
+        manifest_key: str,
+        offset: int,
+        max_bytes: int,
+        end_offset: int = sys.maxsize,
     ) -> Future[RemoteRead]:
         """Return whole batches from the one that holds `offset`: at least one, otherwise up to `max_bytes`.
+
+        They end before `end_offset`, so there may be none: a replica that lags behind the archive shows
+        less than that holds.
 
         The future is already done when everything was in memory. It fails with `RequestError`
         OFFSET_OUT_OF_RANGE when the manifest does not hold `offset`, `ObjectNotFound`, `CorruptionError`
@@ -235,10 +162,39 @@ class RemoteReader:
             forgotten, self._plan.forgotten = self._plan.forgotten, []
         if forgotten:
             self._downloads.forget_streams(forgotten)
-        read = _Read(tip, manifest_key, offset, max_bytes, stream, range_bytes)
-        future: Future[RemoteRead] = _running()
-        self._advance(self._new_resources(), lambda resources: self._try_read(resources, read), future)
-        return future
+        read = _Read(tip, manifest_key, offset, max_bytes, end_offset, stream, range_bytes)
+        return self._computations.start(lambda resources: self._try_read(resources, read))
+
+    def aborted(
+        self, tip: TopicIdPartition, manifest_key: str, fetch_offset: int, bound: int
+    ) -> Future[AbortedRows]:
+        """Return the aborted transactions that a read of ``[fetch_offset, bound)`` needs to hide them.
+
+        The future is already done when everything was in memory, unless many rows had to be looked at. Fails
+        as `read` does, but not where the remote log holds nothing of the range: then there are no rows.
+        """
+        search = AbortedSearch(fetch_offset, bound)
+
+        def compute(resources: Resources) -> AbortedRows:
+            manifest = self._manifest(resources, tip, manifest_key)
+            try:
+                return search.go_on(manifest, resources.load(manifest), self._indexes(resources))
+            except TooManyRows:
+                search.most_rows = None
+                raise TooLong from None
+
+        return self._computations.start(compute)
+
+    def _indexes(self, resources: Resources) -> Indexes:
+        def rows(segment: OpenSegment) -> AbortedIndex:
+            index: AbortedIndex = resources.need_once(AbortedResource(segment))
+            return index
+
+        def snapshot(segment: OpenSegment) -> bytes:
+            data: bytes = resources.need(SectionResource(segment, "producer_snapshot"))
+            return data
+
+        return Indexes(partial(self._segment, resources), rows, snapshot)
 
     def wrote(self, key: str, data: Buffer) -> None:
         """Keep an object that this process has written: the manifest of a commit need not be downloaded."""
@@ -262,7 +218,7 @@ class RemoteReader:
 
         Kafka's ListOffsets by time (`RemoteLogManager.findOffsetByTimestamp`). Fails as `read` does.
         """
-        return self._search(
+        return self._computations.start_on_pool(
             lambda resources: self._try_search(
                 resources, self._manifest(resources, tip, manifest_key), timestamp, from_offset
             )
@@ -273,18 +229,18 @@ class RemoteReader:
     ) -> Future[TimestampedOffset | None]:
         """Return the first record with the largest timestamp in the remote log; None if no record has one."""
 
-        def compute(resources: _Resources) -> TimestampedOffset | None:
+        def compute(resources: Resources) -> TimestampedOffset | None:
             manifest = self._manifest(resources, tip, manifest_key)
             newest = manifest.max_timestamp(resources.load(manifest))
             return self._try_search(resources, manifest, newest, 0) if newest >= 0 else None
 
-        return self._search(compute)
+        return self._computations.start_on_pool(compute)
 
     def archive_end(self, tip: TopicIdPartition, manifest_key: str) -> Future[ArchiveEnd]:
         """Return the state that a log needs to continue at the end of the remote log. Fails as `read`
         does."""
 
-        def compute(resources: _Resources) -> ArchiveEnd:
+        def compute(resources: Resources) -> ArchiveEnd:
             manifest = self._manifest(resources, tip, manifest_key)
             entry = CatalogEntry(
                 manifest.version,
@@ -305,7 +261,7 @@ class RemoteReader:
             snapshot: bytes = resources.need(SectionResource(segment, "producer_snapshot"))
             return ArchiveEnd(tuple(epochs), snapshot, entry, segment.footer.blocks[-1])
 
-        return self._start(compute)
+        return self._computations.start(compute)
 
     def stats(self) -> ReaderStats:
         with self._plan_lock:
@@ -316,74 +272,19 @@ class RemoteReader:
         """Fail what is under way with `ReaderClosed` and join the threads; see `DownloadManager.close`."""
         self._downloads.close(timeout_s)
 
-    # Computations.
+    # Reads.
 
-    def _new_resources(self) -> _Resources:
-        return _Resources(self._downloads, self._downloads.get, self._written)
-
-    def _start(self, compute: Callable[[_Resources], T]) -> Future[T]:
-        future: Future[T] = _running()
-        self._advance(self._new_resources(), compute, future)
-        return future
-
-    def _search(self, compute: Callable[[_Resources], T]) -> Future[T]:
-        """Start `compute` on the pool: searches look inside batches."""
-        future: Future[T] = _running()
-        resources = self._new_resources()
-        try:
-            self._downloads.call_soon(lambda: self._advance(resources, compute, future))
-        except ReaderClosed as e:
-            future.set_exception(e)
-        return future
-
-    def _advance(self, resources: _Resources, compute: Callable[[_Resources], T], future: Future[T]) -> None:
-        """Compute with what is in memory; continue when the next download completes."""
-        try:
-            result = compute(resources)
-        except _Missing as missing:
-            download, key = missing.download, missing.key
-            if download is None:
-                future.set_exception(ReaderClosed("the reader is closed"))
-                return
-            # The callback must not refer to the download: a cycle would wait for the garbage collector.
-            is_guess = isinstance(download.resource, GuessResource)
-            download.future.add_done_callback(
-                partial(self._resume, resources, compute, future, key, is_guess)
-            )
-        except Exception as e:
-            future.set_exception(e)
-        else:
-            future.set_result(result)
-
-    def _resume(
-        self,
-        resources: _Resources,
-        compute: Callable[[_Resources], T],
-        future: Future[T],
-        key: Hashable,
-        is_guess: bool,
-        done: Future[Any],
-    ) -> None:
-        """Continue a computation after the download that it waited for completed or failed."""
-        error = done.exception()
-        if error is not None and not is_guess:
-            future.set_exception(error)
-            return
-        if error is None:
-            resources.pins[key] = done.result()
-        self._advance(resources, compute, future)
-
-    def _manifest(self, resources: _Resources, tip: TopicIdPartition, key: str) -> Manifest:
+    def _manifest(self, resources: Resources, tip: TopicIdPartition, key: str) -> Manifest:
         manifest = resources.manifest(key)
         if (manifest.topic_id, manifest.partition) != (tip.topic_id, tip.partition):
             raise CorruptionError(f"{key}: not a manifest of {tip} ({tip.topic_id})")
         return manifest
 
-    def _segment(self, resources: _Resources, entry: SegmentEntry) -> OpenSegment:
+    def _segment(self, resources: Resources, entry: SegmentEntry) -> OpenSegment:
         segment: OpenSegment = resources.need(SegmentResource(entry))
         return segment
 
-    def _try_read(self, resources: _Resources, read: _Read) -> RemoteRead:
+    def _try_read(self, resources: Resources, read: _Read) -> RemoteRead:
         offset = read.offset
         entry = read.stream.entry
         if entry is None or read.stream.manifest_key != read.manifest_key or not entry.holds(offset):
@@ -401,7 +302,7 @@ class RemoteReader:
             is_new = self._guesses and read.stream.entry is None and not self._downloads.lookup(entry.key)
             try:
                 segment = self._segment(resources, entry)
-            except _Missing:
+            except Missing:
                 if is_new:
                     resources.guess(entry, offset, read.range_bytes)
                 raise
@@ -414,19 +315,19 @@ class RemoteReader:
             entry = manifest.find(offset, resources.load(manifest))
         return RemoteRead((), offset)
 
-    def _read_chunks(
-        self, resources: _Resources, read: _Read, segment: OpenSegment, block: int
-    ) -> RemoteRead:
+    def _read_chunks(self, resources: Resources, read: _Read, segment: OpenSegment, block: int) -> RemoteRead:
         try:
             slot = resources.chunk(segment, block, read.range_bytes)
-        except _Missing as missing:
+        except Missing as missing:
             # The chunk is downloading; download the chunks after it beside it.
             if missing.key == (segment.entry.key, block):
                 self._plan_ahead(read, segment, block)
             raise
         self._plan_ahead(read, segment, slot.chunk.range.first_block)
         offset = max(read.offset, segment.footer.blocks[block].first_offset)
-        found = slot.chunk.read(offset, read.max_bytes, at_least_one=True)
+        found = slot.chunk.read(offset, read.max_bytes, at_least_one=True, end_offset=read.end_offset)
+        if found is None and slot.chunk.last_offset >= read.end_offset:
+            return RemoteRead((), read.offset)
         if found is None:
             raise InvariantError(f"chunk up to {slot.chunk.last_offset} was chosen for offset {offset}")
         pieces, left = [(slot, found.data)], read.max_bytes - len(found.data)
@@ -435,7 +336,8 @@ class RemoteReader:
             if following is None:
                 break
             segment, block, slot = following
-            next_found = slot.chunk.read(segment.footer.blocks[block].first_offset, left, at_least_one=False)
+            first = segment.footer.blocks[block].first_offset
+            next_found = slot.chunk.read(first, left, at_least_one=False, end_offset=read.end_offset)
             if next_found is None:
                 break
             found = next_found
@@ -449,7 +351,7 @@ class RemoteReader:
         return RemoteRead(parts, found.next_offset, hold)
 
     def _following(
-        self, resources: _Resources, read: _Read, segment: OpenSegment, block: int
+        self, resources: Resources, read: _Read, segment: OpenSegment, block: int
     ) -> tuple[OpenSegment, int, Slot] | None:
         """Return the chunk with the next block of the log, in this segment or the next, when it is in
         memory."""
@@ -461,14 +363,14 @@ class RemoteReader:
         slot = resources.peek_chunk(segment, block)
         return None if slot is None else (segment, block, slot)
 
-    def _next_in_memory(self, resources: _Resources, read: _Read, segment: OpenSegment) -> OpenSegment | None:
-        quiet = _Resources(self._downloads, self._downloads.peek, self._written)
+    def _next_in_memory(self, resources: Resources, read: _Read, segment: OpenSegment) -> OpenSegment | None:
+        quiet = self._computations.resources(self._downloads.peek)
         quiet.pins = resources.pins
         try:
             manifest = self._manifest(quiet, read.tip, read.manifest_key)
             entry = manifest.find(segment.entry.last_offset + 1, quiet.load(manifest))
             return None if entry is None else self._segment(quiet, entry)
-        except _Missing:
+        except Missing:
             return None
 
     # Read-ahead.
@@ -490,9 +392,9 @@ class RemoteReader:
                 return
             read.stream.walking = True
         walk = _Walk(read, segment, block, wanted)
-        resources = _Resources(self._downloads, self._downloads.prefetch, self._written)
+        resources = self._computations.resources(self._downloads.prefetch)
         ended: Future[None] = Future()
-        self._advance(resources, lambda resources: self._walk(resources, walk), ended)
+        self._computations.advance(resources, lambda resources: self._walk(resources, walk), ended)
 
         def rest(_: Future[None]) -> None:
             # A failed walk is not reported: the read that needs those bytes will meet the error itself.
@@ -502,7 +404,7 @@ class RemoteReader:
 
         ended.add_done_callback(rest)
 
-    def _walk(self, resources: _Resources, walk: _Walk) -> None:
+    def _walk(self, resources: Resources, walk: _Walk) -> None:
         """Start downloads chunk by chunk, across segments, until the window or the budget is full."""
         while walk.left > 0:
             if walk.block == len(walk.segment.footer.blocks):
@@ -531,7 +433,7 @@ class RemoteReader:
     # Search by time.
 
     def _try_search(
-        self, resources: _Resources, manifest: Manifest, timestamp: int, from_offset: int
+        self, resources: Resources, manifest: Manifest, timestamp: int, from_offset: int
     ) -> TimestampedOffset | None:
         def blocks_of(entry: SegmentEntry) -> BlockTable:
             return self._segment(resources, entry).footer.blocks
@@ -543,17 +445,12 @@ class RemoteReader:
         return search_log(manifest, resources.load(manifest), blocks_of, chunk_of, timestamp, from_offset)
 
 
-def _running() -> Future[Any]:
-    """Return a future that cannot be cancelled: the work behind it is shared."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    return future
-
-
 class _Read:
     """One read request. `planned` is set once its read-ahead was started."""
 
-    __slots__ = ("manifest_key", "max_bytes", "offset", "planned", "range_bytes", "stream", "tip")
+    __slots__ = (
+        "end_offset", "manifest_key", "max_bytes", "offset", "planned", "range_bytes", "stream", "tip",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -561,6 +458,7 @@ class _Read:
         manifest_key: str,
         offset: int,
         max_bytes: int,
+        end_offset: int,
         stream: Stream,
         range_bytes: int,
     ) -> None:
@@ -568,6 +466,7 @@ class _Read:
         self.manifest_key = manifest_key
         self.offset = offset
         self.max_bytes = max_bytes
+        self.end_offset = end_offset
         self.stream = stream
         self.range_bytes = range_bytes
         self.planned = False

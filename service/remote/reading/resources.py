@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
 from service.base.errors import CorruptionError
-from service.base.types import Buffer
+from service.base.types import NO_OFFSET, Buffer
 from service.remote.format.block_table import DEFAULT_BLOCK_BYTES, LogBlock
 from service.remote.format.manifest import Manifest, ManifestPage, PageRef, SegmentEntry
-from service.remote.format.segment_object import Footer
+from service.remote.format.segment_object import MAX_TXN_INDEX_BYTES, OpenSegment
+from service.remote.reading.aborted import AbortedIndex
 from service.remote.reading.chunk import Chunk, ChunkRange, cut_range, verify_chunk
 from service.remote.reading.object_reader import (
     decode_chain,
@@ -30,14 +31,8 @@ R = TypeVar("R", bound="_Small")
 _ENTRY_COST: Final = 700
 """Bytes that one entry of a manifest or page takes in memory, strings included; measured, rounded up."""
 _FOOTER_COST: Final = 4096
+_LARGE_BYTES: Final = 256 << 10
 _ROW_COST: Final = 40
-
-
-class OpenSegment(NamedTuple):
-    """A segment ready to be read: its footer locates the blocks of its log."""
-
-    entry: SegmentEntry
-    footer: Footer
 
 
 class _Small:
@@ -134,6 +129,37 @@ class SectionResource(_Small):
         section = self.segment.footer.sections.get(self.name)
         data = b"" if section is None else read_section(store, self.segment.entry.key, section)
         return data, len(data)
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedResource(_Small):
+    """The verified transaction index of one segment; a large one counts as a chunk does."""
+
+    segment: OpenSegment
+
+    @property
+    def object_key(self) -> str:
+        return self.segment.entry.key
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.segment.entry.key, "aborted")
+
+    @property
+    def reserve(self) -> int:
+        length = self.segment.footer.sections["txn_index"].length
+        return length if length > _LARGE_BYTES else 0
+
+    def load(self, store: ObjectStore) -> tuple[AbortedIndex, int]:
+        entry, footer = self.segment
+        section = footer.sections["txn_index"]
+        with naming(entry.key):
+            if section.length > MAX_TXN_INDEX_BYTES:
+                raise CorruptionError(f"a transaction index of {section.length} bytes")
+            data = read_section(store, entry.key, section)
+            # Where only the end of a segment was copied, an older writer took all of its index.
+            base_offset = 0 if footer.open_from == NO_OFFSET else entry.base_offset
+            return AbortedIndex(data, base_offset, entry.last_offset), len(data)
 
 
 class Guessed(NamedTuple):

@@ -9,14 +9,17 @@ from uuid import UUID
 
 from service.base.types import TopicIdPartition
 from service.records.batch import iter_headers
+from service.records.txn_rows import encode_row
 from service.remote.format.block_table import BatchFacts, BlockTableBuilder, LogBlock
 from service.remote.format.keys import head_key
 from service.remote.format.manifest import Manifest, ManifestLimits, PageRef, SegmentEntry
 from service.remote.format.manifest_codec import encode_head, encode_manifest, encode_page, head_of
 from service.remote.format.segment_object import PlannedObject, SegmentIdentity, plan_object
+from service.remote.reading.log_scan import scan_log
 from service.remote.reading.object_reader import entry_of, open_page
 from service.remote.stores.store import ObjectStore
 from tests.support.built_batches import build_batch
+from tests.support.transactional_log import TransactionalLog, snapshot_of
 
 TOPIC_ID = UUID(int=7)
 TIP = TopicIdPartition(TOPIC_ID, "flights", 3)
@@ -48,6 +51,11 @@ def blocks_of(log: bytes, target_bytes: int) -> tuple[LogBlock, ...]:
         )
         builder.add(facts, log[header.position : header.end])
     return builder.finish()
+
+
+def index_of(log: TransactionalLog, begin: int, end: int) -> bytes:
+    """Return the transaction index of a segment with these offsets of `log`."""
+    return b"".join(encode_row(row) for row in log.rows if begin <= row.last_offset < end)
 
 
 def plan_segment(
@@ -123,8 +131,50 @@ class Archive:
             block_bytes=self.block_bytes,
             producer_snapshot=self.producer_snapshot,
         )
-        self.store.put_stream(planned.key, planned.parts(), planned.size)
         self.log += log
+        return self._name(planned, epoch)
+
+    def add_transactions(
+        self, log: TransactionalLog, end_offset: int, *, is_older: bool = False, rows: bytes | None = None
+    ) -> SegmentEntry:
+        """Write one more segment with what `log` has up to `end_offset`, and the manifest that names it.
+
+        `is_older`: as software wrote it that knew no `open_from`. `rows`: another transaction index.
+        """
+        if not self.manifest.version:
+            self.next_offset = log.base_offset
+        base, last = self.next_offset, end_offset - 1
+        data = b"".join(b.data for b in log.batches if base <= b.base_offset <= last)
+        scanned = scan_log(
+            lambda position, length: data[position : position + length],
+            0,
+            len(data),
+            first_offset=base,
+            last_offset=last,
+            name="log",
+            block_bytes=self.block_bytes,
+        )
+        opened = log.open_at(end_offset)
+        has_transactions = bool(scanned.transactional_batch_count or opened)
+        planned = plan_object(
+            SegmentIdentity(CLUSTER, TIP.topic_id, TIP.topic, TIP.partition, base, last, 0, self.new_uuid()),
+            log=lambda: [data],
+            log_length=len(data),
+            blocks=scanned.blocks,
+            offset_index=b"",
+            time_index=b"",
+            txn_index=index_of(log, base, end_offset) if rows is None else rows,
+            producer_snapshot=snapshot_of(opened),
+            leader_epochs=((0, base),),
+            transactional_batch_count=scanned.transactional_batch_count,
+            open_from=-1 if is_older or not has_transactions else min(opened.values(), default=end_offset),
+        )
+        self.log += data
+        self.next_offset = end_offset
+        return self._name(planned, 0)
+
+    def _name(self, planned: PlannedObject, epoch: int) -> SegmentEntry:
+        self.store.put_stream(planned.key, planned.parts(), planned.size)
         entry = entry_of(planned.footer)
         change = self.manifest.append(
             [entry], leader_epoch=epoch, new_uuid=self.new_uuid, encode_page=encode_page, limits=self.limits

@@ -17,9 +17,10 @@ from service.base.errors import CorruptionError, RequestError
 from service.base.threads import SystemThreads
 from service.records.batch import iter_headers
 from service.remote.format.manifest import ManifestLimits
+from service.remote.format.segment_object import OpenSegment
 from service.remote.reading.object_reader import open_footer_of
 from service.remote.reading.reader import RemoteReader
-from service.remote.reading.resources import ChunkResource, Guessed, GuessResource, OpenSegment
+from service.remote.reading.resources import ChunkResource, Guessed, GuessResource
 from service.remote.stores.errors import ObjectNotFound, ReaderClosed, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from tests.support.world import make_world
