@@ -63,7 +63,9 @@ class TransactionOracle:
         return next((name for name, known in self._names.items() if known == key[0]), str(key[0]))
 
     def is_excused(self, transactional_id: str) -> bool:
-        """Return whether the transaction log may have lost what it had of the id."""
+        """Return whether the transaction log may have lost what it had of the id, or nobody coordinates it."""
+        if not transactional_id:
+            return True
         topic_id, partition = self._names.get(STATE), self.ids.partition.get(transactional_id)
         shaken = [key[1] for key in self._replicas.shaken if key[0] == topic_id]
         return bool(shaken) and (partition is None or partition in shaken)

@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from service.partition.partition import Partition
+from simulator.cluster.direct_producers import Direct
 from simulator.cluster.groups import OFFSETS, OFFSETS_PARTITIONS, ClusterGroup
 from simulator.cluster.replicas import Key
 from simulator.cluster.transaction_oracle import TransactionOracle
@@ -45,6 +46,7 @@ class TransactionalWorld(ClusterWorld):
         self.committed_offsets = 0
         """acknowledged"""
         self.producers: list[TransactionalProducer] = []
+        self.direct = Direct()
         self.pipelines: list[Pipeline] = []
         self.ends = {"commit": 0, "abort": 0}
         """answered"""
