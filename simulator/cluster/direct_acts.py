@@ -1,7 +1,7 @@
 """Transactions without a coordinator: batches and markers are appended at their leader by a call.
 
-A history that has these acts decides by itself how its transactions end. It asks more of logs, of reads and of
-the bucket than clients do: many spans that overlap, markers without data, coordinator epochs that are refused.
+A history with these acts decides by itself how its transactions end. It asks more of logs, of reads and of the
+bucket than clients do: many spans that overlap, markers without data, coordinator epochs that rise.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def _appends(
             await asyncio.sleep(0.5)
             continue
         producer = random.choice(world.direct.of(key))
-        if random.random() < (0.45 if producer.now else 0.05):
+        if producer.is_broken or random.random() < (0.45 if producer.now else 0.05):
             _end(world, random, key, producer, *found)
         else:
             _append(world, random, topic, partition, producer, *found)
@@ -121,7 +121,7 @@ def _append(
     if not isinstance(info, RequestError | StorageError):
         producer.sequence += len(values)
     elif isinstance(info, RequestError) and info.code is ErrorCode.out_of_order_sequence_number:
-        producer.epoch, producer.sequence = producer.epoch + 1, 0  # what an election has cut off
+        producer.is_broken = True
 
 
 def _end(
@@ -139,9 +139,11 @@ def _end(
     )
     found = _in_process(machine, lambda: there.append_markers([marker], machine.clock.now_ms()))
     world.trace.tell("direct", f"{there.tip}: {marker}: {found}")
-    if isinstance(found, list):
-        producer.now = None
-    if random.random() < 0.2:
+    if not isinstance(found, list):
+        return
+    producer.now = None
+    if producer.is_broken or random.random() < 0.2:
+        producer.is_broken = False
         producer.epoch, producer.sequence = producer.epoch + 1, 0
 
 

@@ -14,6 +14,7 @@ from simulator.acts import Act
 from simulator.apart import apart
 from simulator.cluster.access_acts import ACCESS_ACTS
 from simulator.cluster.acts import ACTS
+from simulator.cluster.direct_acts import DIRECT_ACTS
 from simulator.cluster.examining import revive
 from simulator.cluster.group_acts import GROUP_ACTS
 from simulator.cluster.pipelines import consume_transform
@@ -146,6 +147,7 @@ _ACTS: Final[dict[str, Callable[[Any, Random], Awaitable[None]]]] = {
     **USER_ACTS,
     **GROUP_ACTS,
     **TRANSACTION_ACTS,
+    **DIRECT_ACTS,
     "consume_transform": consume_transform,
 }
 
@@ -180,6 +182,7 @@ OF_TRANSACTIONS: Final = {
 SOMETIMES_OF_TRANSACTIONS: Final = {
     "zombie": 8,
     "kill_between": 12,
+    "append_directly": 16,
     "elect_coordinator": 6,
     "consume_transform": 12,
     "stream": 6,

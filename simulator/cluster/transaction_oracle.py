@@ -63,7 +63,7 @@ class TransactionOracle:
         return next((name for name, known in self._names.items() if known == key[0]), str(key[0]))
 
     def is_excused(self, transactional_id: str) -> bool:
-        """Return whether the transaction log may have lost what it had of the id, or nobody coordinates it."""
+        """Return whether the transaction log may have lost what it had of the id, or nobody has the id."""
         if not transactional_id:
             return True
         topic_id, partition = self._names.get(STATE), self.ids.partition.get(transactional_id)
@@ -180,7 +180,7 @@ class TransactionOracle:
             return
         values = [replay.values[offset] for offset in span.offsets if offset in replay.values]
         found = {one.number: one for value in values if (one := self.transactions.of_value.get(value))}
-        if len(found) > 1:
+        if len(found) > 1 and all(one.transactional_id for one in found.values()):
             raise Violation(f"X1: {name}: {[*map(str, found.values())]} end with one marker, {span.marker}")
         for one in found.values():
             self.ended.add((key, one.number))
