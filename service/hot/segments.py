@@ -17,9 +17,10 @@ class Segments:
 
     Owned by the loop. ``bases``: their base offsets. ``positions``: bytes of all before each of them, counted
     from anywhere. ``size``: bytes of the sealed ones and of the active one, kept by whoever appends.
+    ``indexed``: those with rows of aborted transactions; a log without transactions has none.
     """
 
-    __slots__ = ("active", "all", "bases", "positions", "size")
+    __slots__ = ("active", "all", "bases", "indexed", "positions", "size")
 
     def __init__(self, segments: list[Segment]) -> None:
         self.all = segments
@@ -27,6 +28,7 @@ class Segments:
         self.positions = [0, *accumulate(segment.size for segment in segments[:-1])]
         self.active = segments[-1]
         self.size = sum(segment.size for segment in segments)
+        self.note_rows()
 
     def __len__(self) -> int:
         return len(self.all)
@@ -52,6 +54,15 @@ class Segments:
             if start < end and segment.base_offset < end and after > start
         ]
 
+    def note_rows(self) -> None:
+        """Note which segments have rows of aborted transactions, after one got its first or lost its last."""
+        self.indexed = [segment for segment in self.all if segment.txn_index]
+
+    def has_rows_from(self, offset: int) -> bool:
+        """Return whether there are aborted transactions that may end at `offset` or behind it."""
+        indexed = self.indexed
+        return bool(indexed) and indexed[-1].base_offset >= self.bases[max(self.slot_of(offset), 0)]
+
     def add(self, segment: Segment) -> None:
         """Append `segment`, which becomes the active one."""
         segment.become_active()
@@ -71,6 +82,8 @@ class Segments:
         self.all[first:end] = new
         self.bases[first:end] = [segment.base_offset for segment in new]
         self.size += grown
+        if self.indexed or any(segment.txn_index for segment in new):
+            self.note_rows()
 
     def take_out(self, begin: int, end: int, reason: str) -> list[Segment]:
         """Remove segments ``[begin, end)`` and return them; the caller deletes their files.
@@ -80,6 +93,8 @@ class Segments:
         del self.positions[begin:end]
         gone = self.all[begin:end]
         del self.all[begin:end], self.bases[begin:end]
+        if self.indexed:
+            self.note_rows()
         size = sum(segment.size for segment in gone)
         self.size -= size
         if gone:
