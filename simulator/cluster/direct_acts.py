@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
-from service.hot.verification import VERIFICATION_OFF
 
 from service.base.errors import RequestError, StorageError
 from service.hot.markers import Marker
+from service.hot.verification import VERIFICATION_OFF
 from service.partition.partition import Partition
+from service.records.batch import read_header
 from service.records.builder import BatchBuilder
-from service.records.validation import validate_produced
+from service.records.validation import ValidatedBatch
 from simulator.cluster.client import values_of
 from simulator.cluster.direct_producers import DirectProducer
 from simulator.cluster.replicas import Key
@@ -41,6 +43,7 @@ _REFUSALS: Final = frozenset(
 async def append_directly(world: TransactionalWorld, random: Random) -> None:
     """Append some batches and markers of several producers to one partition, with pauses."""
     there = list(world.partitions())
+    world.end_direct = partial(end_all, world)
     if there:
         work = _appends(
             world, Random(random.getrandbits(48)), *random.choice(there), random.choice((4, 12, 30))
@@ -113,7 +116,8 @@ def _append(
     partition.unknown.update(values)
 
     def append() -> Any:
-        batch = validate_produced(bytearray(builder.build()), there.rules, world.real_ms())
+        data = memoryview(bytearray(builder.build()))
+        batch = ValidatedBatch(data, read_header(data), world.real_ms(), 0, len(values))
         return there.append(batch, machine.clock.now_ms(), VERIFICATION_OFF)
 
     info = _in_process(machine, append)

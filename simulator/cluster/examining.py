@@ -181,6 +181,7 @@ async def revive(world: ClusterWorld, random: Random) -> None:
         await asyncio.sleep(_AGAIN_S)
     if why:
         raise Violation(f"not everything is alive {ALIVE_S:.0f} s after the faults ended: {why}")
+    world.is_at_rest()
     await _followers_have_it(world)
     await _all_is_copied(world)
     await _changes_work(world, random)

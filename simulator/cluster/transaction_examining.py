@@ -20,7 +20,6 @@ from kio.schema.errors import ErrorCode
 
 from service.partition.partition import Partition
 from simulator.client import EARLIEST, Client, NoAnswer
-from simulator.cluster.direct_acts import end_all
 from simulator.cluster.group_clients import examine_group
 from simulator.cluster.pipelines import examine_pipeline
 from simulator.cluster.replicas import Key
@@ -36,7 +35,6 @@ ENDED_S: Final = 60.0
 
 async def examine_transactions(world: TransactionalWorld, random: Random) -> None:
     """Check all promises at rest. Raises `Violation`."""
-    end_all(world)
     await _until(world, ENDED_S, "X11", partial(_is_stable, world))
     world.transactions.all_ended_as_answered()
     for key in list(world.transactions.replays):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -47,6 +47,7 @@ class TransactionalWorld(ClusterWorld):
         """acknowledged"""
         self.producers: list[TransactionalProducer] = []
         self.direct = Direct()
+        self.end_direct: Callable[[], None] = lambda: None
         self.pipelines: list[Pipeline] = []
         self.ends = {"commit": 0, "abort": 0}
         """answered"""
@@ -121,6 +122,10 @@ class TransactionalWorld(ClusterWorld):
         return placed.leader_epoch if is_same and knows else -1
 
     # What may be lost
+
+    def is_at_rest(self) -> None:
+        """End the transactions that nobody coordinates."""
+        self.end_direct()
 
     def loses_internal(self, key: Key, offset: int) -> None:
         """Note that the replicas of an internal topic's partition may lose records."""

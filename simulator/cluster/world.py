@@ -294,6 +294,9 @@ class ClusterWorld:
                 return
         self.loses_internal(key, offset)
 
+    def is_at_rest(self) -> None:
+        """Do what there is to do once all is alive, before the rest is examined."""
+
     def loses_internal(self, key: Key, offset: int) -> None:
         """Note that a partition which is none of `topics` may lose its records from `offset` on."""
 
