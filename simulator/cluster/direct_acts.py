@@ -1,7 +1,7 @@
 """Transactions without a coordinator: batches and markers are appended at their leader by a call.
 
-A history with these acts decides by itself how its transactions end. It asks more of logs, of reads and of the
-bucket than clients do: many spans that overlap, markers without data, coordinator epochs that rise.
+A history with these acts decides by itself how its transactions end. It asks more of logs, of reads and of
+the bucket than clients do: many spans that overlap, markers without data, coordinator epochs that rise.
 """
 
 from __future__ import annotations
