@@ -4,8 +4,8 @@ While this node leads and there are other replicas, `leading` decides what is co
 followers commits what it appends: its high watermark is the log's end. A follower has the high watermark that
 its leader sent. It is kept as a value of its own, as every reader needs it. Owned by the event loop.
 
-`archive` has what follows from the bucket: held appends, retention. There are three keys of the purgatory: the
-partition, for what consumers may see; `stable`, for what those may that read committed transactions only;
+`archive` has what follows from the bucket: held appends, retention. There are three keys of the purgatory:
+the partition, for what consumers may see; `stable`, for what those may that read committed transactions only;
 `growth`, for what replicas may.
 """
 

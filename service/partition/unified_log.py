@@ -26,8 +26,8 @@ from service.records.txn_rows import AbortedEntry
 from service.remote.catalog import CatalogEntry
 
 if TYPE_CHECKING:
-    from service.remote.reading.download_manager import ResponseHold
     from service.remote.reading.aborted import AbortedRows
+    from service.remote.reading.download_manager import ResponseHold
     from service.remote.reading.reader import RemoteRead, RemoteReader
 
 
@@ -150,9 +150,8 @@ class UnifiedLog:
             found, _, more = self.local.read(offset, max_bytes, end_offset, min_one)
             if found is None or not found.size:
                 return NOTHING
-            size, parts = found.size, (found,)
-            if more:
-                size, parts = size + sum(one.size for one in more), (found, *more)
+            parts = (found, *more) if more else (found,)
+            size = found.size if not more else sum(one.size for one in parts)
             if is_committed and self.local.state.segments.has_rows_from(offset):
                 bound = self.local.reader.end_of(offset, parts, end_offset)
                 return LogRead(parts, size, None, None, self.local.aborted_transactions(offset, bound))

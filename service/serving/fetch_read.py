@@ -35,6 +35,7 @@ from service.wire.fetch import FetchPartition, FetchPartitionResult, FetchReques
 from service.wire.produce import TopicKey
 
 if TYPE_CHECKING:
+    from service.partition.unified_log import CommittedRead
     from service.remote.reading.download_manager import ResponseHold
     from service.remote.reading.reader import RemoteRead
     from service.replication.leader import ReplicaSession
@@ -84,7 +85,7 @@ class Seek(NamedTuple):
     number: int
 
 
-PendingReads: TypeAlias = "dict[tuple[TopicKey, int, int], Future[RemoteRead] | Seek]"
+PendingReads: TypeAlias = "dict[tuple[TopicKey, int, int], Future[RemoteRead] | Future[CommittedRead] | Seek]"
 """Downloads and seeks, by topic, partition and offset."""
 
 
@@ -311,9 +312,7 @@ class FetchRead:
         if self._must_seek(partition, topic, request, partition.end_offset):
             return None, NOTHING
         end_offset = partition.end_offset
-        read = partition.unified.read(
-            request.fetch_offset, limit, end_offset, min_one=is_first, cold_bytes=0
-        )
+        read = partition.unified.read(request.fetch_offset, limit, end_offset, min_one=is_first, cold_bytes=0)
         if not is_first and read.size > limit:
             return None, NOTHING
         if counts:

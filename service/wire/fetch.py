@@ -79,8 +79,10 @@ class FetchRequestView(NamedTuple):
 
 
 class FetchPartitionResult(NamedTuple):
-    """One partition of a response. `records` are consecutive parts on the wire (empty: no records), `aborted`
-    has producer id and first offset in the first fields of each, or is None, `diverging_epoch` is (epoch, end offset), `current_leader`
+    """One partition of a response.
+
+    `records` are consecutive parts on the wire (empty: no records), `aborted` has producer id and first
+    offset in the first fields of each, or is None, `diverging_epoch` is (epoch, end offset), `current_leader`
     is (broker id, epoch), `snapshot_id` is (end offset, epoch).
     """
 

@@ -1,5 +1,7 @@
-"""Readers of committed transactions on a whole node. The test is the transaction coordinator, and the producer
-that it has verified."""
+"""Readers of committed transactions on a whole node.
+
+The test is the transaction coordinator, and the producer that it has verified.
+"""
 
 from __future__ import annotations
 
@@ -151,7 +153,9 @@ def test_a_waiting_reader_is_woken_by_the_marker_and_by_nothing_before(
     answers: list[Any] = []
 
     def wait() -> None:
-        answers.append(waits.fetch(transactions.topic_id, 0, isolation_level=1, max_wait=60_000, min_bytes=50))
+        answers.append(
+            waits.fetch(transactions.topic_id, 0, isolation_level=1, max_wait=60_000, min_bytes=50)
+        )
 
     thread = threading.Thread(target=wait)
     thread.start()

@@ -1,11 +1,11 @@
-"""Records what Apache Kafka answers to readers of a log with transactions, and the log itself: `kafka-transactions`.
+"""Records what Apache Kafka answers to readers of a log with transactions, and the log: `kafka-transactions`.
 
     python -m tests.golden.hot.capture_transactions
 
 `golden-0` is the partition's directory after a clean stop; `exchanges.json` has the frames of Fetch,
-ListOffsets and DescribeProducers (without sizes, in hex) that were exchanged after the broker had started with it
-again: request, response without its records, and the records' position in the response and their size. A fetch
-asks for as many bytes as there are: Kafka does not go on in the next segment.
+ListOffsets and DescribeProducers (without sizes, in hex) that were exchanged after the broker had started
+with it again: request, response without its records, and the records' position in the response and their
+size. A fetch asks for as many bytes as there are: Kafka does not go on in the next segment.
 The broker of the files at hand was Apache Kafka 4.3.1 (KRaft, one node).
 """
 
@@ -52,7 +52,9 @@ class _Producer:
             _until_done(
                 self._connection,
                 request,
-                lambda answer: answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code,
+                lambda answer: (
+                    answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
+                ),
             )
         builder = BatchBuilder(
             producer_id=self.producer_id, producer_epoch=self.epoch, base_sequence=self._sequence,

@@ -48,7 +48,7 @@ def test_a_transaction_is_stable_once_the_high_watermark_has_passed_its_marker(t
     assert log.first_unstable_offset is None
 
 
-def test_of_completed_transactions_the_one_that_began_first_counts() -> None:
+def test_the_completed_transaction_that_began_first_counts() -> None:
     spans = OpenTransactions()
     for pid, first in ((1, 5), (2, 10), (3, 12)):
         spans.begin(pid, first)

@@ -128,7 +128,7 @@ def test_a_producer_of_the_first_protocol_of_which_nothing_is_known_begins_anywh
     assert tried(log, begun(log, 4), 4) == 0
 
 
-def test_where_verification_is_off_no_guard_is_needed(tmp_path: Path) -> None:
+def test_no_guard_is_needed_once_verification_is_off(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     assert tried(log, VERIFICATION_OFF) == 0
 
@@ -143,7 +143,7 @@ def test_guards_expire_as_producers_do(tmp_path: Path) -> None:
     assert begun(log) is not guard
 
 
-def test_who_asks_about_many_producers_takes_no_more_than_the_oldest_guards(tmp_path: Path) -> None:
+def test_the_oldest_guards_go_first_once_there_are_too_many(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     guard = begun(log)
     for other in range(100, 10_099):
