@@ -69,13 +69,15 @@ async def _appends(
         await asyncio.sleep(random.choice((0.0, 0.02, 0.3)))
 
 
-def end_all(world: TransactionalWorld) -> None:
-    """Abort what is open."""
+def end_all(world: TransactionalWorld) -> str:
+    """Abort what is open, once; return what was done."""
+    world.end_direct = lambda: ""
     for key, producers in world.direct.producers.items():
         found = _leader(world, key)
         for producer in producers if found is not None else ():
             assert found is not None
             _end(world, Random(0), key, producer, *found)
+    return "transactions were ended"
 
 
 def _leader(world: TransactionalWorld, key: Key) -> tuple[Machine, Partition] | None:

@@ -176,12 +176,12 @@ async def revive(world: ClusterWorld, random: Random) -> None:
     while world.loop.time() < deadline:
         _start_those_that_ended(world)
         why = _not_up(world) or _differs(world) or await examine_all(world, random) or _not_in_sync(world)
+        why = why or world.what_is_left_to_do()
         if not why:
             break
         await asyncio.sleep(_AGAIN_S)
     if why:
         raise Violation(f"not everything is alive {ALIVE_S:.0f} s after the faults ended: {why}")
-    world.is_at_rest()
     await _followers_have_it(world)
     await _all_is_copied(world)
     await _changes_work(world, random)

@@ -23,6 +23,7 @@ from simulator.client import EARLIEST, Client, NoAnswer
 from simulator.cluster.group_clients import examine_group
 from simulator.cluster.pipelines import examine_pipeline
 from simulator.cluster.replicas import Key
+from simulator.cluster.stable_archives import examine_archives
 from simulator.cluster.stable_reads import read_stable
 from simulator.cluster.transactional import TransactionalWorld
 from simulator.model import Violation
@@ -45,6 +46,7 @@ async def examine_transactions(world: TransactionalWorld, random: Random) -> Non
         for number in world.oracle.replicas.placed[key].replicas:
             where = f"{partition} at n{number}"
             await _until(world, _READ_S, "X4", partial(_is_read, world, key, number, where))
+    examine_archives(world)
     for pipeline in world.pipelines:
         await _until(world, _READ_S, "X1", partial(examine_pipeline, world, random, pipeline))
     for group in world.groups:

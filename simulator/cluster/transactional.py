@@ -24,6 +24,10 @@ _SETTINGS: Final = {
     "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
     "group.initial.rebalance.delay.ms": "200",
     "log.cleaner.backoff.ms": "700",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 }
 
 
@@ -47,7 +51,7 @@ class TransactionalWorld(ClusterWorld):
         """acknowledged"""
         self.producers: list[TransactionalProducer] = []
         self.direct = Direct()
-        self.end_direct: Callable[[], None] = lambda: None
+        self.end_direct: Callable[[], str] = lambda: ""
         self.pipelines: list[Pipeline] = []
         self.ends = {"commit": 0, "abort": 0}
         """answered"""
@@ -123,9 +127,9 @@ class TransactionalWorld(ClusterWorld):
 
     # What may be lost
 
-    def is_at_rest(self) -> None:
+    def what_is_left_to_do(self) -> str:
         """End the transactions that nobody coordinates."""
-        self.end_direct()
+        return self.end_direct()
 
     def loses_internal(self, key: Key, offset: int) -> None:
         """Note that the replicas of an internal topic's partition may lose records."""

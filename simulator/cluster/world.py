@@ -294,8 +294,9 @@ class ClusterWorld:
                 return
         self.loses_internal(key, offset)
 
-    def is_at_rest(self) -> None:
-        """Do what there is to do once all is alive, before the rest is examined."""
+    def what_is_left_to_do(self) -> str:
+        """Do what there is to do once all is alive, before the rest is examined; return what was done."""
+        return ""
 
     def loses_internal(self, key: Key, offset: int) -> None:
         """Note that a partition which is none of `topics` may lose its records from `offset` on."""
