@@ -61,7 +61,7 @@ _PAUSE_S: Final = 0.1
 
 
 class Standing(Enum):
-    """What a producer may do."""
+    """State of a producer, by what it may do."""
 
     NEW = "has no id"
     READY = "may begin a transaction"

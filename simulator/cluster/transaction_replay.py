@@ -31,7 +31,7 @@ class Span(NamedTuple):
 
 
 class Replay:
-    """What a partition's committed batches say of transactions, from offset 0 on."""
+    """Transactions of a partition by its committed batches, from offset 0 on."""
 
     def __init__(self) -> None:
         self.end = 0
