@@ -46,8 +46,6 @@ from service.hot.search import TimestampSearch
 from service.hot.segment import Segment
 from service.hot.segment_deletion import SegmentDeletion
 from service.hot.state import LogListener, LogOffline, LogState
-from service.hot.txn_index import aborted_transactions
-from service.hot.verification import VerificationGuard
 from service.records.txn_rows import AbortedEntry
 
 DEFAULT_PRODUCER_EXPIRATION_MS: Final = 86_400_000
@@ -56,7 +54,8 @@ DEFAULT_PRODUCER_EXPIRATION_MS: Final = 86_400_000
 class LocalLog:
     """One partition's local tier; made with `LocalLog.open` or `LocalLog.make`.
 
-    ``append``, ``append_markers``: the methods of `LogAppender`, without a call in between.
+    ``append``, ``append_markers``: the methods of `LogAppender`, without a call in between; likewise
+    ``high_watermark_moved``, ``has_open_transaction`` and ``begin_verification`` of `ProducerStates`.
     """
 
     def __init__(self, state: LogState, latch: Latch) -> None:
@@ -70,6 +69,9 @@ class LocalLog:
         self.appender = appender = LogAppender(state, durability, queue, self._segment_sealed)
         self.append = appender.append
         self.append_markers = appender.append_markers
+        self.high_watermark_moved = state.producers.high_watermark_moved
+        self.has_open_transaction = state.producers.has_open_transaction
+        self.begin_verification = state.producers.begin_verification
         self.swapping = swapping = Swapping(state, reader, queue)
         self.deletion = SegmentDeletion(state, queue, swapping, appender.roll, self._start_moved)
         self.truncation = LogTruncation(
@@ -242,10 +244,6 @@ class LocalLog:
         first = self.state.producers.first_unstable_offset
         return None if first is None else max(first, self.state.start)
 
-    def high_watermark_moved(self, mark: int) -> None:
-        """Note the high watermark: transactions whose markers it has passed are stable."""
-        self.state.producers.high_watermark_moved(mark)
-
     @property
     def oldest_open(self) -> tuple[int, int, int] | None:
         """Producer id, first offset and last timestamp (ms) of the oldest open transaction, None if none is
@@ -257,27 +255,15 @@ class LocalLog:
         entry = producers.get(oldest[0])
         return (*oldest, NO_TIMESTAMP if entry is None else entry.last_timestamp)
 
-    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Return whether the producer has an open transaction of this epoch here."""
-        return self.state.producers.has_open_transaction(producer_id, epoch)
-
-    def begin_verification(
-        self, producer_id: int, epoch: int, base_sequence: int, is_tv2: bool
-    ) -> VerificationGuard | None:
-        """Begin to verify a batch's transaction; see `ProducerStates.begin_verification`."""
-        return self.state.producers.begin_verification(producer_id, epoch, base_sequence, is_tv2)
-
     def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedEntry]:
         """Return the aborted transactions that overlap ``[fetch_offset, upper_bound)`` and whose markers are
         in the local log, by their markers. `StorageError`."""
         state = self.state
-        segments = state.segments
-        if not segments.indexed:
+        if not state.segments.indexed:
             return []
         state.check()
-        slot = max(segments.slot_of(fetch_offset), 0)
         try:
-            return aborted_transactions(segments.indexed, segments.bases[slot], fetch_offset, upper_bound)
+            return state.segments.aborted_transactions(fetch_offset, upper_bound)
         except CorruptionError as e:
             raise state.corrupt(e) from e
 

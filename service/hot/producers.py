@@ -30,7 +30,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.types import NO_EPOCH, NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP
 from service.hot.transactions import OpenTransactions
-from service.hot.verification import VerificationGuard, Verifications
+from service.hot.verification import VerificationGuard, VerificationGuards
 from service.records.batch import TRANSACTIONAL_FLAG, BatchHeader
 from service.records.markers import EndMarker
 from service.records.txn_rows import AbortedEntry
@@ -117,7 +117,7 @@ class ProducerStates:
         self.end_offset = 0
         self.high_watermark = high_watermark
         self.transactions: OpenTransactions | None = None
-        self.guards: Verifications | None = None
+        self.guards: VerificationGuards | None = None
         self._entries: dict[int, ProducerEntry] = {}
         self._generation = 0
 
@@ -190,7 +190,7 @@ class ProducerStates:
             if entry.txn_first_offset >= 0 and entry.epoch == epoch:
                 return None
         if self.guards is None:
-            self.guards = Verifications()
+            self.guards = VerificationGuards()
         return self.guards.begin(producer_id, epoch, base_sequence, is_tv2=is_tv2)
 
     def check(
@@ -324,7 +324,7 @@ class ProducerStates:
         return entry.txn_first_offset < 0 and now_ms - entry.last_timestamp >= self.expiration_ms
 
 
-_NO_GUARDS: Final = Verifications()
+_NO_GUARDS: Final = VerificationGuards()
 
 
 def _old_epoch(producer_id: int, epoch: int, entry: ProducerEntry) -> RequestError:

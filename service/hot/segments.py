@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from service.hot.segment import Segment
+from service.records.txn_rows import AbortedEntry
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +64,19 @@ class Segments:
         indexed = self.indexed
         return bool(indexed) and indexed[-1].base_offset >= self.bases[max(self.slot_of(offset), 0)]
 
+    def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedEntry]:
+        """Look up the aborted transactions that overlap ``[fetch_offset, upper_bound)``, by their markers.
+
+        `CorruptionError`, `DiskError`.
+        """
+        found: list[AbortedEntry] = []
+        first = self.bases[max(self.slot_of(fetch_offset), 0)]
+        for segment in self.indexed[bisect_left(self.indexed, first, key=_base_offset) :]:
+            index = segment.txn_index
+            if index is not None and index.find(fetch_offset, upper_bound, found):
+                break
+        return found
+
     def add(self, segment: Segment) -> None:
         """Append `segment`, which becomes the active one."""
         segment.become_active()
@@ -101,3 +115,7 @@ class Segments:
             first, last = gone[0].log.path, gone[-1].log.path.name
             _log.info("deleting %d segments, %d bytes, %s to %s: %s", len(gone), size, first, last, reason)
         return gone
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset

@@ -15,8 +15,8 @@ from __future__ import annotations
 import logging
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from service.base.disk import DiskError
 from service.base.errors import CorruptionError
@@ -24,9 +24,6 @@ from service.base.files import fsync_dir, fsync_file, write_atomically
 from service.base.threads import Lock
 from service.hot.files import FileHandle
 from service.records.txn_rows import ROW, AbortedEntry, decode_rows, encode_row
-
-if TYPE_CHECKING:
-    from service.hot.segment import Segment
 
 _log = logging.getLogger(__name__)
 
@@ -190,30 +187,3 @@ def check_rows(entries: Iterable[AbortedEntry], base_offset: int, end_offset: in
         if not stable <= row.last_stable_offset <= marker + 1:
             raise CorruptionError(f"{row} behind a last stable offset of {stable}")
         stable = row.last_stable_offset
-
-
-def aborted_transactions(
-    indexed: Sequence[Segment], first_base: int, fetch_offset: int, upper_bound: int
-) -> list[AbortedEntry]:
-    """Look up the transactions that overlap ``[fetch_offset, upper_bound)``, ordered by their markers.
-
-    `indexed`: the segments that have rows, oldest first; `first_base`: base offset of the one that has
-    `fetch_offset`.
-    """
-    found: list[AbortedEntry] = []
-    for segment in indexed[bisect_left(indexed, first_base, key=_base_offset) :]:
-        index = segment.txn_index
-        if index is not None and index.find(fetch_offset, upper_bound, found):
-            break
-    return found
-
-
-def _base_offset(segment: Segment) -> int:
-    return segment.base_offset
-
-
-def rows_of(segments: Iterable[Segment]) -> Iterator[list[AbortedEntry]]:
-    """Read all rows of each of these segments that has any. `CorruptionError`, `DiskError`."""
-    for segment in segments:
-        if segment.txn_index is not None:
-            yield segment.txn_index.rows()

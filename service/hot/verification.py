@@ -44,7 +44,7 @@ class _Verification:
         self.seen_ms: int | None = None
 
 
-class Verifications:
+class VerificationGuards:
     """The guards of one partition, by producer id. Owned by the loop."""
 
     __slots__ = ("_by_producer",)
