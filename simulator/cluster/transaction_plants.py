@@ -10,7 +10,7 @@ from service.coordinator.pending_decisions import OverdueDecisions
 from service.hot.producers import ProducerEntry, ProducerStates
 from service.hot.transactions import OpenTransactions
 from service.hot.txn_index import TxnIndex
-from service.hot.verification import Verifications
+from service.hot.verification import VerificationGuards
 from service.partition.unified_log import UnifiedLog
 from service.replicas.tier_state_builder import TierStateBuilder
 from service.transactions.markers import TransactionMarkers
@@ -90,12 +90,12 @@ def appended_before_it_is_verified() -> None:
     """Append the first batch of a transaction without asking its coordinator."""
     _swap(ProducerStates, "begin_verification", lambda _: lambda self, *args, **options: None)
     _swap(ProducerStates, "has_open_transaction", lambda _: lambda self, *args: True)
-    _swap(Verifications, "check", lambda _: lambda self, *args, **options: None)
+    _swap(VerificationGuards, "check", lambda _: lambda self, *args, **options: None)
 
 
 def guard_outlives_the_marker() -> None:
     """Keep the guard of a verification over the marker of the transaction that it asked about."""
-    _swap(Verifications, "marked", lambda _: lambda self, producer_id, epoch: None)
+    _swap(VerificationGuards, "marked", lambda _: lambda self, producer_id, epoch: None)
 
 
 def stable_before_it_is_replicated() -> None:
