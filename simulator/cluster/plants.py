@@ -31,7 +31,8 @@ from service.metadata.controller.partition_change import _Change as PartitionCha
 from service.metadata.publication import Publication
 from service.metadata.raft.log import MetadataLog
 from service.node.quorum_control_plane import ClusterPlane
-from service.partition.partition import Partition
+from service.partition import partition
+from service.partition.unified_log import UnifiedLog
 from service.replicas.disk_pressure import DiskWatch
 from service.replicas.replica_manager import ReplicaManager
 from service.replication.follower import FollowerMachine
@@ -284,7 +285,7 @@ def cut_to_the_high_watermark() -> None:
 
 def mark_beyond_its_end() -> None:
     """Set a follower's high watermark to the leader's, even beyond its own log end."""
-    _swap(Partition, "_within", lambda _: lambda self, offset: offset)
+    _swap(partition, "_within", lambda _: lambda offset, log: offset)
     _swap(
         FollowerMachine,
         "_advance_marks",
@@ -315,12 +316,10 @@ def mark_falls() -> None:
 def consumers_see_the_end() -> None:
     """Serve records above the high watermark to consumers."""
 
-    def make(_: Any) -> Any:
-        return lambda self, offset, max_bytes, *, min_one, cold_bytes=1 << 60: self.unified.read(
-            offset, max_bytes, self.unified.end_offset, min_one=min_one, cold_bytes=cold_bytes
-        )
+    def make(read: Any) -> Any:
+        return lambda self, offset, most, end, **options: read(self, offset, most, self.end_offset, **options)
 
-    _swap(Partition, "read", make)
+    _swap(UnifiedLog, "read", make)
 
 
 def unclean_stops_forgotten() -> None:
