@@ -1,162 +1,196 @@
-"""Transactions of an ordinary client: commit, abort, what readers of committed records see, offsets."""
+"""Transactions of real clients: seen whole or not at all, zombies fenced, timeouts and restarts survived.
+
+`FIRN_TEST_BOOTSTRAP` judges them by Apache Kafka, started with
+`transaction.abort.timed.out.transaction.cleanup.interval.ms=200`.
+"""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import confluent_kafka
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from kio.schema.errors import ErrorCode
 
-from tests.clients.conftest import NewTopic
+from tests.clients.conftest import Broker, NewTopic
+from tests.support.isolation import UNCOMMITTED, values
+from tests.support.processes import wait_until
+from tests.support.requirements import need_javac
+from tests.support.transactional_client import TransactionalClient, settled
+from tests.support.transactional_producers import PRODUCERS, Refused, Transactional
+from tests.support.wire import RawConnection, schema
 
-PATIENCE_S = 30
-
-
-def producer(bootstrap: str, name: str, **options: object) -> Producer:
-    made = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "transactional.id": f"{name}-{os.getpid()}",
-            **{key.replace("_", "."): value for key, value in options.items()},
-        }
-    )
-    made.init_transactions(PATIENCE_S)
-    return made
+NONE = ErrorCode.none
+Start = Callable[..., Transactional]
+KINDS = [pytest.param(name, marks=[pytest.mark.java] if name == "java" else []) for name, _ in PRODUCERS]
 
 
-@contextmanager
-def consumer(bootstrap: str, group: str, level: str = "read_committed") -> Iterator[Consumer]:
-    made = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": f"{group}-{os.getpid()}",
-            "isolation.level": level,
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-        }
-    )
+@pytest.fixture(autouse=True)
+def served(bootstrap: str) -> None:
+    """Until EndTxn is served there is nothing to judge."""
+    module = schema(18, 3)
+    request = module.ApiVersionsRequest(client_software_name="firn", client_software_version="1")
+    with RawConnection(bootstrap) as connection:
+        if 26 not in {api.api_key for api in connection.call(request).api_keys}:
+            pytest.skip("this broker serves no transactions")
+
+
+@pytest.fixture
+def start(bootstrap: str, tmp_path: Path) -> Iterator[Start]:
+    """Start a producer of a kind, under an id."""
+    started: list[Transactional] = []
+    kinds = dict(PRODUCERS)
+
+    def one(kind: str, transactional_id: str, timeout_ms: int = 60_000) -> Transactional:
+        if kind == "java":
+            need_javac()
+        producer = kinds[kind](bootstrap, transactional_id, timeout_ms, tmp_path)
+        started.append(producer)
+        return producer
+
+    yield one
+    for producer in started:
+        producer.close()
+
+
+def committed_offset(bootstrap: str, group: str, topic: str) -> int:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
-        yield made
+        (place,) = consumer.committed([confluent_kafka.TopicPartition(topic, 0)], 30)
+        offset: int = place.offset
+        return offset
     finally:
-        made.close()
+        consumer.close()
 
 
-def seen(bootstrap: str, topic: str, partitions: int, level: str = "read_committed") -> list[bytes]:
-    """Read all partitions to their end, as a client of that isolation level sees it."""
-    found: list[bytes] = []
-    with consumer(bootstrap, "reads", level) as reader:
-        reader.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
-        ended: set[int] = set()
-        deadline = time.monotonic() + PATIENCE_S
-        while len(ended) < partitions:
-            assert time.monotonic() < deadline
-            message = reader.poll(1)
-            if message is None:
-                continue
-            error = message.error()
-            if error is None:
-                found.append(message.value())
-            else:
-                assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
-                ended.add(message.partition())
-    return sorted(found)
-
-
-def send(to: Producer, topic: str, word: bytes, partitions: int) -> list[bytes]:
-    values = [b"%s%d" % (word, number) for number in range(2 * partitions)]
-    for number, value in enumerate(values):
-        to.produce(topic, value, partition=number % partitions)
-    to.flush()
-    return values
-
-
-def test_committed_records_are_seen_at_once_and_aborted_ones_never(
-    bootstrap: str, new_topic: NewTopic
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_transaction_is_seen_whole_or_not_at_all(
+    kind: str, start: Start, bootstrap: str, new_topic: NewTopic
 ) -> None:
-    topic = new_topic(3)
-    writer = producer(bootstrap, "writer")
-    writer.begin_transaction()
-    first = send(writer, topic, b"a", 3)
-    assert seen(bootstrap, topic, 3) == []
-    assert seen(bootstrap, topic, 3, "read_uncommitted") == first
-    writer.commit_transaction(PATIENCE_S)
-    assert seen(bootstrap, topic, 3) == first
-    writer.begin_transaction()
-    aborted = send(writer, topic, b"b", 3)
-    writer.abort_transaction(PATIENCE_S)
-    writer.begin_transaction()
-    last = send(writer, topic, b"c", 3)
-    writer.commit_transaction(PATIENCE_S)
-    assert seen(bootstrap, topic, 3) == sorted(first + last)
-    assert seen(bootstrap, topic, 3, "read_uncommitted") == sorted(first + aborted + last)
+    topic = new_topic(2)
+    producer = start(kind, f"whole-{topic}")
+    producer.begin()
+    producer.send(topic, 0, "a")
+    producer.send(topic, 1, "b")
+    producer.offset(topic, 0, 7, f"group-{topic}")
+    assert values(bootstrap, topic) == []
+    assert values(bootstrap, topic, UNCOMMITTED) == [b"a"]
+    producer.commit()
+    wait_until("its markers are there", lambda: values(bootstrap, topic, partition=1) == [b"b"])
+    wait_until("its markers are there", lambda: values(bootstrap, topic) == [b"a"])
+    wait_until("its offset is there", lambda: committed_offset(bootstrap, f"group-{topic}", topic) == 7)
 
-
-def test_offsets_are_committed_with_the_records_or_not_at_all(bootstrap: str, new_topic: NewTopic) -> None:
-    source, sink = new_topic(2), new_topic(1)
-    plain = Producer({"bootstrap.servers": bootstrap})
-    for number in range(10):
-        plain.produce(source, b"%d" % number, partition=number % 2)
-    plain.flush()
-    places = [TopicPartition(source, index) for index in range(2)]
-    writer = producer(bootstrap, "worker")
-    with consumer(bootstrap, "workers") as reader:
-        reader.assign([TopicPartition(source, index, 0) for index in range(2)])
-
-        def work(word: bytes, *offsets: int) -> None:
-            writer.begin_transaction()
-            writer.produce(sink, word)
-            read = [TopicPartition(source, index, offset) for index, offset in enumerate(offsets)]
-            writer.send_offsets_to_transaction(read, reader.consumer_group_metadata(), PATIENCE_S)
-
-        def committed() -> list[int]:
-            return [one.offset for one in reader.committed(places, PATIENCE_S)]
-
-        work(b"first", 2, 3)
-        writer.commit_transaction(PATIENCE_S)
-        assert committed() == [2, 3]
-        work(b"second", 5, 5)
-        writer.abort_transaction(PATIENCE_S)
-        assert committed() == [2, 3]
-        assert seen(bootstrap, sink, 1) == [b"first"]
-
-
-def test_a_second_producer_of_an_id_fences_the_first_and_aborts_its_transaction(
-    bootstrap: str, new_topic: NewTopic
-) -> None:
-    topic = new_topic(1)
-    zombie = producer(bootstrap, "twice")
-    zombie.begin_transaction()
-    zombie.produce(topic, b"lost")
-    zombie.flush()
-    heir = producer(bootstrap, "twice")
-    heir.begin_transaction()
-    heir.produce(topic, b"kept")
-    heir.commit_transaction(PATIENCE_S)
-    with pytest.raises(KafkaException) as fenced:
-        zombie.commit_transaction(PATIENCE_S)
-    assert fenced.value.args[0].code() == confluent_kafka.KafkaError._FENCED
-    assert seen(bootstrap, topic, 1) == [b"kept"]
+    producer.begin()
+    producer.send(topic, 0, "c")
+    producer.offset(topic, 0, 9, f"group-{topic}")
+    producer.abort()
+    producer.begin()
+    producer.send(topic, 0, "d")
+    producer.commit()
+    wait_until("the third is seen", lambda: values(bootstrap, topic) == [b"a", b"d"])
+    assert values(bootstrap, topic, UNCOMMITTED) == [b"a", b"c", b"d"]
+    assert committed_offset(bootstrap, f"group-{topic}", topic) == 7
 
 
 @pytest.mark.thorough
-def test_a_transaction_that_is_open_for_too_long_is_aborted(bootstrap: str, new_topic: NewTopic) -> None:
-    """A timeout is noticed by the sweep, which comes every ten seconds."""
-    topic = new_topic(1)
-    sleeper = producer(bootstrap, "sleeper", transaction_timeout_ms=1000)
-    sleeper.begin_transaction()
-    sleeper.produce(topic, b"late")
-    sleeper.flush()
-    plain = Producer({"bootstrap.servers": bootstrap})
-    plain.produce(topic, b"behind")
-    plain.flush()
-    deadline = time.monotonic() + PATIENCE_S
-    while seen(bootstrap, topic, 1) != [b"behind"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
-    with pytest.raises(KafkaException):
-        sleeper.commit_transaction(PATIENCE_S)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_zombie_is_fenced(kind: str, start: Start, bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    zombie = start(kind, f"zombie-{topic}")
+    zombie.begin()
+    zombie.send(topic, 0, "zombie")
+    heir = start(kind, f"zombie-{topic}")
+    heir.begin()
+    heir.send(topic, 0, "heir")
+    heir.commit()
+    with pytest.raises(Refused, match=r"(?i)fence|epoch"):
+        zombie.commit()
+    wait_until("the heir's is seen", lambda: values(bootstrap, topic) == [b"heir"])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_transaction_that_takes_too_long_is_aborted_while_its_producer_lives(
+    kind: str, start: Start, bootstrap: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    producer = start(kind, f"slow-{topic}", 1000)
+    producer.begin()
+    producer.send(topic, 0, "slow")
+    with TransactionalClient(bootstrap, f"behind-{topic}") as other:
+        assert settled(other, other.init) == NONE
+        assert settled(other, lambda: other.produce(topic, 0, [b"behind"])).error_code == NONE
+        assert settled(other, lambda: other.end(commit=True)) == NONE
+    wait_until("it is aborted", lambda: values(bootstrap, topic) == [b"behind"], 30)
+    with pytest.raises(Refused):
+        producer.commit()
+    producer = start(kind, f"slow-{topic}")
+    producer.begin()
+    producer.send(topic, 0, "again")
+    producer.commit()
+    wait_until("the next is seen", lambda: values(bootstrap, topic) == [b"behind", b"again"])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_transaction_goes_on_behind_a_restart(
+    kind: str, start: Start, broker: Broker, new_topic: NewTopic
+) -> None:
+    restart = broker.need_restart()
+    topic = new_topic()
+    producer = start(kind, f"restarted-{topic}")
+    producer.begin()
+    producer.send(topic, 0, "before")
+    restart()
+    producer.send(topic, 0, "behind")
+    assert values(broker.bootstrap, topic) == []
+    producer.commit()
+    wait_until("both are seen", lambda: values(broker.bootstrap, topic) == [b"before", b"behind"])
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_each_protocol_step_by_step(version: int, bootstrap: str, new_topic: NewTopic) -> None:
+    """A zombie, an abort, a timeout and offsets, of a raw client, which speaks both protocols."""
+    topic, group = new_topic(2), f"stepwise-{version}"
+    with contextlib.ExitStack() as stack:
+
+        def client(timeout_ms: int = 60_000) -> TransactionalClient:
+            made = TransactionalClient(bootstrap, f"steps-{topic}", version=version, timeout_ms=timeout_ms)
+            stack.enter_context(made)
+            assert settled(made, made.init) == NONE
+            return made
+
+        def write(one: TransactionalClient, value: bytes) -> None:
+            places = ((topic, 0), (topic, 1))
+            if version == 1:
+                assert settled(one, lambda: one.add(*places)) == dict.fromkeys(places, NONE)
+            answers = settled(one, lambda: one.produce_many({place: [value] for place in places}))
+            assert {answer.error_code for answer in answers.values()} == {NONE}
+
+        first = client()
+        write(first, b"aborted by its heir")
+        heir = client(timeout_ms=1000)
+        assert first.end(commit=True) == ErrorCode.producer_fenced
+        write(heir, b"committed")
+        if version == 1:
+            assert settled(heir, lambda: heir.add_offsets(group)) == NONE
+        offsets = {(topic, 0): 3}
+        assert settled(heir, lambda: heir.commit_offsets(group, offsets)) == {(topic, 0): NONE}
+        assert settled(heir, lambda: heir.end(commit=True)) == NONE
+        write(heir, b"aborted")
+        assert settled(heir, lambda: heir.end(commit=False)) == NONE
+        write(heir, b"timed out")
+        last = TransactionalClient(bootstrap, f"last-{topic}")
+        stack.enter_context(last)
+        assert settled(last, last.init) == NONE
+        assert settled(last, lambda: last.produce(topic, 1, [b"behind"])).error_code == NONE
+        assert settled(last, lambda: last.end(commit=True)) == NONE
+        wait_until(
+            "the timeout", lambda: values(bootstrap, topic, partition=1) == [b"committed", b"behind"], 30
+        )
+        assert values(bootstrap, topic) == [b"committed"]
+        late = ErrorCode.producer_fenced if version == 1 else ErrorCode.invalid_txn_state
+        assert heir.end(commit=True) == late
+        assert committed_offset(bootstrap, group, topic) == 3
