@@ -182,14 +182,15 @@ def everywhere(three: Three, value: bytes, leaders: tuple[int, ...] = (1, 2, 3))
 def test_a_transaction_of_three_brokers_is_seen_as_a_whole(three: Three, version: int) -> None:
     value = f"whole {version}".encode()
     with three.producer(coordinator=2, version=version) as client:
-        metrics = three.coordinators(2).sender
-        assert metrics is not None
-        before = metrics.machine.metrics.requests
+        before = three.coordinators(2).figures(0)
         write(client, value)
         assert not any(value in three.committed(n + 1, n) for n in range(3))
         assert settled(client, lambda: client.end(commit=True)) == NONE
         wait_until("the markers of all partitions", everywhere(three, value))
-        assert metrics.machine.metrics.requests == before + 3
+        wait_until("the completion", lambda: three.coordinators(2).figures(0).open == 0)
+        after = three.coordinators(2).figures(0)
+        assert after.marker_requests == before.marker_requests + 3
+        assert (after.markers_waiting, after.ends.observed - before.ends.observed) == (0, 1)
 
 
 def test_an_aborted_transaction_is_seen_nowhere(three: Three) -> None:
