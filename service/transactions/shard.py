@@ -35,7 +35,7 @@ from service.transactions.expiry import Deadlines, sweep_ms
 from service.transactions.ids import TransactionalIds, record_of
 from service.transactions.init import fence, init
 from service.transactions.listing import TransactionFilter, listed
-from service.transactions.markers import PreparedTransaction
+from service.transactions.marker_requests import PreparedTransaction
 from service.transactions.metadata import Partition, TransactionMetadata
 from service.transactions.metrics import TransactionMetrics
 from service.transactions.requests import (
