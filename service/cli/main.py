@@ -11,11 +11,14 @@ from importlib import import_module
 from service.cli.manual import add_pages
 
 _SPEAK_KAFKA = frozenset(
-    {"server", "format", "dev", "topic", "group", "acl", "user", "quota", "tiers", "console", "cluster"}
-)
+    {
+        "server", "format", "dev", "topic", "group", "transaction", "acl", "user", "quota", "tiers",
+        "console", "cluster",
+    }
+)  # fmt: skip
 _COMMANDS = (
-    "server", "format", "dev", "console", "top", "cluster", "topic", "group", "acl", "user", "quota", "tiers",
-    "dump", "fsck", "sweep", "repair", "bucket", "pipeline", "pyfiles", "completion",
+    "server", "format", "dev", "console", "top", "cluster", "topic", "group", "transaction", "acl", "user",
+    "quota", "tiers", "dump", "fsck", "sweep", "repair", "bucket", "pipeline", "pyfiles", "completion",
 )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ _OPERATIONS: Final = "docs/operations.md"
 _CLUSTERS: Final = "docs/operations.md, Clusters"
 _SECURITY: Final = "docs/security.md"
 _QUOTAS: Final = "docs/quotas.md"
+_TRANSACTIONS: Final = "docs/transactions.md"
 
 PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
     {
@@ -164,6 +165,48 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn group describe billing --json | jq .lag", "total lag in records"),
             ),
             see="docs/operations.md, Consumer groups",
+        ),
+        "firn transaction": ManualPage(
+            (
+                ("firn transaction list", "all transactional ids and their states"),
+                ("firn transaction hanging", "transactions that nobody will end"),
+            ),
+            see=_TRANSACTIONS,
+        ),
+        "firn transaction list": ManualPage(
+            (
+                ("firn transaction list --state Ongoing", "those that are open"),
+                ("firn transaction list --longer-than-ms 60000", "open for more than a minute"),
+                ("firn transaction list --pattern 'billing-.*' --json", "by name, for programs"),
+            ),
+            {0: "done", 1: "a node did not answer: see stderr; the ids of the others are listed"},
+            see=_TRANSACTIONS,
+        ),
+        "firn transaction describe": ManualPage(
+            (("firn transaction describe billing-7", "producer, state, since when, partitions"),),
+            see=_TRANSACTIONS,
+        ),
+        "firn transaction hanging": ManualPage(
+            (
+                ("firn transaction hanging", "in all partitions"),
+                ("firn transaction hanging --topic flights --partition 3", "in one"),
+                ("firn transaction hanging --older-than-ms 0", "however young"),
+            ),
+            {0: "none hangs", 1: "some hang, or could not be looked for: see stderr"},
+            see=_TRANSACTIONS,
+        ),
+        "firn transaction abort": ManualPage(
+            (
+                (
+                    "firn transaction abort --topic flights --partition 3 --start-offset 1042",
+                    "as 'hanging' lists it",
+                ),
+            ),
+            see=_TRANSACTIONS,
+        ),
+        "firn transaction terminate": ManualPage(
+            (("firn transaction terminate billing-7", "abort it, and fence its producer"),),
+            see=_TRANSACTIONS,
         ),
         "firn acl": ManualPage((("firn acl list", "all entries"),), see=_SECURITY),
         "firn acl list": ManualPage(

@@ -31,6 +31,7 @@ from service.config.suggestions import did_you_mean
 from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
 from service.config.tables.authorizer import principals
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
+from service.config.tables.transactions import TRANSACTIONS
 from service.config.tokens import TokenConfig, read_tokens
 
 __all__ = [
@@ -220,6 +221,8 @@ class BrokerConfig:
     tokens: TokenConfig
     groups: Mapping[str, Value]
     """the keys of groups and of `__consumer_offsets`, by full name"""
+    transactions: Mapping[str, Value]
+    """the keys of transactions and of `__transaction_state`, by full name"""
     log: LogConfig
     topic_defaults: Mapping[str, Value]
     static: Mapping[str, str] = dataclasses.field(repr=False)
@@ -383,6 +386,7 @@ def _node_fields(values: Mapping[str, Value], problems: list[str]) -> dict[str, 
     fields["quotas"] = read_quotas(values)
     fields["tokens"] = read_tokens(values)
     fields["groups"] = {one.name: values[one.name] for one in (*OFFSETS_TOPIC, *GROUPS)}
+    fields["transactions"] = {one.name: values[one.name] for one in TRANSACTIONS}
     try:
         cluster = read_cluster(values)
     except ConfigError as e:

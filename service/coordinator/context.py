@@ -27,6 +27,7 @@ from service.base.turn_queues import turn_queues
 from service.coordinator.batching import OpenBatch, RecordBlock, size_of, split_records
 from service.coordinator.errors import client_error
 from service.coordinator.metrics import RuntimeMetrics
+from service.coordinator.pending_decisions import NEVER, OverdueDecisions, PendingDecision
 from service.coordinator.ports import PartitionLog, ResponseSink
 from service.coordinator.shard import (
     LATER,
@@ -43,7 +44,9 @@ from service.coordinator.shard import (
     Shard,
 )
 from service.coordinator.shard_timers import ShardTimer, ShardTimers
+from service.coordinator.tickets import Tickets
 from service.coordinator.unreplayed_blocks import UnreplayedBlocks
+from service.hot.markers import Marker
 from service.records.batch import HEADER_SIZE, CompressionType
 
 _log = logging.getLogger(__name__)
@@ -51,8 +54,6 @@ S = TypeVar("S", bound=Shard)
 
 AT_END_OF_TURN: Final = -1
 """Linger time with which the decisions of one turn of the loop become one batch."""
-AGAIN_MS: Final = 500
-"""Delay after which a timer fires again when its write has failed."""
 _AT_ONCE: Final = 32
 """Timers and outcomes handled in one turn."""
 _SETTLED_AT_ONCE: Final = 128
@@ -66,19 +67,6 @@ class RuntimeSettings(NamedTuple):
     commit_timeout_ms: int = 5000
     codec: CompressionType = CompressionType.NONE
     load_buffer_bytes: int = 5 << 20
-
-
-class _Pending(NamedTuple):
-    """A decision that is neither committed nor failed yet."""
-
-    decision: CoordinatorResult[Any]
-    ticket: int | None
-    """that of the request"""
-    timer: Hashable | None
-    """that of the timer, if one caused the decision"""
-    end_offset: int
-    since_ms: int
-    """monotonic"""
 
 
 class ShardEnvironment(NamedTuple):
@@ -116,10 +104,11 @@ class ShardContext(Generic[S]):
         self._next_offset = log.end_offset
         self._open: OpenBatch | None = None
         self._mark = log.high_watermark
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[PendingDecision] = deque()
+        self._overdue = OverdueDecisions()
+        """all of them before those of `_pending`"""
         self._unreplayed = UnreplayedBlocks(shard.journal)
-        self._sinks: dict[int, ResponseSink] = {}
-        self._last_ticket = 0
+        self._tickets = Tickets()
         self._inbox: deque[tuple[Callable[[], Outcome], Hashable | None]] = deque()
         """decisions for a later turn, each with its timer"""
         self._timers = ShardTimers(env.timers, env.monotonic_ms, self._timer_due)
@@ -153,9 +142,7 @@ class ShardContext(Generic[S]):
 
     def submit(self, decide: Decide[S, Any], sink: ResponseSink) -> None:
         """Decide; `sink` gets the response, or a `RequestError`."""
-        self._last_ticket += 1
-        ticket = self._last_ticket
-        self._sinks[ticket] = sink
+        ticket = self._tickets.add(sink)
         self._decide(lambda: decide(self.shard, ticket, self._env.now_ms()), ticket, None)
 
     def now_ms(self) -> int:
@@ -187,13 +174,45 @@ class ShardContext(Generic[S]):
         self._open = batch
         if effects:
             self._carry_out(effects)
-        self._last_ticket += 1
-        self._sinks[self._last_ticket] = sink
-        decision = CoordinatorResult(response)
-        self._pending.append(_Pending(decision, self._last_ticket, None, batch.next_offset, since_ms))
+        ticket = self._tickets.add(sink)
+        self._pending.append(
+            PendingDecision(CoordinatorResult(response), ticket, None, batch.next_offset, since_ms)
+        )
         env.metrics.waiting += 1
         self._flush_soon()
         return True
+
+    def write_marker(self, marker: Marker, sink: ResponseSink) -> None:
+        """Append the end of a transaction behind all that is decided, and apply it; `sink` gets None when it
+        is committed, or a `RequestError`.
+
+        The order of offsets is the order of the log: what was written before the marker is replayed before
+        it.
+        """
+        try:
+            self._flush()
+            offset = self._log.append_marker(marker, self._leader_epoch)
+        except InvariantError:
+            raise
+        except Exception as e:
+            if not isinstance(e, RequestError):
+                self._log_failure(e)
+            sink.set_exception(client_error(e))
+            return
+        if offset != self._next_offset:
+            self._reload_from(self._next_offset, offset)
+            sink.set_exception(RequestError(ErrorCode.not_coordinator, f"{self.name} is reloading"))
+            return
+        self._unreplayed.replay_all()
+        self.shard.journal.at(offset)
+        self.shard.replay_marker(marker.producer_id, marker.producer_epoch, marker.is_commit)
+        self._next_offset = offset + 1
+        ticket, since_ms = self._tickets.add(sink), self._env.monotonic_ms()
+        self._pending.append(
+            PendingDecision(CoordinatorResult(None), ticket, None, self._next_offset, since_ms)
+        )
+        self._env.metrics.waiting += 1
+        self._wake()
 
     def later(self, decide: Callable[[], Outcome]) -> None:
         """Decide in one of the next turns, without a response."""
@@ -213,8 +232,7 @@ class ShardContext(Generic[S]):
         """Set the shard's timer of that name to `AGAIN_MS`: the steps of its long work raised an error."""
         if self.is_wanted(name, work):
             del self._works[name]
-            if name not in self._timers:
-                self._timers.set(name, AGAIN_MS)
+            self._timers.set_again(name)
 
     def is_wanted(self, name: Hashable, work: BackgroundWork) -> bool:
         """Return whether this work has been neither replaced nor dropped."""
@@ -226,19 +244,19 @@ class ShardContext(Generic[S]):
         self._log.listen(None)
         if self._commit_timer is not None:
             self._env.timers.purgatory.forget(self._commit_timer)
-        self._timers.clear()
+        self._timers.close()
         self._works.clear()
         self._inbox.clear()
         if self._flush_at is not None:
             self._flush_at.cancel()
-        self._env.metrics.waiting -= len(self._pending)
+        self._env.metrics.waiting -= len(self._pending) + len(self._overdue.queue)
         self._pending.clear()
+        self._overdue.clear()
         self._unreplayed.blocks.clear()
         self._open = None
-        for ticket in tuple(self._sinks):
-            self._respond(
-                ticket, RequestError(ErrorCode.not_coordinator, f"this node does not lead {self.name}")
-            )
+        self._tickets.refuse_all(
+            RequestError(ErrorCode.not_coordinator, f"this node does not lead {self.name}")
+        )
         self.shard.unloaded()
 
     # -- decisions
@@ -274,7 +292,7 @@ class ShardContext(Generic[S]):
             return
         self._carry_out(decision.effects)
         end_offset = self._open.next_offset if self._open is not None else self._next_offset
-        pending = _Pending(decision, ticket, timer, end_offset, self._env.monotonic_ms())
+        pending = PendingDecision(decision, ticket, timer, end_offset, self._env.monotonic_ms())
         if end_offset <= self.shard.journal.committed_offset:
             self._settle(pending)
             return
@@ -382,11 +400,7 @@ class ShardContext(Generic[S]):
             self._fail_from(batch.base_offset, error)
             raise error from e
         if base_offset != batch.base_offset:
-            _log.error(
-                "records of %s were appended at offset %d instead of %d, reloading the shard",
-                self.name, base_offset, batch.base_offset,
-            )  # fmt: skip
-            self._reload()
+            self._reload_from(batch.base_offset, base_offset)
             raise RequestError(ErrorCode.not_coordinator, f"{self.name} is reloading")
         self._has_failed = False
         self._next_offset = batch.next_offset
@@ -395,6 +409,14 @@ class ShardContext(Generic[S]):
         metrics.linger.observe((began_ms - batch.since_ms) / 1000)
         metrics.flush.observe((self._env.monotonic_ms() - began_ms) / 1000)
         self._wake()
+
+    def _reload_from(self, expected: int, offset: int) -> None:
+        """Load the shard again: somebody else has appended to its log."""
+        _log.error(
+            "records of %s were appended at offset %d instead of %d, reloading the shard",
+            self.name, offset, expected,
+        )  # fmt: skip
+        self._reload()
 
     def _log_failure(self, error: Exception) -> None:
         """Log a failed write once, until a write succeeds: clients retry."""
@@ -431,9 +453,8 @@ class ShardContext(Generic[S]):
             count -= 1
             decide, timer = self._inbox.popleft()
             self._decide(decide, None, timer)
-        if self._inbox or (
-            self._pending and self._pending[0].end_offset <= self.shard.journal.committed_offset
-        ):
+        waiting = self._overdue.queue or self._pending
+        if self._inbox or (waiting and waiting[0].end_offset <= self.shard.journal.committed_offset):
             self._wake()
 
     def _advance(self) -> None:
@@ -445,23 +466,31 @@ class ShardContext(Generic[S]):
         pending, metrics = self._pending, self._env.metrics
         now_ms = self._env.monotonic_ms()
         count = _SETTLED_AT_ONCE
+        if self._overdue.queue:
+            late = self._overdue.committed(committed, count)
+            count -= len(late)
+            metrics.waiting -= len(late)
+            for one in late:
+                self._settle(one)
         while count and pending and pending[0].end_offset <= committed:
             count -= 1
             one = pending.popleft()
             metrics.waiting -= 1
             metrics.purgatory.observe((now_ms - one.since_ms) / 1000)
             self._settle(one)
-        if pending and committed < pending[0].end_offset <= self._next_offset and self._commit_timer is None:
-            self._arm_commit_timeout(pending[0])
+        if self._commit_timer is None and (
+            self._overdue.queue or (pending and committed < pending[0].end_offset <= self._next_offset)
+        ):
+            self._arm_commit_timeout()
 
-    def _settle(self, pending: _Pending) -> None:
+    def _settle(self, pending: PendingDecision) -> None:
         """Answer a committed decision."""
         decision = pending.decision
         if pending.ticket is not None and decision.response is not LATER:
-            self._respond(pending.ticket, decision.response)
+            self._tickets.respond(pending.ticket, decision.response)
         for effect in decision.effects:
             if isinstance(effect, DeferredReply):
-                self._respond(effect.ticket, effect.response)
+                self._tickets.respond(effect.ticket, effect.response)
         if decision.event is not None:
             self._notify_written(decision.event, None)
 
@@ -470,6 +499,8 @@ class ShardContext(Generic[S]):
         failed = []
         while self._pending and self._pending[-1].end_offset > offset:
             failed.append(self._pending.pop())
+        while (late := self._overdue.reverted(offset)) is not None:
+            failed.append(late)
         self._env.metrics.waiting -= len(failed)
         for one in reversed(failed):
             self._fail(one.decision, one.ticket, one.timer, error)
@@ -481,55 +512,61 @@ class ShardContext(Generic[S]):
         timer: Hashable | None,
         error: RequestError,
     ) -> None:
-        if ticket is not None:
-            self._respond(ticket, error)
-        for effect in decision.effects:
-            if isinstance(effect, DeferredReply):
-                self._respond(effect.ticket, error)
+        """Report that the decision's records will never be committed."""
+        self._tickets.fail(decision, ticket, error)
         if decision.event is not None:
             self._notify_written(decision.event, error.code)
-        if timer is not None and timer not in self._timers and not self.is_closed:
-            self._timers.set(timer, AGAIN_MS)
-
-    def _respond(self, ticket: int, response: object) -> None:
-        """Send the response of a ticket, once; does nothing if its caller is gone or has one."""
-        sink = self._sinks.pop(ticket, None)
-        if sink is None or sink.done():
-            return
-        if isinstance(response, RequestError):
-            sink.set_exception(response)
-        else:
-            sink.set_result(response)
+        if timer is not None:
+            self._timers.set_again(timer)
 
     def _notify_written(self, event: Hashable, error: ErrorCode | None) -> None:
         self.later(lambda: self.shard.written(event, error, self._env.now_ms()))
 
     # -- time
 
-    def _arm_commit_timeout(self, oldest: _Pending) -> None:
+    def _arm_commit_timeout(self) -> None:
         """Set the timer that limits the wait for the high watermark."""
-        due_ms = oldest.since_ms + self._env.settings().commit_timeout_ms
+        due_ms = self._overdue.next_due_ms
+        if self._pending:
+            due_ms = min(due_ms, self._pending[0].since_ms + self._env.settings().commit_timeout_ms)
+        if due_ms == NEVER:
+            return
         timer = ShardTimer(self._commit_timed_out, None, due_ms)
         self._commit_timer = timer
         left_ms = due_ms - self._env.monotonic_ms()
         self._env.timers.watch(timer, (), max(left_ms, 0) / 1000)
 
     def _commit_timed_out(self, name: Hashable, timer: ShardTimer) -> None:
-        """Fail decisions that waited too long; their records stay, and may still be committed."""
-        self._commit_timer = None
+        """Answer those who have waited too long; the records stay, and may still be committed.
+
+        So the shard is not told of anything: an event gets the true outcome.
+        """
         self._advance()
         now_ms, timeout_ms = self._env.monotonic_ms(), self._env.settings().commit_timeout_ms
-        error = client_error(RequestError(ErrorCode.request_timed_out, f"{self.name}: commit timed out"))
         committed = self.shard.journal.committed_offset
+        ran_out = []
         while (
             self._pending
             and self._pending[0].end_offset > committed
             and now_ms - self._pending[0].since_ms >= timeout_ms
         ):
             one = self._pending.popleft()
-            self._env.metrics.waiting -= 1
+            if one.is_remembered:
+                self._overdue.add(one)
+            else:
+                self._env.metrics.waiting -= 1
+                if one.timer is not None:
+                    self._timers.set_again(one.timer)
+            if one.decision.patience_ms is None:
+                ran_out.append(one)
+        while (late := self._overdue.out_of_patience(now_ms)) is not None:
+            if late.end_offset > committed:
+                ran_out.append(late)
+        error = client_error(RequestError(ErrorCode.request_timed_out, f"{self.name}: commit timed out"))
+        for one in ran_out:
             self._env.metrics.timeouts += 1
-            self._fail(one.decision, one.ticket, one.timer, error)
+            self._tickets.fail(one.decision, one.ticket, error)
+        self._commit_timer = None
         self._wake()
 
     def _timer_due(self, name: Hashable, timer: ShardTimer) -> None:

@@ -1,6 +1,6 @@
 """Interfaces that a coordinator needs from its callers: its log, the topics, where responses go. [P]
 
-`serving/group_coordinators.py` passes the implementations in.
+`serving/topic_coordinator.py` passes the implementations in.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from uuid import UUID
 
 from service.base.errors import RequestError
 from service.coordinator.records import StoredBatch
+from service.hot.markers import Marker
 
 
 class CoordinatorTopic(NamedTuple):
@@ -59,6 +60,10 @@ class PartitionLog(Protocol):
         Raises, with nothing appended, `RequestError` (NOT_LEADER_OR_FOLLOWER in another epoch,
         NOT_ENOUGH_REPLICAS and others) and `StorageError` if the disk fails.
         """
+
+    def append_marker(self, marker: Marker, leader_epoch: int) -> int:
+        """Append the end of a transaction and return its offset. Raises as `append`, and `RequestError`
+        INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED."""
 
     def read(self, offset: int, max_bytes: int) -> Awaitable[list[StoredBatch]]:
         """Return whole batches from the one that holds `offset` on; the first may exceed `max_bytes`.

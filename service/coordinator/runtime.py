@@ -26,6 +26,7 @@ from service.coordinator.loading import load
 from service.coordinator.metrics import RuntimeMetrics
 from service.coordinator.ports import PartitionLogs
 from service.coordinator.shard import BackgroundWork, Decide, Query, Shard
+from service.hot.markers import Marker
 
 _log = logging.getLogger(__name__)
 S = TypeVar("S", bound=Shard)
@@ -81,7 +82,7 @@ class Runtime(Generic[S]):
     def __init__(
         self,
         topic: str,
-        make_shard: Callable[[int], S],
+        make_shard: Callable[[int, int], S],
         logs: PartitionLogs,
         clock: Clock,
         timers: Timers,
@@ -89,7 +90,8 @@ class Runtime(Generic[S]):
         metrics: RuntimeMetrics | None = None,
         prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`prepare` is awaited before a shard is made: it may import the shard's code."""
+        """`make_shard` gets the partition and its leader epoch. `prepare` is awaited before a shard is made:
+        it may import the shard's code."""
         self.topic = topic
         self.metrics = metrics or RuntimeMetrics()
         self._make_shard = make_shard
@@ -122,6 +124,18 @@ class Runtime(Generic[S]):
             future.set_exception(e)
         else:
             context.submit(decide, future)
+        return future
+
+    def write_marker(self, partition: int, marker: Marker) -> asyncio.Future[None]:
+        """Append the end of a transaction (Kafka ``completeTransaction``); the future raises as that of
+        `write`, and INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        try:
+            context = self._active(partition)
+        except RequestError as e:
+            future.set_exception(e)
+        else:
+            context.write_marker(marker, future)
         return future
 
     def active(self, partition: int) -> ShardContext[S] | None:
@@ -236,7 +250,7 @@ class Runtime(Generic[S]):
                 if self._prepare is not None:
                     await self._prepare()
                 log = self._logs.find(led.partition)
-                shard = self._make_shard(led.partition)
+                shard = self._make_shard(led.partition, led.leader_epoch)
                 if not await load(
                     shard,
                     log,
@@ -254,12 +268,12 @@ class Runtime(Generic[S]):
                     context.close()
                     raise
         except (CorruptionError, StorageError, RequestError) as e:
-            _log.error("loading %s failed, its groups have no coordinator: %s", name, e)
+            _log.error("loading %s failed, this node does not coordinate with it: %s", name, e)
             led.loading = None
             led.move(CoordinatorState.FAILED)
             return
         except Exception:
-            _log.exception("loading %s failed, its groups have no coordinator", name)
+            _log.exception("loading %s failed, this node does not coordinate with it", name)
             led.loading = None
             led.move(CoordinatorState.FAILED)
             return

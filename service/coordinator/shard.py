@@ -6,6 +6,9 @@ decision's records at once, at the offsets that they will have, and carries out 
 last record; without records, when all writes before it are committed. If the write fails, the runtime reverts
 the timeline, sends the error instead of the response and replies, and calls `Shard.written`.
 
+A commit that takes too long has no outcome: who asked gets an error, while the state stays as it is, and
+`Shard.written` is called once the log has decided (ADR 45).
+
 So what the log says is changed by replay alone (invariant G1), and nobody is told what is not committed
 (invariant G2).
 
@@ -93,9 +96,10 @@ class Producer(NamedTuple):
 class CoordinatorResult(NamedTuple, Generic[R]):
     """Result of a request or an event.
 
-    `event` is passed to `Shard.written` once the records are committed or have failed. `divisible`: the
-    records may be split into batches anywhere (expiry). `producer`: the records are part of its transaction;
-    they go in a batch of their own.
+    `event` is passed to `Shard.written` once the records are committed or have failed, however late that is.
+    `divisible`: the records may be split into batches anywhere (expiry). `producer`: the records are part of
+    its transaction; they go in a batch of their own. `patience_ms`: how long who asked waits for the commit;
+    None or less than the coordinator's own setting: as long as that says.
     """
 
     response: R | Literal[Later.LATER]
@@ -104,6 +108,7 @@ class CoordinatorResult(NamedTuple, Generic[R]):
     event: Hashable | None = None
     divisible: bool = False
     producer: Producer | None = None
+    patience_ms: int | None = None
 
 
 Outcome: TypeAlias = CoordinatorResult[None]
@@ -131,7 +136,10 @@ class Shard(Protocol):
 
     def loaded(self, now_ms: int) -> Iterable[Effect]:
         """Return the timers of the state, once all of the log is replayed. Called once; its result is
-        iterated over many turns, in which nothing is replayed."""
+        iterated over many turns, in which nothing is replayed.
+
+        What was replayed may not be committed. A timer that is due at once can decide nothing but an
+        `event`: `written` gets it when all that was loaded is committed."""
 
     def expired(self, name: Hashable, now_ms: int) -> Outcome:
         """Handle a due timer. One for something that is gone decides nothing."""
@@ -140,7 +148,8 @@ class Shard(Protocol):
         """Handle the result of the work of this name."""
 
     def written(self, event: Hashable, error: ErrorCode | None, now_ms: int) -> Outcome:
-        """Handle the commit or failure of a decision's records; `event` is the decision's."""
+        """Handle the commit (`error` is None) or the failure of a decision's records; `event` is the
+        decision's. Called once, unless the shard is dropped before (`unloaded`)."""
 
     def topics_changed(self, names: tuple[str, ...], deleted: tuple[UUID, ...], now_ms: int) -> Outcome:
         """Handle topics that were created, grew or were deleted; `deleted` has the ids of deleted ones."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from typing import Final
 
 from service.base.purgatory import Operation
 from service.base.timers import Timers
+
+AGAIN_MS: Final = 500
+"""Delay after which a timer fires again when what it caused has failed."""
 
 
 class ShardTimer(Operation):
@@ -38,9 +42,7 @@ class ShardTimers:
         self._monotonic_ms = monotonic_ms
         self._due = due
         self._by_name: dict[Hashable, ShardTimer] = {}
-
-    def __contains__(self, name: Hashable) -> bool:
-        return name in self._by_name
+        self._is_closed = False
 
     def set(self, name: Hashable, after_ms: int) -> None:
         """Set a timer. Postponing one, as sessions often do, only changes its `due_ms`."""
@@ -54,13 +56,19 @@ class ShardTimers:
         timer = self._by_name[name] = ShardTimer(self._fired, name, due_ms)
         self._timers.watch(timer, (), max(after_ms, 0) / 1000)
 
+    def set_again(self, name: Hashable) -> None:
+        """Set a timer that has fired in vain, unless it is set, or the shard is dropped."""
+        if name not in self._by_name and not self._is_closed:
+            self.set(name, AGAIN_MS)
+
     def cancel(self, name: Hashable) -> None:
         timer = self._by_name.pop(name, None)
         if timer is not None:
             self._timers.purgatory.forget(timer)
 
-    def clear(self) -> None:
+    def close(self) -> None:
         """Cancel all."""
+        self._is_closed = True
         for timer in self._by_name.values():
             self._timers.purgatory.forget(timer)
         self._by_name.clear()

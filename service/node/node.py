@@ -55,6 +55,7 @@ from service.serving.group_coordinators import GroupCoordinators
 from service.serving.handlers.api_versions import answer_for, features_of_broker
 from service.serving.internal_topics import InternalTopics
 from service.serving.request_host import Broker
+from service.serving.topic_coordinator import CoordinatorParts
 from service.wire.apis import ListenerType
 
 if TYPE_CHECKING:
@@ -399,7 +400,8 @@ class Node:
             return plane.metadata.image
 
         internal = InternalTopics(config, image, plane.admin)
-        groups = GroupCoordinators(config, image, self._world, timers, replicas, logs, internal)
+        parts = CoordinatorParts(config, image, self._world, timers, replicas, logs, internal)
+        groups = GroupCoordinators(parts)
         applier.watch(groups)
         return groups
 

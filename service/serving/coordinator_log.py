@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections.abc import Callable
 from typing import Final
 
@@ -14,9 +15,11 @@ from service.coordinator.ports import MarkListener
 from service.coordinator.records import StoredBatch, decode_batches
 from service.hot.files import FileSlice
 from service.hot.manager import LogManager
+from service.hot.markers import Marker
 from service.hot.state import LogOffline
 from service.partition.partition import Partition
 from service.records.batch import HEADER_SIZE, size_at
+from service.records.builder import BatchBuilder
 from service.replicas.partition_registry import Replicas
 
 _log = logging.getLogger(__name__)
@@ -25,6 +28,9 @@ _PIECE_BYTES: Final = 64 << 10
 """Bytes of batches decoded in one call: some milliseconds if the batches are small."""
 _RETRY_S: Final = (0.25, 0.5, 1.0, 2.0)
 """Delays after a failed flush; the last one repeats."""
+_ABORT_KEY: Final = bytes(4)
+_COMMIT_KEY: Final = bytes((0, 0, 0, 1))
+_MARKER_VALUE: Final = struct.Struct(">hi")
 
 
 class CoordinatorLog:
@@ -59,6 +65,17 @@ class CoordinatorLog:
 
     def append(self, batch: bytearray, leader_epoch: int) -> int:
         return self._partition.append_records(batch, leader_epoch, self._clock.now_ms())
+
+    def append_marker(self, marker: Marker, leader_epoch: int) -> int:
+        builder = BatchBuilder(
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            is_transactional=True,
+            is_control=True,
+        )
+        value = _MARKER_VALUE.pack(0, marker.coordinator_epoch)
+        builder.add(self._clock.now_ms(), _COMMIT_KEY if marker.is_commit else _ABORT_KEY, value)
+        return self.append(builder.build(), leader_epoch)
 
     def listen(self, listener: MarkListener | None) -> None:
         self._listener = listener

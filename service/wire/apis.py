@@ -51,6 +51,7 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
     WRITE_TXN_MARKERS = 27
     DESCRIBE_ACLS = 29
     CREATE_ACLS = 30
@@ -257,6 +258,7 @@ APIS: dict[int, Api] = {
         Api(ApiKey.DELETE_RECORDS, 0, 2, 2, BROKER, CHANGES),
         Api(ApiKey.INIT_PRODUCER_ID, 0, 5, 2, BROKER, CHANGES),
         Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, 4, BROKER, READS),
+        Api(ApiKey.ADD_PARTITIONS_TO_TXN, 4, 5, 3, SENT_ONLY, CHANGES),
         Api(ApiKey.WRITE_TXN_MARKERS, 1, 2, 1, SENT_ONLY, CHANGES),
         Api(ApiKey.DESCRIBE_ACLS, 1, 3, 2, BOTH, READS),
         Api(ApiKey.CREATE_ACLS, 1, 3, 2, BOTH, IDEMPOTENT, is_forwardable=True, refuse=created_acls),

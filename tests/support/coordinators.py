@@ -14,7 +14,9 @@ from service.base.timeline import Journal, Timeline
 from service.coordinator.ports import MarkListener, PartitionLog
 from service.coordinator.records import StoredBatch, decode_batches
 from service.coordinator.shard import NOTHING, Effect, Outcome
+from service.hot.markers import Marker
 from service.records.batch import iter_headers, stamp
+from service.records.builder import BatchBuilder
 from service.records.decode import iter_records
 
 
@@ -52,6 +54,17 @@ class ModelLog:
             self.commit(self.end_offset)
         return base
 
+    def append_marker(self, marker: Marker, leader_epoch: int) -> int:
+        batch = BatchBuilder(
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            is_transactional=True,
+            is_control=True,
+        )
+        value = b"\0\0" + marker.coordinator_epoch.to_bytes(4, "big")
+        batch.add(1, b"\0\0\0\1" if marker.is_commit else bytes(4), value)
+        return self.append(batch.build(), leader_epoch)
+
     def commit(self, offset: int) -> None:
         """The mark moves; everybody who listens is told, as in an append."""
         assert self.high_watermark <= offset <= self.end_offset
@@ -84,7 +97,8 @@ class ModelLog:
 
     def records(self, end: int | None = None) -> list[tuple[int, bytes, bytes | None]]:
         """Return the records below `end`, as (offset, key, value)."""
-        found = (record for batch in self.batches for record in iter_records(bytes(batch)))
+        records = (one for one in self.batches if not next(iter_headers(one)).is_control)
+        found = (record for batch in records for record in iter_records(bytes(batch)))
         return [(one.offset, one.key or b"", one.value) for one in found if end is None or one.offset < end]
 
     def state(self, end: int | None = None) -> dict[bytes, bytes]:
@@ -120,12 +134,14 @@ class DictShard:
         self.changed_at: Timeline[bytes, int] = Timeline(self.journal)
         self.told: list[tuple[Hashable, ErrorCode | None]] = []
         self.markers: list[tuple[int, int, bool]] = []
+        self.seen_by_markers: list[list[bytes]] = []
         self.fired: list[Hashable] = []
         self.topics: list[tuple[tuple[str, ...], tuple[UUID, ...]]] = []
         self.worked_on: list[tuple[Hashable, object]] = []
         self.first_effects: tuple[Effect, ...] = ()
         self.on_expired: Any = None
         self.is_unloaded = False
+        self.leader_epoch = -1
 
     def replay(
         self, offset: int, key: bytes, value: bytes | None, producer_id: int = -1, producer_epoch: int = -1
@@ -142,6 +158,7 @@ class DictShard:
 
     def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
         self.markers.append((producer_id, producer_epoch, commit))
+        self.seen_by_markers.append(list(self.values))
 
     def loaded(self, now_ms: int) -> tuple[Effect, ...]:
         return self.first_effects

@@ -42,6 +42,7 @@ from service.serving.dispatch import Dispatcher
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.internal_topics import InternalTopics
 from service.serving.request_host import Broker
+from service.serving.topic_coordinator import CoordinatorParts
 from service.wire.api import ApiKey, decode_response, encode_request, request_module
 from tests.support.world import START_MS, make_world
 
@@ -279,7 +280,7 @@ async def _assemble(config: BrokerConfig) -> OneOfThree:
     image: Callable[[], MetadataImage] = lambda: metadata.image  # noqa: E731
     controller: Any = _NoController()
     topics = InternalTopics(lambda: config, image, controller)
-    groups = GroupCoordinators(lambda: config, image, world, timers, replicas, logs, topics)
+    groups = GroupCoordinators(CoordinatorParts(lambda: config, image, world, timers, replicas, logs, topics))
     applier.watch(groups)
     plane = SimpleNamespace(metadata=metadata, admin=controller, epoch=-1, decides=None, forwarder=None)
     broker = Broker(

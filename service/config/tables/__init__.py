@@ -31,6 +31,7 @@ from service.config.tables.sasl import SASL
 from service.config.tables.ssl import SSL
 from service.config.tables.tokens import TOKENS
 from service.config.tables.topic import TOPIC
+from service.config.tables.transactions import TRANSACTIONS
 
 __all__ = [
     "BROKER_KEYS",
@@ -68,7 +69,7 @@ TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType({key.name: key for
 def _node_keys() -> Mapping[str, ConfigKey]:
     tables = (
         NODE, NETWORK, SSL, SASL, OAUTHBEARER_KEYS, TOKENS, AUTHORIZER, QUOTAS, CLUSTER, REPLICATION, LOG,
-        CLEANER, OFFSETS_TOPIC, GROUPS, DISK, REMOTE,
+        CLEANER, OFFSETS_TOPIC, GROUPS, TRANSACTIONS, DISK, REMOTE,
     )  # fmt: skip
     defaults = (_broker_default(key) for key in _TOPIC if key.synonyms)
     every = (*chain.from_iterable(tables), *defaults, *HOURS_AND_MINUTES)

@@ -14,8 +14,6 @@ INTERNAL_TUNING: Final = frozenset({"log.initial.task.delay.ms", "producer.id.ex
 
 KAFKA_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "add.partitions.to.txn.retry.backoff.max.ms": "100",
-        "add.partitions.to.txn.retry.backoff.ms": "20",
         "alter.log.dirs.replication.quota.window.num": "11",
         "alter.log.dirs.replication.quota.window.size.seconds": "1",
         "background.threads": "10",
@@ -125,16 +123,6 @@ KAFKA_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "ssl.protocol": "TLSv1.3",
         "ssl.trustmanager.algorithm": "PKIX",
         "telemetry.max.bytes": "1048576",
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10000",
-        "transaction.max.timeout.ms": "900000",
-        "transaction.partition.verification.enable": "true",
-        "transaction.remove.expired.transaction.cleanup.interval.ms": "3600000",
-        "transaction.state.log.load.buffer.size": "5242880",
-        "transaction.state.log.min.isr": "2",
-        "transaction.state.log.num.partitions": "50",
-        "transaction.state.log.replication.factor": "3",
-        "transaction.state.log.segment.bytes": "104857600",
         "transaction.two.phase.commit.enable": "false",
-        "transactional.id.expiration.ms": "604800000",
     }
 )

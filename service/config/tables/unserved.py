@@ -15,8 +15,6 @@ _KERNEL_CHOOSES: Final = "the system sizes the buffers of each socket as it need
 
 UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "add.partitions.to.txn.retry.backoff.max.ms": "transactions are not supported",
-        "add.partitions.to.txn.retry.backoff.ms": "transactions are not supported",
         "alter.config.policy.class.name": _NO_PLUGINS,
         "alter.log.dirs.replication.quota.window.num": "replicas are not moved between log directories",
         "alter.log.dirs.replication.quota.window.size.seconds": "replicas are not moved between directories",

@@ -19,6 +19,7 @@ from service.coordinator.batching import size_of
 from service.coordinator.context import RuntimeSettings
 from service.coordinator.runtime import Runtime
 from service.coordinator.shard import LATER, CoordinatorRecord, CoordinatorResult, DeferredReply
+from service.hot.markers import Marker
 from service.records.builder import encode_record
 from tests.support.coordinators import DictShard, ModelLog, ModelLogs
 from tests.support.virtual_loop import VirtualLoop, run_virtually
@@ -80,7 +81,7 @@ class Asked:
             self.outcome = error.code
             return
         self.outcome = None
-        assert future.result() == "ok"
+        assert future.result() in ("ok", None)
         log = self.world.log
         committed = {(key, value) for _, key, value in log.records(log.high_watermark)}
         assert committed.issuperset(self.records), f"{self.kind} is acknowledged and not committed"
@@ -97,6 +98,8 @@ class World:
         self.log = ModelLog()
         self.settings = RuntimeSettings(linger_ms=self.random.choice([-1, -1, 0, 20]), commit_timeout_ms=500)
         self.shard = DictShard()
+        self.shards = [self.shard]
+        self.events: dict[int, Asked] = {}
         self.asked: list[Asked] = []
         self.waiting: list[tuple[int, Asked]] = []
         self.number = 0
@@ -110,8 +113,9 @@ class World:
             lambda: self.settings,
         )
 
-    def _make_shard(self, partition: int) -> DictShard:
+    def _make_shard(self, partition: int, leader_epoch: int) -> DictShard:
         self.shard = DictShard()
+        self.shards.append(self.shard)
         self.waiting.clear()
         return self.shard
 
@@ -132,9 +136,18 @@ class World:
         if self.random.random() < 0.05:
             records = (CoordinatorRecord(b"large", bytes(8000)),)
         asked = self._new("write", records)
-        self._ask(
-            asked, lambda shard, ticket, now: CoordinatorResult("ok", records, event=len(self.asked), **more)
-        )
+        event, patience_ms = len(self.asked), self.random.choice([None, None, 100, 900, 3000])
+        self.events[event] = asked
+
+        def decide(shard: DictShard, ticket: int, now_ms: int) -> CoordinatorResult[str]:
+            return CoordinatorResult("ok", records, event=event, patience_ms=patience_ms, **more)
+
+        self._ask(asked, decide)
+
+    def marker(self) -> None:
+        """The end of a transaction, which no record of this model belongs to."""
+        asked = self._new("marker", ())
+        asked.follow(self.runtime.write_marker(0, Marker(7, 0, 0, True, 1)))
 
     def divisible(self) -> None:
         records = tuple(CoordinatorRecord(b"d%d" % n, bytes(900)) for n in range(9))
@@ -173,6 +186,20 @@ class World:
             return CoordinatorResult(LATER)
 
         self._ask(asked, decide)
+
+    def check_events(self) -> None:
+        """Each event was told once, and truly."""
+        told = [one for shard in self.shards for one in shard.told]
+        assert len({event for event, _ in told}) == len(told), "an event is told twice"
+        written = {(key, value) for _, key, value in self.log.records()}
+        committed = {(key, value) for _, key, value in self.log.records(self.log.high_watermark)}
+        for event, error in told:
+            assert isinstance(event, int)
+            records = self.events[event].records
+            if error is None:
+                assert committed.issuperset(records), "an event is told of a commit that is none"
+            else:
+                assert records[-1] not in written, f"an event is told of {error}, and its records are there"
 
     def complete(self) -> None:
         """Answers those who wait, with a record."""
@@ -280,7 +307,8 @@ async def live(seed: int) -> None:
     world.loop.set_exception_handler(lambda loop, context: failures.append(context.get("exception", context)))
     world.runtime.elected(0, 0)
     steps = (
-        [world.write] * 8 + [world.block] * 8 + [world.look, world.join, world.complete, world.read] * 3
+        [world.marker] * 2
+        + [world.write] * 8 + [world.block] * 8 + [world.look, world.join, world.complete, world.read] * 3
         + [world.divisible, world.refuse, world.replay_bug, world.mark, world.mark, world.catch_up]
         + [world.fail, world.elect, world.elect_again]
     )  # fmt: skip
@@ -300,6 +328,7 @@ async def live(seed: int) -> None:
     waiting = {number for _, one in world.waiting for number in [id(one)]}
     assert all(one.outcome != "waits" or id(one) in waiting for one in world.asked), "an answer is lost"
     world.read()
+    world.check_events()
     await world.runtime.close()
     await asyncio.sleep(0)
     assert all(one.outcome != "waits" for one in world.asked), "an answer is lost"

@@ -22,6 +22,7 @@ OTHERWISE = {
     "offsets.topic.replication.factor": "an integer of 16 bits there, and its bounds say so here",
     "process.roles": "a single node is both",
     "queued.max.request.bytes": "memory is bounded",
+    "transaction.state.log.replication.factor": "as offsets.topic.replication.factor",
     "remote.log.manager.copier.thread.pool.size": "memory is bounded",
 }
 """Keys whose type or default is not Apache Kafka's, and why."""

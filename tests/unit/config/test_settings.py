@@ -20,6 +20,7 @@ from service.config.settings import BrokerConfig, LogConfig, topic_config
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS
 from service.config.tables.cluster import CLUSTER_TOPIC
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
+from service.config.tables.transactions import TRANSACTIONS
 from service.config.tokens import TokenConfig
 from tests.unit.config.refusals import PLAIN, refused
 
@@ -75,7 +76,7 @@ def test_every_key_of_a_node_reaches_it() -> None:
     """A key that no field and no topic default comes from would be accepted and ignored."""
     fields = {field.name for config in OBJECTS for field in dataclasses.fields(config)}
     of_topics = {synonym.name for key in TOPIC_KEYS.values() for synonym in key.synonyms}
-    of_groups = {key.name for key in (*OFFSETS_TOPIC, *GROUPS)}
+    of_groups = {key.name for key in (*OFFSETS_TOPIC, *GROUPS, *TRANSACTIONS)}
     read_otherwise = {
         "log.dir",
         "config.providers",

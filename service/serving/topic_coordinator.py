@@ -1,0 +1,209 @@
+"""Coordinator of one internal topic on this node: a shard for each partition that it leads.
+
+Leaderships come from the committed image only: `MetadataApplier` reports each change after it has applied it
+to this node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, Generic, NamedTuple, TypeVar
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.java_hash import partition_of
+from service.base.timers import Timers
+from service.base.types import TopicIdPartition
+from service.base.world import World
+from service.config.settings import BrokerConfig
+from service.coordinator.context import RuntimeSettings, ShardContext
+from service.coordinator.metrics import RuntimeMetrics
+from service.coordinator.ports import CoordinatorTopic
+from service.coordinator.runtime import CoordinatorState, Runtime
+from service.coordinator.shard import Decide, Query, Shard
+from service.hot.manager import LogManager
+from service.metadata.delta import MetadataDelta
+from service.metadata.image import MetadataImage
+from service.replicas.partition_registry import Replicas
+from service.serving.coordinator_log import CoordinatorLogs
+from service.serving.internal_topics import InternalTopics
+
+S = TypeVar("S", bound=Shard)
+R = TypeVar("R")
+
+
+class ImageTopics:
+    """The topics of the newest committed image (`TopicsView`)."""
+
+    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+        self._image = image
+
+    def by_name(self, topic: str) -> CoordinatorTopic | None:
+        found = self._image().topics_by_name.get(topic)
+        return None if found is None else CoordinatorTopic(found.id, found.name, len(found.partitions))
+
+    def by_id(self, topic_id: UUID) -> CoordinatorTopic | None:
+        found = self._image().topics_by_id.get(topic_id)
+        return None if found is None else CoordinatorTopic(found.id, found.name, len(found.partitions))
+
+    def names(self) -> Iterable[str]:
+        return self._image().topics_by_name
+
+
+class CoordinatorParts(NamedTuple):
+    """Parts that all coordinators of this node share."""
+
+    config: Callable[[], BrokerConfig]
+    image: Callable[[], MetadataImage]
+    world: World
+    timers: Timers
+    replicas: Replicas
+    logs: LogManager
+    internal: InternalTopics
+
+
+class TopicCoordinator(Generic[S]):
+    """Base of the coordinators: the runtime of one topic, the way to its shards, and its leaderships. Owned
+    by the event loop."""
+
+    def __init__(
+        self, topic: str, parts: CoordinatorParts, settings: Callable[[], RuntimeSettings], shard_module: str
+    ) -> None:
+        """`shard_module`: the module that makes shards, loaded with the first one: a node without them does
+        without its code."""
+        self.topic = topic
+        self.topics = ImageTopics(parts.image)
+        self.internal = parts.internal
+        self._parts = parts
+        self._shard_module_name = shard_module
+        self.shard_module: Any = None
+        self.runtime: Runtime[S] = Runtime(
+            topic,
+            self.make_shard,
+            CoordinatorLogs(topic, parts.replicas, parts.logs, parts.world.clock),
+            parts.world.clock,
+            parts.timers,
+            settings,
+            prepare=self._load_shard_module,
+        )
+
+    def make_shard(self, partition: int, leader_epoch: int) -> S:
+        """Return an empty shard; `shard_module` is loaded."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Stop coordinating."""
+        await self.runtime.close()
+
+    async def _load_shard_module(self) -> None:
+        if self.shard_module is None:
+            self.shard_module = await self._parts.logs.on_thread(import_module, self._shard_module_name)
+
+    # -- figures
+
+    @property
+    def runtime_metrics(self) -> RuntimeMetrics:
+        return self.runtime.metrics
+
+    def partition_states(self) -> Mapping[str, int]:
+        """Count the topic's partitions that this node leads, by coordinator state."""
+        counts = self.runtime.states()
+        return {
+            one.value: counts[one]
+            for one in (CoordinatorState.LOADING, CoordinatorState.ACTIVE, CoordinatorState.FAILED)
+        }
+
+    # -- the way to a shard
+
+    def partition_of(self, key: str) -> int:
+        """Return the partition that coordinates a group or a transactional id. Raises `RequestError`
+        NOT_COORDINATOR while the topic does not exist.
+        """
+        topic = self.internal.find(self.topic)
+        if topic is None:
+            raise RequestError(ErrorCode.not_coordinator, f"topic {self.topic} does not exist yet")
+        return partition_of(key, len(topic.partitions))
+
+    def write(
+        self, key: str, decide: Decide[S, R], failed: Callable[[RequestError], R] | None = None
+    ) -> R | Awaitable[R]:
+        """Have the key's shard decide, and return its answer once the records are committed; at once if it
+        neither writes nor waits. `failed` converts an error to an answer; without it `RequestError` is
+        raised.
+        """
+        try:
+            future = self.runtime.write(self.partition_of(key), decide)
+            if future.done():
+                return future.result()
+        except RequestError as e:
+            if failed is None:
+                raise
+            return failed(e)
+        return future if failed is None else _await_answer(future, failed)
+
+    def active(self, key: str) -> ShardContext[S] | None:
+        """Return the active shard of the key; None if it has none: `write` then fails with the reason."""
+        topic = self.internal.find(self.topic)
+        if topic is None:
+            return None
+        return self.runtime.active(partition_of(key, len(topic.partitions)))
+
+    def read(self, key: str, query: Query[S, R]) -> R:
+        """Return the result of `query` on the committed state of the key's shard. Raises `RequestError`."""
+        return self.runtime.read(self.partition_of(key), query)
+
+    # -- reports of the applier
+
+    def applied(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
+        """Start and stop shards, and report changed topics to them: this node has applied `image`."""
+        deleted = delta.deleted_topics
+        names: dict[str, None] = {topic.name: None for topic in deleted.values()}
+        for topic in deleted.values():
+            if topic.name == self.topic:
+                for index in topic.partitions:
+                    self.runtime.resigned(index)
+        for topic_id in delta.topics:
+            topic = image.topics_by_id[topic_id]
+            was = before.topics_by_id.get(topic_id)
+            if was is None or len(was.partitions) != len(topic.partitions):
+                names[topic.name] = None
+            if topic.name == self.topic:
+                for index in delta.changed_partitions(topic_id):
+                    self._lead(image, topic_id, index)
+        if names:
+            self.runtime.topics_changed(tuple(names), tuple(deleted))
+
+    def came_online(self, image: MetadataImage, tips: Sequence[TopicIdPartition]) -> None:
+        """Start the shards of partitions whose logs could be opened only now."""
+        for tip in tips:
+            if tip.topic == self.topic:
+                self.runtime.resigned(tip.partition)  # its shard may have loaded an older log
+                self._lead(image, tip.topic_id, tip.partition)
+
+    def _lead(self, image: MetadataImage, topic_id: UUID, index: int) -> None:
+        replica = image.partition(topic_id, index)
+        if replica is None:
+            return
+        is_here = self._parts.replicas.get(topic_id, index) is not None
+        if replica.leader == self._parts.config().node_id and is_here:
+            self.runtime.elected(index, replica.leader_epoch)
+        else:
+            self.runtime.resigned(index, replica.leader_epoch)
+
+
+async def _await_answer(future: asyncio.Future[R], failed: Callable[[RequestError], R]) -> R:
+    try:
+        return await future
+    except RequestError as e:
+        return failed(e)
+
+
+def number_of(settings: Mapping[str, object], name: str) -> int:
+    """Return the setting, which is a number."""
+    value = settings[name]
+    assert isinstance(value, int)
+    return value

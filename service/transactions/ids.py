@@ -1,0 +1,122 @@
+"""The transactional ids of a shard: their newest and their committed states. [P]
+
+An id with a transaction is kept decoded; an id at rest is the bytes of its record, as there may be very many
+that nobody asks for. The volatile last epoch stands behind these bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from service.base.timeline import Journal, Timeline
+from service.coordinator.shard import CoordinatorRecord
+from service.transactions import records
+from service.transactions.metadata import TransactionMetadata
+from service.transactions.states import AT_REST, PREPARED, check_move
+
+_LAST_EPOCH: Final = struct.Struct(">h")
+
+
+class _Decided(bytes):
+    """Value of a record that is decided here, with its state: a part of that is not in the log."""
+
+    state: TransactionMetadata
+
+
+class TransactionalIds:
+    """States by id, over the shard's journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.open: Timeline[str, TransactionMetadata] = Timeline(journal)
+        """ids with a transaction"""
+        self.at_rest: Timeline[str, bytes] = Timeline(journal)
+        """ids without, in the order of their last records"""
+
+    def __len__(self) -> int:
+        return len(self.open) + len(self.at_rest)
+
+    # Replay.
+
+    def replay(self, transactional_id: str, value: bytes) -> TransactionMetadata | int:
+        """Move an id to the state of a record; return the state, or the version of an unknown one.
+
+        Raises `CorruptionError`.
+        """
+        after = value.state if isinstance(value, _Decided) else records.decode_value(value)
+        if isinstance(after, int):
+            return after
+        before = self.newest(transactional_id)
+        is_first = before is None or _is_repeated(before, after)
+        check_move(transactional_id, None if is_first or before is None else before.state, after.state)
+        self.at_rest.pop(transactional_id, None)
+        if after.state in AT_REST:
+            self.open.pop(transactional_id, None)
+            self.at_rest[transactional_id] = value + _LAST_EPOCH.pack(after.last_producer_epoch)
+        else:
+            self.open[transactional_id] = after
+        return after
+
+    def forget(self, transactional_id: str) -> None:
+        """Remove an id: its record is a tombstone."""
+        self.at_rest.pop(transactional_id, None)
+        self.open.pop(transactional_id, None)
+
+    # States.
+
+    def newest(self, transactional_id: str) -> TransactionMetadata | None:
+        """Return the newest state of an id."""
+        there = self.open.get(transactional_id)
+        return there if there is not None else _decoded(self.at_rest.get(transactional_id))
+
+    def committed(self, transactional_id: str) -> TransactionMetadata | None:
+        """Return the committed state of an id."""
+        there = self.open.committed(transactional_id)
+        return there if there is not None else _decoded(self.at_rest.committed(transactional_id))
+
+    def is_uncommitted(self, transactional_id: str) -> bool:
+        """Return whether the newest record of an id is not committed."""
+        return self.open.get(transactional_id) is not self.open.committed(
+            transactional_id
+        ) or self.at_rest.get(transactional_id) is not self.at_rest.committed(transactional_id)
+
+    def is_pending(self, transactional_id: str) -> bool:
+        """Return whether the next state of an id is decided already."""
+        there = self.open.get(transactional_id)
+        return (there is not None and there.state in PREPARED) or self.is_uncommitted(transactional_id)
+
+    def committed_names(self) -> list[str]:
+        """Return all ids that are committed."""
+        names = [name for name, _ in self.open.committed_items()]
+        names += (name for name, _ in self.at_rest.committed_items())
+        return names
+
+    def resting(self, most: int) -> Iterator[tuple[str, int]]:
+        """Yield ids at rest and the times of their last updates (ms), the oldest first."""
+        for transactional_id, stored in islice(self.at_rest.items(), most):
+            there = records.decode_value(stored)
+            assert isinstance(there, TransactionMetadata)
+            yield transactional_id, there.updated_ms
+
+
+def record_of(transactional_id: str, after: TransactionMetadata, version: int) -> CoordinatorRecord:
+    """Return the record of a state, to be replayed by the `TransactionalIds` that it was decided upon."""
+    value = _Decided(records.encode_value(after, version))
+    value.state = after
+    return CoordinatorRecord(records.encode_key(transactional_id), value)
+
+
+def _is_repeated(before: TransactionMetadata, after: TransactionMetadata) -> bool:
+    """Return whether a record says once more what the one before says: Kafka's coordinator appends a
+    completion again if it was not told in time that it was committed."""
+    return after.state is before.state and after._replace(updated_ms=before.updated_ms) == before
+
+
+def _decoded(stored: bytes | None) -> TransactionMetadata | None:
+    if stored is None:
+        return None
+    there = records.decode_value(stored)
+    assert isinstance(there, TransactionMetadata)
+    return there._replace(last_producer_epoch=_LAST_EPOCH.unpack(stored[-_LAST_EPOCH.size :])[0])

@@ -1,0 +1,70 @@
+"""One transaction after the other, as its coordinator decides about it."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from tests.support.transaction_shards import WAITS, TransactionLeader
+
+
+def test_a_transaction_is_committed_once_its_markers_are_written() -> None:
+    leader = TransactionLeader()
+    assert leader.init("t") == (1000, 0)
+    assert leader.add("t", (1000, 0), ("orders", 1)) is None
+    assert leader.state("t") == ("Ongoing", 1000, 0)
+    assert leader.end("t", (1000, 0)) == (-1, -1)
+    assert leader.state("t") == ("PrepareCommit", 1000, 0)
+    assert leader.told == [("t", 1000, 0, 5, True, 0, frozenset({("orders", 1)}))]
+    leader.mark()
+    assert leader.state("t") == ("CompleteCommit", 1000, 0)
+    assert leader.init("t") == (1000, 1)
+    assert leader.end("t", (1000, 0)) is ErrorCode.producer_fenced
+
+
+def test_an_end_of_the_newest_protocol_raises_the_epoch() -> None:
+    leader = TransactionLeader(transaction_version=2)
+    leader.init("t")
+    leader.add("t", (1000, 0), ("orders", 1), version=2)
+    assert leader.end("t", (1000, 0), version=2) == (1000, 1)
+    assert leader.told == [("t", 1000, 1, 5, True, 2, frozenset({("orders", 1)}))]
+    leader.mark()
+    assert leader.end("t", (1000, 0), version=2) == (1000, 1), "a repeat"
+    assert leader.state("t") == ("CompleteCommit", 1000, 1)
+
+
+def test_a_decision_that_is_not_committed_is_told_to_nobody() -> None:
+    leader = TransactionLeader()
+    leader.init("t")
+    leader.add("t", (1000, 0), ("orders", 1))
+    leader.leader.lagging = True
+    assert leader.end("t", (1000, 0)) == WAITS
+    assert leader.told == []
+    assert leader.end("t", (1000, 0)) is ErrorCode.concurrent_transactions
+    leader.leader.commit()
+    assert len(leader.told) == 1
+
+
+def test_the_next_coordinator_carries_out_what_is_decided() -> None:
+    leader = TransactionLeader()
+    leader.init("t")
+    leader.add("t", (1000, 0), ("orders", 1))
+    leader.end("t", (1000, 0), is_commit=False)
+    leader.told.clear()
+    leader.coordinator_epoch = 6
+    leader.leader.reload()
+    leader.leader.advance(0)
+    assert leader.told == [("t", 1000, 0, 6, False, 0, frozenset({("orders", 1)}))]
+    leader.mark()
+    assert leader.state("t") == ("CompleteAbort", 1000, 0)
+
+
+def test_a_transaction_that_is_open_for_too_long_is_fenced_and_aborted() -> None:
+    leader = TransactionLeader()
+    leader.init("t", timeout_ms=30_000)
+    leader.add("t", (1000, 0), ("orders", 1))
+    leader.leader.advance(30_000)
+    assert leader.state("t") == ("Ongoing", 1000, 0)
+    leader.leader.advance(10_001)
+    assert leader.state("t") == ("PrepareAbort", 1000, 1)
+    assert leader.end("t", (1000, 0)) is ErrorCode.producer_fenced
+    assert [one[:3] for one in leader.told] == [("t", 1000, 1)]
