@@ -21,9 +21,9 @@ from service.records.segment_indexes import ProveIndexes
 class SealedSegment(NamedTuple):
     """A segment that does not change any more. Offsets inclusive, size in bytes, times in ms.
 
-    ``producer_snapshot_path``: the state at its end, that is before the next segment. ``txn_index_path``: the
-    file may not exist. ``log``: its file; a segment that waits to be copied holds no descriptor.
-    ``prove_indexes``: see `index_proof`.
+    ``producer_snapshot_path``: the state at its end, that is before the next segment; ``base_snapshot_path``:
+    before itself. ``txn_index_path``: the file may not exist. ``log``: its file; a segment that waits to be
+    copied holds no descriptor. ``prove_indexes``: see `index_proof`.
     """
 
     base_offset: int
@@ -34,6 +34,7 @@ class SealedSegment(NamedTuple):
     producer_snapshot_path: Path | None
     log: FileHandle
     prove_indexes: ProveIndexes
+    base_snapshot_path: Path | None = None
 
     @property
     def log_file(self) -> SegmentFile:
@@ -160,6 +161,7 @@ class SealedSegments:
             producer_snapshot_path=self._state.snapshots.path(end_offset),
             log=segment.log,
             prove_indexes=partial(prove_indexes, segment),
+            base_snapshot_path=self._state.snapshots.path(base_offset),
         )
 
     def describe_all(self, from_offset: int = 0) -> list[SealedSegment]:

@@ -145,7 +145,7 @@ class Archive:
     ) -> SegmentEntry:
         """Write one more segment with what `log` has up to `end_offset`, and the manifest that names it.
 
-        `is_older`: as software wrote it that knew no `open_from`. `rows`, `snapshot`: others than those of the log.
+        `is_older`: as by software that knew no `open_from`. `rows`, `snapshot`: in place of the right ones.
         """
         if not self.manifest.version:
             self.next_offset = log.base_offset
