@@ -10,9 +10,12 @@ in one step. Each log has at most one background append. Every other change of t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from service.base.disk import DiskError
 from service.hot.segment import Segment
 from service.hot.state import LogState
+from service.records.markers import EndMarker
 from service.records.scan import BatchScan
 
 
@@ -20,14 +23,21 @@ class BackgroundAppend:
     """One run. `write` is for any thread, all else for the loop. ``is_appended``: it is part of the log."""
 
     __slots__ = (
-        "_is_over", "_lock", "data", "error", "is_appended", "is_begun", "is_written", "run", "segment",
+        "_is_over", "_lock", "data", "error", "is_appended", "is_begun", "is_written", "markers", "run",
+        "segment",
     )  # fmt: skip
 
-    def __init__(self, state: LogState, data: memoryview, run: BatchScan) -> None:
-        """`run`: plain, with positions in `data`. `DiskError` if the segment's file cannot be opened."""
+    def __init__(
+        self, state: LogState, data: memoryview, run: BatchScan, markers: Mapping[int, EndMarker]
+    ) -> None:
+        """`run`: plain, with positions in `data`; `markers`: its transaction markers, by position.
+
+        `DiskError` if the segment's file cannot be opened.
+        """
         self.segment: Segment = state.segments.active
         self.data = data
         self.run = run
+        self.markers = markers
         self.error: DiskError | None = None
         self.is_begun = self.is_written = self.is_appended = False
         self._is_over = False

@@ -27,7 +27,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, RequestError
 from service.base.files import make_directory
-from service.base.types import TimestampedOffset, TopicIdPartition
+from service.base.types import NO_TIMESTAMP, TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot.cleaning.swap import Swapping
@@ -46,6 +46,7 @@ from service.hot.search import TimestampSearch
 from service.hot.segment import Segment
 from service.hot.segment_deletion import SegmentDeletion
 from service.hot.state import LogListener, LogOffline, LogState
+from service.records.txn_rows import AbortedEntry
 
 DEFAULT_PRODUCER_EXPIRATION_MS: Final = 86_400_000
 
@@ -53,7 +54,8 @@ DEFAULT_PRODUCER_EXPIRATION_MS: Final = 86_400_000
 class LocalLog:
     """One partition's local tier; made with `LocalLog.open` or `LocalLog.make`.
 
-    ``append``: `LogAppender.append`, without a call in between.
+    ``append``, ``append_markers``: the methods of `LogAppender`, without a call in between; likewise
+    ``high_watermark_moved``, ``has_open_transaction`` and ``begin_verification`` of `ProducerStates`.
     """
 
     def __init__(self, state: LogState, latch: Latch) -> None:
@@ -66,6 +68,10 @@ class LocalLog:
         self.deletion_queue = queue = DeletionQueue(state, durability, reader, self._files_queued)
         self.appender = appender = LogAppender(state, durability, queue, self._segment_sealed)
         self.append = appender.append
+        self.append_markers = appender.append_markers
+        self.high_watermark_moved = state.producers.high_watermark_moved
+        self.has_open_transaction = state.producers.has_open_transaction
+        self.begin_verification = state.producers.begin_verification
         self.swapping = swapping = Swapping(state, reader, queue)
         self.deletion = SegmentDeletion(state, queue, swapping, appender.roll, self._start_moved)
         self.truncation = LogTruncation(
@@ -228,6 +234,38 @@ class LocalLog:
         known."""
         self.state.check()
         return self.state.epochs.end_offset_for(leader_epoch, self.state.end_offset)
+
+    # Transactions
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """First offset of the oldest transaction that is open, or whose marker the high watermark has not
+        passed; not below the log's start. None if all is stable up to the high watermark."""
+        first = self.state.producers.first_unstable_offset
+        return None if first is None else max(first, self.state.start)
+
+    @property
+    def oldest_open(self) -> tuple[int, int, int] | None:
+        """Producer id, first offset and last timestamp (ms) of the oldest open transaction, None if none is
+        open."""
+        producers = self.state.producers
+        oldest = None if producers.transactions is None else producers.transactions.oldest()
+        if oldest is None:
+            return None
+        entry = producers.get(oldest[0])
+        return (*oldest, NO_TIMESTAMP if entry is None else entry.last_timestamp)
+
+    def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedEntry]:
+        """Return the aborted transactions that overlap ``[fetch_offset, upper_bound)`` and whose markers are
+        in the local log, by their markers. `StorageError`."""
+        state = self.state
+        if not state.segments.indexed:
+            return []
+        state.check()
+        try:
+            return state.segments.aborted_transactions(fetch_offset, upper_bound)
+        except CorruptionError as e:
+            raise state.corrupt(e) from e
 
     @property
     def unflushed_records(self) -> int:

@@ -5,7 +5,8 @@ refuses a batch once it is written. An append is one `pwrite`, without fsync.
 
 A leader's append stamps offsets and epoch. A follower, and the Raft log, append batches that have both
 already. A run of such batches is mostly *plain* (`_is_plain`): then one write appends all of it, possibly on
-a thread (`background_append`), and kernels find what has to be accounted for. Else batch follows batch.
+a thread (`background_append`), and kernels find what has to be accounted for: of transactions all of it, in
+order. Else batch follows batch.
 """
 
 from __future__ import annotations
@@ -22,13 +23,23 @@ from service.hot.background_append import BackgroundAppend
 from service.hot.deletion_queue import DeletionQueue
 from service.hot.durability import Durability
 from service.hot.log_io import LogIo
+from service.hot.markers import Marker, judge
 from service.hot.recovery import settings_of
 from service.hot.recovery_walk import producers_of
 from service.hot.segment import Segment
 from service.hot.state import AppendInfo, LogState
-from service.hot.transaction_markers import marker_of
-from service.records.batch import CONTROL_FLAG, BatchHeader, iter_headers, read_header, stamp, verify_crc
-from service.records.scan import BatchScan
+from service.hot.verification import VerificationGuard
+from service.records.batch import (
+    CONTROL_FLAG,
+    BatchHeader,
+    iter_headers,
+    read_header,
+    set_log_append_time,
+    stamp,
+    verify_crc,
+)
+from service.records.markers import EndMarker, encode_marker, marker_of
+from service.records.scan import BatchScan, scan_batches
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET
 from service.records.validation import AppendOrigin, ValidatedBatch
 
@@ -64,8 +75,12 @@ class LogAppender:
 
     # A leader's batches
 
-    def append(self, batch: ValidatedBatch, leader_epoch: int, now_ms: int) -> AppendInfo:
+    def append(
+        self, batch: ValidatedBatch, leader_epoch: int, now_ms: int, guard: VerificationGuard | None = None
+    ) -> AppendInfo:
         """Append one batch as leader: offsets and epoch are stamped into ``batch.data`` in place.
+
+        `guard`: of a transactional batch whose transaction is not open here and was verified.
 
         `RequestError` of `ProducerStates.check`, or RECORD_LIST_TOO_LARGE beyond ``segment.bytes``;
         `StorageError` if the disk refuses. Nothing is changed then.
@@ -80,7 +95,7 @@ class LogAppender:
         producers = state.producers
         producer = header.producer_id >= 0
         if producer:
-            original = producers.check(header, offset, batch.origin is AppendOrigin.CLIENT)
+            original = producers.check(header, offset, batch.origin is AppendOrigin.CLIENT, guard)
             if original is not None:
                 first, last, timestamp = original.first_offset, original.last_offset, original.timestamp
                 return AppendInfo(first, last, timestamp, state.start, True, False)
@@ -108,6 +123,44 @@ class LogAppender:
         producers.end_offset = last_offset + 1
         log_append_time = max_timestamp if header.is_log_append_time else NO_TIMESTAMP
         return AppendInfo(offset, last_offset, log_append_time, state.start, False, rolled)
+
+    def append_markers(
+        self, markers: Sequence[Marker], leader_epoch: int, now_ms: int
+    ) -> list[AppendInfo | RequestError]:
+        """Append transaction markers as leader, with one write unless a segment ends; returns for each the
+        offset that it was given, or why it is refused (`markers`).
+
+        `StorageError` if the disk refuses: markers before the failing one may be in the log then.
+        """
+        state = self._finished()
+        verdicts = judge(state.producers, markers)
+        is_by_append = state.config.message_timestamp_type == "LogAppendTime"
+        data, offset = bytearray(), state.end_offset
+        for marker, verdict in zip(markers, verdicts, strict=True):
+            if verdict is None:
+                batch = encode_marker(*marker[:3], is_commit=marker.is_commit, timestamp=now_ms)
+                if is_by_append:
+                    set_log_append_time(batch, 0, now_ms)
+                stamp(batch, 0, offset, leader_epoch)
+                data += batch
+                offset += 1
+        rolled, next_offset = False, state.end_offset
+        if data:
+            rolled = self._make_room(len(data), next_offset, offset - 1, now_ms, now_ms)
+            if leader_epoch != state.epochs.latest:
+                self._assign_epoch(leader_epoch, next_offset)
+            view = memoryview(data)
+            rolled |= self._append_run(view, scan_batches(view, next_offset=next_offset))
+        found: list[AppendInfo | RequestError] = []
+        for verdict in verdicts:
+            if verdict is None:
+                at = next_offset
+                next_offset += 1
+                time = now_ms if is_by_append else NO_TIMESTAMP
+                found.append(AppendInfo(at, at, time, state.start, False, rolled))
+            else:
+                found.append(verdict)
+        return found
 
     def note_leader_epoch(self, leader_epoch: int) -> None:
         """Note that a leader was elected: `leader_epoch` begins at the log's end, unless it is known already.
@@ -195,7 +248,8 @@ class LogAppender:
         """
         self._finished()
         self._check_next(run)
-        self.background = BackgroundAppend(self.state, data, run) if self._is_plain(run) else None
+        markers = _markers_of(data, run)
+        self.background = BackgroundAppend(self.state, data, run, markers) if self._is_plain(run) else None
         return self.background
 
     def finish(self, append: BackgroundAppend | None = None) -> None:
@@ -232,7 +286,7 @@ class LogAppender:
         self._check_next(run)
         if len(run.positions) == 1 or not self._is_plain(run):
             return self._append_each(data, [read_header(data, position) for position in run.positions])
-        append = BackgroundAppend(self.state, data, run)
+        append = BackgroundAppend(self.state, data, run, _markers_of(data, run))
         append.write()
         self._end_run(append)
         append.check()
@@ -244,13 +298,14 @@ class LogAppender:
         if append.is_written:
             if self.state.failure is None:
                 append.is_appended = True
-                self._account(append.data, append.run)
+                self._account(append)
         elif append.is_begun:
             append.segment.undo_write()
             self._write_failed(append.segment, append.error)
 
-    def _account(self, data: memoryview, run: BatchScan) -> None:
+    def _account(self, append: BackgroundAppend) -> None:
         """Account for a plain run whose bytes are in the active segment's file."""
+        run, markers = append.run, append.markers
         state, producers = self.state, self.state.producers
         size = run.end - run.positions[0]
         state.segments.active.account_run(size, run)
@@ -258,8 +313,16 @@ class LogAppender:
         state.set_end(producers.end_offset)
         state.segments.size += size
         now_ms = state.world.clock.now_ms()
-        for header in producers_of(data, run.positions):
-            producers.update(header, header.base_offset, header.last_offset, now_ms)
+        rows = []
+        for header in producers_of(append.data, run.positions):
+            if not header.is_control:
+                producers.update(header, header.base_offset, header.last_offset, now_ms)
+            elif header.position in markers:
+                row = producers.end_transaction(header, markers[header.position])
+                if row is not None:
+                    rows.append(row)
+        if rows:
+            state.add_rows(state.segments.active, rows)
 
     def _check_next(self, run: BatchScan) -> None:
         first, end = run.base_offsets[0], self.state.end_offset
@@ -267,13 +330,12 @@ class LogAppender:
             raise CorruptionError(f"batch at offset {first}, the log of {self.state.tip} is at {end}")
 
     def _is_plain(self, run: BatchScan) -> bool:
-        """Return whether all batches have the log's epoch, none is a control batch, no offset is missing, and
-        all fit into the active segment."""
+        """Return whether all batches have the log's epoch, no offset is missing, and all fit into the active
+        segment."""
         bases, lasts, epochs = run.base_offsets, run.last_offsets, run.leader_epochs
         return (
             epochs[0] == self.state.epochs.latest == self.state.epochs.newest
             and epochs.count(epochs[0]) == len(epochs)
-            and max(run.attributes) < CONTROL_FLAG
             and bases[0] == self.state.end_offset
             and sum(lasts) - sum(bases) + len(bases) == lasts[-1] + 1 - bases[0]
             and self._fits(run)
@@ -314,11 +376,27 @@ class LogAppender:
             state.set_end(last + 1)
             state.segments.size += header.size
             if marker is not None:
-                producers.end_transaction(header, marker)
+                row = producers.end_transaction(header, marker)
+                if row is not None:
+                    state.add_rows(active, [row])
             elif header.producer_id >= 0 and not header.is_control:
                 producers.update(header, base, last, now_ms)
             producers.end_offset = last + 1
         return rolled
+
+
+def _markers_of(data: memoryview, run: BatchScan) -> dict[int, EndMarker]:
+    """Return the transaction markers of a run by their positions in `data`. `CorruptionError` for one that
+    does not parse."""
+    if max(run.attributes) < CONTROL_FLAG:
+        return {}
+    headers = [
+        read_header(data, position)
+        for position, attributes in zip(run.positions, run.attributes, strict=True)
+        if attributes & CONTROL_FLAG
+    ]
+    found = {header.position: marker_of(data, header) for header in headers}
+    return {position: marker for position, marker in found.items() if marker is not None}
 
 
 def _check_batches(

@@ -91,7 +91,7 @@ class LogTruncation:
         with state.lock:
             segments, files = state.segments.all[:], state.snapshots.files()
         now_ms = state.world.clock.now_ms()
-        producers = ProducerStates(state.producers.expiration_ms)
+        producers = ProducerStates(state.producers.expiration_ms, state.producers.high_watermark)
         producers.clear(segments[0].base_offset)
         for offset, path in reversed([one for one in files if one[0] <= end]):
             try:
@@ -185,6 +185,8 @@ class LogTruncation:
             if end <= state.gaps_below:
                 end = end_offset_of(segment)  # as the next opening computes it
             segments.size -= before - segment.size
+            if segments.indexed:
+                segments.note_rows()
             segments.active = segment
             segment.open_for_append()
             state.set_end(end)
@@ -223,6 +225,7 @@ class LogTruncation:
         state.snapshots.write_late()
         epochs = [one for one in epochs if one[1] < offset]
         state.producers.load(producers, offset, state.world.clock.now_ms())
+        state.producers.high_watermark_moved(offset)  # what lies below is elsewhere, and committed
         state.snapshots.rewrite(state.producers)
         if (snapshot := state.snapshots.path(offset)) is not None:
             self._sync(snapshot)

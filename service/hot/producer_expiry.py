@@ -12,7 +12,7 @@ async def expire(logs: Iterable[LocalLog], expiration_ms: int, now_ms: int) -> N
     """Forget producers that were idle for ``producer.id.expiration.ms``, in slices of the loop."""
     piece = Slice()
     for log in tuple(logs):
-        if len(log.producers):
+        if len(log.producers) or log.producers.guards is not None:
             if piece.is_over():
                 await piece.next_turn()
             log.producers.expiration_ms = expiration_ms

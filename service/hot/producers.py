@@ -10,7 +10,8 @@ Kafka `ProducerStateManager`, `ProducerAppendInfo`, `ProducerStateEntry`:
   by 0): else OUT_OF_ORDER_SEQUENCE_NUMBER.
 - An unknown producer (never seen, expired, or all its records deleted) may begin at any sequence;
   UNKNOWN_PRODUCER_ID is therefore never answered, as in Kafka since KIP-360.
-- Inside an open transaction a batch must be transactional: INVALID_TXN_STATE.
+- Inside an open transaction a batch must be transactional: INVALID_TXN_STATE. Outside of one a transactional
+  batch must have been verified (`verification`).
 
 A producer expires when it has not written for long. Kafka measures that by record timestamps, and so forgets
 a producer that writes old records while it is active; here the time of writing counts if it is later.
@@ -28,7 +29,11 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.types import NO_EPOCH, NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP
-from service.records.batch import BatchHeader
+from service.hot.transactions import OpenTransactions
+from service.hot.verification import VerificationGuard, VerificationGuards
+from service.records.batch import TRANSACTIONAL_FLAG, BatchHeader
+from service.records.markers import EndMarker
+from service.records.txn_rows import AbortedEntry
 
 REMEMBERED_BATCHES: Final = 5
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
@@ -98,23 +103,21 @@ class ProducerEntry:
             self.epoch = epoch
 
 
-class EndMarker(NamedTuple):
-    """Fields of a transaction marker besides its header."""
-
-    coordinator_epoch: int
-    timestamp: int
-
-
 class ProducerStates:
     """Producer id to `ProducerEntry` for one partition. Owned by the loop (by recovery's thread while it
     runs).
 
-    ``end_offset``: state up to, and not including, this offset.
+    ``end_offset``: state up to, and not including, this offset. ``transactions``: the open ones, None until
+    there is the first; ``guards``: the verifications under way, likewise. ``high_watermark``: markers below
+    it are replicated.
     """
 
-    def __init__(self, expiration_ms: int) -> None:
+    def __init__(self, expiration_ms: int, high_watermark: int = 0) -> None:
         self.expiration_ms = expiration_ms
         self.end_offset = 0
+        self.high_watermark = high_watermark
+        self.transactions: OpenTransactions | None = None
+        self.guards: VerificationGuards | None = None
         self._entries: dict[int, ProducerEntry] = {}
         self._generation = 0
 
@@ -153,20 +156,62 @@ class ProducerStates:
         entry = self._entries.get(header.producer_id)
         return None if entry is None or entry.epoch != header.producer_epoch else entry.original(header)
 
-    def check(self, header: BatchHeader, offset: int, has_sequence: bool = True) -> BatchMemory | None:
+    # Transactions
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """First offset of the oldest transaction that is open, or not known to be replicated to its end."""
+        transactions = self.transactions
+        return None if transactions is None else transactions.first_unstable_offset
+
+    def high_watermark_moved(self, mark: int) -> None:
+        """Note that the high watermark is at `mark`."""
+        self.high_watermark = mark
+        if self.transactions is not None:
+            self.transactions.high_watermark_moved(mark)
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Return whether the producer has an open transaction of this epoch."""
+        entry = self._entries.get(producer_id)
+        return entry is not None and entry.txn_first_offset >= 0 and entry.epoch == epoch
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, base_sequence: int, is_tv2: bool
+    ) -> VerificationGuard | None:
+        """Return the guard with which a batch is to be appended once its transaction is verified; None if it
+        is open here at this epoch, so that nobody needs to be asked.
+
+        `RequestError` INVALID_PRODUCER_EPOCH if a newer epoch was seen.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is not None:
+            if epoch < entry.epoch:
+                raise _old_epoch(producer_id, epoch, entry)
+            if entry.txn_first_offset >= 0 and entry.epoch == epoch:
+                return None
+        if self.guards is None:
+            self.guards = VerificationGuards()
+        return self.guards.begin(producer_id, epoch, base_sequence, is_tv2=is_tv2)
+
+    def check(
+        self,
+        header: BatchHeader,
+        offset: int,
+        has_sequence: bool = True,
+        guard: VerificationGuard | None = None,
+    ) -> BatchMemory | None:
         """Check a batch that is to be appended at `offset`; returns the original of a duplicate, else None.
 
         `RequestError`: see the head of this file. Changes nothing. A coordinator's own batches have no
-        sequence.
+        sequence. `guard`: of a transactional batch whose transaction was verified.
         """
         entry = self._entries.get(header.producer_id)
+        if header.attributes & TRANSACTIONAL_FLAG:
+            self._check_verified(entry, header, has_sequence, guard)
         if entry is None:
             return None
         if header.producer_epoch < entry.epoch:
-            raise RequestError(
-                ErrorCode.invalid_producer_epoch,
-                f"epoch {header.producer_epoch} of producer {header.producer_id} is older than {entry.epoch}",
-            )
+            raise _old_epoch(header.producer_id, header.producer_epoch, entry)
         if has_sequence:
             original = _in_sequence(entry, header, offset)
             if original is not None:
@@ -176,6 +221,26 @@ class ProducerStates:
                 ErrorCode.invalid_txn_state, f"producer {header.producer_id} is inside a transaction"
             )
         return None
+
+    def _check_verified(
+        self,
+        entry: ProducerEntry | None,
+        header: BatchHeader,
+        has_sequence: bool,
+        guard: VerificationGuard | None,
+    ) -> None:
+        """Check that the batch is part of a transaction that is open here, or was verified; a duplicate need
+        not be."""
+        if entry is not None:
+            if header.producer_epoch < entry.epoch:
+                raise _old_epoch(header.producer_id, header.producer_epoch, entry)
+            if header.producer_epoch == entry.epoch and (
+                entry.txn_first_offset >= 0 or (has_sequence and entry.original(header) is not None)
+            ):
+                return
+        guards = self.guards or _NO_GUARDS
+        is_known = entry is not None and bool(entry.batches)
+        guards.check(header, guard, has_sequence=has_sequence, is_known=is_known)
 
     def update(
         self, header: BatchHeader, base_offset: int, last_offset: int, written_ms: int = NO_TIMESTAMP
@@ -196,36 +261,77 @@ class ProducerStates:
             BatchMemory(first_sequence, last_sequence, base_offset, last_offset, header.max_timestamp)
         )
         entry.last_timestamp = max(header.max_timestamp, written_ms)
-        if header.is_transactional and entry.txn_first_offset < 0:
-            entry.txn_first_offset = base_offset
+        if header.attributes & TRANSACTIONAL_FLAG:
+            if entry.txn_first_offset < 0:
+                entry.txn_first_offset = base_offset
+                self._open().begin(header.producer_id, base_offset)
+            if self.guards is not None:
+                self.guards.appended(header.producer_id)
 
-    def end_transaction(self, header: BatchHeader, marker: EndMarker) -> None:
-        """Account for a transaction marker that was appended: it ends the producer's open transaction."""
+    def _open(self) -> OpenTransactions:
+        if self.transactions is None:
+            self.transactions = OpenTransactions(self.high_watermark)
+        return self.transactions
+
+    def end_transaction(self, header: BatchHeader, marker: EndMarker) -> AbortedEntry | None:
+        """Account for a transaction marker that was appended: it ends the producer's open transaction.
+
+        Returns the row for the transaction index, if it has aborted one.
+        """
         entry = self._own(header.producer_id)
         entry.set_epoch(header.producer_epoch)
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp = marker.timestamp
         entry.txn_first_offset = NO_OFFSET
+        if self.guards is not None:
+            self.guards.marked(header.producer_id, header.producer_epoch)
+        if self.transactions is None:
+            return None
+        return self.transactions.complete(header.producer_id, header.base_offset, is_commit=marker.is_commit)
 
     def load(self, entries: Iterable[tuple[int, ProducerEntry]], end_offset: int, now_ms: int) -> None:
-        """Replace the state by a snapshot's at `end_offset`, without expired producers."""
+        """Replace the state by a snapshot's at `end_offset`, without expired producers.
+
+        Of completed transactions a snapshot says nothing: those that count stay.
+        """
         self._entries = {pid: entry for pid, entry in entries if not self._expired(entry, now_ms)}
         self.end_offset = end_offset
+        spans = [
+            (pid, entry.txn_first_offset)
+            for pid, entry in self._entries.items()
+            if entry.txn_first_offset >= 0
+        ]
+        if spans or self.transactions is not None:
+            self._open().load(spans, end_offset)
 
     def clear(self, end_offset: int) -> None:
         """Forget all producers; what was forgotten lies below `end_offset`."""
         self._entries.clear()
         self.end_offset = end_offset
+        if self.transactions is not None:
+            self.transactions.load((), end_offset)
 
     def expire(self, now_ms: int) -> int:
         """Forget producers that have been idle for ``expiration_ms``; returns how many."""
         gone = [pid for pid, entry in self._entries.items() if self._expired(entry, now_ms)]
         for pid in gone:
             del self._entries[pid]
+        if self.guards is not None:
+            self.guards.expire(now_ms, self.expiration_ms)
         return len(gone)
 
     def _expired(self, entry: ProducerEntry, now_ms: int) -> bool:
         return entry.txn_first_offset < 0 and now_ms - entry.last_timestamp >= self.expiration_ms
+
+
+_NO_GUARDS: Final = VerificationGuards()
+
+
+def _old_epoch(producer_id: int, epoch: int, entry: ProducerEntry) -> RequestError:
+    return RequestError(
+        ErrorCode.invalid_producer_epoch,
+        f"epoch {epoch} of producer {producer_id} is older than {entry.epoch}",
+    )
 
 
 def _in_sequence(entry: ProducerEntry, header: BatchHeader, offset: int) -> BatchMemory | None:

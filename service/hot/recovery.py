@@ -38,8 +38,8 @@ from service.hot.segment import Segment
 from service.hot.segment_indexes import IndexSettings
 from service.hot.segments import Segments
 from service.hot.state import LogState
-from service.hot.transaction_markers import read_marker
 from service.records.batch import BatchHeader
+from service.records.markers import read_marker
 from service.records.walk import CHUNK_BYTES, Read, find_offset, find_sound, iter_batches
 
 _log = logging.getLogger(__name__)

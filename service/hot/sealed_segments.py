@@ -66,9 +66,9 @@ class SealedSpan(NamedTuple):
 class SealedSegments:
     """Lists the sealed segments of one log. Owned by the loop.
 
-    The list ends before the first segment whose producer snapshot is not written yet, by the flush that it
-    waits for. No method reads a file, except `sealed_at_ms`, once for a segment that an earlier process
-    sealed. Each method raises `LogOffline` if the replica is offline.
+    The list ends before the first segment whose producer snapshot, or a row of whose transaction index, is
+    not written yet, by the flush that it waits for. No method reads a file, except `sealed_at_ms`, once for a
+    segment that an earlier process sealed. Each method raises `LogOffline` if the replica is offline.
     """
 
     __slots__ = ("_is_held_back", "_news", "_state")
@@ -118,10 +118,11 @@ class SealedSegments:
         for slot in range(self._first_beyond(from_offset), len(segments) - 1):
             if len(found) == most:
                 break
-            if self._state.snapshots.is_late(segments.bases[slot + 1]):
+            segment = segments.all[slot]
+            has_late_rows = segment.txn_index is not None and segment.txn_index.is_late
+            if has_late_rows or self._state.snapshots.is_late(segments.bases[slot + 1]):
                 self._is_held_back = True
                 break
-            segment = segments.all[slot]
             if segment.size:
                 found.append(SealedSpan(segment.base_offset, segments.bases[slot + 1] - 1, segment.size))
         return found

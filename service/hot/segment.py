@@ -1,4 +1,4 @@
-"""One segment: a `.log` of batches and its two sparse indexes (Kafka `LogSegment`).
+"""One segment: a `.log` of batches and its three indexes (Kafka `LogSegment`).
 
 The active segment's log is opened by its first append and stays open until the segment is sealed and flushed:
 a process that runs out of descriptors refuses a batch before the write, and a write-back error is not lost
@@ -16,6 +16,7 @@ from service.base.types import Buffer
 from service.hot import names
 from service.hot.files import FileCache, FileHandle, SegmentFile
 from service.hot.segment_indexes import IndexSettings, SegmentIndexes
+from service.hot.txn_index import TxnIndex
 from service.records.scan import BatchScan
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET, IndexBuilder
 from service.records.walk import iter_batches
@@ -27,11 +28,12 @@ class Segment:
     """Files `<base offset>.log .index .timeindex` of one directory.
 
     ``size``: bytes of whole batches. ``is_torn``: a failed write could not be undone, so no write may follow.
+    ``txn_index``: `.txnindex`, None until there is a row.
     """
 
     __slots__ = (
         "_disk", "_first_timestamp", "_is_settled", "_sealed_at_ms", "_writing", "base_offset", "created_ms",
-        "indexes", "is_torn", "log", "size",
+        "indexes", "is_torn", "log", "size", "txn_index",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +57,7 @@ class Segment:
         self._first_timestamp: int | None = None
         self._sealed_at_ms: int | None = None
         self.is_torn = False
+        self.txn_index: TxnIndex | None = None
 
     @classmethod
     def create(
@@ -71,8 +74,10 @@ class Segment:
         return segment
 
     @property
-    def handles(self) -> tuple[FileHandle, FileHandle, FileHandle]:
-        return self.log, self.indexes.offset.handle, self.indexes.time.handle
+    def handles(self) -> tuple[FileHandle, ...]:
+        """The files, the log first."""
+        files = (self.log, self.indexes.offset.handle, self.indexes.time.handle)
+        return files if self.txn_index is None else (*files, self.txn_index.handle)
 
     @property
     def max_timestamp(self) -> int:
@@ -206,12 +211,15 @@ class Segment:
         self._writing = None
 
     def flush(self) -> None:
-        """Make the log durable as written so far, and a sealed segment's indexes, too. `FsyncFailed`."""
+        """Make log and transaction index durable as written so far, and a sealed segment's other indexes.
+        `FsyncFailed`, `DiskError`."""
         if self._is_settled:
             return
         is_sealed = not self.indexes.is_growing  # it may be sealed during the flush
         file = self.log.get()
         sync_data(self._disk, file.fd)
+        if self.txn_index is not None:
+            self.txn_index.sync()
         if is_sealed:
             self.indexes.flush()
             self._is_settled = True
@@ -229,13 +237,15 @@ class Segment:
         self.size = self.log.size = size
 
     def truncate(self, size: int, offset: int) -> None:
-        """Truncate the log to `size` bytes (a batch border) and the indexes to entries below `offset`.
+        """Truncate the log to `size` bytes (a batch border) and all indexes to entries below `offset`.
 
         The caller calls `open_for_append` next.
         """
         self.log.get().truncate(size)
         self.size = self.log.size = size
         self.indexes.truncate(offset)
+        if self.txn_index is not None:
+            self.txn_index.truncate(offset)
         self._first_timestamp = None
 
     # Deletion

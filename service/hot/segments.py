@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from service.hot.segment import Segment
+from service.records.txn_rows import AbortedEntry
 
 _log = logging.getLogger(__name__)
 
@@ -17,9 +18,10 @@ class Segments:
 
     Owned by the loop. ``bases``: their base offsets. ``positions``: bytes of all before each of them, counted
     from anywhere. ``size``: bytes of the sealed ones and of the active one, kept by whoever appends.
+    ``indexed``: those with rows of aborted transactions; a log without transactions has none.
     """
 
-    __slots__ = ("active", "all", "bases", "positions", "size")
+    __slots__ = ("active", "all", "bases", "indexed", "positions", "size")
 
     def __init__(self, segments: list[Segment]) -> None:
         self.all = segments
@@ -27,6 +29,7 @@ class Segments:
         self.positions = [0, *accumulate(segment.size for segment in segments[:-1])]
         self.active = segments[-1]
         self.size = sum(segment.size for segment in segments)
+        self.note_rows()
 
     def __len__(self) -> int:
         return len(self.all)
@@ -52,6 +55,23 @@ class Segments:
             if start < end and segment.base_offset < end and after > start
         ]
 
+    def note_rows(self) -> None:
+        """Note which segments have rows of aborted transactions, after one got its first or lost its last."""
+        self.indexed = [segment for segment in self.all if segment.txn_index]
+
+    def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedEntry]:
+        """Look up the aborted transactions that overlap ``[fetch_offset, upper_bound)``, by their markers.
+
+        `CorruptionError`, `DiskError`.
+        """
+        found: list[AbortedEntry] = []
+        first = self.bases[max(self.slot_of(fetch_offset), 0)]
+        for segment in self.indexed[bisect_left(self.indexed, first, key=_base_offset) :]:
+            index = segment.txn_index
+            if index is not None and index.find(fetch_offset, upper_bound, found):
+                break
+        return found
+
     def add(self, segment: Segment) -> None:
         """Append `segment`, which becomes the active one."""
         segment.become_active()
@@ -71,6 +91,8 @@ class Segments:
         self.all[first:end] = new
         self.bases[first:end] = [segment.base_offset for segment in new]
         self.size += grown
+        if self.indexed or any(segment.txn_index for segment in new):
+            self.note_rows()
 
     def take_out(self, begin: int, end: int, reason: str) -> list[Segment]:
         """Remove segments ``[begin, end)`` and return them; the caller deletes their files.
@@ -80,9 +102,15 @@ class Segments:
         del self.positions[begin:end]
         gone = self.all[begin:end]
         del self.all[begin:end], self.bases[begin:end]
+        if self.indexed:
+            self.note_rows()
         size = sum(segment.size for segment in gone)
         self.size -= size
         if gone:
             first, last = gone[0].log.path, gone[-1].log.path.name
             _log.info("deleting %d segments, %d bytes, %s to %s: %s", len(gone), size, first, last, reason)
         return gone
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset

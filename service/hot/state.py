@@ -12,11 +12,15 @@ from service.base.errors import CorruptionError, StorageError
 from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
+from service.hot import names
 from service.hot.epochs import LeaderEpochs
-from service.hot.files import FileCache
+from service.hot.files import FileCache, FileHandle
 from service.hot.producer_snapshot import SnapshotFiles
 from service.hot.producers import ProducerStates
+from service.hot.segment import Segment
 from service.hot.segments import Segments
+from service.hot.txn_index import TxnIndex
+from service.records.txn_rows import AbortedEntry
 
 _log = logging.getLogger(__name__)
 
@@ -104,6 +108,19 @@ class LogState:
         if self.on_end_moved is not None:
             active = self.segments.active
             self.on_end_moved(offset, active.base_offset, active.size)
+
+    def add_rows(self, segment: Segment, rows: list[AbortedEntry]) -> None:
+        """Add the rows of abort markers that `segment` has got; later ones have none. Raises nothing."""
+        index = segment.txn_index
+        if index is None:
+            index = segment.txn_index = TxnIndex(self.txn_index_of(segment), self.world.threads.lock())
+        index.append(rows)
+        if self.segments.indexed[-1:] != [segment]:
+            self.segments.note_rows()
+
+    def txn_index_of(self, segment: Segment, size: int = 0) -> FileHandle:
+        """Return the file of a segment's transaction index, which has `size` bytes."""
+        return FileHandle(segment.log.path.with_suffix(names.TXN_INDEX), size, self.files)
 
     def announce_end(self, offset: int, base_offset: int, size: int) -> None:
         """Report a lower log end before a truncation: a process that is killed halfway has lost nothing."""

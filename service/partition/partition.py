@@ -23,6 +23,7 @@ from service.base.types import NO_LEADER_EPOCH, Buffer, TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.state import AppendInfo
+from service.hot.verification import VerificationGuard
 from service.partition.archive import PartitionArchive
 from service.partition.refused_sequences import RefusedSequences
 from service.partition.unified_log import LogRead, UnifiedLog
@@ -316,15 +317,19 @@ class Partition:
                 f"{in_sync} in-sync replicas of {self.tip}, there must be {least}{before}",
             )
 
-    def append(self, batch: ValidatedBatch, now_ms: int) -> AppendInfo:
+    def append(
+        self, batch: ValidatedBatch, now_ms: int, guard: VerificationGuard | None = None
+    ) -> AppendInfo:
         """Append one validated batch as leader and wake waiting fetches.
+
+        `guard`: of a transactional batch (`hot/verification`).
 
         Raises, with nothing written, `RequestError` KAFKA_STORAGE_ERROR while appends are held, and the
         errors of the log's own checks (sequence numbers).
         """
         if self.archive.held is not None:
             self.archive.check_held("does not take records")
-        info = self.unified.append(batch, self._leader_epoch, now_ms)
+        info = self.unified.append(batch, self._leader_epoch, now_ms, guard)
         if info.duplicate:
             return info
         leading, size = self.leading, len(batch.data)
@@ -344,8 +349,12 @@ class Partition:
         self.happened(what)
         return info
 
-    def append_records(self, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
+    def append_records(
+        self, batch: bytearray, leader_epoch: int, now_ms: int, guard: VerificationGuard | None = None
+    ) -> int:
         """Append a batch that this node built itself, as a coordinator does; returns its base offset.
+
+        `guard`: see `append`.
 
         Raises, with nothing written, `RequestError` NOT_LEADER_OR_FOLLOWER in another leader epoch than
         `leader_epoch`, NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE, and the errors of `append`.
@@ -367,7 +376,7 @@ class Partition:
         validated = ValidatedBatch(
             memoryview(batch), header, header.max_timestamp, 0, header.record_count, AppendOrigin.COORDINATOR
         )
-        return self.append(validated, now_ms).first_offset
+        return self.append(validated, now_ms, guard).first_offset
 
     def listen(self, listener: Callable[[int], None] | None) -> None:
         """Call `listener` with each new high watermark while this node leads, instead of the previous

@@ -23,6 +23,7 @@ from service.hot.files import FileSlice
 from service.hot.log import LocalLog
 from service.hot.search import SegmentSearch
 from service.hot.state import AppendInfo
+from service.hot.verification import VerificationGuard
 from service.records.validation import ValidatedBatch
 from service.remote.catalog import CatalogEntry
 
@@ -109,8 +110,10 @@ class UnifiedLog:
         self.local.deletion.move_log_start(wanted)
         return True
 
-    def append(self, batch: ValidatedBatch, leader_epoch: int, now_ms: int) -> AppendInfo:
-        return self.local.append(batch, leader_epoch, now_ms)
+    def append(
+        self, batch: ValidatedBatch, leader_epoch: int, now_ms: int, guard: VerificationGuard | None = None
+    ) -> AppendInfo:
+        return self.local.append(batch, leader_epoch, now_ms, guard)
 
     def read(
         self, offset: int, max_bytes: int, end_offset: int, *, min_one: bool, cold_bytes: int = sys.maxsize

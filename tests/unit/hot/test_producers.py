@@ -11,10 +11,12 @@ from service.base.clock import ManualClock
 from service.base.errors import CorruptionError, RequestError
 from service.hot.log import LocalLog
 from service.hot.producer_snapshot import decode_snapshot, encode_snapshot
-from service.hot.producers import EndMarker, ProducerEntry, ProducerStates
+from service.hot.producers import ProducerEntry, ProducerStates
 from service.hot.state import AppendInfo
+from service.hot.verification import VERIFICATION_OFF
 from service.records.batch import BatchHeader
 from service.records.builder import BatchBuilder
+from service.records.markers import EndMarker
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import make_world
 from tests.unit.hot.logs import START_MS, batch, open_log, records_from
@@ -113,7 +115,7 @@ def test_an_idle_producer_is_forgotten_and_may_then_begin_anywhere(tmp_path: Pat
 def test_inside_a_transaction_only_transactional_batches_are_taken(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     begin = batch(producer_id=9, epoch=0, sequence=0, is_transactional=True)
-    log.append(begin, 0, START_MS)
+    log.append(begin, 0, START_MS, VERIFICATION_OFF)
     assert refused(log, 1) is ErrorCode.invalid_txn_state
 
 
@@ -121,7 +123,7 @@ def test_inside_a_transaction_only_transactional_batches_are_taken(tmp_path: Pat
 def test_a_marker_ends_a_transaction_and_that_survives_a_restart(tmp_path: Path, clean: bool) -> None:
     log = open_log(tmp_path)
     begin = batch(3, producer_id=9, epoch=0, sequence=0, is_transactional=True)
-    log.append(begin, 0, START_MS)
+    log.append(begin, 0, START_MS, VERIFICATION_OFF)
     entry = log.producers.get(9)
     assert entry is not None
     assert entry.txn_first_offset == 0
@@ -331,7 +333,7 @@ def test_a_transaction_is_open_from_its_first_batch_to_its_marker_and_does_not_e
     assert refusal.value.code is ErrorCode.invalid_txn_state
     assert states.check(told(sequence=2, transactional=True), 21) is None
     assert states.expire(START_MS + 10_000) == 0
-    states.end_transaction(told(epoch=4), EndMarker(7, START_MS + 5))
+    states.end_transaction(told(epoch=4), EndMarker(7, START_MS + 5, True))
     entry = states.get(9)
     assert entry is not None
     assert (entry.epoch, entry.coordinator_epoch, entry.last_timestamp) == (4, 7, START_MS + 5)
@@ -347,7 +349,7 @@ def test_a_frozen_producer_state_does_not_change() -> None:
     frozen = states.freeze()
     states.update(told(sequence=1), 11, 11)
     again = states.freeze()
-    states.end_transaction(told(), EndMarker(7, START_MS))
+    states.end_transaction(told(), EndMarker(7, START_MS, True))
     assert [one.first_offset for one in frozen[9].batches] == [10]
     assert [one.first_offset for one in again[9].batches] == [10, 11]
     assert again[9].coordinator_epoch == -1
@@ -369,7 +371,7 @@ def test_loading_a_snapshot_replaces_all_but_expired_producers() -> None:
 def test_a_batch_keeps_the_fields_that_it_does_not_set() -> None:
     """Also in a state that begins with a snapshot."""
     states = ProducerStates(1000)
-    states.end_transaction(told(), EndMarker(7, START_MS))
+    states.end_transaction(told(), EndMarker(7, START_MS, True))
     states.update(told(transactional=True), 10, 10)
     states.freeze()
     states.update(told(sequence=1, transactional=True), 11, 11)

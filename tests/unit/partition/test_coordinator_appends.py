@@ -17,6 +17,7 @@ from service.coordinator.records import decode_batches
 from service.coordinator.shard import CoordinatorRecord, Producer
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
+from service.hot.verification import VERIFICATION_OFF
 from service.partition.partition import Partition
 from service.records.batch import CompressionType
 from service.serving.coordinator_log import CoordinatorLog
@@ -211,7 +212,7 @@ def test_a_closed_replica_refuses_appends(tmp_path: Path) -> None:
 def test_all_of_the_log_is_read_and_what_is_in_it(tmp_path: Path) -> None:
     partition = partition_of(tmp_path)
     partition.append_records(build(0, b"a", b"b"), EPOCH, START_MS)
-    partition.append_records(build(2, b"t", producer=Producer(7, 1)), EPOCH, START_MS)
+    partition.append_records(build(2, b"t", producer=Producer(7, 1)), EPOCH, START_MS, VERIFICATION_OFF)
     partition.high_watermark = 1
     [found] = partition.read_to_end(0, 1 << 20).parts
     stored = decode_batches(found.read())
@@ -225,6 +226,10 @@ def test_all_of_the_log_is_read_and_what_is_in_it(tmp_path: Path) -> None:
 def test_a_coordinators_batches_have_no_sequence_and_an_epoch_that_counts(tmp_path: Path) -> None:
     partition = partition_of(tmp_path)
     for offset in range(3):
-        partition.append_records(build(offset, b"t", producer=Producer(7, 1)), EPOCH, START_MS)
+        partition.append_records(
+            build(offset, b"t", producer=Producer(7, 1)), EPOCH, START_MS, VERIFICATION_OFF
+        )
     assert refused(partition, build(3, b"t", producer=Producer(7, 0))) is ErrorCode.invalid_producer_epoch
-    assert partition.append_records(build(3, b"t", producer=Producer(7, 2)), EPOCH, START_MS) == 3
+    newer = build(3, b"t", producer=Producer(7, 2))
+    assert refused(partition, newer) is ErrorCode.invalid_txn_state
+    assert partition.append_records(newer, EPOCH, START_MS, VERIFICATION_OFF) == 3
