@@ -11,11 +11,14 @@ from typing import NamedTuple
 from service.base.disk import MissingFile
 from service.base.errors import StorageError
 from service.base.files import read_file
+from service.base.types import Buffer
 from service.hot import names
 from service.hot.files import FileHandle, SegmentFile
 from service.hot.index_proof import prove_indexes
 from service.hot.state import LogState
+from service.hot.txn_index import TxnIndex
 from service.records.segment_indexes import ProveIndexes
+from service.records.txn_rows import decode_rows
 
 
 class SealedSegment(NamedTuple):
@@ -164,6 +167,23 @@ class SealedSegments:
             prove_indexes=partial(prove_indexes, segment),
             base_snapshot_path=self._state.snapshots.path(base_offset),
         )
+
+    def replace_rows(self, base_offset: int, rows: Buffer) -> None:
+        """Replace the transaction index of a segment, as it was found not to be that of its log.
+
+        `StorageError` if the segment was deleted, or where the disk fails.
+        """
+        self._state.check()
+        segments = self._state.segments
+        slot = segments.slot_of(base_offset)
+        if slot < 0 or segments.bases[slot] != base_offset:
+            raise StorageError(f"{self._state.tip}: the segment at {base_offset} has been deleted")
+        segment = segments.all[slot]
+        if segment.txn_index is None:
+            handle = self._state.txn_index_of(segment)
+            segment.txn_index = TxnIndex(handle, self._state.world.threads.lock())
+        segment.txn_index.replace(decode_rows(rows))
+        segments.note_rows()
 
     def describe_all(self, from_offset: int = 0) -> list[SealedSegment]:
         """Describe all segments that end beyond `from_offset`, oldest first."""

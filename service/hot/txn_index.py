@@ -136,11 +136,14 @@ class TxnIndex:
 
     def replace(self, entries: Sequence[AbortedEntry]) -> None:
         """Write all rows anew, durably, at once. `DiskError`."""
-        write_atomically(self.handle.disk, self.handle.path, b"".join(map(encode_row, entries)))
-        self.handle.drop()
-        self.handle.size = len(entries) * ROW.size
-        self._is_new = False
-        self.take(entries)
+        with self._lock:
+            write_atomically(self.handle.disk, self.handle.path, b"".join(map(encode_row, entries)))
+            self.handle.drop()
+            self.handle.size = len(entries) * ROW.size
+            self._is_new = False
+            self._unwritten = bytearray()
+            del self._markers[:], self._stable[:], self._least[:]
+            self.take(entries)
 
     # Look-ups
 

@@ -7,6 +7,7 @@ fails, those before it are proposed. Owned by the event loop; whatever blocks ru
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from service.base.errors import CorruptionError, FirnError, StorageError
@@ -25,6 +26,9 @@ from service.tiering.lifecycle import SegmentState, move
 from service.tiering.planner import Copy, CopyPlan, SegmentSpan, plan_copies
 from service.tiering.ports import TieredPartition
 from service.tiering.steps import CommitStep
+from service.tiering.transaction_proof import WrongRows
+
+log = logging.getLogger(__name__)
 
 
 class PartitionCopier:
@@ -132,6 +136,18 @@ class PartitionCopier:
         return self._term.is_deposed or is_large or self.throttle_ms() > 0
 
     async def _upload(
+        self, copy: Copy[SegmentSpan], leader_epoch: int, attempt: ArchiveAttempt
+    ) -> SegmentEntry:
+        """Upload one object, once its transaction index was built anew where that is wrong."""
+        try:
+            return await self._upload_once(copy, leader_epoch, attempt)
+        except WrongRows as e:
+            self._term.check()
+            log.warning("%s: building a transaction index anew: %s", self._partition.tip, e)
+            self._partition.log.sealed.replace_rows(copy.segment.base_offset, e.rows)
+            return await self._upload_once(copy, leader_epoch, attempt)
+
+    async def _upload_once(
         self, copy: Copy[SegmentSpan], leader_epoch: int, attempt: ArchiveAttempt
     ) -> SegmentEntry:
         """Upload one object. An object that fails was never proposed, and is deleted after the grace."""

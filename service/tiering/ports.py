@@ -78,6 +78,9 @@ class SealedSegmentSource(Protocol):
     def describe(self, base_offset: int, /) -> Sealed:
         """Return the sealed segment with this base offset, ready to be copied."""
 
+    def replace_rows(self, base_offset: int, rows: Buffer, /) -> None:
+        """Replace the transaction index of the segment with this base offset."""
+
 
 class TieredLog(Protocol):
     """Local tier of one partition. Its members raise `StorageError` where it is offline."""
