@@ -59,6 +59,11 @@ class Segments:
         """Note which segments have rows of aborted transactions, after one got its first or lost its last."""
         self.indexed = [segment for segment in self.all if segment.txn_index]
 
+    def has_rows_from(self, offset: int) -> bool:
+        """Return whether there are aborted transactions that may end at `offset` or behind it."""
+        indexed = self.indexed
+        return bool(indexed) and indexed[-1].base_offset >= self.bases[max(self.slot_of(offset), 0)]
+
     def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedEntry]:
         """Look up the aborted transactions that overlap ``[fetch_offset, upper_bound)``, by their markers.
 

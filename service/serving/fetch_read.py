@@ -27,7 +27,7 @@ from service.network.sender import PIECE_BYTES, SMALL_SLICE_BYTES
 from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
 from service.replication.replica_fetch import ReplicaFetch, judge_topic
-from service.replication.selectors import ReplicaView
+from service.replication.selectors import ReplicaView, in_sync_with
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.metadata_cache import NO_BROKER
 from service.serving.request_host import Broker
@@ -35,6 +35,7 @@ from service.wire.fetch import FetchPartition, FetchPartitionResult, FetchReques
 from service.wire.produce import TopicKey
 
 if TYPE_CHECKING:
+    from service.partition.unified_log import CommittedRead
     from service.remote.reading.download_manager import ResponseHold
     from service.remote.reading.reader import RemoteRead
     from service.replication.leader import ReplicaSession
@@ -46,7 +47,7 @@ FIRST_VERSION_WITH_RACKS: Final = 11
 FIRST_VERSION_WITH_LEADERS: Final = 16
 """A response to a fetch of the wrong broker, or with an old epoch, names the leader (KIP-951)."""
 _NOT_LEADER: Final = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})
-READ_COMMITTED: Final = 1
+_READ_COMMITTED: Final = 1
 _READ: Final = AclOperation.READ
 _TOPIC: Final = AclResourceType.TOPIC
 INLINE_BYTES: Final = PIECE_BYTES
@@ -72,6 +73,11 @@ _TRANSIENT: Final = _UNKNOWN | {
 """Transient errors of followers' fetches when topics or leaders change: one broker learns of it first."""
 
 
+def reads_committed(fetch: FetchRequestView) -> bool:
+    """Return whether a consumer fetches committed transactions only (Kafka `FetchIsolation`)."""
+    return fetch.isolation_level == _READ_COMMITTED and fetch.replica_id < 0
+
+
 class Seek(NamedTuple):
     """A prefetch of the pages that an offset lookup needs; `number` counts the prefetches of one lookup."""
 
@@ -79,7 +85,7 @@ class Seek(NamedTuple):
     number: int
 
 
-PendingReads: TypeAlias = "dict[tuple[TopicKey, int, int], Future[RemoteRead] | Seek]"
+PendingReads: TypeAlias = "dict[tuple[TopicKey, int, int], Future[RemoteRead] | Future[CommittedRead] | Seek]"
 """Downloads and seeks, by topic, partition and offset."""
 
 
@@ -89,8 +95,8 @@ class FetchRead:
     __slots__ = (
         "_allowed", "_allowed_under", "_authorizer", "_broker", "_cold_bytes", "_cold_size", "_context",
         "_errors", "_fetch", "_hot_reads", "_is_first", "_meter", "_session", "_started",
-        "_throttled_size", "_version", "cold_throttle_ms", "held_back", "holds", "is_final", "is_replica",
-        "leaders", "needs_restore", "partitions", "pending", "room", "size", "unknown",
+        "_throttled_size", "_version", "cold_throttle_ms", "held_back", "holds", "is_committed", "is_final",
+        "is_replica", "leaders", "needs_restore", "partitions", "pending", "room", "size", "unknown",
     )  # fmt: skip
 
     def __init__(
@@ -117,6 +123,7 @@ class FetchRead:
         self._version = context.api_version
         self._fetch = fetch
         self.is_replica = fetch.replica_id >= 0
+        self.is_committed = reads_committed(fetch)
         self._session = session
         self._is_first = is_first
         self._started = started
@@ -202,7 +209,7 @@ class FetchRead:
             partition.last_stable_offset,
             partition.unified.start_offset,
             read.parts,
-            () if self._fetch.isolation_level == READ_COMMITTED else None,
+            read.aborted if self.is_committed else None,
             diverging_epoch=diverging,
         )
 
@@ -304,7 +311,8 @@ class FetchRead:
         is_first = self.size == 0
         if self._must_seek(partition, topic, request, partition.end_offset):
             return None, NOTHING
-        read = partition.read_as_replica(request.fetch_offset, limit, min_one=is_first)
+        end_offset = partition.end_offset
+        read = partition.unified.read(request.fetch_offset, limit, end_offset, min_one=is_first, cold_bytes=0)
         if not is_first and read.size > limit:
             return None, NOTHING
         if counts:
@@ -355,8 +363,8 @@ class FetchRead:
         """Return the broker from which the consumer should fetch; `NO_BROKER` if that is this one (Kafka
         `ReplicaManager.findPreferredReadReplica`).
         """
-        broker = self._broker
-        followers = partition.candidates(offset)
+        broker, leading = self._broker, partition.leading
+        followers = [] if leading is None else in_sync_with(leading, offset)
         if not followers:
             return NO_BROKER
         known = broker.cluster.view_for(self._context.listener).by_id
@@ -416,13 +424,21 @@ class FetchRead:
         if self._started:
             started = self._started.get((topic, request.partition, request.fetch_offset))
         if started is None or isinstance(started, Seek):
-            if self._must_seek(partition, topic, request, partition.high_watermark):
+            end_offset = partition.last_stable_offset if self.is_committed else partition.high_watermark
+            if self._must_seek(partition, topic, request, end_offset):
                 return NOTHING
             if self._meter is not None and self._is_beyond_quota(
                 self._meter, partition, request.fetch_offset, limit
             ):
                 return NOTHING
-            read = partition.read(request.fetch_offset, limit, min_one=is_first, cold_bytes=self._cold_bytes)
+            read = partition.unified.read(
+                request.fetch_offset,
+                limit,
+                end_offset,
+                min_one=is_first,
+                cold_bytes=self._cold_bytes,
+                is_committed=self.is_committed,
+            )
         elif self._cold_bytes <= 0:
             read = NOTHING
         else:
