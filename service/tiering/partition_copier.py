@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
 
 from service.base.errors import CorruptionError, FirnError, StorageError
 from service.remote.catalog import CatalogEntry
@@ -29,6 +31,26 @@ from service.tiering.steps import CommitStep
 from service.tiering.transaction_proof import WrongRows
 
 log = logging.getLogger(__name__)
+
+_LATEST_MS: Final = 253_402_300_799_000
+
+
+class OpenTransaction(NamedTuple):
+    """The oldest open transaction of a log; `last_timestamp` (ms) is that of its producer's newest record."""
+
+    producer_id: int
+    first_offset: int
+    last_timestamp: int
+
+    @property
+    def reason(self) -> str:
+        """Say what holds a partition back, as an operator reads it."""
+        # Producers may write any timestamp, and the calendar ends.
+        since = datetime.fromtimestamp(min(max(self.last_timestamp, 0), _LATEST_MS) / 1000, UTC)
+        return (
+            f"producer {self.producer_id} has left a transaction open since {since:%Y-%m-%d %H:%M:%S} UTC, "
+            f"from offset {self.first_offset} on"
+        )
 
 
 class PartitionCopier:
@@ -89,6 +111,18 @@ class PartitionCopier:
             return False
         end_offset = entry.end_offset if entry is not None else 0
         return bool(self._partition.log.sealed.spans(max(end_offset, self._limit), 1))
+
+    def open_transaction(self, entry: CatalogEntry | None) -> OpenTransaction | None:
+        """Return the transaction that a sealed and committed segment waits for, None where none does."""
+        mark, limit = self._partition.high_watermark, self._limit
+        if limit == mark or not self._is_enabled:
+            return None
+        log = self._partition.log
+        waiting = log.sealed.spans(max(entry.end_offset if entry is not None else 0, limit), 1)
+        oldest = log.oldest_open
+        if oldest is None or not waiting or waiting[0].last_offset >= mark:
+            return None
+        return OpenTransaction._make(oldest)
 
     def throttle_ms(self) -> int:
         """Return how long ``remote.log.manager.copy.max.bytes.per.second`` delays the next copy."""

@@ -89,6 +89,9 @@ class TieredLog(Protocol):
     def log_start_offset(self) -> int: ...
     @property
     def sealed(self) -> SealedSegmentSource: ...
+    @property
+    def oldest_open(self) -> tuple[int, int, int] | None:
+        """Producer id, first offset and last timestamp (ms) of the oldest open transaction."""
 
 
 class ArchiveState(Protocol):
@@ -123,6 +126,9 @@ class TieredPartition(Protocol):
     def last_stable_offset(self) -> int: ...
     @property
     def config(self) -> LogConfig: ...
+
+    on_stable: Callable[[], None] | None
+    """called when `last_stable_offset` rises; None where nobody waits for that"""
 
 
 class PrefixOwner(Protocol):
