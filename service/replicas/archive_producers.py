@@ -1,4 +1,4 @@
-"""Producers with which a log begins at its archive's end: their sequences, and their open transactions. [P]
+"""Producers with which a log begins at its archive's end: their sequences, and their open transactions.
 
 A log that begins there without a transaction that is open shows its records as decided, and that of another
 producer never becomes stable. So what the snapshot says is compared with the segment's `open_from`, which its

@@ -22,7 +22,7 @@ from service.remote.catalog import CatalogEntry
 from service.tiering.archive_attempt import CommitRefused, LeaderTerm, ManifestProposal, TieringContext
 from service.tiering.chain import HeadMoved
 from service.tiering.metrics import note
-from service.tiering.partition_copier import OpenTransaction, PartitionCopier
+from service.tiering.partition_copier import BlockingTransaction, PartitionCopier
 from service.tiering.partition_expiry import PartitionExpiry
 from service.tiering.partition_head import PartitionHead
 from service.tiering.pending_commit import PendingCommit
@@ -64,7 +64,7 @@ class PartitionArchiver:
         self._expiry = PartitionExpiry(partition, context, self.term)
         self._pending = PendingCommit(partition.tip, context, self.term, self.head)
         self._lag = (0, 0)
-        self.waits_for: OpenTransaction | None = None
+        self.waits_for: BlockingTransaction | None = None
         """the open transaction that a segment waits for to be copied"""
         self._waits_since_ms = 0
         self._is_wait_logged = False
@@ -129,7 +129,7 @@ class PartitionArchiver:
             is_urgent = self._context.is_urgent(self.partition.tip)
             yield _ReadyTask(priority(plan, sealed_at_ms, is_urgent=is_urgent), Task.COPY)
 
-    def _note_transaction(self, found: OpenTransaction | None) -> None:
+    def _note_transaction(self, found: BlockingTransaction | None) -> None:
         """Remember what a segment waits for; log it once it has waited for an interval."""
         now_ms, before = self._context.clock.monotonic_ms(), self.waits_for
         if found is None or before is None or found[:2] != before[:2]:

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _LATEST_MS: Final = 253_402_300_799_000
 
 
-class OpenTransaction(NamedTuple):
+class BlockingTransaction(NamedTuple):
     """The oldest open transaction of a log; `last_timestamp` (ms) is that of its producer's newest record."""
 
     producer_id: int
@@ -112,7 +112,7 @@ class PartitionCopier:
         end_offset = entry.end_offset if entry is not None else 0
         return bool(self._partition.log.sealed.spans(max(end_offset, self._limit), 1))
 
-    def open_transaction(self, entry: CatalogEntry | None) -> OpenTransaction | None:
+    def open_transaction(self, entry: CatalogEntry | None) -> BlockingTransaction | None:
         """Return the transaction that a sealed and committed segment waits for, None where none does."""
         mark, limit = self._partition.high_watermark, self._limit
         if limit == mark or not self._is_enabled:
@@ -122,7 +122,7 @@ class PartitionCopier:
         oldest = log.oldest_open
         if oldest is None or not waiting or waiting[0].last_offset >= mark:
             return None
-        return OpenTransaction._make(oldest)
+        return BlockingTransaction._make(oldest)
 
     def throttle_ms(self) -> int:
         """Return how long ``remote.log.manager.copy.max.bytes.per.second`` delays the next copy."""

@@ -228,7 +228,7 @@ def test_a_last_stable_offset_that_falls_under_a_leader_is_a_bug(led: Coordinate
         led.partition._set_high_watermark(1)
 
 
-def test_whoever_archives_is_told_of_a_rise_alone(led: Coordinated) -> None:
+def test_a_rise_alone_is_told_to_whoever_archives(led: Coordinated) -> None:
     """A segment that waits for its transactions is copied once they have ended, not at the next look."""
     seen: list[int] = []
     led.partition.on_stable = lambda: seen.append(led.partition.last_stable_offset)
