@@ -52,6 +52,8 @@ class ApiKey(IntEnum):
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
     WRITE_TXN_MARKERS = 27
     DESCRIBE_ACLS = 29
     CREATE_ACLS = 30
@@ -258,7 +260,15 @@ APIS: dict[int, Api] = {
         Api(ApiKey.DELETE_RECORDS, 0, 2, 2, BROKER, CHANGES),
         Api(ApiKey.INIT_PRODUCER_ID, 0, 5, 2, BROKER, CHANGES),
         Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, 4, BROKER, READS),
-        Api(ApiKey.ADD_PARTITIONS_TO_TXN, 4, 5, 3, SENT_ONLY, CHANGES),
+        Api(
+            ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, 3, SENT_ONLY, CHANGES,
+            own_shape_before=shapes.ADD_TRANSACTIONS, own_response_before=shapes.ADD_TRANSACTIONS,
+            upgrade=shapes.upgrade_add_partitions, downgrade=shapes.downgrade_add_partitions,
+            downgrade_response=shapes.downgrade_add_partitions_response,
+            upgrade_response=shapes.upgrade_add_partitions_response,
+        ),
+        Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, 3, SENT_ONLY, CHANGES),
+        Api(ApiKey.END_TXN, 0, 5, 3, SENT_ONLY, CHANGES),
         Api(ApiKey.WRITE_TXN_MARKERS, 1, 2, 1, SENT_ONLY, CHANGES),
         Api(ApiKey.DESCRIBE_ACLS, 1, 3, 2, BOTH, READS),
         Api(ApiKey.CREATE_ACLS, 1, 3, 2, BOTH, IDEMPOTENT, is_forwardable=True, refuse=created_acls),
