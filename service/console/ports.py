@@ -130,6 +130,10 @@ class ObservedNode(Protocol):
     def transactions(self, now_ms: int) -> ObservedTransactions | None:
         """Return the figures of this moment; `now_ms` is the wall clock."""
 
+    @property
+    def transaction_max_timeout_ms(self) -> int:
+        """Longest timeout that a transactional producer may ask for."""
+
     def partitions(self) -> Sequence[Partition]:
         """Return the open partitions, as a copy; the log of one may have failed since."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from service.base.health import Check
 from service.base.turns import TurnTimes
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from service.node.cold_tier import ColdTier
     from service.replicas.replica_manager import ReplicaManager
     from service.security.authorizer import Authorizer
+
+_MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 
 
 class NodeParts:
@@ -97,6 +99,11 @@ class NodeParts:
     def closed_count(self) -> int:
         """Return the number of partitions that could not be opened, or were taken offline."""
         return 0 if self.broker is None else self.broker.replicas.closed_count
+
+    @property
+    def transaction_max_timeout_ms(self) -> int:
+        """Longest timeout that a transactional producer may ask for; 0 before the broker starts."""
+        return 0 if self.broker is None else cast("int", self.broker.config.transactions[_MAX_TIMEOUT])
 
     @property
     def quotas(self) -> Sequence[RequestQuotas]:
