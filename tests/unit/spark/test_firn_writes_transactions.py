@@ -87,7 +87,7 @@ def act(ledger: Ledger, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_spark_reads_is_what_a_consumer_shows_at_each_moment(tmp_path: Path, seed: int) -> None:
+def test_spark_reads_what_a_consumer_shows_at_each_moment(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     world = World(tmp_path, segment_bytes=1500)
     ledger = Ledger(world)
