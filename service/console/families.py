@@ -46,6 +46,8 @@ _SOCKETS: Final = "kafka.server:type=socket-server-metrics,name={},listener=*"
 _TOPICS: Final = "kafka.server:type=BrokerTopicMetrics,name={}"
 _GROUPS: Final = "kafka.coordinator.group:type=GroupMetadataManager,name={}"
 _GROUP: Final = "kafka.server:type=group-coordinator-metrics,attribute={}"
+_MARKERS: Final = "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name={}"
+_VERIFICATION: Final = "kafka.server:type=AddPartitionsToTxnManager,name={}"
 _CHANNEL: Final = "kafka.server:type=replica-fetcher-metrics,attribute={}"
 _SESSIONS: Final = "kafka.server:type=FetchSessionCache,name={}"
 _LOG: Final = "kafka.log:type=Log,name={},topic=*,partition=*"
@@ -246,6 +248,16 @@ LOGS: Final = (
     _gauge(
         "partitions", "Partitions of this node, by state (online, offline).", "state",
         kafka="kafka.server:type=ReplicaManager,name=PartitionCount",
+    ),
+    _gauge(
+        "partitions_with_late_transactions",
+        "Partitions whose oldest open transaction has not written for the longest timeout and five minutes:"
+        " its end may never come.",
+        kafka="kafka.server:type=ReplicaManager,name=PartitionsWithLateTransactionsCount",
+    ),
+    _gauge(
+        "log_oldest_transaction_seconds",
+        "Longest time for which the oldest open transaction of a partition has not written.",
     ),
     _gauge("segments", "Segments, by tier (local, bucket).", "tier", kafka=_LOG.format("NumLogSegments")),
     _gauge(
@@ -462,6 +474,11 @@ PARTITION: Final = (
         "partition_end_offset", "Offset after the last.", "topic", "partition",
         kafka=_LOG.format("LogEndOffset"),
     ),
+    _gauge(
+        "partition_last_stable_offset_lag",
+        "Offsets that open transactions hide from readers of committed ones.", "topic", "partition",
+        kafka="kafka.cluster:type=Partition,name=LastStableOffsetLag,topic=*,partition=*",
+    ),
     _gauge("partition_bucket_end_offset", "Offset after the last in the bucket.", "topic", "partition"),
     _gauge(
         "partition_local_bytes", "Bytes on the local disk.", "topic", "partition", kafka=_LOG.format("Size"),
@@ -532,6 +549,48 @@ PROCESS: Final = (
     ),
 )
 
+TRANSACTIONS: Final = (
+    _gauge("transaction_ids", "Transactional ids that this node coordinates."),
+    _gauge("transaction_open", "Transactional ids with a transaction that is not complete."),
+    _gauge("transaction_oldest_seconds", "Age of the oldest transaction that is not complete."),
+    _counter("transaction_ends", "Transactions that were completed: all their markers are written."),
+    _histogram("transaction_end_seconds", "From the decision about a transaction to its completion."),
+    _counter("transaction_timeouts", "Transactions aborted because they were open for too long."),
+    _histogram(
+        "transaction_partition_load_seconds", "Load times of partitions of `__transaction_state`.",
+        kafka="kafka.server:type=transaction-coordinator-metrics,attribute=partition-load-time-avg",
+    ),
+    _gauge("transaction_markers_waiting", "Partitions that have to get a marker."),
+    _gauge(
+        "transaction_markers_without_leader", "Markers that wait because their partition has no leader.",
+        kafka=_MARKERS.format("UnknownDestinationQueueSize"),
+    ),
+    _counter("transaction_marker_requests", "Requests with markers, also to this node."),
+    _counter("transaction_marker_retries", "Markers that were sent again."),
+    _counter(
+        "transaction_markers_refused",
+        "Markers that a partition refused for good: what they should have ended may hang "
+        "(`firn transaction hanging`).",
+    ),
+    _gauge(
+        "transaction_completions_to_retry", "Completed transactions whose record could not be written yet.",
+        kafka=_MARKERS.format("LogAppendRetryQueueSize"),
+    ),
+    _counter(
+        "transaction_verifications",
+        "Questions to coordinators, whether partitions are part of a transaction, or to add them.",
+    ),
+    _histogram(
+        "transaction_verification_seconds", "From such a question to its answer.",
+        kafka=_VERIFICATION.format("VerificationTimeMs"),
+    ),
+    _counter("transaction_verification_requests", "Requests with such questions to other nodes."),
+    _counter(
+        "transaction_verification_failures", "Partitions that got an error for an answer.",
+        kafka=_VERIFICATION.format("VerificationFailureRate"),
+    ),
+)  # fmt: skip
+
 GROUPS: Final = MappingProxyType(
     {
         "The loop": LOOP,
@@ -543,6 +602,7 @@ GROUPS: Final = MappingProxyType(
         "The object store and its cache": STORE,
         "Metadata": METADATA,
         "Groups": COORDINATOR,
+        "Transactions": TRANSACTIONS,
         "The process": PROCESS,
         "Each partition (`firn.metrics.partitions.enable`)": PARTITION,
     }

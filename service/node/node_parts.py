@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from service.base.health import Check
 from service.base.turns import TurnTimes
@@ -27,6 +27,7 @@ from service.replication.metrics import ReplicationMetrics
 from service.serving.control_plane import ControlPlane
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.request_host import Broker
+from service.serving.transaction_figures import TransactionFigures
 
 if TYPE_CHECKING:
     from service.network.jwks.key_sets import KeySets
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from service.node.cold_tier import ColdTier
     from service.replicas.replica_manager import ReplicaManager
     from service.security.authorizer import Authorizer
+
+_MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 
 
 class NodeParts:
@@ -98,6 +101,11 @@ class NodeParts:
         return 0 if self.broker is None else self.broker.replicas.closed_count
 
     @property
+    def transaction_max_timeout_ms(self) -> int:
+        """Longest timeout that a transactional producer may ask for; 0 before the broker starts."""
+        return 0 if self.broker is None else cast("int", self.broker.config.transactions[_MAX_TIMEOUT])
+
+    @property
     def quotas(self) -> Sequence[RequestQuotas]:
         """Quotas of clients, the broker's and the controller's."""
         of_broker = () if self.broker is None else (self.broker.quotas,)
@@ -117,6 +125,12 @@ class NodeParts:
     def groups(self) -> GroupCoordinators | None:
         """Groups that this node coordinates."""
         return None if self.broker is None else self.broker.groups
+
+    def transactions(self, now_ms: int) -> TransactionFigures | None:
+        """Return the figures of transactions at this moment."""
+        if self.broker is None or self.broker.transactions is None:
+            return None
+        return self.broker.transactions.figures(now_ms)
 
     def is_loading(self) -> bool:
         """Return whether a coordinator reads its log."""

@@ -272,6 +272,7 @@ class TransactionShard:
         if self._found:
             yield Schedule(FOUND_PREPARED, now_ms)
         next_ms = self._deadlines.next_ms
+        self._timeouts_ms = inf  # replay has noted what is ended, too, and no timer is set for that
         if next_ms is not None:
             yield self._wake_at(next_ms)
         if self._waits_for_idle:

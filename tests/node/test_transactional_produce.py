@@ -111,7 +111,7 @@ class Verified:
 
 def serve(node: NodeThread, coordinator: Coordinator) -> None:
     broker = node.node.parts.broker
-    broker.serves_transactions = True
+    assert broker.transactions is not None
     broker.transactions.verify = coordinator.verify  # type: ignore[method-assign]
 
 

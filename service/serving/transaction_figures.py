@@ -1,0 +1,68 @@
+"""Figures of a node's transactions, for its metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from service.base.metrics import Histogram, HistogramSnapshot
+
+if TYPE_CHECKING:
+    from service.serving.transaction_coordinators import TransactionCoordinators
+
+_NONE = Histogram().snapshot()
+
+
+class TransactionFigures(NamedTuple):
+    """Figures at one moment; all 0 before the first transaction."""
+
+    loads: HistogramSnapshot
+    """of partitions of ``__transaction_state``"""
+    ids: int = 0
+    open: int = 0
+    """ids with a transaction that is not complete"""
+    oldest_s: float = 0.0
+    """age of the oldest of those that are open"""
+    ends: HistogramSnapshot = _NONE
+    timeouts: int = 0
+    markers_waiting: int = 0
+    markers_without_leader: int = 0
+    marker_requests: int = 0
+    marker_retries: int = 0
+    markers_refused: int = 0
+    completions_to_retry: int = 0
+    verifications: HistogramSnapshot = _NONE
+    verification_requests: int = 0
+    verification_failures: int = 0
+
+
+def figures_of(coordinators: TransactionCoordinators, now_ms: int) -> TransactionFigures:
+    """Return the figures of the coordinator of this node, and of the questions that it asks others."""
+    figures = TransactionFigures(coordinators.runtime.metrics.load.snapshot())
+    if coordinators.metrics is not None:
+        shards = coordinators.runtime.shards()
+        starts = [one.start_ms for shard in shards for one in shard.ids.open.values() if one.start_ms > 0]
+        figures = figures._replace(
+            ids=sum(len(shard.ids) for shard in shards),
+            open=sum(len(shard.ids.open) for shard in shards),
+            oldest_s=max(now_ms - min(starts, default=now_ms), 0) / 1000,
+            ends=coordinators.metrics.end.snapshot(),
+            timeouts=coordinators.metrics.timeouts,
+        )
+    if coordinators.sender is not None:
+        machine = coordinators.sender.machine
+        figures = figures._replace(
+            markers_waiting=machine.waiting,
+            markers_without_leader=machine.without_leader,
+            marker_requests=machine.metrics.requests,
+            marker_retries=machine.metrics.retries,
+            markers_refused=machine.metrics.refused,
+            completions_to_retry=machine.completions_to_retry,
+        )
+    if coordinators.verifier is not None:
+        metrics = coordinators.verifier.machine.metrics
+        figures = figures._replace(
+            verifications=metrics.seconds.snapshot(),
+            verification_requests=metrics.requests,
+            verification_failures=metrics.failures,
+        )
+    return figures
