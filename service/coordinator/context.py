@@ -193,8 +193,8 @@ class ShardContext(Generic[S]):
         """Append the end of a transaction behind all that is decided, and apply it; `sink` gets None when it
         is committed, or a `RequestError`.
 
-        The order of offsets is the order of the log: what was written before the marker is replayed before
-        it.
+        The order of offsets is the order of the log: what was written before the marker is replayed before it
+        (invariant X10).
         """
         try:
             self._flush()
