@@ -110,7 +110,8 @@ class TxnIndex:
         if not is_dirty:
             return
         try:
-            fsync_file(self.handle.disk, self.handle.get().fd)
+            file = self.handle.get()
+            fsync_file(file.disk, file.fd)
             if self._is_new:
                 fsync_dir(self.handle.disk, self.handle.path.parent)
                 self._is_new = False
