@@ -59,7 +59,7 @@ class Archive:
         known = self._live.get((topic_id, partition))
         if known is not None and known[0] == head.tag:
             return known[1], known[2]
-        store = self._store(f"data/{topic_id}/{partition}/")
+        store = self.store(f"data/{topic_id}/{partition}/")
         try:
             chain = open_published(store, HeadKey(topic_id, partition))
             assert chain is not None
@@ -74,7 +74,7 @@ class Archive:
         """Read the manifest at this key. Raises `FirnError` where it, or a page of it, is missing."""
         known = self._named.get(manifest_key)
         if known is None:
-            store = self._store(manifest_key.rpartition("/")[0].rpartition("/")[0] + "/")
+            store = self.store(manifest_key.rpartition("/")[0].rpartition("/")[0] + "/")
             known = self._named[manifest_key] = _live(store, open_chain(store, manifest_key))
         return known
 
@@ -134,7 +134,7 @@ class Archive:
 
     def problems(self) -> list[str]:
         """Return the errors that `firn fsck` finds."""
-        report = fsck(self._store(""))
+        report = fsck(self.store(""))
         return [f"{finding.where}: {finding.what}" for finding in report.errors]
 
     def repair(self, new_uuid: Callable[[], UUID], now_ms: int, *, heads: bool) -> list[str]:
@@ -143,7 +143,7 @@ class Archive:
         Damaged HEADs are repaired only with `heads`: the node writes them again, unless its disk was put back
         to a time when it did not know them. A manifest without HEAD may belong to a running commit.
         """
-        store = self._store("")
+        store = self.store("")
         said = []
         for one in find_repairs(store):
             if isinstance(one, Unrepairable):
@@ -163,7 +163,7 @@ class Archive:
         """Sweep objects of every age as `firn sweep --delete` does; return its messages.
 
         Topics that it passes over are swept again, each with `--topic`."""
-        store = self._store("")
+        store = self.store("")
         said: list[str] = []
         try:
             passed = self._delete_orphans(find_orphans(store, older_than_ms=0, now_ms=now_ms), store, said)
@@ -191,7 +191,8 @@ class Archive:
             said.append(f"{len(one.orphans)} orphans of {one.where}")
         return passed
 
-    def _store(self, prefix: str) -> MemoryStore:
+    def store(self, prefix: str) -> MemoryStore:
+        """Return a store with copies of the objects whose keys begin with `prefix`."""
         clock = ManualClock(0)
         store = MemoryStore(SystemThreads(), clock)
         for key, found in sorted(self._bucket.objects.items(), key=lambda one: one[1].modified_ms):

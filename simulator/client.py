@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Final, NamedTuple
 from uuid import UUID
 
+from kio.index import load_response_from_request
 from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
 
 from service.base.errors import CorruptionError
 from service.records.batch import complete_headers, verify_crc
@@ -109,6 +112,33 @@ class Client:
     def _until_s(self) -> float:
         """Return the time at which the login of the connection is about to end."""
         return math.inf if self._streams is None else getattr(self._streams[1], "until_s", math.inf)
+
+    async def call(self, request: Any, answer_s: float = _ANSWER_S) -> Any:
+        """Send a request of kio's in its own version; return the response. Raises `NoAnswer`."""
+        kind, reply = type(request), load_response_from_request(type(request))
+        out = io.BytesIO()
+        header = kind.__header_schema__(
+            request_api_key=kind.__api_key__,
+            request_api_version=kind.__version__,
+            correlation_id=1,
+            client_id="sim",
+        )
+        entity_writer(kind.__header_schema__)(out, header)
+        entity_writer(kind)(out, request)
+        frame = out.getvalue()
+        try:
+            async with asyncio.timeout(answer_s):
+                if self._streams is None:
+                    self._streams = await self.open()
+                reader, writer = self._streams
+                writer.write(len(frame).to_bytes(4, "big") + frame)
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                body = memoryview(await reader.readexactly(size))
+        except (OSError, EOFError, TimeoutError) as e:
+            self.close()
+            raise NoAnswer(f"{kind.__name__}: {type(e).__name__}") from e
+        _, position = entity_reader(reply.__header_schema__)(body, 0)
+        return entity_reader(reply)(body, position)[0]
 
     def close(self) -> None:
         if self._streams is not None:
@@ -244,7 +274,7 @@ class Client:
         answer = await self.ask(ApiKey.FETCH, request)
         found = answer.responses[0].partitions[0]
         data = found.records or b""
-        records = _records(data, offset)
+        records = records_in(data, offset)
         next_offset = max((header.next_offset for header in complete_headers(data)), default=offset)
         return Fetched(found.error_code, found.high_watermark, found.log_start_offset, records, next_offset)
 
@@ -280,7 +310,7 @@ class Client:
         return found.error_code, found.leader_epoch, found.end_offset
 
 
-def _records(data: bytes, offset: int) -> list[Record]:
+def records_in(data: bytes, offset: int) -> list[Record]:
     """Return the records of the complete batches in `data` from `offset` on; verify every checksum."""
     found: list[Record] = []
     for header in complete_headers(data):

@@ -13,7 +13,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "dump",
         help="print the content of a file or object",
         description="Print any file that Firn writes, on disk or in object storage: .log .index .timeindex "
-        ".snapshot .checkpoint .seg manifests HEAD cluster.json topics.json quorum-state "
+        ".txnindex .snapshot .checkpoint .seg manifests HEAD cluster.json topics.json quorum-state "
         "meta.properties and the checkpoints.",
     )
     parser.add_argument(
@@ -23,7 +23,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--records",
         action="store_true",
-        help="print the records of a .log, too; those of __consumer_offsets decoded",
+        help="print the records of a .log, too; decoded those of __consumer_offsets and __transaction_state",
     )
     add_store_options(parser)
     parser.set_defaults(run=run)

@@ -320,6 +320,10 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                     "firn dump firn-data/__consumer_offsets-7/00000000000000000000.log --records",
                     "offsets, groups and members",
                 ),
+                (
+                    "firn dump firn-data/__transaction_state-3/00000000000000000000.log --records",
+                    "transactional ids",
+                ),
                 ("firn dump s3://bucket/prefix/cluster.json", "an object"),
                 ("firn dump firn-data/__cluster_metadata-0/00000000000000000000.log", "the metadata log"),
             ),

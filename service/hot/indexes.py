@@ -184,9 +184,16 @@ class OffsetIndex(_Index):
 
     def last(self) -> tuple[int, int] | None:
         """Return (offset, position) of the last entry."""
-        if not self.entries:
-            return None
-        relative, position = self._entry(self.handle.get(), self.entries - 1)
+        return self._absolute(self.entries - 1) if self.entries else None
+
+    def first_from(self, position: int) -> tuple[int, int] | None:
+        """Return (offset, position) of the first entry for a batch at `position` or behind it."""
+        found = self._floor(1, position - 1)
+        slot = 0 if found is None else found[0] + 1
+        return self._absolute(slot) if slot < self.entries else None
+
+    def _absolute(self, slot: int) -> tuple[int, int]:
+        relative, position = self._entry(self.handle.get(), slot)
         return self.base_offset + relative, position
 
     def peek_last_position(self) -> int:

@@ -96,6 +96,20 @@ class LogReader:
             )
         return ReadResult(found, start)
 
+    def end_of(self, offset: int, parts: Sequence[FileSlice], end_offset: int) -> int:
+        """Return an offset that no batch in `parts`, of a read from `offset` to `end_offset` that was made in
+        this turn, has or exceeds: near to their end, for what is to be found beside them."""
+        segments, last = self._segments, parts[-1]
+        slot = segments.slot_of(offset)
+        while segments.all[slot].log.peek() is not parts[0].file:
+            slot += 1
+        slot += len(parts) - 1
+        segment, position = segments.all[slot], last.position + last.size
+        behind = segment.indexes.offset_behind(position) if position < segment.size else None
+        if behind is None and slot + 1 < len(segments.bases):
+            behind = segments.bases[slot + 1]
+        return end_offset if behind is None else min(behind, end_offset)
+
     def _go_on(
         self, slot: int, max_bytes: int, end_offset: int, log_end_offset: int
     ) -> tuple[FileSlice, ...]:

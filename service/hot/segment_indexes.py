@@ -243,6 +243,23 @@ class SegmentIndexes:
         if last.position - position > far:  # a batch in front of it may be large
             raise CorruptionError(f"entries between {position} and {place.position} are missing")
 
+    def offset_behind(self, position: int) -> int | None:
+        """Return an offset that no batch in front of `position` has or exceeds, near to it; None where no
+        sound entry tells."""
+        log = self._log
+        if not self.is_checked:
+            self.check()
+        try:
+            entry = self.offset.first_from(position)
+            if entry is None or not position <= entry[1] < log.size:
+                return None
+            place = find_offset(log.get().pread, entry[0], entry[1], log.size, log.path)
+        except (CorruptionError, DiskError):
+            return None
+        if place is None or (place.position, place.last_offset) != (entry[1], entry[0]):
+            return None
+        return place.base_offset
+
     def least_offset_for(self, timestamp: int) -> int:
         """Return an offset before which no record is as late as `timestamp`; at least the base offset."""
         if not self.is_checked:

@@ -69,6 +69,11 @@ class VerificationGuards:
             known.lowest_sequence = sequence
         return known.guard
 
+    def lowest_sequence(self, producer_id: int, guard: VerificationGuard) -> int | None:
+        """Return the lowest sequence that was asked about, if `guard` is the producer's."""
+        known = self._by_producer.get(producer_id)
+        return known.lowest_sequence if known is not None and known.guard is guard else None
+
     def check(
         self, header: BatchHeader, guard: VerificationGuard | None, *, has_sequence: bool, is_known: bool
     ) -> None:

@@ -12,7 +12,6 @@ from typing import Any, Final
 from uuid import UUID
 
 from service.base.errors import CorruptionError, UnknownVersion
-from service.coordinator.records import decode_batches
 from service.groups import records as classic
 from service.groups import records_modern as modern
 from service.groups.protocol import (
@@ -23,7 +22,7 @@ from service.groups.protocol import (
 )
 from service.hot.log_dir import encode_uuid
 from service.inspect.dump import Dump, Row, plain
-from service.inspect.segment import base_offset_of, describe_record, iter_batches
+from service.inspect.segment import base_offset_of, describe_control, describe_record, iter_batches
 from service.inspect.source import Source
 from service.records.batch import BatchHeader
 from service.records.decode import Record, iter_records
@@ -68,9 +67,8 @@ def _rows(header: BatchHeader, data: bytes) -> Iterator[Row]:
     if header.is_transactional or header.is_control:
         transaction = {"producer_id": header.producer_id, "producer_epoch": header.producer_epoch}
     if header.is_control:
-        marker = decode_batches(data)[0].marker
-        kind = {True: "COMMIT", False: "ABORT", None: "control record"}[marker]
-        yield {"offset": header.base_offset, "timestamp": header.max_timestamp, "type": kind, **transaction}
+        for record in iter_records(data, include_control=True):
+            yield {**describe_control(record), **transaction}
         return
     for record in iter_records(data):
         place = {"offset": record.offset, "timestamp": record.timestamp}

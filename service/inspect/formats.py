@@ -10,6 +10,7 @@ from service.inspect import bucket, metadata, segment, small
 from service.inspect.coordinators import dump_offsets_log, is_offsets_folder
 from service.inspect.dump import Dump
 from service.inspect.source import Source
+from service.inspect.transactions import dump_transaction_log, is_transactions_folder
 from service.remote.format.segment_object import MAGIC, MAGICS
 
 Dumper = Callable[[Source], Dump]
@@ -33,6 +34,7 @@ _BY_SUFFIX: dict[str, Dumper] = {
     ".seg": bucket.dump_segment,
     names.OFFSET_INDEX: segment.dump_offset_index,
     names.TIME_INDEX: segment.dump_time_index,
+    names.TXN_INDEX: segment.dump_transaction_index,
     names.SNAPSHOT: segment.dump_producer_snapshot,
     ".checkpoint": metadata.dump_metadata_snapshot,
 }
@@ -51,6 +53,8 @@ def dump(source: Source, *, records: bool = False) -> Dump:
             return metadata.dump_metadata_log(source)
         if records and is_offsets_folder(source.folder):
             return dump_offsets_log(source)
+        if records and is_transactions_folder(source.folder):
+            return dump_transaction_log(source)
         return segment.dump_log(source, records=records)
     if name.endswith(bucket.PACKED):
         return bucket.dump_page(source) if bucket.is_page(source) else bucket.dump_manifest(source)

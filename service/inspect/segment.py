@@ -1,9 +1,9 @@
-"""Dumpers of a local segment's files: `.log`, `.index`, `.timeindex`, `.snapshot`."""
+"""Dumpers of a local segment's files: `.log`, `.index`, `.timeindex`, `.txnindex`, `.snapshot`."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Final
 
@@ -17,9 +17,13 @@ from service.inspect.source import Source
 from service.records.batch import BatchHeader
 from service.records.decode import Record, iter_records
 from service.records.segment_indexes import OFFSET_ENTRY, TIME_ENTRY, decode_entries
+from service.records.txn_rows import decode_rows
 from service.records.walk import iter_verified
 
 MAX_INDEX_BYTES: Final = 1 << 30
+_CONTROL_KEY: Final = struct.Struct(">hh")
+_END_OF_TRANSACTION: Final = struct.Struct(">hi")
+_ENDS: Final[Mapping[int, str]] = {0: "ABORT", 1: "COMMIT"}
 
 
 def dump_log(source: Source, *, records: bool = False) -> Dump:
@@ -44,7 +48,9 @@ def _batches(source: Source, records: bool) -> Iterator[Row]:
     for header, data in iter_batches(source):
         row = {**describe_batch(header), "position": position}
         position += header.size
-        if records and not header.is_control:
+        if records and header.is_control:
+            row["markers"] = [describe_control(record) for record in iter_records(data, include_control=True)]
+        elif records:
             row["records"] = [describe_record(record) for record in iter_records(data)]
         yield row
 
@@ -81,6 +87,19 @@ def describe_record(record: Record) -> dict[str, object]:
     }
 
 
+def describe_control(record: Record) -> dict[str, object]:
+    """Return the fields of a control record: a transaction's end, or one that is shown raw."""
+    try:
+        _, kind = _CONTROL_KEY.unpack_from(record.key or b"")
+        version, coordinator_epoch = _END_OF_TRANSACTION.unpack_from(record.value or b"")
+    except struct.error:
+        kind, version = -1, -1
+    place = {"offset": record.offset, "timestamp": record.timestamp}
+    if version < 0 or kind not in _ENDS:
+        return {**place, "type": "control record", "key": record.key, "value": record.value}
+    return {**place, "type": _ENDS[kind], "coordinator_epoch": coordinator_epoch}
+
+
 def dump_offset_index(source: Source) -> Dump:
     """Dump the entries of an offset index. `CorruptionError` where they do not ascend."""
     base = base_offset_of(source)
@@ -108,6 +127,15 @@ def _entries(source: Source, entry: struct.Struct) -> Iterator[tuple[int, int]]:
         yield from decode_entries(source.read(MAX_INDEX_BYTES), entry)
     except CorruptionError as e:
         raise CorruptionError(f"{source.name}: {e}") from e
+
+
+def dump_transaction_index(source: Source) -> Dump:
+    """Dump a transaction index: the aborted transactions whose markers its segment has."""
+    try:
+        rows = [row._asdict() for row in decode_rows(source.read(MAX_INDEX_BYTES))]
+    except CorruptionError as e:
+        raise CorruptionError(f"{source.name}: {e}") from e
+    return Dump("transaction index", {"base_offset": base_offset_of(source)}, (("aborted", rows),))
 
 
 def dump_producer_snapshot(source: Source) -> Dump:

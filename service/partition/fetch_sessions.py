@@ -7,7 +7,8 @@ marked once until it is read, so a session that is no longer used costs appends 
 Dirty partitions are read in the order in which they became dirty, and those that gave records go to the end:
 under one byte budget each gets its turn.
 
-A replica's session watches appends, a consumer's session watches commits.
+A replica's session watches appends, a consumer's session watches commits: of records, or at isolation level
+READ_COMMITTED of transactions. Where a client changes its level, each partition is read, and watched anew.
 
 A patrol finds changes that are not signalled (a disk that fails): each fetch checks a few other partitions.
 
@@ -30,7 +31,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.purgatory import ENOUGH, Operation, Purgatory
-from service.replication.leader import ReplicaSession
+from service.replication.leader import LeaderState, ReplicaSession
 from service.wire.fetch import FetchPartition, FetchPartitionResult
 from service.wire.produce import TopicKey
 
@@ -60,6 +61,11 @@ class WatchedPartition(Protocol):
 
     high_watermark: int
     growth: object
+    stable: object
+    leading: LeaderState | None
+
+    @property
+    def last_stable_offset(self) -> int: ...
 
     @property
     def start_offset(self) -> int: ...
@@ -69,10 +75,6 @@ class WatchedPartition(Protocol):
 
     @property
     def is_offline(self) -> bool: ...
-
-    def is_left_to(self, broker_id: int, session: ReplicaSession) -> bool:
-        """Return whether the session takes over the replica's offset, as the previous session has ended or is
-        silent."""
 
     def __hash__(self) -> int: ...
 
@@ -119,13 +121,18 @@ class SessionPartition(Operation):
 
     def watch(self, partition: WatchedPartition) -> None:
         """Watch `partition`, instead of the one watched before."""
-        if self.is_waiting:
-            if self.watched is partition:
+        session = self.session
+        key: Hashable = partition
+        if session.replica is not None:
+            key = partition.growth
+        elif session.is_committed:
+            key = partition.stable
+        if self._keys is not None:
+            if self._keys[0] is key:
                 return
-            self.session.purgatory.forget(self)
+            session.purgatory.forget(self)
         self.watched = partition
-        key = partition if self.session.replica is None else partition.growth
-        self.session.purgatory.watch(self, (key,))
+        session.purgatory.watch(self, (key,))
 
     @property
     def may_have_changed(self) -> bool:
@@ -133,7 +140,9 @@ class SessionPartition(Operation):
         watched, session = self.watched, self.session
         if watched is None or watched.is_offline or watched.start_offset != self.log_start_offset:
             return True
-        return session.replica is not None and watched.is_left_to(session.replica_id, session.replica)
+        if session.replica is None or watched.leading is None:
+            return False
+        return watched.leading.is_left_to(session.replica_id, session.replica)
 
 
 class PartitionRead(NamedTuple):
@@ -145,12 +154,24 @@ class PartitionRead(NamedTuple):
 
     @property
     def is_caught_up(self) -> bool:
-        """The client is at the end: of the log for a replica, at the high watermark for a consumer."""
+        """The client is at the end of what it may see: a replica of the log, a consumer at the high
+        watermark or, of committed transactions, at the last stable offset."""
         if self.partition is None or self.result.records or self.result.diverging_epoch is not None:
             return False
-        is_replica = self.of.session.replica is not None
-        end = self.partition.end_offset if is_replica else self.result.high_watermark
+        session = self.of.session
+        if session.replica is not None:
+            end = self.partition.end_offset
+        else:
+            end = self.result.last_stable_offset if session.is_committed else self.result.high_watermark
         return self.of.asked.fetch_offset == end
+
+    @property
+    def is_current(self) -> bool:
+        """The partition's end, as its consumer sees it, has not moved since it was read."""
+        assert self.partition is not None
+        if self.of.session.is_committed:
+            return self.partition.last_stable_offset == self.result.last_stable_offset
+        return self.partition.high_watermark == self.result.high_watermark
 
     @property
     def needs_response(self) -> bool:
@@ -170,9 +191,9 @@ class FetchSession:
     """Partitions of one client. A key of the purgatory: its waiting fetch gets events on it."""
 
     __slots__ = (
-        "_patrol", "created_ms", "dirty", "epoch", "evictable_by", "forgets", "id", "last_used_ms",
-        "looked_under", "partitions", "privileged", "purgatory", "replica", "replica_epoch", "replica_id",
-        "size", "uses_topic_ids",
+        "_patrol", "created_ms", "dirty", "epoch", "evictable_by", "forgets", "id", "is_committed",
+        "last_used_ms", "looked_under", "partitions", "privileged", "purgatory", "replica", "replica_epoch",
+        "replica_id", "size", "uses_topic_ids",
     )  # fmt: skip
 
     def __init__(
@@ -182,6 +203,8 @@ class FetchSession:
         self.id = number
         self.privileged = privileged
         self.uses_topic_ids = uses_topic_ids
+        self.is_committed = False
+        """its client reads committed transactions only"""
         self.created_ms = now_ms
         self.last_used_ms = now_ms
         self.epoch = next_epoch(INITIAL_EPOCH)
@@ -279,7 +302,7 @@ class FetchSession:
         if result.records:
             del self.dirty[of]
             self.dirty[of] = None
-        elif read.is_caught_up and partition.high_watermark == result.high_watermark:
+        elif read.is_caught_up and read.is_current:
             of.watch(partition)
             del self.dirty[of]
 

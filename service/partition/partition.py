@@ -4,36 +4,37 @@ While this node leads and there are other replicas, `leading` decides what is co
 followers commits what it appends: its high watermark is the log's end. A follower has the high watermark that
 its leader sent. It is kept as a value of its own, as every reader needs it. Owned by the event loop.
 
-`archive` has what follows from the bucket: held appends, retention. There are two keys of the purgatory: the
-partition, for what consumers may see; `growth`, for what replicas may.
+`archive` has what follows from the bucket: held appends, retention. There are three keys of the purgatory:
+the partition, for what consumers may see; `stable`, for what those may that read committed transactions only;
+`growth`, for what replicas may.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from kio.schema.errors import ErrorCode
 
-from service.base.errors import RequestError, StorageError
+from service.base.errors import InvariantError, RequestError, StorageError
 from service.base.purgatory import Purgatory
 from service.base.types import NO_LEADER_EPOCH, Buffer, TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.state import AppendInfo
-from service.hot.verification import VerificationGuard
 from service.partition.archive import PartitionArchive
 from service.partition.refused_sequences import RefusedSequences
 from service.partition.unified_log import LogRead, UnifiedLog
 from service.records.batch import read_header
 from service.records.validation import AppendOrigin, ValidatedBatch, rules_of
 from service.replication.ack_queue import Waiter
-from service.replication.leader import MOVED, PROPOSES, FollowerProgress, LeaderState, ReplicaSession
+from service.replication.leader import MOVED, PROPOSES, LeaderState, ReplicaSession
 from service.replication.replica_fetch import ReplicaFetch
 
 if TYPE_CHECKING:
+    from service.hot.markers import Marker
+    from service.hot.verification import VerificationGuard
     from service.remote.reading.reader import RemoteReader
 
 _log = logging.getLogger(__name__)
@@ -69,6 +70,10 @@ class Partition:
         """state of the followers; None while this node does not lead, or has the only replica"""
         self.growth = object()
         """key of the purgatory for appended bytes, committed or not"""
+        self.stable = object()
+        """key of the purgatory for rises of `last_stable_offset`"""
+        self.on_stable: Callable[[], None] | None = None
+        """called at such a rise, where somebody waits for it who takes note and acts in a later turn"""
         self.is_leader = is_leader
         """this node leads it, as the committed metadata says; otherwise it serves no clients"""
         self._leader_epoch = leader_epoch
@@ -91,7 +96,8 @@ class Partition:
         """other replicas exist, so what is known to be committed may be read from any of them"""
         self.high_watermark = local.log_end_offset
         if high_watermark is not None:
-            self.high_watermark = self._within(high_watermark)
+            self.high_watermark = _within(high_watermark, self.unified)
+        local.high_watermark_moved(self.high_watermark)  # which need not move again
         self._mark_listener: Callable[[int], None] | None = None
         self._max_inflated_bytes = max_inflated_bytes
         self.rules = rules_of(local.config, max_inflated_bytes, str(tip))
@@ -154,9 +160,8 @@ class Partition:
         self._uncommitted.clear()
         if leading is not None:
             _dismiss(leading, error)
-        self._purgatory.happened(self)
-        self._purgatory.happened(self.growth)
-        self._purgatory.happened(self.lows)
+        for key in self, self.stable, self.growth, self.lows:
+            self._purgatory.happened(key)
 
     def happened(self, what: int) -> None:
         """Apply the flags that a method of `leading` returned; each caller of one passes them here."""
@@ -188,7 +193,6 @@ class Partition:
         response."""
         if high_watermark == self.high_watermark:
             return
-        self.high_watermark = high_watermark
         if self.marks is not None:
             self.marks[self] = None
         size = passed = 0
@@ -198,8 +202,30 @@ class Partition:
             passed += 1
             size += appended
         del self._uncommitted[:passed]
-        self._purgatory.happened(self, size or _SOME_BYTES)
+        self._take_mark(high_watermark, size or _SOME_BYTES)
         self._purgatory.happened(self.growth, 0)
+
+    def _take_mark(self, high_watermark: int, size: int) -> None:
+        """Take a new high watermark, by which `size` bytes became visible; nothing else takes one.
+
+        Nothing else raises the last stable offset either, so this is where its waiters learn of that. Raises
+        `InvariantError` if the offset falls while this node leads (invariant X5).
+        """
+        if self.unified.local.first_unstable_offset is None:
+            self.high_watermark, stable_size = high_watermark, size
+        else:
+            before = self.last_stable_offset
+            self.unified.local.high_watermark_moved(high_watermark)
+            self.high_watermark = high_watermark
+            stable = self.last_stable_offset
+            if stable < before and self.is_leader:
+                raise InvariantError(f"last stable offset of {self.tip} fell from {before} to {stable}")
+            stable_size = _SOME_BYTES if stable > before else 0
+        self._purgatory.happened(self, size)
+        if stable_size:
+            self._purgatory.happened(self.stable, stable_size)
+            if self.on_stable is not None:
+                self.on_stable()
         if self._mark_listener is not None:
             self._mark_listener(high_watermark)
 
@@ -207,10 +233,7 @@ class Partition:
         """Set a follower's high watermark to its leader's, at most to the log's end."""
         if not self.is_leader:
             self.is_shared = True
-            self._set_high_watermark(self._within(high_watermark))
-
-    def _within(self, offset: int) -> int:
-        return min(max(offset, self.unified.start_offset), self.unified.end_offset)
+            self._set_high_watermark(_within(high_watermark, self.unified))
 
     def check_leads(self) -> None:
         """Raise `RequestError` NOT_LEADER_OR_FOLLOWER if this node does not lead the partition."""
@@ -241,8 +264,12 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """The high watermark: there are no open transactions here, so every offset below it is stable."""
-        return self.high_watermark
+        """Offset below which each transaction has ended: the high watermark, or the first offset of a
+        transaction whose marker is not committed (Kafka `UnifiedLog.lastStableOffset`)."""
+        first, mark = self.unified.local.first_unstable_offset, self.high_watermark
+        if first is None or first >= mark:
+            return mark
+        return min(max(first, self.unified.start_offset), mark)
 
     def configure(self, config: LogConfig) -> None:
         """Apply new topic settings, from the next append on."""
@@ -320,44 +347,76 @@ class Partition:
     def append(
         self, batch: ValidatedBatch, now_ms: int, guard: VerificationGuard | None = None
     ) -> AppendInfo:
-        """Append one validated batch as leader and wake waiting fetches.
+        """Append one validated batch as leader and wake waiting fetches. `guard`: of `begin_verification`,
+        for a transactional batch that was verified.
 
-        `guard`: of a transactional batch (`hot/verification`).
-
-        Raises, with nothing written, `RequestError` KAFKA_STORAGE_ERROR while appends are held, and the
-        errors of the log's own checks (sequence numbers).
+        Raises, with nothing written, `RequestError` KAFKA_STORAGE_ERROR while appends are held,
+        NOT_ENOUGH_REPLICAS for a verified batch behind one that was not appended (`RefusedSequences`), and
+        the errors of the log's own checks (sequence numbers, verification).
         """
         if self.archive.held is not None:
             self.archive.check_held("does not take records")
-        info = self.unified.append(batch, self._leader_epoch, now_ms, guard)
+        if guard is not None:
+            self._refused_sequences.check_verified(batch.header, guard)
+        info = self.unified.local.append(batch, self._leader_epoch, now_ms, guard)
         if info.duplicate:
             return info
-        leading, size = self.leading, len(batch.data)
-        if leading is None:
-            self.high_watermark = self.unified.end_offset
-            self._purgatory.happened(self, size)
-            if self._mark_listener is not None:
-                self._mark_listener(self.high_watermark)
-            return info
+        if self.leading is None:
+            self._take_mark(self.unified.end_offset, len(batch.data))
+        else:
+            self._grown(self.leading, info.first_offset, len(batch.data))
+        return info
+
+    def append_markers(self, markers: Sequence[Marker], now_ms: int) -> list[AppendInfo | RequestError]:
+        """Append transaction markers as leader, in one write; return the result of each.
+
+        Raises, with nothing written, `RequestError` NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS and
+        KAFKA_STORAGE_ERROR while appends are held, `StorageError` if this replica is offline.
+        """
+        log = self.log
+        log.check()
+        self.check_leads()
+        self.check_replicas()
+        self.archive.check_held("does not take markers")
+        before, size = log.log_end_offset, log.size
+        results = log.append_markers(markers, self._leader_epoch, now_ms)
+        if log.log_end_offset > before:
+            if self.leading is None:
+                self._take_mark(self.unified.end_offset, log.size - size)
+            else:
+                self._grown(self.leading, before, log.size - size)
+        return results
+
+    def _grown(self, leading: LeaderState, first_offset: int, size: int) -> None:
+        """Account for `size` bytes that were appended as the leader of other replicas."""
         uncommitted = self._uncommitted
         if len(uncommitted) < _MOST_UNCOMMITTED:
-            uncommitted.append((info.first_offset, size))
+            uncommitted.append((first_offset, size))
         else:
             uncommitted[-1] = uncommitted[-1][0], uncommitted[-1][1] + size
         what = leading.appended(self._clock.monotonic_ms())
         self._purgatory.happened(self.growth, size)
         self.happened(what)
-        return info
+
+    def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Return whether the producer has a transaction of this epoch open here, so that its next batch needs
+        no verification."""
+        return self.log.producers.has_open_transaction(producer_id, producer_epoch)
+
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, is_tv2: bool
+    ) -> VerificationGuard | None:
+        """Begin to verify that the coordinator knows this partition as part of the producer's transaction
+        (Kafka `UnifiedLog.maybeStartTransactionVerification`). None if its transaction is open here."""
+        return self.log.producers.begin_verification(producer_id, producer_epoch, base_sequence, is_tv2)
 
     def append_records(
         self, batch: bytearray, leader_epoch: int, now_ms: int, guard: VerificationGuard | None = None
     ) -> int:
         """Append a batch that this node built itself, as a coordinator does; returns its base offset.
 
-        `guard`: see `append`.
-
-        Raises, with nothing written, `RequestError` NOT_LEADER_OR_FOLLOWER in another leader epoch than
-        `leader_epoch`, NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE, and the errors of `append`.
+        `guard`: see `append`. Raises, with nothing written, `RequestError` NOT_LEADER_OR_FOLLOWER in another
+        leader epoch than `leader_epoch`, NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE, and the errors of `append`.
         """
         self.log.check()
         self.check_leads()
@@ -388,16 +447,6 @@ class Partition:
         """Read committed and uncommitted records, for a coordinator that loads its state; see
         `UnifiedLog.read`."""
         return self.unified.read(offset, max_bytes, self.unified.end_offset, min_one=True)
-
-    def read(self, offset: int, max_bytes: int, *, min_one: bool, cold_bytes: int = sys.maxsize) -> LogRead:
-        """Read records that a consumer may see, from `offset` on; see `UnifiedLog.read`."""
-        return self.unified.read(
-            offset, max_bytes, self.high_watermark, min_one=min_one, cold_bytes=cold_bytes
-        )
-
-    def read_as_replica(self, offset: int, max_bytes: int, *, min_one: bool) -> LogRead:
-        """Read records for another replica: up to the log's end, and nothing from the bucket."""
-        return self.unified.read(offset, max_bytes, self.unified.end_offset, min_one=min_one, cold_bytes=0)
 
     def judge_replica(
         self, asked: ReplicaFetch, session: ReplicaSession | None, *, is_first: bool, is_named: bool = True
@@ -431,22 +480,6 @@ class Partition:
             raise RequestError(verdict.error, verdict.why)
         return verdict.diverging
 
-    def is_left_to(self, broker_id: int, session: ReplicaSession) -> bool:
-        """Return whether `session` takes over the replica; see `fetch_sessions.WatchedPartition`."""
-        return self.leading is not None and self.leading.is_left_to(broker_id, session)
-
-    def candidates(self, offset: int) -> list[FollowerProgress]:
-        """Return the in-sync followers that have `offset`, or end there; none if this node does not lead."""
-        leading = self.leading
-        if leading is None:
-            return []
-        in_sync = leading.in_sync
-        return [
-            one
-            for one in leading.followers
-            if one.broker_id in in_sync and one.start_offset <= offset <= one.end_offset
-        ]
-
     def close(self) -> None:
         """Stop serving a removed replica: answer waiting requests, and note no more high watermarks."""
         self.marks = None
@@ -458,8 +491,14 @@ class Partition:
     def changed(self) -> None:
         """Notify fetches that responses may differ, without more bytes."""
         self._purgatory.happened(self, 0)
+        self._purgatory.happened(self.stable, 0)
         if self.leading is not None:
             self._purgatory.happened(self.growth, 0)
+
+
+def _within(offset: int, log: UnifiedLog) -> int:
+    """Return the offset of the log that is nearest to `offset`."""
+    return min(max(offset, log.start_offset), log.end_offset)
 
 
 def _dismiss(leading: LeaderState, error: ErrorCode) -> None:

@@ -5,16 +5,25 @@ when the next arrives, Apache Kafka checks its sequence: OUT_OF_ORDER_SEQUENCE_N
 takes a new epoch and sends all unacknowledged batches again, in the log or not. For a new producer, Kafka
 takes the second batch for the first. Here, later batches are rejected as the first one was, until that is
 sent again. A batch that is in the log already is never rejected: it waits to be committed.
+
+Likewise behind a batch whose verification with the transaction coordinator failed, or is not over. The lowest
+such sequence of each producer is known to the log (`hot/verification.py`), which says
+OUT_OF_ORDER_SEQUENCE_NUMBER as Kafka does.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from service.base.errors import CorruptionError
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import CorruptionError, RequestError
 from service.base.types import NO_PRODUCER_ID, Buffer
 from service.hot.log import LocalLog
 from service.records.batch import BatchHeader, read_header
+
+if TYPE_CHECKING:
+    from service.hot.verification import VerificationGuard
 
 MOST_PRODUCERS: Final = 64
 """Most producers remembered per partition; others get Kafka's response."""
@@ -69,6 +78,24 @@ class RefusedSequences:
                 self._first.clear()
             self._first[producer_id] = _First(header.producer_epoch, header.base_sequence)
         return False
+
+    def check_verified(self, header: BatchHeader, guard: VerificationGuard) -> None:
+        """Raise `RequestError` NOT_ENOUGH_REPLICAS for a batch whose transaction was verified, if a batch
+        before it was verified, too, and was not appended."""
+        producers = self._log.producers
+        guards = producers.guards
+        lowest = None if guards is None else guards.lowest_sequence(header.producer_id, guard)
+        if lowest is None or header.base_sequence <= lowest:
+            return
+        known = producers.get(header.producer_id)
+        if known is not None and header.producer_epoch < known.epoch:
+            return  # it is refused for that
+        if producers.original(header) is None:
+            raise RequestError(
+                ErrorCode.not_enough_replicas,
+                f"producer {header.producer_id}: the batch of sequence {lowest} comes before that of "
+                f"{header.base_sequence}, and was rejected",
+            )
 
     def _is_missing(self, first: _First, header: BatchHeader) -> bool:
         """Return whether the log still lacks the rejected batch; not if the producer has a new epoch."""

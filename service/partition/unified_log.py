@@ -10,41 +10,63 @@ objects that the entry does not name are not part of the log.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.slices import Slice
+from service.base.steps import Steps
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, Buffer, TimestampedOffset
 from service.hot.files import FileSlice
 from service.hot.log import LocalLog
 from service.hot.search import SegmentSearch
-from service.hot.state import AppendInfo
-from service.hot.verification import VerificationGuard
-from service.records.validation import ValidatedBatch
+from service.records.txn_rows import AbortedFields
 from service.remote.catalog import CatalogEntry
 
 if TYPE_CHECKING:
+    from service.remote.reading.aborted import AbortedRows
     from service.remote.reading.download_manager import ResponseHold
     from service.remote.reading.reader import RemoteRead, RemoteReader
+
+
+class CommittedRead(NamedTuple):
+    """A remote read from `offset` on, and the aborted transactions that overlap it, as far as the remote part
+    `entry` has them."""
+
+    offset: int
+    reading: Future[RemoteRead]
+    aborted: AbortedRows
+    entry: CatalogEntry
 
 
 class LogRead(NamedTuple):
     """Result of a read: bytes (`parts`, `size` bytes of whole or cut batches), or a remote read to wait for.
 
-    `hold` keeps parts from the bucket in memory; it is released when they have been sent.
+    `hold` keeps parts from the bucket in memory; it is released when they have been sent. `aborted`: of each
+    aborted transaction that overlaps the bytes, where that was asked for, producer id, first offset and more.
     """
 
     parts: tuple[FileSlice | Buffer, ...]
     size: int
-    pending: Future[RemoteRead] | None
+    pending: PendingRead | None
     hold: ResponseHold | None = None
+    aborted: Sequence[tuple[int, ...]] = ()
+
+
+PendingRead: TypeAlias = "Future[RemoteRead] | Future[CommittedRead] | asyncio.Future[LogRead]"
+"""A read from the bucket, or of the local log with many aborted transactions."""
 
 
 NOTHING = LogRead((), 0, None)
+MOST_ABORTED: Final = 16_384
+"""About the most aborted transactions of one read, unless more overlap with one batch."""
+_BLOCKS_AT_ONCE: Final = 64
+"""Blocks of the transaction index that are read at once."""
 HIGH_WATERMARK: Final = -1
 """Offset in a DeleteRecords that stands for the high watermark."""
 
@@ -110,16 +132,19 @@ class UnifiedLog:
         self.local.deletion.move_log_start(wanted)
         return True
 
-    def append(
-        self, batch: ValidatedBatch, leader_epoch: int, now_ms: int, guard: VerificationGuard | None = None
-    ) -> AppendInfo:
-        return self.local.append(batch, leader_epoch, now_ms, guard)
-
     def read(
-        self, offset: int, max_bytes: int, end_offset: int, *, min_one: bool, cold_bytes: int = sys.maxsize
+        self,
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        *,
+        min_one: bool,
+        cold_bytes: int = sys.maxsize,
+        is_committed: bool = False,
     ) -> LogRead:
         """Return up to `max_bytes` bytes from the batch that holds `offset`, ending before `end_offset`: for
-        a consumer the high watermark at most (invariant P9).
+        a consumer the high watermark at most (invariant P9) or, if it `is_committed`, the last stable offset;
+        it gets the aborted transactions, too.
 
         With `min_one` the first batch comes whole even if it is larger. From the bucket come up to
         `cold_bytes` bytes. Raises `RequestError` OFFSET_OUT_OF_RANGE if `offset` is not between the log's
@@ -136,12 +161,36 @@ class UnifiedLog:
             found, _, more = self.local.read(offset, max_bytes, end_offset, min_one)
             if found is None or not found.size:
                 return NOTHING
-            if not more:
-                return LogRead((found,), found.size, None)
-            return LogRead((found, *more), found.size + sum(one.size for one in more), None)
-        if cold_bytes <= 0:
+            parts = (found, *more) if more else (found,)
+            size = _size(parts) if more else found.size
+            if is_committed and self.local.state.segments.has_rows_from(offset):
+                return self._with_local_aborted(offset, max_bytes, end_offset, parts)
+            return LogRead(parts, size, None)
+        if cold_bytes <= 0 or offset >= end_offset:
             return NOTHING
-        return self._read_remote(offset, min(max_bytes, cold_bytes))
+        return self._read_remote(offset, min(max_bytes, cold_bytes), end_offset, is_committed)
+
+    def _with_local_aborted(
+        self, offset: int, max_bytes: int, end_offset: int, parts: tuple[FileSlice, ...]
+    ) -> LogRead:
+        """Return `parts`, or fewer, of a read from `offset` with the aborted transactions that overlap them.
+
+        Where there are many, these are looked up in later turns: of the same bytes, whatever is stable then.
+        """
+        local = self.local
+        segments, bound = local.state.segments, local.reader.end_of(offset, parts, end_offset)
+        behind = segments.offset_behind_aborted(offset, MOST_ABORTED)
+        if behind is not None and behind < bound:
+            found, _, more = local.read(offset, max_bytes, behind)
+            if found is not None and found.size:
+                parts, bound = (found, *more), local.reader.end_of(offset, (found, *more), behind)
+        finding = segments.aborted_from(offset, bound)
+        try:
+            for _ in range(_BLOCKS_AT_ONCE):
+                next(finding)
+        except StopIteration as e:
+            return LogRead(parts, _size(parts), None, None, e.value)
+        return LogRead((), 0, asyncio.ensure_future(_found_later(parts, finding)))
 
     def missing_pages(self, offset: int) -> Sequence[FileSlice]:
         """Return pages that the offset lookup of a local read would wait for; see `hot.lookup_prefetch`."""
@@ -149,7 +198,7 @@ class UnifiedLog:
             return ()
         return self.local.reader.missing_pages(offset)
 
-    def _read_remote(self, offset: int, max_bytes: int) -> LogRead:
+    def _read_remote(self, offset: int, max_bytes: int, end_offset: int, is_committed: bool) -> LogRead:
         if self._reader is None or self.remote is None or offset >= self.remote.end_offset:
             # The start offset has moved since the request arrived, or the archive is not configured.
             raise RequestError(
@@ -159,13 +208,54 @@ class UnifiedLog:
         if not share:
             return NOTHING  # the memory for cold bytes is in use: the client fetches again
         max_bytes = min(max_bytes, share)
-        future = self._reader.read(self.local.tip, self.remote.manifest_key, offset, max_bytes)
-        return self.ready(future) if future.done() else LogRead((), 0, future)
+        entry = self.remote
+        reading = self._reader.read(self.local.tip, entry.manifest_key, offset, max_bytes, end_offset)
+        if is_committed:
+            return self._with_aborted(self._reader, entry, offset, reading)
+        return self.ready(reading) if reading.done() else LogRead((), 0, reading)
 
-    def ready(self, future: Future[RemoteRead]) -> LogRead:
-        """Return the bytes of a remote read that has ended, or raise its error."""
-        read = future.result()
-        return LogRead(read.data, sum(map(len, read.data)), None, read.hold)
+    def _with_aborted(
+        self, reader: RemoteReader, entry: CatalogEntry, offset: int, reading: Future[RemoteRead]
+    ) -> LogRead:
+        """Return the result of `reading`, which began at `offset`, with the aborted transactions that overlap
+        it."""
+        whole: Future[CommittedRead] = Future()
+        whole.set_running_or_notify_cancel()
+
+        def found(finding: Future[AbortedRows]) -> None:
+            try:
+                whole.set_result(CommittedRead(offset, reading, finding.result(), entry))
+            except Exception as e:
+                whole.set_exception(e)
+
+        def read(reading: Future[RemoteRead]) -> None:
+            try:
+                bound = reading.result().next_offset
+                reader.aborted(self.local.tip, entry.manifest_key, offset, bound).add_done_callback(found)
+            except Exception as e:
+                whole.set_exception(e)
+
+        reading.add_done_callback(read)
+        return self.ready(whole) if whole.done() else LogRead((), 0, whole)
+
+    def ready(self, future: PendingRead) -> LogRead:
+        """Return the bytes of a read that has ended, or raise its error."""
+        found = future.result()
+        if isinstance(found, LogRead):
+            return found
+        if not isinstance(found, CommittedRead):
+            return LogRead(found.data, sum(map(len, found.data)), None, found.hold)
+        offset, reading, (rows, is_complete), entry = found
+        if not is_complete:
+            if self.local_start_offset > entry.end_offset:
+                # Meanwhile other markers went from the local log to the bucket.
+                if self._reader is None or self.remote is None or self.remote == entry:
+                    return NOTHING
+                return self._with_aborted(self._reader, self.remote, offset, reading)
+            bound = reading.result().next_offset
+            rows = [*rows, *self.local.aborted_transactions(entry.end_offset, bound)]
+        read = reading.result()
+        return LogRead(read.data, sum(map(len, read.data)), None, read.hold, rows)
 
     def search_remote(self, timestamp: int) -> Future[TimestampedOffset | None] | None:
         """Start the search for the first remote record at or after `timestamp`; None if only local segments
@@ -195,3 +285,14 @@ class UnifiedLog:
         """Return (largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if there is
         none."""
         return self.local.end_offset_of_epoch(leader_epoch)
+
+
+def _size(parts: Sequence[FileSlice]) -> int:
+    return sum(one.size for one in parts)
+
+
+async def _found_later(parts: tuple[FileSlice, ...], finding: Steps[list[AbortedFields]]) -> LogRead:
+    """Return `parts` with the aborted transactions that `finding` finds, in later turns."""
+    piece = Slice()
+    await piece.next_turn()
+    return LogRead(parts, _size(parts), None, None, await piece.go_on(finding))

@@ -6,7 +6,10 @@ Apache Kafka 4.3 ``RackAwareReplicaSelector``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from service.replication.leader import FollowerProgress, LeaderState
 
 
 class ReplicaView(NamedTuple):
@@ -30,3 +33,13 @@ def of_the_rack(rack: str, leader: ReplicaView, candidates: Sequence[ReplicaView
     if not near or leader in near:
         return leader
     return max(near, key=lambda one: (one.end_offset, -one.behind_ms, one.broker_id))
+
+
+def in_sync_with(leading: LeaderState, offset: int) -> list[FollowerProgress]:
+    """Return the in-sync followers that have `offset`, or end there."""
+    in_sync = leading.in_sync
+    return [
+        one
+        for one in leading.followers
+        if one.broker_id in in_sync and one.start_offset <= offset <= one.end_offset
+    ]

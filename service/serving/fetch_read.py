@@ -9,6 +9,7 @@ on the way (`Partition.judge_replica`).
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -25,9 +26,9 @@ from service.network.request import RequestContext
 from service.network.request_meter import RequestMeter
 from service.network.sender import PIECE_BYTES, SMALL_SLICE_BYTES
 from service.partition.partition import Partition
-from service.partition.unified_log import NOTHING, LogRead
+from service.partition.unified_log import MOST_ABORTED, NOTHING, LogRead, PendingRead
 from service.replication.replica_fetch import ReplicaFetch, judge_topic
-from service.replication.selectors import ReplicaView
+from service.replication.selectors import ReplicaView, in_sync_with
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.metadata_cache import NO_BROKER
 from service.serving.request_host import Broker
@@ -36,7 +37,6 @@ from service.wire.produce import TopicKey
 
 if TYPE_CHECKING:
     from service.remote.reading.download_manager import ResponseHold
-    from service.remote.reading.reader import RemoteRead
     from service.replication.leader import ReplicaSession
     from service.replication.selectors import Selector
     from service.security.authorizer import Authorizer
@@ -46,7 +46,7 @@ FIRST_VERSION_WITH_RACKS: Final = 11
 FIRST_VERSION_WITH_LEADERS: Final = 16
 """A response to a fetch of the wrong broker, or with an old epoch, names the leader (KIP-951)."""
 _NOT_LEADER: Final = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})
-READ_COMMITTED: Final = 1
+_READ_COMMITTED: Final = 1
 _READ: Final = AclOperation.READ
 _TOPIC: Final = AclResourceType.TOPIC
 INLINE_BYTES: Final = PIECE_BYTES
@@ -72,6 +72,11 @@ _TRANSIENT: Final = _UNKNOWN | {
 """Transient errors of followers' fetches when topics or leaders change: one broker learns of it first."""
 
 
+def reads_committed(fetch: FetchRequestView) -> bool:
+    """Return whether a consumer fetches committed transactions only (Kafka `FetchIsolation`)."""
+    return fetch.isolation_level == _READ_COMMITTED and fetch.replica_id < 0
+
+
 class Seek(NamedTuple):
     """A prefetch of the pages that an offset lookup needs; `number` counts the prefetches of one lookup."""
 
@@ -79,18 +84,18 @@ class Seek(NamedTuple):
     number: int
 
 
-PendingReads: TypeAlias = "dict[tuple[TopicKey, int, int], Future[RemoteRead] | Seek]"
-"""Downloads and seeks, by topic, partition and offset."""
+PendingReads: TypeAlias = "dict[tuple[TopicKey, int, int], PendingRead | Seek]"
+"""Reads and seeks, by topic, partition and offset."""
 
 
 class FetchRead:
     """Results of one pass so far. The caller calls `read_partition` for one partition after the other."""
 
     __slots__ = (
-        "_allowed", "_allowed_under", "_authorizer", "_broker", "_cold_bytes", "_cold_size", "_context",
-        "_errors", "_fetch", "_hot_reads", "_is_first", "_meter", "_session", "_started",
-        "_throttled_size", "_version", "cold_throttle_ms", "held_back", "holds", "is_final", "is_replica",
-        "leaders", "needs_restore", "partitions", "pending", "room", "size", "unknown",
+        "_aborted", "_allowed", "_allowed_under", "_authorizer", "_broker", "_cold_bytes", "_cold_size",
+        "_context", "_errors", "_fetch", "_hot_reads", "_is_first", "_meter", "_session", "_started",
+        "_throttled_size", "_version", "cold_throttle_ms", "held_back", "holds", "is_committed", "is_final",
+        "is_replica", "leaders", "needs_restore", "partitions", "pending", "room", "size", "unknown",
     )  # fmt: skip
 
     def __init__(
@@ -117,12 +122,14 @@ class FetchRead:
         self._version = context.api_version
         self._fetch = fetch
         self.is_replica = fetch.replica_id >= 0
+        self.is_committed = reads_committed(fetch)
         self._session = session
         self._is_first = is_first
         self._started = started
         self._cold_bytes = sys.maxsize
         self._cold_size = 0
         self._hot_reads = 0
+        self._aborted = 0
         self._errors: dict[ErrorCode, int] = {}
         self.room = min(fetch.max_bytes, broker.config.fetch_max_bytes)
         if broker.reads_carefully:
@@ -183,6 +190,7 @@ class FetchRead:
             self._errors[code] = self._errors.get(code, 0) + 1
             return None, FetchPartitionResult(request.partition, code)
         self.partitions.append(partition)
+        self._aborted += len(read.aborted)
         if read.pending is not None:
             self.pending[topic, request.partition, request.fetch_offset] = read.pending
         self.size += read.size
@@ -202,7 +210,7 @@ class FetchRead:
             partition.last_stable_offset,
             partition.unified.start_offset,
             read.parts,
-            () if self._fetch.isolation_level == READ_COMMITTED else None,
+            read.aborted if self.is_committed else None,
             diverging_epoch=diverging,
         )
 
@@ -304,7 +312,8 @@ class FetchRead:
         is_first = self.size == 0
         if self._must_seek(partition, topic, request, partition.end_offset):
             return None, NOTHING
-        read = partition.read_as_replica(request.fetch_offset, limit, min_one=is_first)
+        end_offset = partition.end_offset
+        read = partition.unified.read(request.fetch_offset, limit, end_offset, min_one=is_first, cold_bytes=0)
         if not is_first and read.size > limit:
             return None, NOTHING
         if counts:
@@ -326,14 +335,19 @@ class FetchRead:
         self.pending = self._started = {}
 
     @property
-    def futures(self) -> Iterator[Future[Any]]:
+    def futures(self) -> Iterator[Future[Any] | asyncio.Future[Any]]:
         """Return the futures of the pending reads: when one is done, the fetch reads again."""
         return (one.future if isinstance(one, Seek) else one for one in self.pending.values())
 
     @property
     def is_remote(self) -> bool:
         """Return whether the fetch waits for a download from the bucket."""
-        return any(not isinstance(one, Seek) for one in self.pending.values())
+        return any(isinstance(one, Future) for one in self.pending.values())
+
+    @property
+    def is_looking_up(self) -> bool:
+        """Return whether the fetch waits for aborted transactions of records that were found."""
+        return any(isinstance(one, asyncio.Future) for one in self.pending.values())
 
     def record_metrics(self) -> None:
         """Add this pass to the metrics and to the throttle's quota: the response consists of its results."""
@@ -355,8 +369,8 @@ class FetchRead:
         """Return the broker from which the consumer should fetch; `NO_BROKER` if that is this one (Kafka
         `ReplicaManager.findPreferredReadReplica`).
         """
-        broker = self._broker
-        followers = partition.candidates(offset)
+        broker, leading = self._broker, partition.leading
+        followers = [] if leading is None else in_sync_with(leading, offset)
         if not followers:
             return NO_BROKER
         known = broker.cluster.view_for(self._context.listener).by_id
@@ -410,19 +424,29 @@ class FetchRead:
         return None
 
     def _read(self, partition: Partition, topic: TopicKey, request: FetchPartition) -> LogRead:
+        if self._aborted >= MOST_ABORTED and self.size:
+            return NOTHING  # the client fetches again, as where the byte budget is used up
         limit = max(min(request.max_bytes, self.room - self.size), 0)
         is_first = self.size == 0
         started = None
         if self._started:
             started = self._started.get((topic, request.partition, request.fetch_offset))
         if started is None or isinstance(started, Seek):
-            if self._must_seek(partition, topic, request, partition.high_watermark):
+            end_offset = partition.last_stable_offset if self.is_committed else partition.high_watermark
+            if self._must_seek(partition, topic, request, end_offset):
                 return NOTHING
             if self._meter is not None and self._is_beyond_quota(
                 self._meter, partition, request.fetch_offset, limit
             ):
                 return NOTHING
-            read = partition.read(request.fetch_offset, limit, min_one=is_first, cold_bytes=self._cold_bytes)
+            read = partition.unified.read(
+                request.fetch_offset,
+                limit,
+                end_offset,
+                min_one=is_first,
+                cold_bytes=self._cold_bytes,
+                is_committed=self.is_committed,
+            )
         elif self._cold_bytes <= 0:
             read = NOTHING
         else:

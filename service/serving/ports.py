@@ -1,11 +1,13 @@
-"""Interfaces of the controller that handlers use, each with few methods."""
+"""Interfaces of the controller and of coordinators that handlers use, each with few methods."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from service.config.settings import BrokerConfig
+from service.coordinator.runtime import Runtime
+from service.coordinator.shard import Decide, Query
 from service.metadata.controller.features_control import FeatureUpdate
 from service.metadata.controller.requests import (
     AlterResource,
@@ -25,6 +27,9 @@ from service.serving.authorization import AuthorizerHost
 
 if TYPE_CHECKING:
     from service.network.request_meter import RequestQuotas
+    from service.transactions.shard import TransactionShard
+
+R = TypeVar("R")
 
 
 class TopicMaker(Protocol):
@@ -116,3 +121,19 @@ class AdminHost(AuthorizerHost, Protocol):
     def feature_admin(self) -> FeatureAdmin: ...
     @property
     def quotas(self) -> RequestQuotas: ...
+
+
+class CoordinatedTransactions(Protocol):
+    """Interface of the transaction coordinator to handlers."""
+
+    @property
+    def runtime(self) -> Runtime[TransactionShard]: ...
+
+    def partition_of(self, key: str) -> int:
+        """Return the partition that coordinates a transactional id. Raises `RequestError`."""
+
+    def write(self, key: str, decide: Decide[TransactionShard, R]) -> R | Awaitable[R]:
+        """Have the id's shard decide, and return its answer once it is committed. Raises `RequestError`."""
+
+    def read(self, key: str, query: Query[TransactionShard, R]) -> R:
+        """Return the result of `query` on the committed state. Raises `RequestError`."""

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from service.replication.throttle import ReplicationThrottle
     from service.security.authorizer import Authorizer
     from service.serving.control_plane import ControlPlane
+    from service.serving.transaction_coordinators import TransactionCoordinators
+
 
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -97,6 +99,8 @@ class Broker:
         self.timers = timers
         self.fetch_sessions = fetch_sessions
         self.groups = groups
+        self.transactions: TransactionCoordinators | None = None
+        """None: transactions are not served"""
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.loop = asyncio.get_running_loop()
         self.endpoints: dict[str, tuple[str, int]] = {}

@@ -16,15 +16,15 @@ from service.transactions.requests import (
     InitTransactions,
     ProducerIdNeeded,
     TransactionalProducer,
+    check_id,
 )
 from service.transactions.states import ONGOING
 
 
-def check_init(request: InitTransactions, settings: TransactionSettings) -> None:
+def check_init(request: InitTransactions, max_timeout_ms: int) -> None:
     """Check what needs no state. Raises `RequestError` INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT."""
-    if not request.transactional_id:
-        raise RequestError(ErrorCode.invalid_request)
-    if not 0 < request.timeout_ms <= settings.transaction_max_timeout_ms:
+    check_id(request.transactional_id)
+    if not 0 < request.timeout_ms <= max_timeout_ms:
         raise RequestError(ErrorCode.invalid_transaction_timeout)
 
 

@@ -18,6 +18,12 @@ class ProducerIdNeeded(RequestError):
         super().__init__(ErrorCode.coordinator_not_available, "a new producer id is needed")
 
 
+def check_id(transactional_id: str) -> None:
+    """Raise `RequestError` INVALID_REQUEST unless it is the name of something."""
+    if not transactional_id:
+        raise RequestError(ErrorCode.invalid_request)
+
+
 class TransactionalProducer(NamedTuple):
     """Producer id and epoch of a client; without, one that is new or does not say."""
 

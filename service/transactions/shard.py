@@ -33,9 +33,9 @@ from service.transactions.config import RETRY_MS, TV2, TransactionSettings
 from service.transactions.ending import end_keeping_epoch, end_raising_epoch
 from service.transactions.expiry import Deadlines, sweep_ms
 from service.transactions.ids import TransactionalIds, record_of
-from service.transactions.init import check_init, fence, init
+from service.transactions.init import fence, init
 from service.transactions.listing import TransactionFilter, listed
-from service.transactions.markers import PreparedTransaction
+from service.transactions.marker_requests import PreparedTransaction
 from service.transactions.metadata import Partition, TransactionMetadata
 from service.transactions.metrics import TransactionMetrics
 from service.transactions.requests import (
@@ -75,7 +75,8 @@ class Completed(NamedTuple):
 
 
 class TransactionShard:
-    """A `Shard`. Calls `settings` at each use, as they change while the node runs.
+    """A `Shard`. Calls `settings` at each use, as they change while the node runs. Its requests are checked
+    (`requests.check_id`, `init.check_init`) before they come here.
 
     `on_prepared` is told each decision once it is committed, and those that were found in the log: markers
     are to be written for it, then `markers_written` called. `on_id_needed` is told an id whose transaction is
@@ -153,23 +154,23 @@ class TransactionShard:
     ) -> CoordinatorResult[TransactionalProducer]:
         """Give the id's next producer. Raises `RequestError`, also if the answer is to ask again, and
         `ProducerIdNeeded`."""
-        settings = self.settings()
-        check_init(request, settings)
         transactional_id = request.transactional_id
         if self.ids.is_pending(transactional_id):
             raise RequestError(ErrorCode.concurrent_transactions)
-        after = init(request, self.ids.newest(transactional_id), settings, fresh_id, now_ms)
+        after = init(request, self.ids.newest(transactional_id), self.settings(), fresh_id, now_ms)
         if after.state is PREPARE_ABORT:
             # The client asks again, and gets an epoch of its own then.
             response: Any = RequestError(ErrorCode.concurrent_transactions)
             return self._prepare(transactional_id, after, response)
         effects = () if self._waits_for_idle else (self._wait_for_idle(now_ms),)
         response = TransactionalProducer(after.producer_id, after.producer_epoch)
-        return CoordinatorResult(response, (self._record(transactional_id, after),), effects)
+        return CoordinatorResult(
+            response, (self._record(transactional_id, after),), effects, patience_ms=after.timeout_ms
+        )
 
     def add_partitions(self, request: AddPartitions, now_ms: int) -> CoordinatorResult[None]:
         """Add partitions to a transaction. Raises `RequestError`."""
-        transactional_id = _given(request.transactional_id)
+        transactional_id = request.transactional_id
         there = self.ids.newest(transactional_id)
         if self.ids.is_pending(transactional_id) and not _is_add_of(request, there):
             raise RequestError(ErrorCode.concurrent_transactions)
@@ -178,18 +179,20 @@ class TransactionShard:
             return CoordinatorResult(None)
         due_ms = self._sweep_ms(after)
         effects = (Schedule(TIMEOUTS, due_ms),) if due_ms < self._timeouts_ms else ()
-        return CoordinatorResult(None, (self._record(transactional_id, after),), effects)
+        return CoordinatorResult(
+            None, (self._record(transactional_id, after),), effects, patience_ms=after.timeout_ms
+        )
 
     def verify_partitions(self, request: AddPartitions) -> dict[Partition, ErrorCode]:
         """Return for each partition whether it is part of the transaction. Raises `RequestError`."""
-        transactional_id = _given(request.transactional_id)
+        transactional_id = request.transactional_id
         return verify(self.ids.committed(transactional_id), request.producer, request.partitions)
 
     def end_transaction(
         self, request: EndTransaction, fresh_id: int | None, now_ms: int
     ) -> CoordinatorResult[TransactionalProducer]:
         """Decide to commit or to abort. Raises `RequestError` and `ProducerIdNeeded`."""
-        transactional_id = _given(request.transactional_id)
+        transactional_id = request.transactional_id
         committed, is_pending = self.ids.committed(transactional_id), self.ids.is_pending(transactional_id)
         if request.client_version >= TV2:
             end = end_raising_epoch(request, committed, is_pending, fresh_id, now_ms)
@@ -269,6 +272,7 @@ class TransactionShard:
         if self._found:
             yield Schedule(FOUND_PREPARED, now_ms)
         next_ms = self._deadlines.next_ms
+        self._timeouts_ms = inf  # replay has noted what is ended, too, and no timer is set for that
         if next_ms is not None:
             yield self._wake_at(next_ms)
         if self._waits_for_idle:
@@ -405,7 +409,12 @@ class TransactionShard:
         self, transactional_id: str, after: TransactionMetadata, response: Any
     ) -> CoordinatorResult[Any]:
         event = Prepared((self._to_mark(transactional_id, after),))
-        return CoordinatorResult(response, (self._record(transactional_id, after),), event=event)
+        return CoordinatorResult(
+            response,
+            (self._record(transactional_id, after),),
+            event=event,
+            patience_ms=after.timeout_ms,
+        )
 
     def _to_mark(self, transactional_id: str, there: TransactionMetadata) -> PreparedTransaction:
         return PreparedTransaction(
@@ -421,12 +430,6 @@ class TransactionShard:
     def _sweep_ms(self, there: TransactionMetadata) -> int:
         interval_ms = self.settings().transaction_abort_timed_out_transaction_cleanup_interval_ms
         return sweep_ms(there.due_ms, interval_ms)
-
-
-def _given(transactional_id: str) -> str:
-    if not transactional_id:
-        raise RequestError(ErrorCode.invalid_request)
-    return transactional_id
 
 
 def _is_add_of(request: AddPartitions, there: TransactionMetadata | None) -> bool:

@@ -29,6 +29,7 @@ from service.wire.primitives import (
 from service.wire.produce import NodeEndpoint, TopicKey, write_endpoints_tag
 
 RESULTS_AT_A_TIME: Final = 100
+ABORTED_AT_A_TIME: Final = 2_000
 _NO_HIGH_WATERMARK = 2**63 - 1
 
 
@@ -78,8 +79,10 @@ class FetchRequestView(NamedTuple):
 
 
 class FetchPartitionResult(NamedTuple):
-    """One partition of a response. `records` are consecutive parts on the wire (empty: no records), `aborted`
-    is (producer id, first offset) pairs or None, `diverging_epoch` is (epoch, end offset), `current_leader`
+    """One partition of a response.
+
+    `records` are consecutive parts on the wire (empty: no records), `aborted` has producer id and first
+    offset in the first fields of each, or is None, `diverging_epoch` is (epoch, end offset), `current_leader`
     is (broker id, epoch), `snapshot_id` is (end offset, epoch).
     """
 
@@ -89,7 +92,7 @@ class FetchPartitionResult(NamedTuple):
     last_stable_offset: int = -1
     log_start_offset: int = -1
     records: Sequence[RecordsPart] = ()
-    aborted: Sequence[tuple[int, int]] | None = None
+    aborted: Sequence[tuple[int, ...]] | None = None
     preferred_read_replica: int = -1
     diverging_epoch: tuple[int, int] | None = None
     current_leader: tuple[int, int] | None = None
@@ -100,6 +103,7 @@ _I32 = struct.Struct(">i")
 _LIMITS = struct.Struct(">iiib")  # max wait, min bytes, max bytes, isolation level
 _PAIR = struct.Struct(">ii")
 _ABORTED = struct.Struct(">qq")
+_ABORTED_FLEXIBLE = struct.Struct(">qqx")
 _RESULT_V4 = struct.Struct(">ihqq")  # partition, error, high watermark, last stable offset
 _RESULT_V5 = struct.Struct(">ihqqq")  # and log start offset
 # partition; [9+ leader epoch]; offset; [12+ last fetched epoch]; [5+ log start offset]; max bytes
@@ -340,7 +344,12 @@ def encode_fetch_response_in_steps(
         write_count(out, len(results), flexible)
         for result in results:
             records_size = records_bytes(result.records)
-            _write_result(out, version, result, records_size)
+            _write_result(out, version, result)
+            if result.aborted:
+                yield from _write_aborted(out, result.aborted, flexible)
+            if version >= 11:
+                out += _I32.pack(result.preferred_read_replica)
+            write_count(out, records_size, flexible)
             if records_size:
                 size += len(out) + records_size
                 sent.extend(result.records)
@@ -386,8 +395,9 @@ def _write_topic_key(out: bytearray, version: int, key: TopicKey) -> None:
         write_string(out, key)
 
 
-def _write_result(out: bytearray, version: int, result: FetchPartitionResult, records_size: int) -> None:
-    partition, error, high_watermark, stable, start, _records, aborted, preferred, *_tags = result
+def _write_result(out: bytearray, version: int, result: FetchPartitionResult) -> None:
+    """Write the head of a result, up to the count of its aborted transactions."""
+    partition, error, high_watermark, stable, start, _records, aborted, *_rest = result
     if version >= 5:
         out += _RESULT_V5.pack(partition, error, high_watermark, stable, start)
     else:
@@ -397,13 +407,15 @@ def _write_result(out: bytearray, version: int, result: FetchPartitionResult, re
         out += b"\x00" if flexible else b"\xff\xff\xff\xff"
     else:
         write_count(out, len(aborted), flexible)
-        for producer_id, first_offset in aborted:
-            out += _ABORTED.pack(producer_id, first_offset)
-            if flexible:
-                out.append(0)
-    if version >= 11:
-        out += _I32.pack(preferred)
-    write_count(out, records_size, flexible)
+
+
+def _write_aborted(out: bytearray, aborted: Sequence[tuple[int, ...]], flexible: bool) -> Steps[None]:
+    """Write aborted transactions, in steps of `ABORTED_AT_A_TIME`."""
+    pack = (_ABORTED_FLEXIBLE if flexible else _ABORTED).pack
+    for at in range(0, len(aborted), ABORTED_AT_A_TIME):
+        if at:
+            yield
+        out += b"".join([pack(row[0], row[1]) for row in aborted[at : at + ABORTED_AT_A_TIME]])
 
 
 def _write_result_tags(out: bytearray, result: FetchPartitionResult) -> None:

@@ -12,6 +12,7 @@ version's class and upgraded; a response is downgraded to its version's class be
     JoinGroup 0-6         no protocol: the empty name; 7-9: null
     EndQuorumEpoch 0      successors by id; 1: candidates with directory ids (KIP-853)
     AlterPartition 2      the ISR by ids; 3: with broker epochs (KIP-903)
+    AddPartitionsToTxn 0-3  one transaction, of a client; 4-5: transactions, of a broker (KIP-890)
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ FETCH_GROUPS = 8
 LEAVE_MEMBERS = 3
 CANDIDATES = 1
 ISR_EPOCHS = 3
+ADD_TRANSACTIONS = 4
 _NULL_PROTOCOL = 7
 _FETCH_HAS_ERROR = 2
 
@@ -401,5 +403,78 @@ def _isr(module: Any, message: Any, members: Callable[[Any], dict[str, Any]]) ->
                 ),
             )
             for topic in message.topics
+        ),
+    )
+
+
+# AddPartitionsToTxn
+
+
+def upgrade_add_partitions(message: Any, version: int) -> Any:
+    if version >= ADD_TRANSACTIONS:
+        return message
+    module = _kio("add_partitions_to_txn", 5, "request")
+    one = module.AddPartitionsToTxnTransaction(
+        transactional_id=message.v3_and_below_transactional_id,
+        producer_id=message.v3_and_below_producer_id,
+        producer_epoch=message.v3_and_below_producer_epoch,
+        verify_only=False,
+        topics=message.v3_and_below_topics,
+    )
+    return module.AddPartitionsToTxnRequest(transactions=(one,))
+
+
+def downgrade_add_partitions(message: Any, version: int) -> Any:
+    if version >= ADD_TRANSACTIONS:
+        return message
+    if len(message.transactions) != 1 or message.transactions[0].verify_only:
+        raise ValueError(f"AddPartitionsToTxn version {version} adds to one transaction")
+    [one] = message.transactions
+    module = _kio("add_partitions_to_txn", version, "request")
+    return module.AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=one.transactional_id,
+        v3_and_below_producer_id=one.producer_id,
+        v3_and_below_producer_epoch=one.producer_epoch,
+        v3_and_below_topics=tuple(
+            module.AddPartitionsToTxnTopic(name=topic.name, partitions=topic.partitions)
+            for topic in one.topics
+        ),
+    )
+
+
+def downgrade_add_partitions_response(message: Any, version: int) -> Any:
+    if version >= ADD_TRANSACTIONS:
+        return message
+    module = _kio("add_partitions_to_txn", version, "response")
+    return module.AddPartitionsToTxnResponse(
+        throttle_time=message.throttle_time,
+        results_by_topic_v3_and_below=tuple(
+            module.AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=tuple(
+                    module.AddPartitionsToTxnPartitionResult(
+                        partition_index=one.partition_index, partition_error_code=one.partition_error_code
+                    )
+                    for one in topic.results_by_partition
+                ),
+            )
+            for transaction in message.results_by_transaction
+            for topic in transaction.topic_results
+        ),
+    )
+
+
+def upgrade_add_partitions_response(message: Any, version: int) -> Any:
+    """Upgrade a response about one transaction. Its id is empty: such a response lacks it."""
+    if version >= ADD_TRANSACTIONS:
+        return message
+    module = _kio("add_partitions_to_txn", 5, "response")
+    return module.AddPartitionsToTxnResponse(
+        throttle_time=message.throttle_time,
+        error_code=ErrorCode.none,
+        results_by_transaction=(
+            module.AddPartitionsToTxnResult(
+                transactional_id="", topic_results=message.results_by_topic_v3_and_below
+            ),
         ),
     )

@@ -13,6 +13,7 @@ from typing import Final
 from simulator.cluster.access_plants import OF_ACCESS
 from simulator.cluster.plants import PLANTS, SELDOM_SHOWS, tell_plants
 from simulator.cluster.playing import draw, draw_secured, draw_transactional, play_apart, play_many
+from simulator.cluster.transaction_plants import OF_TRANSACTIONS
 from simulator.history import Outcome, Plan
 from simulator.shrink import kind_of, shrink
 from simulator.transcript import transcript
@@ -35,7 +36,13 @@ _TOLD_OF_ACCESS: Final = {
     "login_refusals": "refused logins",
     "throttles": "throttles",
 }
-_TOLD_OF_TRANSACTIONS: Final = {"offsets": "offsets committed"}
+_TOLD_OF_TRANSACTIONS: Final = {
+    "offsets": "offsets committed",
+    "decided": "transactions decided",
+    "commits_told": "commits answered",
+    "aborts_told": "aborts answered",
+    "stable_reads": "reads at isolation 1",
+}
 Draw = Callable[[int, int | None], Plan]
 
 
@@ -56,7 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
     if given.plants is not None:
         if unknown := set(given.plants) - set(PLANTS):
             parser.error(f"no such bugs: {', '.join(sorted(unknown))}; there are {', '.join(PLANTS)}")
-        those = OF_ACCESS if given.secured else PLANTS
+        others = {name: one for name, one in PLANTS.items() if name not in OF_TRANSACTIONS}
+        those = OF_ACCESS if given.secured else OF_TRANSACTIONS if given.transactions else others
         names = given.plants or [name for name in those if name not in SELDOM_SHOWS]
         return 0 if tell_plants(names, given.seed, given.jobs) else 1
     drawn: Draw = draw_secured if given.secured else draw_transactional if given.transactions else draw

@@ -27,6 +27,7 @@ NOT_NOW: Final = OFFLINE | {
     ErrorCode.unknown_leader_epoch,
     ErrorCode.not_enough_replicas,
     ErrorCode.not_enough_replicas_after_append,
+    ErrorCode.concurrent_transactions,
 }
 """Errors after which a client asks again who leads."""
 _DOUBTFUL: Final = OFFLINE | {ErrorCode.not_enough_replicas_after_append}
@@ -104,8 +105,8 @@ async def produce(
         made_ms = world.real_ms()
         for value in values:
             builder.add(made_ms, None, value)
-        batch = _Batch(bytes(builder.build()), values, made_ms)
-        is_there = await _send(
+        batch = Batch(bytes(builder.build()), values, made_ms)
+        is_there = await send_batch(
             world, random, topic, partition, batch, again=idempotent, acks=acks, connect=connect
         )
         if idempotent and not is_there:
@@ -115,7 +116,9 @@ async def produce(
             await asyncio.sleep(random.random() * pause_s)
 
 
-class _Batch(NamedTuple):
+class Batch(NamedTuple):
+    """A batch, and what is in it."""
+
     data: bytes
     values: list[bytes]
     made_ms: int
@@ -136,12 +139,12 @@ async def _producer(world: ClusterWorld, random: Random) -> tuple[int, int] | No
     return producer_id, epoch
 
 
-async def _send(
+async def send_batch(
     world: ClusterWorld,
     random: Random,
     topic: TopicModel,
     partition: PartitionModel,
-    batch: _Batch,
+    batch: Batch,
     *,
     again: bool,
     acks: int,

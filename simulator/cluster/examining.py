@@ -176,6 +176,7 @@ async def revive(world: ClusterWorld, random: Random) -> None:
     while world.loop.time() < deadline:
         _start_those_that_ended(world)
         why = _not_up(world) or _differs(world) or await examine_all(world, random) or _not_in_sync(world)
+        why = why or world.what_is_left_to_do()
         if not why:
             break
         await asyncio.sleep(_AGAIN_S)

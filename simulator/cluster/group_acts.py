@@ -18,7 +18,7 @@ _PAUSE_S: Final = 0.3
 async def commit_offsets(world: TransactionalWorld, random: Random) -> None:
     """Commit offsets of a group some times, in the background or not."""
     topics = [topic for topic in world.topics if not topic.deleted]
-    free = [group for group in world.groups if not group.is_busy]
+    free = [group for group in world.groups if not group.is_busy and not group.is_transactional]
     if not topics:
         return
     if free and random.random() < 0.7:
@@ -29,7 +29,7 @@ async def commit_offsets(world: TransactionalWorld, random: Random) -> None:
     topic = next((one for one in topics if one.name == group.topic), None)
     if topic is None:
         return
-    await ensure_offsets_topic(world, random)
+    await ensure_internal_topic(world, random, OFFSETS, GROUP)
     group.is_busy = True
     world.spawn(_commits(world, Random(random.getrandbits(48)), group, topic, random.choice((1, 3, 8))))
     if random.random() < 0.6:
@@ -53,14 +53,15 @@ async def _commits(
         group.is_busy = False
 
 
-async def ensure_offsets_topic(world: TransactionalWorld, random: Random) -> None:
-    """Have the topic of offsets made and configured, once."""
-    if world.is_offsets_topic_configured:
+async def ensure_internal_topic(world: TransactionalWorld, random: Random, name: str, kind: int) -> None:
+    """Have an internal topic made and configured, once. `kind`: of the keys that are kept in it."""
+    if name in world.configured:
         return
-    await find_coordinator(world, random, GROUP, "g0")
-    if world.internal(OFFSETS, 0) is not None:
-        flushed = world.chance.random() < 0.5
-        world.is_offsets_topic_configured = await configure_internal(world, random, OFFSETS, flushed=flushed)
+    await find_coordinator(world, random, kind, "g0")
+    if world.internal(name, 0) is None:
+        return
+    if await configure_internal(world, random, name, flushed=world.chance.random() < 0.7):
+        world.configured.add(name)
 
 
 async def read_offsets(world: TransactionalWorld, random: Random) -> None:

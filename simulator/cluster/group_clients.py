@@ -163,6 +163,8 @@ async def examine_group(
     machine = await find_coordinator(world, random, GROUP, group.group_id)
     if machine is None:
         return f"{group} has no coordinator"
+    for partition, committed in group.committed.items() if final else ():
+        committed.settle((group.group_id, partition), world.transactions.decision)
     before = world.term(OFFSETS, group.partition, machine)
     known = {partition: (one.there, len(one.sent)) for partition, one in group.committed.items()}
     try:

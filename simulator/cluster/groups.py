@@ -5,11 +5,12 @@ Committed offsets are numbers that only rise, each sent once, so that an offset 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from service.base.java_hash import partition_of
+from simulator.cluster.transaction_model import Transaction
 from simulator.groups import NOTHING
 from simulator.model import Violation
 
@@ -30,8 +31,8 @@ class Committed:
     refused: dict[int, str] = field(default_factory=dict)
     late: dict[int, str] = field(default_factory=dict)
     """commits without a response, each with the process that may write it"""
-    undecided: set[int] = field(default_factory=set)
-    """commits of transactions of which nobody knows yet how they end"""
+    undecided: dict[int, Transaction] = field(default_factory=dict)
+    """commits in transactions of which it is not known yet how they end"""
 
     def judge(self, value: int, where: str, is_alive: Iterator[str]) -> None:
         """Check that `value` may be the committed offset. Raises `Violation`."""
@@ -39,11 +40,23 @@ class Committed:
             raise Violation(f"G1: {where}: {value} is committed, and was refused ({self.refused[value]})")
         if value != NOTHING and value not in self.sent:
             raise Violation(f"G1: {where}: {value} is committed, and was never sent")
-        if value < self.there and value not in self.late:
+        if value < self.there and value not in self.late and value not in self.undecided:
             raise Violation(f"G2: {where}: {value} is committed, and {self.there} was before")
         alive = set(is_alive)
         self.there = value
         self.late = {late: run for late, run in self.late.items() if run in alive}
+
+    def settle(self, partition: tuple[str, int], decided: Callable[[Transaction], bool | None]) -> None:
+        """Note how transactions have ended that are complete; `decided` returns None where none knows."""
+        for value, one in list(self.undecided.items()):
+            decision = decided(one)
+            if decision is None:
+                continue
+            del self.undecided[value]
+            if decision and partition in one.answered_offsets:
+                self.there = max(self.there, value)
+            elif not decision:
+                self.refused[value] = f"in {one}, which is aborted"
 
     def may_be_lost(self) -> None:
         """Note that the log may have lost any commit."""
@@ -58,6 +71,8 @@ class ClusterGroup:
     topic: str
     committed: dict[int, Committed] = field(default_factory=dict)
     """by partition of `topic`"""
+    is_transactional: bool = False
+    """whether its offsets are committed in transactions alone, of one transactional id"""
     is_busy: bool = False
 
     def __str__(self) -> str:

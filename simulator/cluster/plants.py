@@ -31,7 +31,8 @@ from service.metadata.controller.partition_change import _Change as PartitionCha
 from service.metadata.publication import Publication
 from service.metadata.raft.log import MetadataLog
 from service.node.quorum_control_plane import ClusterPlane
-from service.partition.partition import Partition
+from service.partition import partition
+from service.partition.unified_log import UnifiedLog
 from service.replicas.disk_pressure import DiskWatch
 from service.replicas.replica_manager import ReplicaManager
 from service.replication.follower import FollowerMachine
@@ -39,8 +40,9 @@ from service.replication.follower_events import AdvanceMarks
 from service.replication.leader import MOVED, NOTHING, LeaderState
 from service.replication.partition_fetch_state import PartitionFetchState
 from simulator.cluster.access_plants import OF_ACCESS
-from simulator.cluster.playing import draw, draw_secured, play_apart, warm_up
+from simulator.cluster.playing import draw, draw_secured, draw_transactional, play_apart, warm_up
 from simulator.cluster.tier_plants import OF_TIERS
+from simulator.cluster.transaction_plants import OF_TRANSACTIONS
 from simulator.machine import Machine
 
 Plant = Callable[[], None]
@@ -48,6 +50,7 @@ WITHIN: Final = 60
 """histories in which a planted bug is to be found"""
 WITHIN_OF_REPLICAS: Final = 2_000
 """likewise, of `OF_REPLICAS`: most are found in some dozens"""
+_OF_BOTH_TIERS: Final = ("archive_start_without_open_transactions", "cold_reads_beyond_the_stable_end")
 _OURS: Final = ("ended by a bug", "<locals>", "TypeError", "AttributeError")
 
 
@@ -282,7 +285,7 @@ def cut_to_the_high_watermark() -> None:
 
 def mark_beyond_its_end() -> None:
     """Set a follower's high watermark to the leader's, even beyond its own log end."""
-    _swap(Partition, "_within", lambda _: lambda self, offset: offset)
+    _swap(partition, "_within", lambda _: lambda offset, log: offset)
     _swap(
         FollowerMachine,
         "_advance_marks",
@@ -313,12 +316,10 @@ def mark_falls() -> None:
 def consumers_see_the_end() -> None:
     """Serve records above the high watermark to consumers."""
 
-    def make(_: Any) -> Any:
-        return lambda self, offset, max_bytes, *, min_one, cold_bytes=1 << 60: self.unified.read(
-            offset, max_bytes, self.unified.end_offset, min_one=min_one, cold_bytes=cold_bytes
-        )
+    def make(read: Any) -> Any:
+        return lambda self, offset, most, end, **options: read(self, offset, most, self.end_offset, **options)
 
-    _swap(Partition, "read", make)
+    _swap(UnifiedLog, "read", make)
 
 
 def unclean_stops_forgotten() -> None:
@@ -418,7 +419,7 @@ OF_REPLICAS: Final[dict[str, Plant]] = {
         leaves_whoever_was_not_heard,
     )
 }
-PLANTS |= OF_REPLICAS | OF_TIERS | OF_ACCESS
+PLANTS |= OF_REPLICAS | OF_TIERS | OF_ACCESS | OF_TRANSACTIONS
 SELDOM_SHOWS: Final = (
     "stale_heartbeats_accepted",
     "waiters_in_the_order_of_their_coming",
@@ -431,11 +432,20 @@ tests/cluster/test_leader_cut_off.py does that."""
 
 
 def find(
-    plant: Plant, first: int = 1, within: int = WITHIN, *, tiered: bool = False, secured: bool = False
+    plant: Plant,
+    first: int = 1,
+    within: int = WITHIN,
+    *,
+    tiered: bool = False,
+    secured: bool = False,
+    transactional: bool = False,
 ) -> tuple[int, str] | None:
     """Play histories until one fails that is clean without the bug; return their number and the failure."""
     for count, seed in enumerate(range(first, first + within), 1):
-        plan = draw_secured(seed) if secured else draw(seed, tiered=tiered)
+        if transactional:
+            plan = draw_transactional(seed, tiered=tiered)
+        else:
+            plan = draw_secured(seed) if secured else draw(seed, tiered=tiered)
         problem = play_apart(plan, before=plant).problem
         if problem is None:
             continue
@@ -453,9 +463,16 @@ def tell_plants(names: Sequence[str], first: int, jobs: int | None = None) -> bo
     warm_up()
 
     def look(name: str) -> tuple[int, str] | None:
-        is_assembly = name not in OF_REPLICAS | OF_TIERS | OF_ACCESS
+        is_assembly = name not in OF_REPLICAS | OF_TIERS | OF_ACCESS | OF_TRANSACTIONS
         within = WITHIN if is_assembly else WITHIN_OF_REPLICAS
-        return find(PLANTS[name], first, within, tiered=name in OF_TIERS, secured=name in OF_ACCESS)
+        return find(
+            PLANTS[name],
+            first,
+            within,
+            tiered=name in OF_TIERS or name in _OF_BOTH_TIERS,
+            secured=name in OF_ACCESS,
+            transactional=name in OF_TRANSACTIONS,
+        )
 
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
         began = time.monotonic()

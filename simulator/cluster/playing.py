@@ -14,9 +14,12 @@ from simulator.acts import Act
 from simulator.apart import apart
 from simulator.cluster.access_acts import ACCESS_ACTS
 from simulator.cluster.acts import ACTS
+from simulator.cluster.direct_acts import DIRECT_ACTS
 from simulator.cluster.examining import revive
 from simulator.cluster.group_acts import GROUP_ACTS
+from simulator.cluster.pipelines import consume_transform
 from simulator.cluster.secured import SecuredWorld
+from simulator.cluster.transaction_acts import TRANSACTION_ACTS
 from simulator.cluster.transaction_examining import examine_transactions
 from simulator.cluster.transactional import TransactionalWorld
 from simulator.cluster.user_acts import USER_ACTS
@@ -143,6 +146,9 @@ _ACTS: Final[dict[str, Callable[[Any, Random], Awaitable[None]]]] = {
     **ACCESS_ACTS,
     **USER_ACTS,
     **GROUP_ACTS,
+    **TRANSACTION_ACTS,
+    **DIRECT_ACTS,
+    "consume_transform": consume_transform,
 }
 
 
@@ -167,11 +173,18 @@ OF_TRANSACTIONS: Final = {
     "wait": 6,
     "start": 4,
     "examine": 2,
-    "commit_offsets": 8,
-    "read_offsets": 4,
+    "commit_offsets": 4,
+    "read_offsets": 3,
+    "transact": 16,
+    "read_committed": 8,
 }
 """Likewise, of histories with groups and transactions: always, and half of the others."""
 SOMETIMES_OF_TRANSACTIONS: Final = {
+    "zombie": 8,
+    "kill_between": 12,
+    "append_directly": 16,
+    "elect_coordinator": 6,
+    "consume_transform": 12,
     "stream": 6,
     "consume": 4,
     "elect": 6,

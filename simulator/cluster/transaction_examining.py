@@ -1,28 +1,141 @@
-"""Final check of a history with groups and transactions, once all faults have ended."""
+"""Final check of a history with groups and transactions, once all faults have ended.
+
+X11  every transaction ends, and every LSO reaches the log's end
+X1, X3  transactions have ended as was answered, in all partitions, offsets included
+X6  LSO and aborted rows of every replica are those of a replay of the committed batches
+X4  every replica shows exactly what is committed, from both tiers
+X10 committed offsets are those of a replay of `__consumer_offsets`
+X12 the archive ends at or below the LSO (`stable_archives`)
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
 from typing import Final
 
+from kio.schema.errors import ErrorCode
+
+from service.partition.partition import Partition
+from simulator.client import EARLIEST, Client, NoAnswer
 from simulator.cluster.group_clients import examine_group
+from simulator.cluster.pipelines import examine_pipeline
+from simulator.cluster.replicas import Key
+from simulator.cluster.stable_archives import examine_archives
+from simulator.cluster.stable_reads import read_stable
 from simulator.cluster.transactional import TransactionalWorld
 from simulator.model import Violation
 
 _AGAIN_S: Final = 0.5
 _READ_S: Final = 30.0
+ENDED_S: Final = 60.0
+"""Longest timeout of a transaction, its sweep, and half a minute for the rest."""
 
 
 async def examine_transactions(world: TransactionalWorld, random: Random) -> None:
-    """Read what groups have committed."""
-    await _groups_are_read(world, random)
-
-
-async def _groups_are_read(world: TransactionalWorld, random: Random) -> None:
-    deadline = world.loop.time() + _READ_S
+    """Check all promises at rest. Raises `Violation`."""
+    await _until(world, ENDED_S, "X11", partial(_is_stable, world))
+    world.transactions.all_ended_as_answered()
+    for key in list(world.transactions.replays):
+        if key not in world.oracle.replicas.shaken and key[0] not in world.gone:
+            _replicas_say_the_same(world, key)
+    for topic, partition in list(world.partitions()):
+        key = topic.topic_id, partition.index
+        for number in world.oracle.replicas.placed[key].replicas:
+            where = f"{partition} at n{number}"
+            await _until(world, _READ_S, "X4", partial(_is_read, world, key, number, where))
+    examine_archives(world)
+    for pipeline in world.pipelines:
+        await _until(world, _READ_S, "X1", partial(examine_pipeline, world, random, pipeline))
     for group in world.groups:
-        while why := await examine_group(world, random, group, final=True):
-            if world.loop.time() > deadline:
-                raise Violation(f"G3: {_READ_S:.0f} s after all is alive: {why}")
-            await asyncio.sleep(_AGAIN_S)
+        await _until(world, _READ_S, "G3", partial(examine_group, world, random, group, final=True))
+
+
+async def _until(
+    world: TransactionalWorld, seconds: float, name: str, why: Callable[[], Awaitable[str]]
+) -> None:
+    """Wait until `why` has no reason any more. Raises `Violation` after so many seconds."""
+    deadline = world.loop.time() + seconds
+    while said := await why():
+        if world.loop.time() > deadline:
+            raise Violation(f"{name}: {seconds:.0f} s after all is alive: {said}")
+        await asyncio.sleep(_AGAIN_S)
+
+
+async def _is_stable(world: TransactionalWorld) -> str:
+    """X11."""
+    if why := world.transactions.left_open():
+        return why
+    for (number, key), seen in world.oracle.replicas.seen.items():
+        placed = world.oracle.replicas.placed.get(key)
+        is_there = placed is not None and number in placed.replicas and world.image().partition(*key)
+        if not is_there or key in world.oracle.replicas.shaken or _is_excused(world, key):
+            continue
+        stable, end = seen.partition.last_stable_offset, seen.partition.log.log_end_offset
+        if stable != end:
+            return f"the LSO of {seen.partition.tip} at n{number} is {stable}, its log ends at {end}"
+    return ""
+
+
+def _is_excused(world: TransactionalWorld, key: Key) -> bool:
+    """Return whether a transaction is open there whose coordinator may have lost what it knew."""
+    replay, ids = world.transactions.replays.get(key), world.transactions.ids
+    return replay is not None and any(
+        world.transactions.is_excused(ids.of_producer.get(producer_id, "")) for producer_id in replay.open
+    )
+
+
+def _replicas_say_the_same(world: TransactionalWorld, key: Key) -> None:
+    """X6."""
+    replay = world.transactions.replays[key]
+    for number in world.oracle.replicas.placed[key].replicas:
+        seen = world.oracle.replicas.seen[number, key]
+        partition: Partition = seen.partition
+        name = f"{world.transactions.name(key)}-{key[1]} at n{number}"
+        if partition.high_watermark != replay.end or partition.log.log_end_offset != replay.end:
+            continue
+        start = partition.log.local_log_start_offset
+        unstable = replay.first_unstable
+        if unstable is not None:
+            unstable = max(unstable, partition.log.log_start_offset)
+        found_unstable = partition.log.first_unstable_offset
+        if found_unstable is not None:
+            found_unstable = max(found_unstable, partition.log.log_start_offset)
+        if found_unstable != unstable:
+            raise Violation(f"X6: {name} is unstable from {found_unstable} on, by a replay from {unstable}")
+        found = [tuple(row) for row in partition.log.aborted_transactions(start, replay.end)]
+        wanted = [row for row in replay.rows if row[2] >= start]
+        if key[0] not in world.oracle.replicas.compacted and sorted(found) != sorted(wanted):
+            raise Violation(f"X6: {name} has rows {found} from {start} on, by a replay {wanted}")
+
+
+async def _is_read(world: TransactionalWorld, key: Key, number: int, name: str) -> str:
+    """X4: read one replica from its start to its end, of both tiers."""
+    client = Client(world.machines[number - 1].address)
+    topic = world.transactions.name(key)
+    seen = world.oracle.replicas.seen[number, key].partition
+    end = seen.high_watermark
+    try:
+        at = await _start(world, client, topic, key)
+        deadline = world.loop.time() + _READ_S
+        while at < end and world.loop.time() < deadline:
+            found = await read_stable(world, client, key, name, at)
+            if found.error is ErrorCode.offset_out_of_range:
+                at = await _start(world, client, topic, key)
+            elif found.error is not ErrorCode.none:
+                return f"{name} answers {found.error.name}"
+            at = max(at, found.next_offset)
+    except NoAnswer as e:
+        return f"{name}: {e}"
+    return "" if at >= end or _is_excused(world, key) else f"{name} is read up to {at} of {end}"
+
+
+async def _start(world: TransactionalWorld, client: Client, topic: str, key: Key) -> int:
+    """Return where a partition begins: its leader says that, or the replica's memory."""
+    error, start, _ = await client.offset(topic, key[1], EARLIEST)
+    if error is ErrorCode.none:
+        return start
+    number = int(client.address[0][1:])
+    return world.oracle.replicas.seen[number, key].partition.start_offset

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from service.partition.partition import Partition
+from simulator.cluster.direct_producers import Direct
 from simulator.cluster.groups import OFFSETS, OFFSETS_PARTITIONS, ClusterGroup
 from simulator.cluster.replicas import Key
+from simulator.cluster.transaction_oracle import TransactionOracle
 from simulator.cluster.world import ClusterWorld
 from simulator.machine import Machine
 from simulator.process import Life
+
+if TYPE_CHECKING:
+    from simulator.cluster.pipelines import Pipeline
+    from simulator.cluster.transaction_client import TransactionalProducer
 
 _SETTINGS: Final = {
     "offsets.topic.replication.factor": "3",
     "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
     "group.initial.rebalance.delay.ms": "200",
     "log.cleaner.backoff.ms": "700",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 }
 
 
 class TransactionalWorld(ClusterWorld):
     """`ClusterWorld` with groups and transactions. Made and used on its own loop."""
+
+    has_transactions = True
+    has_offsets = True
+    has_second = False
+    """whether nodes speak version 2 of the protocol (KIP-890)"""
 
     def __init__(self, seed: int, *, nodes: int = 3, tiered: bool = False, keep_all: bool = False) -> None:
         self.chance = Random(seed ^ 0x7A45)
@@ -29,9 +45,29 @@ class TransactionalWorld(ClusterWorld):
         self.groups: list[ClusterGroup] = []
         self.numbers = 0
         """commits so far: the last offset that was committed by anybody"""
-        self.is_offsets_topic_configured = False
+        self.configured: set[str] = set()
+        """internal topics that have the settings of these histories"""
         self.committed_offsets = 0
         """acknowledged"""
+        self.producers: list[TransactionalProducer] = []
+        self.direct = Direct()
+        self.end_direct: Callable[[], str] = lambda: ""
+        self.pipelines: list[Pipeline] = []
+        self.ends = {"commit": 0, "abort": 0}
+        """answered"""
+        self.stable_reads = 0
+        self.transactions = TransactionOracle(self.oracle.replicas, self.oracle.names, self._deleted)
+        tiers = self.oracle.tiers.look_at
+
+        def look_at(name: str, key: Key, partition: Partition) -> None:
+            tiers(name, key, partition)
+            self.transactions.look_at(name, key, partition)
+
+        self.oracle.replicas.on_look = look_at
+        self.kills: list[tuple[int, Machine]] = []
+        """machines whose process is to be killed once so many turns have passed"""
+        self.turns = 0
+        self.loop.after_turn = self._look
 
     def _drawn_settings(self, random: Random) -> dict[str, str]:
         return {**super()._drawn_settings(random), **_SETTINGS}
@@ -44,7 +80,22 @@ class TransactionalWorld(ClusterWorld):
     @property
     def counted(self) -> dict[str, int]:
         """Counts for the summary."""
-        return {"offsets": self.committed_offsets}
+        return {
+            "offsets": self.committed_offsets,
+            "decided": self.transactions.decided,
+            "commits_told": self.ends["commit"],
+            "aborts_told": self.ends["abort"],
+            "stable_reads": self.stable_reads,
+        }
+
+    def _look(self) -> None:
+        self.turns += 1
+        if self.kills and self.kills[0][0] <= self.turns:
+            _, machine = self.kills.pop(0)
+            if machine.run is not None and not machine.run.ended:
+                self.kill(machine)
+        self.oracle.look(self.machines)
+        self.transactions.look()
 
     # What there is
 
@@ -70,11 +121,13 @@ class TransactionalWorld(ClusterWorld):
         if seen is None or machine.run is None or seen.run != machine.run.name:
             return -1
         is_same = seen.partition.is_leader and seen.partition.leader_epoch == placed.leader_epoch
-        # A new leader that does not know yet how far its log is committed answers what it surely was.
-        knows = seen.partition.high_watermark >= self.oracle.replicas.most.get(key, 0)
-        return placed.leader_epoch if is_same and knows else -1
+        return placed.leader_epoch if is_same else -1
 
     # What may be lost
+
+    def what_is_left_to_do(self) -> str:
+        """End the transactions that nobody coordinates."""
+        return self.end_direct()
 
     def loses_internal(self, key: Key, offset: int) -> None:
         """Note that the replicas of an internal topic's partition may lose records."""

@@ -21,7 +21,7 @@ from simulator.client import Client, Fetched
 from simulator.cluster.oracle import INTERNAL, Oracle
 from simulator.cluster.replicas import Key
 from simulator.cluster.sessions import Sessions
-from simulator.durable import durable_end
+from simulator.durable import durable_end, whole_end
 from simulator.faults import DrawnFaults, DrawnStoreFaults
 from simulator.loop import Loop
 from simulator.machine import BEGAN_MS, Machine, NodeLogs, Run, State
@@ -294,6 +294,10 @@ class ClusterWorld:
                 return
         self.loses_internal(key, offset)
 
+    def what_is_left_to_do(self) -> str:
+        """Do what there is to do once all is alive, before the rest is examined; return what was done."""
+        return ""
+
     def loses_internal(self, key: Key, offset: int) -> None:
         """Note that a partition which is none of `topics` may lose its records from `offset` on."""
 
@@ -433,8 +437,10 @@ class ClusterWorld:
         for name in INTERNAL:
             for key, placed in replicas.placed.items():
                 if key[0] == self.oracle.names.get(name) and number in placed.replicas:
-                    kept = durable_end(machine.platter, machine.log_dirs, name, key[1])
-                    replicas.lost(number, key, kept if answered_stays else 0)
+                    where = machine.platter, machine.log_dirs, name, key[1]
+                    kept = durable_end(*where) if answered_stays else 0
+                    if kept < whole_end(*where):
+                        replicas.lost(number, key, kept)
         # A deletion that nobody answered may not have happened: that topic's replicas lose records, too.
         gone = {topic.topic_id for topic in self.topics if topic.deleted}
         for key, placed in replicas.placed.items():

@@ -8,7 +8,8 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.transactions.config import TransactionSettings
-from service.transactions.markers import PreparedTransaction
+from service.transactions.init import check_init
+from service.transactions.marker_requests import PreparedTransaction
 from service.transactions.metrics import TransactionMetrics
 from service.transactions.requests import (
     AddPartitions,
@@ -54,6 +55,10 @@ class TransactionLeader:
 
     def init(self, name: str, producer: tuple[int, int] = (-1, -1), timeout_ms: int = 60_000) -> Any:
         request = InitTransactions(name, timeout_ms, TransactionalProducer(*producer))
+        try:
+            check_init(request, self.settings.transaction_max_timeout_ms)
+        except RequestError as e:
+            return e.code
         return self._ask(lambda shard, fresh, now: shard.init_producer_id(request, fresh, now))
 
     def add(

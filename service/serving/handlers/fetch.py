@@ -43,7 +43,7 @@ from service.serving.fetch_answers import (
     refused_session,
 )
 from service.serving.fetch_operation import FetchOperation
-from service.serving.fetch_read import InlineSmallSlices, PendingReads
+from service.serving.fetch_read import InlineSmallSlices, PendingReads, reads_committed
 from service.serving.request_host import Broker
 from service.wire.fetch import FetchPartitionResult, FetchRequestView
 from service.wire.produce import TopicKey
@@ -112,6 +112,8 @@ class _FullFetch(FetchOperation):
 
     def _watched_keys(self) -> Iterable[Hashable]:
         found = self._pass
+        if found.is_committed:
+            return [one.stable for one in found.partitions]
         if not found.is_replica:
             return found.partitions
         return [one.growth for one in found.partitions if one not in found.held_back]
@@ -157,6 +159,7 @@ class _FullFetch(FetchOperation):
         if session is None:
             return
         session.looked_under = self._looked_under
+        session.is_committed = self._pass.is_committed
         if self._replica is not None:
             session.replica_id, session.replica_epoch = fetch.replica_id, fetch.replica_epoch
             session.replica = self._replica
@@ -209,25 +212,28 @@ class _IncrementalFetch(FetchOperation):
         return len(self._session.partitions if self._looks_again() else self._session.dirty)
 
     def _looks_again(self) -> bool:
-        """Return whether all partitions are to be looked at, as the client may have other rights to them than
-        at the last look: under other ACLs, or as it is another client."""
+        """Return whether all partitions are to be looked at, as the client may see other parts of them than
+        at the last look: at another isolation level, under other ACLs, or as it is another client."""
         authorizer = self._broker.authorizer
-        if authorizer is None or self._replica is not None:
+        if self._replica is not None:
+            return False
+        if self._session.is_committed is not reads_committed(self._fetch):
+            return True
+        if authorizer is None:
             return False
         under = self._session.looked_under
         return under is None or under[1] is not authorizer.version or under[0] != self._principal
 
     def _mark_all(self) -> Steps[None]:
-        """Mark all partitions of the session dirty, for this client and these ACLs."""
+        """Mark all partitions of the session dirty, for this client, these ACLs and this isolation level."""
         authorizer, session = self._broker.authorizer, self._session
-        assert authorizer is not None
-        under = self._principal, authorizer.version
+        under = None if authorizer is None else (self._principal, authorizer.version)
         for n, one in enumerate(tuple(session.partitions.values())):
             if not n % PARTITIONS_AT_A_TIME:
                 yield
             if session.partitions.get((one.topic, one.asked.partition)) is one:
                 session.dirty[one] = None
-        session.looked_under = under
+        session.looked_under, session.is_committed = under, reads_committed(self._fetch)
 
     def _has_known_partition(self) -> bool:
         return len(self._session.partitions) > self._pass.unknown

@@ -1,4 +1,4 @@
-"""InitProducerId, for idempotent producers. Transactions are not served: a transactional id is refused."""
+"""InitProducerId, for idempotent producers and transactional ones."""
 
 from __future__ import annotations
 
@@ -18,23 +18,37 @@ from service.serving.request_host import NO_THROTTLE, Broker
 async def handle(
     broker: Broker, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
-    """Return a new producer id with epoch 0 (Kafka `TransactionCoordinator.handleInitProducerId` without
-    transactional id, which ignores the client's old id and epoch if it sends both or neither).
+    """Return a new producer id with epoch 0, or the next producer of a transactional id (Kafka
+    `TransactionCoordinator.handleInitProducerId`, which without such an id ignores the client's old id and
+    epoch if it sends both or neither).
     """
+    if request.transactional_id is not None:
+        context = context.kept()
     if broker.authorizer is not None and (denied := await _denied(broker, context, request)) is not None:
         return _refused(denied)
-    if request.transactional_id is not None:
-        # Clients look for the transaction coordinator first, which is refused; this is for one that does not.
-        # INVALID_REQUEST is fatal: the client reports it and does not retry for ever.
-        return _refused(ErrorCode.invalid_request)
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == -1):
         return _refused(ErrorCode.invalid_request)
     try:
+        if request.transactional_id is not None:
+            return await _transactional(broker, context, request)
         producer_id = await broker.producer_ids.next()
     except RequestError as e:
         return _refused(e.code)
     return InitProducerIdResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, producer_id=producer_id, producer_epoch=0
+    )
+
+
+async def _transactional(
+    broker: Broker, context: RequestContext, request: InitProducerIdRequest
+) -> InitProducerIdResponse:
+    if broker.transactions is None:
+        # INVALID_REQUEST is fatal: the client reports it and does not retry for ever.
+        raise RequestError(ErrorCode.invalid_request)
+    module = await broker.load("service.serving.transactional_init")
+    producer_id, epoch = await module.init_producer_id(broker, context, request)
+    return InitProducerIdResponse(
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, producer_id=producer_id, producer_epoch=epoch
     )
 
 

@@ -6,9 +6,10 @@ A negative timestamp names an end of the log or of a tier; the request's version
 time that need the bucket run on the remote-read threads; the response waits for them no longer than the
 request's timeout.
 
-Consumers get no record at or above the high watermark. After an election they get OFFSET_NOT_AVAILABLE for
-those until the high watermark has reached the start of the leader's epoch (Kafka
-`Partition.fetchOffsetForTimestamp`). Other replicas get offsets of the whole log.
+Consumers get no record at or above the high watermark or, at isolation level READ_COMMITTED, the last stable
+offset. After an election they get OFFSET_NOT_AVAILABLE for those until the high watermark has reached the
+start of the leader's epoch (Kafka `Partition.fetchOffsetForTimestamp`). Other replicas get offsets of the
+whole log.
 """
 
 from __future__ import annotations
@@ -199,19 +200,23 @@ class _Offsets:
             if is_border and found is not None and found.offset != NO_OFFSET:
                 return self._visible(partition, found)
             return found
-        end = partition.end_offset
         if self._is_consumer:
             _check_high_watermark(partition)
-            committed = self._request.isolation_level == READ_COMMITTED
-            end = partition.last_stable_offset if committed else partition.high_watermark
-        return TimestampedOffset(end, NO_TIMESTAMP, partition.leader_epoch)
+        return TimestampedOffset(self._end(partition), NO_TIMESTAMP, partition.leader_epoch)
+
+    def _end(self, partition: Partition) -> int:
+        """Return the end of what the client may see: a consumer below the high watermark or, of committed
+        transactions, the last stable offset, a replica below the log end offset."""
+        if not self._is_consumer:
+            return partition.end_offset
+        is_committed = self._request.isolation_level == READ_COMMITTED
+        return partition.last_stable_offset if is_committed else partition.high_watermark
 
     def _visible(self, partition: Partition, found: TimestampedOffset) -> TimestampedOffset:
-        """Return `found` if the client may see it: a consumer below the high watermark, a replica below the
-        log end offset; otherwise `NOT_FOUND`. Raises `RequestError` as `_check_high_watermark`.
+        """Return `found` if the client may see it, otherwise `NOT_FOUND`. Raises `RequestError` as
+        `_check_high_watermark`.
         """
-        end = partition.high_watermark if self._is_consumer else partition.end_offset
-        if NO_OFFSET < found.offset < end:
+        if NO_OFFSET < found.offset < self._end(partition):
             return found
         if self._is_consumer:
             _check_high_watermark(partition)

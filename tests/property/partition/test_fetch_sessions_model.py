@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.purgatory import ENOUGH, Purgatory
 from service.partition.fetch_sessions import FetchSession, FetchSessions, PartitionRead
+from service.replication.leader import LeaderState
 from service.wire.fetch import FetchPartition, FetchPartitionResult
 
 BYTES = 100
@@ -26,10 +27,12 @@ class Log:
         self.start_offset = 0
         self.high_watermark = self.end_offset = 0
         self.is_offline = False
-        self.growth = object()
+        self.growth, self.stable = object(), object()
+        self.leading: LeaderState | None = None
 
-    def is_left_to(self, broker_id: int, session: object) -> bool:
-        return False
+    @property
+    def last_stable_offset(self) -> int:
+        return self.high_watermark
 
 
 class Asked(NamedTuple):

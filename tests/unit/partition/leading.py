@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from service.base.purgatory import Operation, Purgatory
 from service.base.types import TopicIdPartition
 from service.partition.partition import Partition
+from service.partition.unified_log import LogRead
 from service.replication.leader import BrokerStatus, LeaderSettings, Leadership, LeaderState
 from service.replication.replica_fetch import ReplicaFetch
 from tests.unit.hot.logs import START_MS, batch, open_log
@@ -86,6 +87,10 @@ class Led:
         made = batch(count)
         self.partition.append(made, START_MS)
         return len(made.data)
+
+    def read(self) -> LogRead:
+        """What a consumer may see."""
+        return self.partition.unified.read(0, 1 << 20, self.partition.high_watermark, min_one=True)
 
     def fetch(self, broker_id: int, offset: int) -> ErrorCode:
         epoch = self.leading.shape.leader_epoch

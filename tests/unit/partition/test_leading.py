@@ -25,14 +25,14 @@ def test_appended_records_are_visible_to_consumers_once_committed(
     first, second = led.append(), led.append(3)
     assert led.told() == [Event("growth", first), Event("growth", second)]
     assert (led.partition.high_watermark, led.log.log_end_offset) == (0, 4)
-    assert led.partition.read(0, 1 << 20, min_one=True).size == 0
+    assert led.read().size == 0
     assert led.partition.unified.read(0, 1 << 20, 4, min_one=True).size == first + second
     assert led.fetch(2, 1) is ErrorCode.none
     assert led.told() == [], "the other one has nothing"
     led.fetch(3, 4)
     assert led.told() == [Event("seen", first), Event("growth", 0)]
     assert (led.partition.high_watermark, led.marks) == (1, [1])
-    assert led.partition.read(0, 1 << 20, min_one=True).size == first
+    assert led.read().size == first
     led.fetch(2, 4)
     assert led.told() == [Event("seen", second), Event("growth", 0)]
     assert led.marks == [1, 4]

@@ -1,0 +1,102 @@
+"""Replay of a partition's committed batches: spans, markers and aborted rows, as lists of them say. [P]"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from service.records.batch import BatchHeader, complete_headers
+from service.records.decode import records_of
+from simulator.model import Violation
+
+
+class MarkerSeen(NamedTuple):
+    """A marker: its offset, its producer, its coordinator's epoch, and how it ends."""
+
+    offset: int
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+
+
+class Span(NamedTuple):
+    """A transaction of one partition: the offsets of its records, and its marker; None while it is open."""
+
+    producer_id: int
+    epoch: int
+    offsets: tuple[int, ...]
+    marker: MarkerSeen | None
+
+
+class Replay:
+    """Transactions of a partition by its committed batches, from offset 0 on."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.spans: list[Span] = []
+        """completed ones, by markers"""
+        self.rows: list[tuple[int, int, int, int]] = []
+        """aborted ones: producer id, first offset, last offset, LSO"""
+        self.markers: dict[int, list[MarkerSeen]] = {}
+        """by producer id"""
+        self.open: dict[int, tuple[int, list[int]]] = {}
+        """by producer id: epoch and offsets of its transaction"""
+        self.values: dict[int, bytes] = {}
+        """transactional records, by offset"""
+
+    @property
+    def first_unstable(self) -> int | None:
+        """First offset of the oldest open transaction."""
+        return min((offsets[0] for _, offsets in self.open.values()), default=None)
+
+    def take(self, batch: bytes, name: str) -> MarkerSeen | list[tuple[int, bytes]]:
+        """Take the next batch; return its marker, or its transactional records. Raises `Violation` (X9)."""
+        header = next(iter(complete_headers(batch)))
+        self.end = header.next_offset
+        if header.is_control:
+            return self._marker(batch, header, name)
+        if not header.is_transactional:
+            return []
+        records = [(one.offset, one.value or b"") for one in records_of(batch, header)]
+        epoch, offsets = self.open.setdefault(header.producer_id, (header.producer_epoch, []))
+        if epoch != header.producer_epoch:
+            raise Violation(
+                f"X7: {name}: {header.base_offset} is of epoch {header.producer_epoch} of producer "
+                f"{header.producer_id}, whose transaction of epoch {epoch} is open"
+            )
+        offsets += [offset for offset, _ in records] or [header.base_offset]
+        self.values.update(records)
+        return records
+
+    def _marker(self, batch: bytes, header: BatchHeader, name: str) -> MarkerSeen:
+        record = next(iter(records_of(batch, header)))
+        _, kind = struct.unpack(">hh", record.key or b"\0\0\0\2")
+        _, coordinator_epoch = struct.unpack_from(">hi", record.value or b"")
+        seen = MarkerSeen(
+            header.base_offset, header.producer_id, header.producer_epoch, coordinator_epoch, kind == 1
+        )
+        before = self.markers.setdefault(header.producer_id, [])
+        if before and before[-1].coordinator_epoch > coordinator_epoch:
+            raise Violation(f"X9: {name}: {seen} follows {before[-1]}")
+        before.append(seen)
+        epoch, offsets = self.open.pop(header.producer_id, (-1, []))
+        if offsets:
+            self.spans.append(Span(header.producer_id, epoch, tuple(offsets), seen))
+            if kind != 1:
+                unstable = self.first_unstable
+                stable = seen.offset + 1 if unstable is None else unstable
+                self.rows.append((header.producer_id, offsets[0], seen.offset, stable))
+        return seen
+
+    def shown(self, first: int, end: int) -> Iterable[tuple[int, bytes]]:
+        """Yield the transactional records from `first` to `end` that are committed, in order."""
+        offsets = sorted(
+            offset
+            for span in self.spans
+            if span.marker is not None and span.marker.is_commit
+            for offset in span.offsets
+            if first <= offset < end
+        )
+        return [(offset, self.values[offset]) for offset in offsets]

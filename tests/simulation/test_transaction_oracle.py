@@ -1,0 +1,108 @@
+"""The oracle of transactions: what it takes for broken, and for sound."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from service.records.builder import BatchBuilder
+from simulator.cluster.transaction_log import (
+    COMPLETE_COMMIT,
+    EMPTY,
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
+    Ids,
+)
+from simulator.cluster.transaction_replay import Replay
+from simulator.model import Violation
+
+KEY = b"\0\0" + struct.pack(">h", 3) + b"pay"
+
+
+def _value(state: int, *partitions: tuple[str, int], epoch: int = 0, version: int = 0) -> bytes:
+    head = struct.pack(">hqhib", version, 7, epoch, 60_000, state)
+    if version == 0:
+        found = struct.pack(">i", len(partitions))
+        for topic, number in partitions:
+            found += struct.pack(">h", len(topic)) + topic.encode() + struct.pack(">ii", 1, number)
+    else:
+        found = bytes((len(partitions) + 1,))
+        for topic, number in partitions:
+            found += bytes((len(topic) + 1,)) + topic.encode() + b"\2" + struct.pack(">i", number) + b"\0"
+    return head + found + struct.pack(">qq", 1, 1)
+
+
+def _data(offset: int, producer_id: int, *values: bytes, epoch: int = 0) -> bytes:
+    builder = BatchBuilder(offset, producer_id=producer_id, producer_epoch=epoch, is_transactional=True)
+    for value in values:
+        builder.add(1, None, value)
+    return bytes(builder.build())
+
+
+def _marker(offset: int, producer_id: int, *, commit: bool, coordinator_epoch: int = 0) -> bytes:
+    builder = BatchBuilder(
+        offset, producer_id=producer_id, producer_epoch=0, is_transactional=True, is_control=True
+    )
+    builder.add(1, struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, coordinator_epoch))
+    return bytes(builder.build())
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_records_of_both_versions_name_their_partitions(version: int) -> None:
+    ids = Ids()
+    ids.learn(1, KEY, _value(EMPTY, version=0))
+    ids.learn(1, KEY, _value(ONGOING, ("flights", 3), ("b", 0), version=version))
+    change = ids.changes["pay"][-1]
+    assert (change.state, change.producer_id, change.epoch) == (1, 7, 0)
+    assert change.partitions == {("flights", 3), ("b", 0)}
+
+
+def test_a_decision_that_changes_is_a_violation() -> None:
+    ids = Ids()
+    for state in (EMPTY, ONGOING, PREPARE_COMMIT):
+        ids.learn(0, KEY, _value(state, ("a", 0)))
+    with pytest.raises(Violation, match="X2: pay goes from"):
+        ids.learn(0, KEY, _value(PREPARE_ABORT, ("a", 0)))
+
+
+def test_the_first_decision_after_its_beginning_is_that_of_a_transaction() -> None:
+    ids = Ids()
+    for state in (EMPTY, ONGOING, PREPARE_COMMIT, COMPLETE_COMMIT, ONGOING):
+        ids.learn(0, KEY, _value(state, ("a", 0)))
+    assert ids.decision("pay", 1, 7, 0) is True
+    assert ids.decision("pay", 4, 7, 0) is None
+    ids.learn(0, KEY, _value(PREPARE_ABORT, ("a", 0), epoch=1))
+    assert ids.decision("pay", 4, 7, 0) is False
+
+
+def test_an_aborted_row_ends_at_the_oldest_span_that_is_still_open() -> None:
+    replay = Replay()
+    for batch in (
+        _data(0, 7, b"v1.", b"v2."),
+        _data(2, 8, b"v3."),
+        _marker(3, 7, commit=False),
+        _data(4, 7, b"v4."),
+        _marker(5, 8, commit=True),
+        _marker(6, 7, commit=False),
+        _marker(7, 9, commit=False),
+    ):
+        replay.take(batch, "t-0")
+    assert replay.rows == [(7, 0, 3, 2), (7, 4, 6, 7)]
+    assert replay.first_unstable is None
+    assert replay.shown(0, 8) == [(2, b"v3.")]
+
+
+def test_an_older_coordinator_s_marker_is_a_violation() -> None:
+    replay = Replay()
+    replay.take(_marker(0, 7, commit=True, coordinator_epoch=3), "t-0")
+    with pytest.raises(Violation, match="X9"):
+        replay.take(_marker(1, 7, commit=False, coordinator_epoch=2), "t-0")
+
+
+def test_a_batch_of_another_epoch_within_a_transaction_is_a_violation() -> None:
+    replay = Replay()
+    replay.take(_data(0, 7, b"v1."), "t-0")
+    with pytest.raises(Violation, match="X7"):
+        replay.take(_data(1, 7, b"v2.", epoch=1), "t-0")
