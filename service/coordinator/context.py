@@ -99,6 +99,8 @@ class ShardContext(Generic[S]):
         self._log = log
         self._leader_epoch = leader_epoch
         self._env = env
+        self.now_ms: Final = env.now_ms
+        """returns the wall-clock time of a decision made now"""
         self._reload = reload
         self._loop = asyncio.get_running_loop()
         self._next_offset = self._loaded_end = log.end_offset
@@ -153,10 +155,6 @@ class ShardContext(Generic[S]):
         """Decide; `sink` gets the response, or a `RequestError`."""
         ticket = self._tickets.add(sink)
         self._decide(lambda: decide(self.shard, ticket, self._env.now_ms()), ticket, None)
-
-    def now_ms(self) -> int:
-        """Return the wall-clock time of a decision made now."""
-        return self._env.now_ms()
 
     def write_block(
         self,
