@@ -328,7 +328,7 @@ class ShardContext(Generic[S]):
             )
         offset = batch.next_offset
         replay, at = self.shard.replay, self.shard.journal.at
-        producer_id, producer_epoch = producer or (-1, -1)
+        producer_id, producer_epoch = (-1, -1) if producer is None else producer[:2]
         try:
             for key, value in records:
                 at(offset)
@@ -388,7 +388,9 @@ class ShardContext(Generic[S]):
         metrics, began_ms = self._env.metrics, self._env.monotonic_ms()
         try:
             data = batch.build(self._env.settings().codec, producer)
-            base_offset = self._log.append(data, self._leader_epoch)
+            base_offset = self._log.append(
+                data, self._leader_epoch, None if producer is None else producer.guard
+            )
         except InvariantError:
             raise
         except Exception as e:

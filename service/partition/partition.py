@@ -72,6 +72,8 @@ class Partition:
         """key of the purgatory for appended bytes, committed or not"""
         self.stable = object()
         """key of the purgatory for rises of `last_stable_offset`"""
+        self.on_stable: Callable[[], None] | None = None
+        """called at such a rise, where somebody waits for it who takes note and acts in a later turn"""
         self.is_leader = is_leader
         """this node leads it, as the committed metadata says; otherwise it serves no clients"""
         self._leader_epoch = leader_epoch
@@ -221,6 +223,8 @@ class Partition:
         self._purgatory.happened(self, size)
         if stable_size:
             self._purgatory.happened(self.stable, stable_size)
+            if self.on_stable is not None:
+                self.on_stable()
         if self._mark_listener is not None:
             self._mark_listener(high_watermark)
 

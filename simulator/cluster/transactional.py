@@ -34,7 +34,7 @@ _SETTINGS: Final = {
 class TransactionalWorld(ClusterWorld):
     """`ClusterWorld` with groups and transactions. Made and used on its own loop."""
 
-    has_transactions = False
+    has_transactions = True
     has_offsets = True
     has_second = False
     """whether nodes speak version 2 of the protocol (KIP-890)"""
