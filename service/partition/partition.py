@@ -97,6 +97,7 @@ class Partition:
         self.high_watermark = local.log_end_offset
         if high_watermark is not None:
             self.high_watermark = _within(high_watermark, self.unified)
+        local.high_watermark_moved(self.high_watermark)  # which need not move again
         self._mark_listener: Callable[[int], None] | None = None
         self._max_inflated_bytes = max_inflated_bytes
         self.rules = rules_of(local.config, max_inflated_bytes, str(tip))
