@@ -246,6 +246,6 @@ def test_a_replica_that_opens_with_its_marker_committed_is_stable(led: Coordinat
     led.send(7)
     led.end(7)
     assert led.partition.last_stable_offset == 0
-    log, purgatory = led.log, Purgatory()
+    log, purgatory = led.log, Purgatory(0)
     again = Partition(log.tip, log, None, EPOCH, 1, 1 << 20, purgatory, is_leader=False, high_watermark=2)
     assert (again.last_stable_offset, again.high_watermark) == (2, 2)
