@@ -7,47 +7,19 @@ OpenMetrics: the unit ends the name, and the samples of a counter also end in `_
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
-COUNTER: Final = "counter"
-GAUGE: Final = "gauge"
-HISTOGRAM: Final = "histogram"
-
-
-class Family(NamedTuple):
-    """One metric. `kafka` is the MBean of the same meaning, if Apache Kafka has one."""
-
-    name: str
-    kind: str
-    help: str
-    labels: tuple[str, ...] = ()
-    kafka: str = ""
-
-    @property
-    def unit(self) -> str:
-        last = self.name.rpartition("_")[2]
-        return last if last in ("seconds", "bytes") else ""
-
-
-def _counter(name: str, help: str, *labels: str, kafka: str = "") -> Family:
-    return Family(f"firn_{name}", COUNTER, help, labels, kafka)
-
-
-def _gauge(name: str, help: str, *labels: str, kafka: str = "") -> Family:
-    return Family(f"firn_{name}", GAUGE, help, labels, kafka)
-
-
-def _histogram(name: str, help: str, *labels: str, kafka: str = "") -> Family:
-    return Family(f"firn_{name}", HISTOGRAM, help, labels, kafka)
-
+from service.console.family import COUNTER, GAUGE, Family
+from service.console.family import counter as _counter
+from service.console.family import gauge as _gauge
+from service.console.family import histogram as _histogram
+from service.console.transaction_families import TRANSACTIONS
 
 _REQUEST: Final = "kafka.network:type=RequestMetrics,name={},request=*"
 _SOCKETS: Final = "kafka.server:type=socket-server-metrics,name={},listener=*"
 _TOPICS: Final = "kafka.server:type=BrokerTopicMetrics,name={}"
 _GROUPS: Final = "kafka.coordinator.group:type=GroupMetadataManager,name={}"
 _GROUP: Final = "kafka.server:type=group-coordinator-metrics,attribute={}"
-_MARKERS: Final = "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name={}"
-_VERIFICATION: Final = "kafka.server:type=AddPartitionsToTxnManager,name={}"
 _CHANNEL: Final = "kafka.server:type=replica-fetcher-metrics,attribute={}"
 _SESSIONS: Final = "kafka.server:type=FetchSessionCache,name={}"
 _LOG: Final = "kafka.log:type=Log,name={},topic=*,partition=*"
@@ -548,48 +520,6 @@ PROCESS: Final = (
         "Memory limit of the process: the least limit of its control groups, else the machine's memory.",
     ),
 )
-
-TRANSACTIONS: Final = (
-    _gauge("transaction_ids", "Transactional ids that this node coordinates."),
-    _gauge("transaction_open", "Transactional ids with a transaction that is not complete."),
-    _gauge("transaction_oldest_seconds", "Age of the oldest transaction that is not complete."),
-    _counter("transaction_ends", "Transactions that were completed: all their markers are written."),
-    _histogram("transaction_end_seconds", "From the decision about a transaction to its completion."),
-    _counter("transaction_timeouts", "Transactions aborted because they were open for too long."),
-    _histogram(
-        "transaction_partition_load_seconds", "Load times of partitions of `__transaction_state`.",
-        kafka="kafka.server:type=transaction-coordinator-metrics,attribute=partition-load-time-avg",
-    ),
-    _gauge("transaction_markers_waiting", "Partitions that have to get a marker."),
-    _gauge(
-        "transaction_markers_without_leader", "Markers that wait because their partition has no leader.",
-        kafka=_MARKERS.format("UnknownDestinationQueueSize"),
-    ),
-    _counter("transaction_marker_requests", "Requests with markers, also to this node."),
-    _counter("transaction_marker_retries", "Markers that were sent again."),
-    _counter(
-        "transaction_markers_refused",
-        "Markers that a partition refused for good: what they should have ended may hang "
-        "(`firn transaction hanging`).",
-    ),
-    _gauge(
-        "transaction_completions_to_retry", "Completed transactions whose record could not be written yet.",
-        kafka=_MARKERS.format("LogAppendRetryQueueSize"),
-    ),
-    _counter(
-        "transaction_verifications",
-        "Questions to coordinators, whether partitions are part of a transaction, or to add them.",
-    ),
-    _histogram(
-        "transaction_verification_seconds", "From such a question to its answer.",
-        kafka=_VERIFICATION.format("VerificationTimeMs"),
-    ),
-    _counter("transaction_verification_requests", "Requests with such questions to other nodes."),
-    _counter(
-        "transaction_verification_failures", "Partitions that got an error for an answer.",
-        kafka=_VERIFICATION.format("VerificationFailureRate"),
-    ),
-)  # fmt: skip
 
 GROUPS: Final = MappingProxyType(
     {

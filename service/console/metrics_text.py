@@ -21,7 +21,8 @@ from prometheus_client.utils import floatToGoString
 
 from service.base.metrics import HistogramSnapshot
 from service.base.slices import Slice
-from service.console.families import COUNTER, FAMILIES, GAUGE, HISTOGRAM, PARTITION, Family
+from service.console.families import FAMILIES, PARTITION
+from service.console.family import COUNTER, GAUGE, HISTOGRAM, Family
 from service.console.measuring import (
     PartitionTotals,
     Sample,

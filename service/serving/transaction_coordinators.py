@@ -82,7 +82,7 @@ class TransactionCoordinators(TopicCoordinator["TransactionShard"]):
 
     def figures(self, now_ms: int) -> TransactionFigures:
         """Return the figures of transactions at this moment."""
-        return figures_of(self, now_ms)
+        return figures_of(self.runtime, self.metrics, self.sender, self.verifier, now_ms)
 
     # -- settings
 

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from service.base.metrics import Histogram, HistogramSnapshot
 
 if TYPE_CHECKING:
-    from service.serving.transaction_coordinators import TransactionCoordinators
+    from service.coordinator.runtime import Runtime
+    from service.serving.transaction_marker_sender import TransactionMarkerSender
+    from service.serving.transaction_verifier import TransactionVerifier
+    from service.transactions.metrics import TransactionMetrics
+    from service.transactions.shard import TransactionShard
 
 _NONE = Histogram().snapshot()
 
@@ -35,21 +39,27 @@ class TransactionFigures(NamedTuple):
     verification_failures: int = 0
 
 
-def figures_of(coordinators: TransactionCoordinators, now_ms: int) -> TransactionFigures:
-    """Return the figures of the coordinator of this node, and of the questions that it asks others."""
-    figures = TransactionFigures(coordinators.runtime.metrics.load.snapshot())
-    if coordinators.metrics is not None:
-        shards = coordinators.runtime.shards()
+def figures_of(
+    runtime: Runtime[TransactionShard],
+    metrics: TransactionMetrics | None,
+    sender: TransactionMarkerSender | None,
+    verifier: TransactionVerifier | None,
+    now_ms: int,
+) -> TransactionFigures:
+    """Return the figures of a node's coordinator, and of what it sends and asks; None: it has not begun."""
+    figures = TransactionFigures(runtime.metrics.load.snapshot())
+    if metrics is not None:
+        shards = runtime.shards()
         starts = [one.start_ms for shard in shards for one in shard.ids.open.values() if one.start_ms > 0]
         figures = figures._replace(
             ids=sum(len(shard.ids) for shard in shards),
             open=sum(len(shard.ids.open) for shard in shards),
             oldest_s=max(now_ms - min(starts, default=now_ms), 0) / 1000,
-            ends=coordinators.metrics.end.snapshot(),
-            timeouts=coordinators.metrics.timeouts,
+            ends=metrics.end.snapshot(),
+            timeouts=metrics.timeouts,
         )
-    if coordinators.sender is not None:
-        machine = coordinators.sender.machine
+    if sender is not None:
+        machine = sender.machine
         figures = figures._replace(
             markers_waiting=machine.waiting,
             markers_without_leader=machine.without_leader,
@@ -58,11 +68,11 @@ def figures_of(coordinators: TransactionCoordinators, now_ms: int) -> Transactio
             markers_refused=machine.metrics.refused,
             completions_to_retry=machine.completions_to_retry,
         )
-    if coordinators.verifier is not None:
-        metrics = coordinators.verifier.machine.metrics
+    if verifier is not None:
+        asked = verifier.machine.metrics
         figures = figures._replace(
-            verifications=metrics.seconds.snapshot(),
-            verification_requests=metrics.requests,
-            verification_failures=metrics.failures,
+            verifications=asked.seconds.snapshot(),
+            verification_requests=asked.requests,
+            verification_failures=asked.failures,
         )
     return figures

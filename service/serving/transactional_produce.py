@@ -1,5 +1,4 @@
-"""Produce with a transactional id: the coordinator knows each transaction that a batch is appended for
-(invariant X7).
+"""Produce with a transactional id: appends what the transaction's coordinator knows of (invariant X7).
 
 Where the transaction of a batch is open in its partition already, the coordinator knows of it, and the batch
 is appended at once. Else the request waits as a whole while the coordinator is asked (Produce 11 and older,
