@@ -112,7 +112,8 @@ class TxnIndex:
         if not is_dirty:
             return
         try:
-            fsync_file(self.handle.disk, self.handle.get().fd)
+            file = self.handle.get()  # held until it is flushed: the cache may let go of it meanwhile
+            fsync_file(file.disk, file.fd)
             if self._is_new:
                 fsync_dir(self.handle.disk, self.handle.path.parent)
                 self._is_new = False
@@ -138,11 +139,14 @@ class TxnIndex:
 
     def replace(self, entries: Sequence[AbortedEntry]) -> None:
         """Write all rows anew, durably, at once. `DiskError`."""
-        write_atomically(self.handle.disk, self.handle.path, b"".join(map(encode_row, entries)))
-        self.handle.drop()
-        self.handle.size = len(entries) * ROW.size
-        self._is_new = False
-        self.take(entries)
+        with self._lock:
+            write_atomically(self.handle.disk, self.handle.path, b"".join(map(encode_row, entries)))
+            self.handle.drop()
+            self.handle.size = len(entries) * ROW.size
+            self._is_new = False
+            self._unwritten = bytearray()
+            del self._markers[:], self._stable[:], self._least[:]
+            self.take(entries)
 
     # Look-ups
 

@@ -127,7 +127,11 @@ class NodeParts:
 
     def is_loading(self) -> bool:
         """Return whether a coordinator reads its log."""
-        return self.broker is not None and self.broker.groups.runtime.is_loading
+        broker = self.broker
+        if broker is None:
+            return False
+        of_transactions = broker.transactions is not None and broker.transactions.runtime.is_loading
+        return broker.groups.runtime.is_loading or of_transactions
 
     # -- replication
 
