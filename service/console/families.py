@@ -247,6 +247,16 @@ LOGS: Final = (
         "partitions", "Partitions of this node, by state (online, offline).", "state",
         kafka="kafka.server:type=ReplicaManager,name=PartitionCount",
     ),
+    _gauge(
+        "partitions_with_late_transactions",
+        "Partitions whose oldest open transaction has not written for the longest timeout and five minutes:"
+        " its end may never come.",
+        kafka="kafka.server:type=ReplicaManager,name=PartitionsWithLateTransactionsCount",
+    ),
+    _gauge(
+        "log_oldest_transaction_seconds",
+        "Longest time for which the oldest open transaction of a partition has not written.",
+    ),
     _gauge("segments", "Segments, by tier (local, bucket).", "tier", kafka=_LOG.format("NumLogSegments")),
     _gauge(
         "log_bytes", "Bytes of logs, by tier (local, bucket: whole objects).", "tier",
@@ -461,6 +471,11 @@ PARTITION: Final = (
     _gauge(
         "partition_end_offset", "Offset after the last.", "topic", "partition",
         kafka=_LOG.format("LogEndOffset"),
+    ),
+    _gauge(
+        "partition_last_stable_offset_lag",
+        "Offsets that open transactions hide from readers of committed ones.", "topic", "partition",
+        kafka="kafka.cluster:type=Partition,name=LastStableOffsetLag,topic=*,partition=*",
     ),
     _gauge("partition_bucket_end_offset", "Offset after the last in the bucket.", "topic", "partition"),
     _gauge(

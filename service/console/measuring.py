@@ -50,14 +50,24 @@ class Sample(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
+_LATE_MS: Final = 300_000
+"""How long after its longest timeout an open transaction is late (Kafka ``LATE_TRANSACTION_BUFFER_MS``)."""
+
+
 class PartitionTotals:
     """Sums over partitions."""
 
-    __slots__ = ("bucket_bytes", "bucket_segments", "failed", "local_bytes", "local_segments", "online")
+    __slots__ = (
+        "_late_since_ms", "_now_ms", "bucket_bytes", "bucket_segments", "failed", "late", "local_bytes",
+        "local_segments", "oldest_transaction_ms", "online",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: int, transaction_max_timeout_ms: int) -> None:
+        self._now_ms = now_ms
+        self._late_since_ms = now_ms - transaction_max_timeout_ms - _LATE_MS
         self.online = self.failed = self.local_segments = self.local_bytes = 0
         self.bucket_segments = self.bucket_bytes = 0
+        self.late = self.oldest_transaction_ms = 0
 
     def add(self, partition: Partition) -> None:
         log, remote = partition.log, partition.unified.remote
@@ -70,6 +80,14 @@ class PartitionTotals:
         if remote is not None:
             self.bucket_segments += remote.segments
             self.bucket_bytes += remote.size_bytes
+        if (oldest := log.oldest_open) is not None:
+            self._add_open(oldest[2])
+
+    def _add_open(self, last_ms: int) -> None:
+        """Add a partition whose oldest open transaction wrote last at `last_ms`."""
+        if last_ms > 0:
+            self.late += last_ms < self._late_since_ms
+            self.oldest_transaction_ms = max(self.oldest_transaction_ms, self._now_ms - last_ms)
 
     def samples(self, closed: int) -> Iterator[Sample]:
         """Yield the samples; `closed` is the number of partitions that cannot be added."""
@@ -79,6 +97,8 @@ class PartitionTotals:
         yield Sample("firn_segments", self.bucket_segments, ("bucket",))
         yield Sample("firn_log_bytes", self.local_bytes, ("local",))
         yield Sample("firn_log_bytes", self.bucket_bytes, ("bucket",))
+        yield Sample("firn_partitions_with_late_transactions", self.late)
+        yield Sample("firn_log_oldest_transaction_seconds", self.oldest_transaction_ms / 1000)
 
 
 OF_PARTITION: Final[Mapping[str, Callable[[Partition], int | None]]] = MappingProxyType(
@@ -87,6 +107,7 @@ OF_PARTITION: Final[Mapping[str, Callable[[Partition], int | None]]] = MappingPr
         "firn_partition_local_start_offset": lambda one: one.unified.local_start_offset,
         "firn_partition_end_offset": lambda one: one.unified.end_offset,
         "firn_partition_bucket_end_offset": lambda one: one.unified.remote and one.unified.remote.end_offset,
+        "firn_partition_last_stable_offset_lag": lambda one: one.high_watermark - one.last_stable_offset,
         "firn_partition_local_bytes": lambda one: one.log.size,
         "firn_partition_bucket_bytes": lambda one: one.unified.remote and one.unified.remote.size_bytes,
     }

@@ -53,7 +53,7 @@ async def render(
     """Return the whole text, in pieces. `now_ms` is the wall clock; `more` are samples of the process."""
     piece = Slice()
     partitions = node.partitions()
-    totals = PartitionTotals()
+    totals = PartitionTotals(now_ms, node.transaction_max_timeout_ms)
     for partition in partitions:
         if piece.is_over():
             await piece.next_turn()

@@ -85,6 +85,10 @@ class ObservedNode(Protocol):
     def cold(self) -> ObservedColdTier | None: ...
     @property
     def groups(self) -> CoordinatedGroups | None: ...
+    @property
+    def transaction_max_timeout_ms(self) -> int:
+        """Longest timeout that a transactional producer may ask for."""
+
     def partitions(self) -> Sequence[Partition]:
         """Return the open partitions, as a copy; the log of one may have failed since."""
 

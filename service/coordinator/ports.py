@@ -12,6 +12,7 @@ from uuid import UUID
 from service.base.errors import RequestError
 from service.coordinator.records import StoredBatch
 from service.hot.markers import Marker
+from service.hot.verification import VerificationGuard
 
 
 class CoordinatorTopic(NamedTuple):
@@ -54,8 +55,9 @@ class PartitionLog(Protocol):
     def max_batch_bytes(self) -> int:
         """Size limit of a batch: the topic's ``max.message.bytes``."""
 
-    def append(self, batch: bytearray, leader_epoch: int) -> int:
+    def append(self, batch: bytearray, leader_epoch: int, guard: VerificationGuard | None = None) -> int:
         """Append one batch and return its base offset. It is committed when the high watermark passes it.
+        `guard`: of a transactional batch.
 
         Raises, with nothing appended, `RequestError` (NOT_LEADER_OR_FOLLOWER in another epoch,
         NOT_ENOUGH_REPLICAS and others) and `StorageError` if the disk fails.

@@ -147,7 +147,13 @@ class Runtime(Generic[S]):
     def read(self, partition: int, query: Query[S, R]) -> R:
         """Return what `query` reads of the committed state. Raises `RequestError` as `write` does, and what
         `query` raises."""
-        return query(self._active(partition).shard, self._clock.now_ms())
+        context = self._active(partition)
+        if context.is_behind:
+            raise RequestError(
+                ErrorCode.coordinator_load_in_progress,
+                f"{self.topic}-{partition} does not know yet what is committed of its log",
+            )
+        return query(context.shard, self._clock.now_ms())
 
     def partitions(self) -> tuple[int, ...]:
         """Return the partitions that this node leads, in any state."""

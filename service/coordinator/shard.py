@@ -27,6 +27,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.steps import Steps
 from service.base.timeline import Journal
+from service.hot.verification import VerificationGuard
 
 R = TypeVar("R")
 
@@ -87,10 +88,12 @@ Effect: TypeAlias = DeferredReply | Schedule | Cancel | BackgroundWork
 
 
 class Producer(NamedTuple):
-    """Transactional producer of a decision's records."""
+    """Transactional producer of a decision's records. `guard`: of its verification, where its transaction is
+    not open in the log (`hot/verification`)."""
 
     producer_id: int
     producer_epoch: int
+    guard: VerificationGuard | None = None
 
 
 class CoordinatorResult(NamedTuple, Generic[R]):

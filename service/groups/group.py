@@ -39,12 +39,18 @@ class Group(Protocol):
         """The group has no members and may be deleted."""
 
     def check_commit(
-        self, member_id: str, instance_id: str | None, epoch: int, version: int
+        self,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        version: int,
+        *,
+        is_transactional: bool = False,
     ) -> CheckPartition | None:
         """Check a commit of this member and generation (or epoch). Returns None if all partitions are
         allowed.
 
-        Raises `RequestError`.
+        `is_transactional`: of a TxnOffsetCommit, which need not name a member. Raises `RequestError`.
         """
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:

@@ -22,7 +22,7 @@ from service.coordinator.ports import TopicsView
 from service.coordinator.shard import CoordinatorRecord
 from service.groups import records
 from service.groups.config import GroupsConfig
-from service.groups.group import Group
+from service.groups.group import CheckPartition, Group
 from service.groups.offset_pieces import add_topics
 from service.groups.offsets import CommittedOffsets, OffsetAndMetadata, Place
 from service.groups.records import MAX_STRING_BYTES, OffsetKey, OffsetValue
@@ -136,21 +136,40 @@ def commit(
 
     Without a group and a generation it creates a simple group, which has offsets only.
     """
-    if len(request.group_id.encode()) > MAX_STRING_BYTES:
-        raise RequestError(ErrorCode.invalid_group_id)
+    check_group_id(request.group_id)
     check = None
     epoch = request.generation_id_or_member_epoch
     if group is not None:
         check = group.check_commit(request.member_id, request.group_instance_id, epoch, version)
     elif epoch >= 0:
         raise RequestError(ErrorCode.group_id_not_found if version >= 9 else ErrorCode.illegal_generation)
+    return accept(request, check, config, now_ms)
+
+
+def check_group_id(group_id: str) -> None:
+    """Raise `RequestError` INVALID_GROUP_ID for one that no record can hold."""
+    if len(group_id.encode()) > MAX_STRING_BYTES:
+        raise RequestError(ErrorCode.invalid_group_id)
+
+
+def accept(
+    request: GroupCommitRequest,
+    check: CheckPartition | None,
+    config: GroupsConfig,
+    now_ms: int,
+    *,
+    has_topic_ids: bool = True,
+) -> CommitDecision:
+    """Return records and response of a commit whose member is accepted; only too long metadata is rejected.
+    Raises what `check` raises. `has_topic_ids`: the records have the ids of their topics."""
     expire_ms = NO_TIMESTAMP if request.retention_time == -1 else now_ms + request.retention_time
     is_short = expire_ms == NO_TIMESTAMP
     writes: list[CoordinatorRecord] = []
     answers: list[CommittedTopic] = []
     for topic in request.topics:
         prefix = records.offset_key_prefix(request.group_id, topic.name)
-        end = records.offset_value_end(now_ms, topic.topic_id)
+        topic_id = topic.topic_id if has_topic_ids else None
+        end = records.offset_value_end(now_ms, topic_id)
         partitions: list[CommittedPartition] = []
         for partition in topic.partitions:
             index = partition.partition_index
@@ -166,7 +185,7 @@ def commit(
                 raw = records.short_offset_value(offset, leader_epoch, end)
             else:
                 raw = records.offset_value(
-                    OffsetValue(offset, leader_epoch, metadata, now_ms, expire_ms, topic.topic_id)
+                    OffsetValue(offset, leader_epoch, metadata, now_ms, expire_ms, topic_id)
                 )
             writes.append(CoordinatorRecord(prefix + index.to_bytes(4, "big"), raw))
         answers.append(CommittedTopic(topic.name, topic.topic_id, tuple(partitions)))

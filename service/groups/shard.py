@@ -25,9 +25,10 @@ from service.coordinator.shard import (
     CoordinatorResult,
     Effect,
     Outcome,
+    Producer,
     Schedule,
 )
-from service.groups import admin, offset_commits, records
+from service.groups import admin, offset_commits, records, txn_offset_commits
 from service.groups.classic.group import EMPTY_GROUP, ClassicGroup
 from service.groups.classic.group_view import ClassicGroupView
 from service.groups.classic.groups import ClassicGroups
@@ -220,6 +221,16 @@ class GroupShard:
         if group is not None and group.kind == "classic":
             effects = self.classic.is_alive(request.group_id, request.member_id, now_ms)
         return CoordinatorResult(commit.response, commit.records, effects)
+
+    def commit_offsets_of_transaction(
+        self, request: GroupCommitRequest, producer: Producer, now_ms: int
+    ) -> CoordinatorResult[Any]:
+        """Commit offsets as part of the producer's transaction (`known_txn_commit`). Raises
+        `RequestError`."""
+        group = self.view(request.group_id)
+        commit = txn_offset_commits.txn_commit(request, group, self.topics, self.config(), now_ms)
+        self.metrics.offset_commits += len(commit.records)
+        return CoordinatorResult(commit.response, commit.records, producer=producer)
 
     def fetch_offsets(self, request: OffsetFetchGroup) -> FetchedGroup:
         """Read committed offsets. Raises `RequestError`."""

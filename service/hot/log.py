@@ -27,6 +27,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, RequestError
 from service.base.files import make_directory
+from service.base.steps import at_once
 from service.base.types import NO_TIMESTAMP, TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
@@ -258,14 +259,9 @@ class LocalLog:
     def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedEntry]:
         """Return the aborted transactions that overlap ``[fetch_offset, upper_bound)`` and whose markers are
         in the local log, by their markers. `StorageError`."""
-        state = self.state
-        if not state.segments.indexed:
-            return []
-        state.check()
-        try:
-            return state.segments.aborted_transactions(fetch_offset, upper_bound)
-        except CorruptionError as e:
-            raise state.corrupt(e) from e
+        self.state.check()
+        rows = at_once(self.state.segments.aborted_from(fetch_offset, upper_bound))
+        return [*map(AbortedEntry._make, rows)]
 
     @property
     def unflushed_records(self) -> int:

@@ -11,19 +11,22 @@ from typing import NamedTuple
 from service.base.disk import MissingFile
 from service.base.errors import StorageError
 from service.base.files import read_file
+from service.base.types import Buffer
 from service.hot import names
 from service.hot.files import FileHandle, SegmentFile
 from service.hot.index_proof import prove_indexes
 from service.hot.state import LogState
+from service.hot.txn_index import TxnIndex
 from service.records.segment_indexes import ProveIndexes
+from service.records.txn_rows import decode_rows
 
 
 class SealedSegment(NamedTuple):
     """A segment that does not change any more. Offsets inclusive, size in bytes, times in ms.
 
-    ``producer_snapshot_path``: the state at its end, that is before the next segment. ``txn_index_path``: the
-    file may not exist. ``log``: its file; a segment that waits to be copied holds no descriptor.
-    ``prove_indexes``: see `index_proof`.
+    ``producer_snapshot_path``: the state at its end, that is before the next segment; ``base_snapshot_path``:
+    before itself. ``txn_index_path``: the file may not exist. ``log``: its file; a segment that waits to be
+    copied holds no descriptor. ``prove_indexes``: see `index_proof`.
     """
 
     base_offset: int
@@ -34,6 +37,7 @@ class SealedSegment(NamedTuple):
     producer_snapshot_path: Path | None
     log: FileHandle
     prove_indexes: ProveIndexes
+    base_snapshot_path: Path | None = None
 
     @property
     def log_file(self) -> SegmentFile:
@@ -161,7 +165,25 @@ class SealedSegments:
             producer_snapshot_path=self._state.snapshots.path(end_offset),
             log=segment.log,
             prove_indexes=partial(prove_indexes, segment),
+            base_snapshot_path=self._state.snapshots.path(base_offset),
         )
+
+    def replace_rows(self, base_offset: int, rows: Buffer) -> None:
+        """Replace the transaction index of a segment, as it was found not to be that of its log.
+
+        `StorageError` if the segment was deleted, or where the disk fails.
+        """
+        self._state.check()
+        segments = self._state.segments
+        slot = segments.slot_of(base_offset)
+        if slot < 0 or segments.bases[slot] != base_offset:
+            raise StorageError(f"{self._state.tip}: the segment at {base_offset} has been deleted")
+        segment = segments.all[slot]
+        if segment.txn_index is None:
+            handle = self._state.txn_index_of(segment)
+            segment.txn_index = TxnIndex(handle, self._state.world.threads.lock())
+        segment.txn_index.replace(decode_rows(rows))
+        segments.note_rows()
 
     def describe_all(self, from_offset: int = 0) -> list[SealedSegment]:
         """Describe all segments that end beyond `from_offset`, oldest first."""

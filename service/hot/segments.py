@@ -7,8 +7,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
+from service.base.steps import Steps
 from service.hot.segment import Segment
-from service.records.txn_rows import AbortedEntry
+from service.hot.txn_index import TxnIndex
+from service.records.txn_rows import AbortedFields
 
 _log = logging.getLogger(__name__)
 
@@ -64,18 +66,30 @@ class Segments:
         indexed = self.indexed
         return bool(indexed) and indexed[-1].base_offset >= self.bases[max(self.slot_of(offset), 0)]
 
-    def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedEntry]:
-        """Look up the aborted transactions that overlap ``[fetch_offset, upper_bound)``, by their markers.
-
-        `CorruptionError`, `DiskError`.
-        """
-        found: list[AbortedEntry] = []
-        first = self.bases[max(self.slot_of(fetch_offset), 0)]
-        for segment in self.indexed[bisect_left(self.indexed, first, key=_base_offset) :]:
-            index = segment.txn_index
-            if index is not None and index.find(fetch_offset, upper_bound, found):
+    def aborted_from(self, fetch_offset: int, upper_bound: int) -> Steps[list[AbortedFields]]:
+        """Look up the aborted transactions that overlap ``[fetch_offset, upper_bound)``, by their markers, in
+        steps. `DiskError`."""
+        found: list[AbortedFields] = []
+        for index in self._indexes_from(fetch_offset):
+            if (yield from index.find(fetch_offset, upper_bound, found)):
                 break
         return found
+
+    def offset_behind_aborted(self, fetch_offset: int, count: int) -> int | None:
+        """Return the offset behind the marker of about so many aborted transactions that end at
+        `fetch_offset` or behind it; None if there are fewer."""
+        for index in self._indexes_from(fetch_offset):
+            if (offset := index.offset_behind(fetch_offset, count)) is not None:
+                return offset
+            count -= index.count_from(fetch_offset)
+        return None
+
+    def _indexes_from(self, offset: int) -> Iterator[TxnIndex]:
+        """Yield the indexes with rows of the segment that has `offset`, and of those behind it."""
+        first = self.bases[max(self.slot_of(offset), 0)]
+        for segment in self.indexed[bisect_left(self.indexed, first, key=_base_offset) :]:
+            if segment.txn_index is not None:
+                yield segment.txn_index
 
     def add(self, segment: Segment) -> None:
         """Append `segment`, which becomes the active one."""

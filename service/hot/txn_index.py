@@ -21,14 +21,16 @@ from typing import Final
 from service.base.disk import DiskError
 from service.base.errors import CorruptionError
 from service.base.files import fsync_dir, fsync_file, write_atomically
+from service.base.steps import Steps
 from service.base.threads import Lock
 from service.hot.files import FileHandle
-from service.records.txn_rows import ROW, AbortedEntry, decode_rows, encode_row
+from service.records.txn_rows import FIELDS, ROW, AbortedEntry, AbortedFields, decode_rows, encode_row
 
 _log = logging.getLogger(__name__)
 
 _BLOCK_ROWS: Final = 128
 _BLOCK_BYTES: Final = _BLOCK_ROWS * ROW.size
+_SKIPPED_AT_A_TIME: Final = 1024
 
 
 class TxnIndex:
@@ -110,7 +112,8 @@ class TxnIndex:
         if not is_dirty:
             return
         try:
-            fsync_file(self.handle.disk, self.handle.get().fd)
+            file = self.handle.get()  # held until it is flushed: the cache may let go of it meanwhile
+            fsync_file(file.disk, file.fd)
             if self._is_new:
                 fsync_dir(self.handle.disk, self.handle.path.parent)
                 self._is_new = False
@@ -136,11 +139,14 @@ class TxnIndex:
 
     def replace(self, entries: Sequence[AbortedEntry]) -> None:
         """Write all rows anew, durably, at once. `DiskError`."""
-        write_atomically(self.handle.disk, self.handle.path, b"".join(map(encode_row, entries)))
-        self.handle.drop()
-        self.handle.size = len(entries) * ROW.size
-        self._is_new = False
-        self.take(entries)
+        with self._lock:
+            write_atomically(self.handle.disk, self.handle.path, b"".join(map(encode_row, entries)))
+            self.handle.drop()
+            self.handle.size = len(entries) * ROW.size
+            self._is_new = False
+            self._unwritten = bytearray()
+            del self._markers[:], self._stable[:], self._least[:]
+            self.take(entries)
 
     # Look-ups
 
@@ -158,20 +164,30 @@ class TxnIndex:
         with self._lock:
             return decode_rows(self._read(0, self._size))
 
-    def find(self, fetch_offset: int, upper_bound: int, found: list[AbortedEntry]) -> bool:
-        """Add the transactions that overlap ``[fetch_offset, upper_bound)`` to `found`; returns whether later
-        segments have none. `CorruptionError`, `DiskError`."""
+    def find(self, fetch_offset: int, upper_bound: int, found: list[AbortedFields]) -> Steps[bool]:
+        """Add the transactions that overlap ``[fetch_offset, upper_bound)`` to `found`, in steps of a block;
+        returns whether later segments have none. `DiskError`."""
         begin = bisect_left(self._markers, fetch_offset)
         end = bisect_left(self._stable, upper_bound)
         for block in range(begin, min(end + 1, len(self._markers))):
             if self._least[block] >= upper_bound:
+                if not block % _SKIPPED_AT_A_TIME:
+                    yield
                 continue
-            for row in decode_rows(self._read(block * _BLOCK_BYTES, _BLOCK_BYTES)):
-                if row.last_offset >= fetch_offset and row.first_offset < upper_bound:
-                    found.append(row)
-                if row.last_stable_offset >= upper_bound:
-                    break
+            yield
+            rows = FIELDS.iter_unpack(self._read(block * _BLOCK_BYTES, _BLOCK_BYTES))
+            found += [row for row in rows if row[2] >= fetch_offset and row[1] < upper_bound]
         return end < len(self._markers)
+
+    def offset_behind(self, fetch_offset: int, rows: int) -> int | None:
+        """Return the offset behind the marker of about so many rows of markers at or above `fetch_offset`;
+        None if there are fewer."""
+        block = bisect_left(self._markers, fetch_offset) + max(rows // _BLOCK_ROWS, 1) - 1
+        return self._markers[block] + 1 if block < len(self._markers) else None
+
+    def count_from(self, fetch_offset: int) -> int:
+        """Return about how many rows have markers at or above `fetch_offset`."""
+        return len(self) - bisect_left(self._markers, fetch_offset) * _BLOCK_ROWS
 
 
 def check_rows(entries: Iterable[AbortedEntry], base_offset: int, end_offset: int) -> None:

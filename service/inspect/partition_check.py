@@ -19,6 +19,7 @@ from service.base.errors import CorruptionError
 from service.base.types import Buffer
 from service.inspect.committed import describe_entry
 from service.inspect.fsck_report import MAX_LISTED, Finding, FsckReport, PartitionReport
+from service.inspect.transaction_check import TransactionCheck
 from service.remote.catalog import NO_VERSION, CatalogEntry
 from service.remote.format.keys import (
     HeadKey,
@@ -48,6 +49,7 @@ from service.remote.reading.object_reader import (
     open_head,
     open_page,
     open_published,
+    read_section,
 )
 from service.remote.reading.partition_listing import ListedManifest, PartitionListing, list_partition
 from service.remote.reading.segment_proof import prove_segment
@@ -108,6 +110,7 @@ class _PartitionCheck:
         """number of doubts beyond those that a report lists"""
         self._wrong: dict[str, SegmentEntry] = {}
         """segments with errors, by key"""
+        self._transactions = TransactionCheck()
 
     def run(self) -> None:
         head = _head(self._store, self._subject.key)
@@ -282,10 +285,18 @@ class _PartitionCheck:
                 self._store, entry, size, cluster_id=manifest.cluster_id, topic=manifest.topic
             )
             if self.report.deep:
-                prove_segment(entry, footer, partial(self._read, entry.key))
+                self._prove(entry, footer)
         except (ObjectNotFound, CorruptionError) as e:
             return str(e)
         return footer
+
+    def _prove(self, entry: SegmentEntry, footer: Footer) -> None:
+        """Read all of a segment: its batches, and whether its transactions are theirs (invariant X12)."""
+
+        check = self._transactions
+        check.begin(footer, lambda name: read_section(self._store, entry.key, footer.sections[name]))
+        prove_segment(entry, footer, partial(self._read, entry.key), on_pieces=check.add)
+        check.finish()
 
     def _size(self, key: str) -> int | None:
         try:

@@ -38,6 +38,8 @@ quotas."""
 GROUP_VERSION: Final = "group.version"
 GROUP_VERSION_LEVEL: Final = 1
 """Enables both group protocols."""
+TRANSACTION_VERSION: Final = "transaction.version"
+"""Kafka's protocols of transactions."""
 NOT_IN_NEW_LOGS: Final = frozenset({KRAFT_VERSION, RECORDS_VERSION})
 """Features whose levels a new log does not set unless an operator asks for it."""
 BOOTSTRAP: Final = "Bootstrap records"
@@ -50,6 +52,7 @@ def supported_features() -> tuple[FeatureRange, ...]:
     return (
         FeatureRange(GROUP_VERSION, 0, GROUP_VERSION_LEVEL),
         FeatureRange(METADATA_VERSION, _LOWEST_LEVEL, METADATA_VERSION_LEVEL),
+        FeatureRange(TRANSACTION_VERSION, 0, 1),
     )
 
 

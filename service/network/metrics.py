@@ -11,6 +11,7 @@ QUICK_S: Final = SECONDS[0]
 OF_QUORUM: Final = "quorum"
 OF_CONTROLLER: Final = "controller"
 OF_REPLICATION: Final = "replication"
+OF_TRANSACTIONS: Final = "transactions"
 """Purposes of the node's own connections to other nodes."""
 
 OF_PRODUCE: Final = "produce"

@@ -119,6 +119,17 @@ class PendingResponse:
             callback(self)
 
 
+class Owed(Response):
+    """The result of a request that needed a task and is done, in order, while its response has to wait: from
+    now on it is as if `response`, which has a weight, were the handler's answer."""
+
+    __slots__ = ("response",)
+
+    def __init__(self, response: PendingResponse) -> None:
+        super().__init__((), response.cancel)
+        self.response = response
+
+
 class PeerContext:
     """Client of a connection, and header of its request, whoever the client may be: no `Handler` takes it.
 

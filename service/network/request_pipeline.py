@@ -27,6 +27,7 @@ from service.network.request import (
     Gate,
     Later,
     LoggedIn,
+    Owed,
     PeerContext,
     PendingResponse,
     RequestContext,
@@ -234,7 +235,7 @@ class RequestPipeline:
             if answer.done():
                 self._handle_answer(answer.result(), api)
             elif answer.weight:
-                self._enqueue(answer, api)
+                self._enqueue(answer, api, self.last_move)
             else:
                 self._api, self._asked_s = api, self.last_move
                 self._pending = answer
@@ -261,10 +262,10 @@ class RequestPipeline:
 
     # -- several requests under way, answered in order
 
-    def _enqueue(self, response: PendingResponse, api: ApiMetrics) -> None:
-        """Let the next request be handled before the response to this one."""
+    def _enqueue(self, response: PendingResponse, api: ApiMetrics, asked_s: float) -> None:
+        """Let the next request be handled before the response to this one, which came at `asked_s`."""
         queue = self.queue
-        queue.add(response, api, self.last_move, self.context.api_key.to_bytes(2))
+        queue.add(response, api, asked_s, self.context.api_key.to_bytes(2))
         response.when_done(self._queued_is_done)
         if queue.state is not FULL:
             self._framer.answered()
@@ -364,12 +365,17 @@ class RequestPipeline:
     def _answered(self, later: asyncio.Future[Answer] | PendingResponse) -> bool:
         """Send the response of `later`; return False if the connection has ended."""
         try:
+            answer = later.result()
             if self._framer.state is CLOSED or self._transport.is_closing():
-                if (answer := later.result()) is not None and answer.on_done is not None:
+                if answer is not None and answer.on_done is not None:
                     answer.on_done()
                 return False
             self.last_move = self._shared.now()
-            answer = later.result()
+            if isinstance(answer, Owed):
+                if not answer.response.done():
+                    self._enqueue(answer.response, self._api, self._asked_s)
+                    return True
+                answer = answer.response.result()
             self._api.later.observe(self.last_move - self._asked_s)
             self._handle_answer(answer, self._api)
         except Exception as e:

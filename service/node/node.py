@@ -42,6 +42,7 @@ from service.node.node_parts import NodeParts
 from service.node.retention_task import retention_loop
 from service.node.standalone_control_plane import AlonePlane, Home
 from service.node.supervisor import Supervisor
+from service.node.transactions import TransactionWiring
 from service.partition.fetch_sessions import FetchSessions
 from service.replicas.dynamic_config import check_topics, dynamic_config, topic_settings
 from service.replicas.metadata_applier import Applier
@@ -59,6 +60,7 @@ from service.serving.topic_coordinator import CoordinatorParts
 from service.wire.apis import ListenerType
 
 if TYPE_CHECKING:
+    from service.client.security import Security
     from service.network.jwks.key_sets import KeySets
     from service.network.tls.node_tls import NodeTls
     from service.node.cold_tier import ColdTier, OpenStore
@@ -253,12 +255,18 @@ class Node:
         settings = applier.settings
         at_once(check_topics(metadata.image, config))
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
-        groups = self._make_coordinators(applier, plane, timers, replicas, logs)
+        coordinators = self._coordinator_parts(applier, plane, timers, replicas, logs)
+        groups = GroupCoordinators(coordinators)
         stack.push_async_callback(groups.close)
+        transactions = self._make_transactions(coordinators)
+        stack.push_async_callback(transactions.coordinators.close)
+        applier.watch(groups)
+        applier.watch(transactions.coordinators)
         metadata.subscribe(applier.apply)  # later changes wait for their turn
         await applier.start(metadata.image)
         await logs.set_aside_unknown(applier.holds)
         broker = self._make_broker(plane, cluster_id, replicas, timers, groups, settings)
+        broker.transactions, transactions.broker = transactions.coordinators, broker
         stack.callback(broker.close)
         broker.endpoints.update(listeners.places)
         answer_versions = answer_for(ListenerType.BROKER, lambda: features_of_broker(broker))
@@ -353,10 +361,8 @@ class Node:
         """Return the replication with other brokers; None on a node without any."""
         if plane.new_queue is None:
             return None
-        from service.client.node_security import outgoing_security
         from service.replicas.replica_manager import ReplicaManager
         from service.replicas.tier_state_builder import TierStateBuilder
-        from service.serving.listener_logins import new_nonce
 
         config = self._static_config
         replication = ReplicaManager(
@@ -372,27 +378,32 @@ class Node:
             self._supervisor.fail,
             self._world.random.random,
             self.parts.network.channel(OF_REPLICATION),
-            outgoing_security(
-                self._static_config.cluster.security.inter_broker,
-                partial(new_nonce, self._world),
-                None if self._tls is None else self._tls.inter_broker,
-                self._world.disk,
-            ),
+            self._inter_broker_security(),
         )
         logs.checkpoint_high_watermarks(replication.marks)
         stack.push_async_callback(replication.close)
         return replication
 
-    def _make_coordinators(
+    def _inter_broker_security(self) -> Security:
+        """Return the security of connections to other brokers."""
+        from service.client.node_security import outgoing_security
+        from service.serving.listener_logins import new_nonce
+
+        return outgoing_security(
+            self._static_config.cluster.security.inter_broker,
+            partial(new_nonce, self._world),
+            None if self._tls is None else self._tls.inter_broker,
+            self._world.disk,
+        )
+
+    def _coordinator_parts(
         self,
         applier: Applier,
         plane: ControlPlane,
         timers: Timers,
         replicas: Replicas,
         logs: LogManager,
-    ) -> GroupCoordinators:
-        """Make the group coordinators, which the applier informs of each change from the first on."""
-
+    ) -> CoordinatorParts:
         def config() -> BrokerConfig:
             return applier.settings.config
 
@@ -400,10 +411,11 @@ class Node:
             return plane.metadata.image
 
         internal = InternalTopics(config, image, plane.admin)
-        parts = CoordinatorParts(config, image, self._world, timers, replicas, logs, internal)
-        groups = GroupCoordinators(parts)
-        applier.watch(groups)
-        return groups
+        return CoordinatorParts(config, image, self._world, timers, replicas, logs, internal)
+
+    def _make_transactions(self, parts: CoordinatorParts) -> TransactionWiring:
+        listener = self._static_config.cluster.inter_broker_listener_name
+        return TransactionWiring(parts, listener, self._inter_broker_security, self.parts.network)
 
     async def _open_cold_tier(
         self, stack: AsyncExitStack, config: BrokerConfig, plane: ControlPlane, cluster_id: str
@@ -456,6 +468,8 @@ class Node:
             await broker.plane.join(stack)
         # The first step of the end: requests that wait for a generation would delay the servers' close.
         stack.push_async_callback(broker.groups.close)
+        if broker.transactions is not None:
+            stack.push_async_callback(broker.transactions.close)
         parts.is_serving = True
 
     async def _archives_compared(self, applier: Applier) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from service.base.health import Check
 from service.base.turns import TurnTimes
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from service.node.cold_tier import ColdTier
     from service.replicas.replica_manager import ReplicaManager
     from service.security.authorizer import Authorizer
+
+_MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 
 
 class NodeParts:
@@ -98,6 +100,11 @@ class NodeParts:
         return 0 if self.broker is None else self.broker.replicas.closed_count
 
     @property
+    def transaction_max_timeout_ms(self) -> int:
+        """Longest timeout that a transactional producer may ask for; 0 before the broker starts."""
+        return 0 if self.broker is None else cast("int", self.broker.config.transactions[_MAX_TIMEOUT])
+
+    @property
     def quotas(self) -> Sequence[RequestQuotas]:
         """Quotas of clients, the broker's and the controller's."""
         of_broker = () if self.broker is None else (self.broker.quotas,)
@@ -120,7 +127,11 @@ class NodeParts:
 
     def is_loading(self) -> bool:
         """Return whether a coordinator reads its log."""
-        return self.broker is not None and self.broker.groups.runtime.is_loading
+        broker = self.broker
+        if broker is None:
+            return False
+        of_transactions = broker.transactions is not None and broker.transactions.runtime.is_loading
+        return broker.groups.runtime.is_loading or of_transactions
 
     # -- replication
 

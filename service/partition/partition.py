@@ -72,6 +72,8 @@ class Partition:
         """key of the purgatory for appended bytes, committed or not"""
         self.stable = object()
         """key of the purgatory for rises of `last_stable_offset`"""
+        self.on_stable: Callable[[], None] | None = None
+        """called at such a rise, where somebody waits for it who takes note and acts in a later turn"""
         self.is_leader = is_leader
         """this node leads it, as the committed metadata says; otherwise it serves no clients"""
         self._leader_epoch = leader_epoch
@@ -95,6 +97,7 @@ class Partition:
         self.high_watermark = local.log_end_offset
         if high_watermark is not None:
             self.high_watermark = _within(high_watermark, self.unified)
+        local.high_watermark_moved(self.high_watermark)  # which need not move again
         self._mark_listener: Callable[[int], None] | None = None
         self._max_inflated_bytes = max_inflated_bytes
         self.rules = rules_of(local.config, max_inflated_bytes, str(tip))
@@ -221,6 +224,8 @@ class Partition:
         self._purgatory.happened(self, size)
         if stable_size:
             self._purgatory.happened(self.stable, stable_size)
+            if self.on_stable is not None:
+                self.on_stable()
         if self._mark_listener is not None:
             self._mark_listener(high_watermark)
 

@@ -10,19 +10,22 @@ objects that the entry does not name are not part of the log.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.slices import Slice
+from service.base.steps import Steps
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, Buffer, TimestampedOffset
 from service.hot.files import FileSlice
 from service.hot.log import LocalLog
 from service.hot.search import SegmentSearch
-from service.records.txn_rows import AbortedEntry
+from service.records.txn_rows import AbortedFields
 from service.remote.catalog import CatalogEntry
 
 if TYPE_CHECKING:
@@ -44,18 +47,26 @@ class CommittedRead(NamedTuple):
 class LogRead(NamedTuple):
     """Result of a read: bytes (`parts`, `size` bytes of whole or cut batches), or a remote read to wait for.
 
-    `hold` keeps parts from the bucket in memory; it is released when they have been sent. `aborted`: producer
-    and first offset of the aborted transactions that overlap the bytes, where they were asked for.
+    `hold` keeps parts from the bucket in memory; it is released when they have been sent. `aborted`: of each
+    aborted transaction that overlaps the bytes, where that was asked for, producer id, first offset and more.
     """
 
     parts: tuple[FileSlice | Buffer, ...]
     size: int
-    pending: Future[RemoteRead] | Future[CommittedRead] | None
+    pending: PendingRead | None
     hold: ResponseHold | None = None
-    aborted: Sequence[AbortedEntry] = ()
+    aborted: Sequence[tuple[int, ...]] = ()
+
+
+PendingRead: TypeAlias = "Future[RemoteRead] | Future[CommittedRead] | asyncio.Future[LogRead]"
+"""A read from the bucket, or of the local log with many aborted transactions."""
 
 
 NOTHING = LogRead((), 0, None)
+MOST_ABORTED: Final = 16_384
+"""About the most aborted transactions of one read, unless more overlap with one batch."""
+_BLOCKS_AT_ONCE: Final = 64
+"""Blocks of the transaction index that are read at once."""
 HIGH_WATERMARK: Final = -1
 """Offset in a DeleteRecords that stands for the high watermark."""
 
@@ -151,14 +162,35 @@ class UnifiedLog:
             if found is None or not found.size:
                 return NOTHING
             parts = (found, *more) if more else (found,)
-            size = found.size if not more else sum(one.size for one in parts)
+            size = _size(parts) if more else found.size
             if is_committed and self.local.state.segments.has_rows_from(offset):
-                bound = self.local.reader.end_of(offset, parts, end_offset)
-                return LogRead(parts, size, None, None, self.local.aborted_transactions(offset, bound))
+                return self._with_local_aborted(offset, max_bytes, end_offset, parts)
             return LogRead(parts, size, None)
         if cold_bytes <= 0 or offset >= end_offset:
             return NOTHING
         return self._read_remote(offset, min(max_bytes, cold_bytes), end_offset, is_committed)
+
+    def _with_local_aborted(
+        self, offset: int, max_bytes: int, end_offset: int, parts: tuple[FileSlice, ...]
+    ) -> LogRead:
+        """Return `parts`, or fewer, of a read from `offset` with the aborted transactions that overlap them.
+
+        Where there are many, these are looked up in later turns: of the same bytes, whatever is stable then.
+        """
+        local = self.local
+        segments, bound = local.state.segments, local.reader.end_of(offset, parts, end_offset)
+        behind = segments.offset_behind_aborted(offset, MOST_ABORTED)
+        if behind is not None and behind < bound:
+            found, _, more = local.read(offset, max_bytes, behind)
+            if found is not None and found.size:
+                parts, bound = (found, *more), local.reader.end_of(offset, (found, *more), behind)
+        finding = segments.aborted_from(offset, bound)
+        try:
+            for _ in range(_BLOCKS_AT_ONCE):
+                next(finding)
+        except StopIteration as e:
+            return LogRead(parts, _size(parts), None, None, e.value)
+        return LogRead((), 0, asyncio.ensure_future(_found_later(parts, finding)))
 
     def missing_pages(self, offset: int) -> Sequence[FileSlice]:
         """Return pages that the offset lookup of a local read would wait for; see `hot.lookup_prefetch`."""
@@ -206,9 +238,11 @@ class UnifiedLog:
         reading.add_done_callback(read)
         return self.ready(whole) if whole.done() else LogRead((), 0, whole)
 
-    def ready(self, future: Future[RemoteRead] | Future[CommittedRead]) -> LogRead:
-        """Return the bytes of a remote read that has ended, or raise its error."""
+    def ready(self, future: PendingRead) -> LogRead:
+        """Return the bytes of a read that has ended, or raise its error."""
         found = future.result()
+        if isinstance(found, LogRead):
+            return found
         if not isinstance(found, CommittedRead):
             return LogRead(found.data, sum(map(len, found.data)), None, found.hold)
         offset, reading, (rows, is_complete), entry = found
@@ -251,3 +285,14 @@ class UnifiedLog:
         """Return (largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if there is
         none."""
         return self.local.end_offset_of_epoch(leader_epoch)
+
+
+def _size(parts: Sequence[FileSlice]) -> int:
+    return sum(one.size for one in parts)
+
+
+async def _found_later(parts: tuple[FileSlice, ...], finding: Steps[list[AbortedFields]]) -> LogRead:
+    """Return `parts` with the aborted transactions that `finding` finds, in later turns."""
+    piece = Slice()
+    await piece.next_turn()
+    return LogRead(parts, _size(parts), None, None, await piece.go_on(finding))

@@ -14,7 +14,13 @@ from service.base.errors import CorruptionError
 from service.base.types import Buffer
 
 ROW: Final = struct.Struct(">hqqqq")
+FIELDS: Final = struct.Struct(">2xqqqq")
+"""A row without its version."""
 VERSION: Final = 0
+
+
+AbortedFields = tuple[int, int, int, int]
+"""Fields of an `AbortedEntry`, where there may be many."""
 
 
 class AbortedEntry(NamedTuple):

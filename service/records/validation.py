@@ -5,7 +5,8 @@ The checks, their order and their error codes are Kafka's (`ProduceRequest.valid
 
     no whole batch, more than one, magic 0 or 1            INVALID_RECORD
     length or magic that no batch has                      CORRUPT_MESSAGE
-    transactional batch                                    INVALID_PRODUCER_ID_MAPPING
+    transactional batch, without transactional or producer id
+                                                           INVALID_PRODUCER_ID_MAPPING
     base offset other than 0                               INVALID_RECORD
     larger than max.message.bytes                          MESSAGE_TOO_LARGE
     less than a header, or checksum wrong                  CORRUPT_MESSAGE
@@ -27,9 +28,8 @@ On purpose different where Kafka is looser or answers by accident:
   MESSAGE_TOO_LARGE, which makes a producer split its batch. Kafka inflates without bound.
 - A batch that its producer marked LogAppendTime is INVALID_TIMESTAMP on every topic. Kafka accepts it on
   CreateTime topics if its max timestamp is in bounds, and so stores records with unchecked timestamps.
-- Transactions are not served, so no producer has a transactional id: INVALID_PRODUCER_ID_MAPPING, as Kafka
-  answers if the coordinator does not know the id. Kafka asks only about batches with a producer id, and
-  stores transactional ones without. The handler refuses requests without a transactional id.
+- A transactional batch without a producer id is INVALID_PRODUCER_ID_MAPPING. Kafka stores it. The handler
+  refuses requests without a transactional id that have any transactional batch.
 
 A max timestamp that differs from the records' is corrected, as by Kafka.
 
@@ -234,13 +234,14 @@ def validate_produced(
     now_ms: int,
     inflation: InflationBudget | None = None,
     at_once: bool = False,
+    may_transact: bool = False,
 ) -> ValidatedBatch:
     """Check the one batch in ``data``, as a producer sent it, against ``rules``.
 
     ``data`` is changed in place only for LogAppendTime or a wrong max timestamp; if the topic has another
     codec, the result is a new buffer. Raises `RequestError` with the code of the table above, and
     `BeyondSlice` if it cannot be done ``at_once``. ``inflation``: the request's budget; None for a request
-    with one batch. May run on any thread.
+    with one batch. ``may_transact``: its request has a transactional id. May run on any thread.
     """
     view = memoryview(data)
     size = len(view)
@@ -250,9 +251,9 @@ def validate_produced(
     base_offset, length, _, magic, crc, attributes, delta, base_timestamp, stated_max = fields[:9]
     if magic != MAGIC or length != size - LOG_OVERHEAD:
         raise _frame_error(view)
-    if attributes & TRANSACTIONAL_FLAG:
+    if attributes & TRANSACTIONAL_FLAG and (not may_transact or fields[9] < 0):
         raise RequestError(
-            ErrorCode.invalid_producer_id_mapping, "no producer has a transactional id: they are not served"
+            ErrorCode.invalid_producer_id_mapping, "a transactional batch needs a producer with an id"
         )
     if base_offset != 0:
         raise _invalid(f"the base offset of a produced batch should be 0, but it is {base_offset}")

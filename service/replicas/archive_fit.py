@@ -14,8 +14,8 @@ from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 from service.hot.log import LocalLog
-from service.hot.producer_snapshot import decode_snapshot
 from service.remote.catalog import CatalogEntry
+from service.replicas.archive_producers import producers_of
 
 if TYPE_CHECKING:
     from service.remote.reading.reader import ArchiveEnd
@@ -43,7 +43,7 @@ def fit_to_archive(local: LocalLog, remote: CatalogEntry, end: ArchiveEnd) -> No
         remote.end_offset,
         given_up,
     )
-    producers = decode_snapshot(end.producer_snapshot) if end.producer_snapshot else []
+    producers = producers_of(end)
     local.truncation.restart_at(
         remote.end_offset, remote.start_offset, epochs=end.epochs, producers=producers
     )

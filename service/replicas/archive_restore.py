@@ -18,10 +18,10 @@ from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.types import TopicIdPartition
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
-from service.hot.producer_snapshot import decode_snapshot
 from service.metadata.image import MetadataImage
 from service.remote.catalog import CatalogEntry
 from service.replicas.archive_fit import fit_to_archive
+from service.replicas.archive_producers import producers_of
 
 if TYPE_CHECKING:
     from service.remote.reading.reader import ArchiveEnd, RemoteReader
@@ -156,7 +156,7 @@ class ArchiveRestore:
         return True
 
     def _learn(self, tip: TopicIdPartition, local: LocalLog, remote: CatalogEntry, end: ArchiveEnd) -> None:
-        producers = decode_snapshot(end.producer_snapshot) if end.producer_snapshot else []
+        producers = producers_of(end)
         self._restored_epochs.add(tip)
         if local.log_end_offset < remote.end_offset:
             log.warning(

@@ -75,21 +75,21 @@ class Applier:
         self._logs = logs
         self._replicas = replicas
         self._image = MetadataImage()
-        self._listener: ApplierListener | None = None
+        self._listeners: list[ApplierListener] = []
         self._under_way = 0
         """changes that wait for their turn, or have it"""
 
     def watch(self, listener: ApplierListener) -> None:
-        """Call `listener` from now on."""
-        self._listener = listener
+        """Call `listener` from now on, after those that watch already."""
+        self._listeners.append(listener)
 
     def _notify(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
-        if self._listener is not None:
-            self._listener.applied(before, image, delta)
+        for listener in self._listeners:
+            listener.applied(before, image, delta)
 
     def _came_online(self, tips: Sequence[TopicIdPartition]) -> None:
-        if self._listener is not None:
-            self._listener.came_online(self._image, tips)
+        for listener in self._listeners:
+            listener.came_online(self._image, tips)
 
     async def start(self, image: MetadataImage) -> None:
         """Bring every partition of `image` online. Later changes follow."""

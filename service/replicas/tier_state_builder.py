@@ -1,9 +1,10 @@
 """Start of a follower whose next records its leader has only in the archive.
 
 It reads only the archive's end and the state there: the manifest that the committed metadata names, whose
-leader epochs it takes over (invariant P12), and the producers of its last segment. The follower continues at
-that end, which the leader has locally: local bytes are deleted only once the archive has them, and the
-archive has committed records only. Owned by the event loop.
+leader epochs it takes over (invariant P12), and the producers of its last segment, with the transactions that
+are open there: their first offsets may lie below the local start. The follower continues at that end, which
+the leader has locally: local bytes are deleted only once the archive has them, and the archive has committed
+records only. Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from uuid import UUID
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.types import TopicIdPartition
 from service.hot.log import LocalLog
-from service.hot.producer_snapshot import decode_snapshot
 from service.hot.producers import ProducerEntry
 from service.metadata.image import MetadataImage
 from service.remote.catalog import CatalogEntry
 from service.remote.reading.reader import ArchiveEnd
+from service.replicas.archive_producers import producers_of
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class TierStateBuilder:
         try:
             end = await asyncio.wrap_future(self._reader.archive_end(tip, entry.manifest_key))
             _prove(end, entry)
-            producers = decode_snapshot(end.producer_snapshot) if end.producer_snapshot else []
+            producers = producers_of(end)
         except (StorageError, CorruptionError, RequestError) as e:
             _log.warning("%s: reading the end of its archive failed: %s", tip, e)
             return False

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections.abc import Callable
 from typing import Final
 
+from kio.schema.errors import ErrorCode
+
 from service.base.clock import Clock
-from service.base.errors import CorruptionError, StorageError
+from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.types import Buffer
 from service.coordinator.ports import MarkListener
 from service.coordinator.records import StoredBatch, decode_batches
@@ -17,9 +18,9 @@ from service.hot.files import FileSlice
 from service.hot.manager import LogManager
 from service.hot.markers import Marker
 from service.hot.state import LogOffline
+from service.hot.verification import VerificationGuard
 from service.partition.partition import Partition
 from service.records.batch import HEADER_SIZE, size_at
-from service.records.builder import BatchBuilder
 from service.replicas.partition_registry import Replicas
 
 _log = logging.getLogger(__name__)
@@ -28,9 +29,6 @@ _PIECE_BYTES: Final = 64 << 10
 """Bytes of batches decoded in one call: some milliseconds if the batches are small."""
 _RETRY_S: Final = (0.25, 0.5, 1.0, 2.0)
 """Delays after a failed flush; the last one repeats."""
-_ABORT_KEY: Final = bytes(4)
-_COMMIT_KEY: Final = bytes((0, 0, 0, 1))
-_MARKER_VALUE: Final = struct.Struct(">hi")
 
 
 class CoordinatorLog:
@@ -63,19 +61,19 @@ class CoordinatorLog:
         config = self._partition.config
         return min(config.max_message_bytes, config.segment_bytes)
 
-    def append(self, batch: bytearray, leader_epoch: int) -> int:
-        return self._partition.append_records(batch, leader_epoch, self._clock.now_ms())
+    def append(self, batch: bytearray, leader_epoch: int, guard: VerificationGuard | None = None) -> int:
+        return self._partition.append_records(batch, leader_epoch, self._clock.now_ms(), guard)
 
     def append_marker(self, marker: Marker, leader_epoch: int) -> int:
-        builder = BatchBuilder(
-            producer_id=marker.producer_id,
-            producer_epoch=marker.producer_epoch,
-            is_transactional=True,
-            is_control=True,
-        )
-        value = _MARKER_VALUE.pack(0, marker.coordinator_epoch)
-        builder.add(self._clock.now_ms(), _COMMIT_KEY if marker.is_commit else _ABORT_KEY, value)
-        return self.append(builder.build(), leader_epoch)
+        partition = self._partition
+        if leader_epoch != partition.leader_epoch:
+            raise RequestError(
+                ErrorCode.not_leader_or_follower, f"{partition.tip} has another leader epoch than its shard"
+            )
+        [result] = partition.append_markers([marker], self._clock.now_ms())
+        if isinstance(result, RequestError):
+            raise result
+        return result.first_offset
 
     def listen(self, listener: MarkListener | None) -> None:
         self._listener = listener

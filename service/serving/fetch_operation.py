@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 MOST_AT_ONCE: Final = 250
 """Most partitions that are read in one turn of the loop, without a task."""
 FIRST_VERSION_WITH_STORAGE_ERRORS: Final = 6
+LOOK_UP_MS: Final = 10_000
+"""Most time for the look-up of many aborted transactions."""
 
 
 def _release(holds: list[ResponseHold]) -> None:
@@ -213,6 +215,8 @@ class FetchOperation:
     def _wait_first(self) -> None:
         fetch, is_read = self._fetch, bool(self._pass.pending) or self._pass.needs_restore
         wait_ms = self._broker.config.remote_fetch_max_wait_ms if is_read else fetch.max_wait_ms
+        if is_read and self._pass.is_looking_up:
+            wait_ms = max(wait_ms, LOOK_UP_MS)  # an empty response would begin it again
         self._deadline = self._broker.loop.time() + wait_ms / 1000
         self._context.cancel_on_disconnect = True
         self._context.hurry = self._hurry

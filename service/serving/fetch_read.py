@@ -9,6 +9,7 @@ on the way (`Partition.judge_replica`).
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -25,7 +26,7 @@ from service.network.request import RequestContext
 from service.network.request_meter import RequestMeter
 from service.network.sender import PIECE_BYTES, SMALL_SLICE_BYTES
 from service.partition.partition import Partition
-from service.partition.unified_log import NOTHING, LogRead
+from service.partition.unified_log import MOST_ABORTED, NOTHING, LogRead, PendingRead
 from service.replication.replica_fetch import ReplicaFetch, judge_topic
 from service.replication.selectors import ReplicaView, in_sync_with
 from service.security.operations import AclOperation, AclResourceType
@@ -35,9 +36,7 @@ from service.wire.fetch import FetchPartition, FetchPartitionResult, FetchReques
 from service.wire.produce import TopicKey
 
 if TYPE_CHECKING:
-    from service.partition.unified_log import CommittedRead
     from service.remote.reading.download_manager import ResponseHold
-    from service.remote.reading.reader import RemoteRead
     from service.replication.leader import ReplicaSession
     from service.replication.selectors import Selector
     from service.security.authorizer import Authorizer
@@ -85,16 +84,16 @@ class Seek(NamedTuple):
     number: int
 
 
-PendingReads: TypeAlias = "dict[tuple[TopicKey, int, int], Future[RemoteRead] | Future[CommittedRead] | Seek]"
-"""Downloads and seeks, by topic, partition and offset."""
+PendingReads: TypeAlias = "dict[tuple[TopicKey, int, int], PendingRead | Seek]"
+"""Reads and seeks, by topic, partition and offset."""
 
 
 class FetchRead:
     """Results of one pass so far. The caller calls `read_partition` for one partition after the other."""
 
     __slots__ = (
-        "_allowed", "_allowed_under", "_authorizer", "_broker", "_cold_bytes", "_cold_size", "_context",
-        "_errors", "_fetch", "_hot_reads", "_is_first", "_meter", "_session", "_started",
+        "_aborted", "_allowed", "_allowed_under", "_authorizer", "_broker", "_cold_bytes", "_cold_size",
+        "_context", "_errors", "_fetch", "_hot_reads", "_is_first", "_meter", "_session", "_started",
         "_throttled_size", "_version", "cold_throttle_ms", "held_back", "holds", "is_committed", "is_final",
         "is_replica", "leaders", "needs_restore", "partitions", "pending", "room", "size", "unknown",
     )  # fmt: skip
@@ -130,6 +129,7 @@ class FetchRead:
         self._cold_bytes = sys.maxsize
         self._cold_size = 0
         self._hot_reads = 0
+        self._aborted = 0
         self._errors: dict[ErrorCode, int] = {}
         self.room = min(fetch.max_bytes, broker.config.fetch_max_bytes)
         if broker.reads_carefully:
@@ -190,6 +190,7 @@ class FetchRead:
             self._errors[code] = self._errors.get(code, 0) + 1
             return None, FetchPartitionResult(request.partition, code)
         self.partitions.append(partition)
+        self._aborted += len(read.aborted)
         if read.pending is not None:
             self.pending[topic, request.partition, request.fetch_offset] = read.pending
         self.size += read.size
@@ -334,14 +335,19 @@ class FetchRead:
         self.pending = self._started = {}
 
     @property
-    def futures(self) -> Iterator[Future[Any]]:
+    def futures(self) -> Iterator[Future[Any] | asyncio.Future[Any]]:
         """Return the futures of the pending reads: when one is done, the fetch reads again."""
         return (one.future if isinstance(one, Seek) else one for one in self.pending.values())
 
     @property
     def is_remote(self) -> bool:
         """Return whether the fetch waits for a download from the bucket."""
-        return any(not isinstance(one, Seek) for one in self.pending.values())
+        return any(isinstance(one, Future) for one in self.pending.values())
+
+    @property
+    def is_looking_up(self) -> bool:
+        """Return whether the fetch waits for aborted transactions of records that were found."""
+        return any(isinstance(one, asyncio.Future) for one in self.pending.values())
 
     def record_metrics(self) -> None:
         """Add this pass to the metrics and to the throttle's quota: the response consists of its results."""
@@ -418,6 +424,8 @@ class FetchRead:
         return None
 
     def _read(self, partition: Partition, topic: TopicKey, request: FetchPartition) -> LogRead:
+        if self._aborted >= MOST_ABORTED and self.size:
+            return NOTHING  # the client fetches again, as where the byte budget is used up
         limit = max(min(request.max_bytes, self.room - self.size), 0)
         is_first = self.size == 0
         started = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -13,14 +13,15 @@ from service.base.errors import RequestError, StorageError
 from service.base.futures import retrieve_exception
 from service.config.settings import BrokerConfig
 from service.metadata.controller.requests import CreateTopic
-from service.metadata.controller.topic_names import OFFSETS_TOPIC
+from service.metadata.controller.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from service.metadata.image import MetadataImage, TopicImage
 from service.serving.ports import TopicMaker
 
 _log = logging.getLogger(__name__)
 
 OFFSETS: Final = OFFSETS_TOPIC
-INTERNAL_TOPICS: Final = frozenset({OFFSETS, "__transaction_state", "__share_group_state"})
+TRANSACTIONS: Final = TRANSACTIONS_TOPIC
+INTERNAL_TOPICS: Final = frozenset({OFFSETS, TRANSACTIONS, "__share_group_state"})
 ADMIN_CLIENT: Final = "__admin_client"
 """Kafka's client id of clients that may write to internal topics."""
 CREATED_WITHIN_S: Final = 2.0
@@ -34,21 +35,39 @@ def creation_request(name: str, config: BrokerConfig, image: MetadataImage) -> C
 
     Without a configured replication factor the topic has one replica per broker, at most three.
     """
-    if name != OFFSETS:
-        return CreateTopic(name)
-    groups, factor = config.groups, "offsets.topic.replication.factor"
-    given = factor in config.static or factor in config.dynamic or factor in config.dynamic_default
-    replicas = int(str(groups[factor])) if given else min(_MOST_REPLICAS, max(len(image.brokers), 1))
-    return CreateTopic(
-        name,
-        num_partitions=int(str(groups["offsets.topic.num.partitions"])),
-        replication_factor=replicas,
-        configs=(
-            ("cleanup.policy", "compact"),
-            ("compression.type", "producer"),
-            ("segment.bytes", str(groups["offsets.topic.segment.bytes"])),
-        ),
-    )
+    if name == OFFSETS:
+        groups = config.groups
+        return CreateTopic(
+            name,
+            num_partitions=int(str(groups["offsets.topic.num.partitions"])),
+            replication_factor=_replicas("offsets.topic.replication.factor", groups, config, image),
+            configs=(
+                ("cleanup.policy", "compact"),
+                ("compression.type", "producer"),
+                ("segment.bytes", str(groups["offsets.topic.segment.bytes"])),
+            ),
+        )
+    if name == TRANSACTIONS:
+        keys, prefix = config.transactions, "transaction.state.log."
+        replicas = _replicas(prefix + "replication.factor", keys, config, image)
+        return CreateTopic(
+            name,
+            num_partitions=int(str(keys[prefix + "num.partitions"])),
+            replication_factor=replicas,
+            configs=(
+                ("cleanup.policy", "compact"),
+                ("compression.type", "uncompressed"),
+                ("min.insync.replicas", str(min(int(str(keys[prefix + "min.isr"])), replicas))),
+                ("segment.bytes", str(keys[prefix + "segment.bytes"])),
+                ("unclean.leader.election.enable", "false"),
+            ),
+        )
+    return CreateTopic(name)
+
+
+def _replicas(key: str, values: Mapping[str, object], config: BrokerConfig, image: MetadataImage) -> int:
+    given = key in config.static or key in config.dynamic or key in config.dynamic_default
+    return int(str(values[key])) if given else min(_MOST_REPLICAS, max(len(image.brokers), 1))
 
 
 class InternalTopics:

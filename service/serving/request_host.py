@@ -38,7 +38,7 @@ from service.replicas.partition_registry import Replicas
 from service.security.operations import AclOperation
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.metadata_cache import ClusterView
-from service.serving.ports import BrokerAdmin, ConfigAdmin, CoordinatedTransactions, FeatureAdmin, TopicAdmin
+from service.serving.ports import BrokerAdmin, ConfigAdmin, FeatureAdmin, TopicAdmin
 from service.serving.producer_id_manager import ProducerIds
 from service.serving.response_cache import EncodedSettings, EncodedTopics
 from service.wire.api import RequestHeader
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from service.replication.throttle import ReplicationThrottle
     from service.security.authorizer import Authorizer
     from service.serving.control_plane import ControlPlane
+    from service.serving.transaction_coordinators import TransactionCoordinators
+
 
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -97,7 +99,7 @@ class Broker:
         self.timers = timers
         self.fetch_sessions = fetch_sessions
         self.groups = groups
-        self.transactions: CoordinatedTransactions | None = None
+        self.transactions: TransactionCoordinators | None = None
         """None: transactions are not served"""
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.loop = asyncio.get_running_loop()

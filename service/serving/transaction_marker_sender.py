@@ -27,17 +27,16 @@ from service.base.rate_limited_log import RateLimitedLog
 from service.base.turn_queues import turn_queues
 from service.metadata.image import MetadataImage
 from service.serving.broker_channels import BrokerChannels
-from service.transactions.markers import (
+from service.transactions.marker_requests import (
     Disconnect,
     MarkerEffect,
     MarkerRefused,
-    MarkerResult,
     MarkersOfTransaction,
     MarkersWritten,
     PreparedTransaction,
     SendMarkers,
-    TransactionMarkers,
 )
+from service.transactions.markers import MarkerResult, TransactionMarkers
 from service.wire.apis import ApiKey
 
 _log = logging.getLogger(__name__)

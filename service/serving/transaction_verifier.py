@@ -36,7 +36,7 @@ from service.transactions.verification import (
     RetrySettings,
     TransactionQuestion,
     VerificationEffect,
-    Verifications,
+    VerificationQueue,
 )
 from service.wire.apis import ApiKey
 from service.wire.errors import UnsupportedVersion
@@ -67,7 +67,7 @@ class TransactionVerifier:
         self._ask_own = ask_own
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self.machine = Verifications(self._coordinator_of, own_id, retries)
+        self.machine = VerificationQueue(self._coordinator_of, own_id, retries)
         self._answers: dict[Asked, asyncio.Future[Errors]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()

@@ -8,16 +8,14 @@ request that timed out and arrives late can only write an orphan.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
-from typing import Final
 
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import NO_OFFSET, Buffer
 from service.records.decode import iter_records
-from service.records.producer_snapshot import decode_rows
+from service.records.scan import scan_pieces
 from service.records.segment_indexes import IndexBuilder, IndexBytes, Take
 from service.records.walk import find_offset
 from service.remote.format.manifest import SegmentEntry
@@ -31,14 +29,10 @@ from service.remote.format.segment_object import (
 from service.remote.format.stamp import Stamp
 from service.remote.reading.log_scan import MAX_INFLATED_BYTES, ScannedLog, scan_log
 from service.remote.reading.object_reader import entry_of
-from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore
 from service.tiering.planner import Copy
 from service.tiering.ports import Sealed
-
-MAX_SIDE_FILE_BYTES: Final = 64 << 20
-"""A larger transaction index or snapshot does not belong to a segment."""
-_TXN_VERSION: Final = struct.Struct(">h32x")
+from service.tiering.transaction_proof import TransactionProof
 
 
 class CallCancelled(StorageError):
@@ -72,11 +66,13 @@ def copy_segment(
 ) -> SegmentEntry:
     """Upload `copy` under ``identity.key``, stamped with `stamp`, and return its manifest entry.
 
-    Raises `CorruptionError` when the local bytes or those that arrived are wrong, `StorageError` when the
-    disk or the store fails, `CallCancelled` when `progress` was cancelled. Changes no local file.
+    Raises `WrongRows` when the transaction index is to be built anew first, `CorruptionError` when the local
+    bytes or those that arrived are wrong, `StorageError` when the disk or the store fails, `CallCancelled`
+    when `progress` was cancelled. Changes no local file.
     """
     source = _Source(copy, progress)
     scanned = source.scan(block_bytes)
+    transactions = source.transactions.finish(scanned.transactional_batch_count)
     try:
         planned = plan_object(
             identity,
@@ -85,12 +81,13 @@ def copy_segment(
             blocks=scanned.blocks,
             offset_index=source.indexes.offset_index,
             time_index=source.indexes.time_index,
-            txn_index=_txn_index(copy.segment),
-            producer_snapshot=_producer_snapshot(copy.segment),
+            txn_index=transactions.txn_index,
+            producer_snapshot=transactions.producer_snapshot,
             leader_epochs=_leader_epochs(copy.from_offset, scanned),
             transactional_batch_count=scanned.transactional_batch_count,
             max_timestamp_offset=source.offset_of_newest(scanned),
             stamp=stamp,
+            open_from=transactions.open_from,
         )
     except ValueError as e:
         raise CorruptionError(f"{source.name} cannot be laid out as an object: {e}") from e
@@ -125,6 +122,7 @@ class _Source:
                 )
             self.start = place.position
         self.indexes = IndexBytes(b"", b"")
+        self.transactions = TransactionProof(copy.segment, copy.from_offset)
 
     def read(self, position: int, length: int) -> Buffer:
         self._progress.advance(length)
@@ -137,6 +135,8 @@ class _Source:
 
         def walk(take: Take) -> None:
             nonlocal scanned
+            self.transactions = TransactionProof(segment, self._copy.from_offset)
+            self._add_below(block_bytes)
             scanned = scan_log(
                 self.read,
                 self.start,
@@ -146,6 +146,7 @@ class _Source:
                 name=self.name,
                 block_bytes=block_bytes,
                 on_batches=take,
+                on_pieces=self.transactions.add,
             )
 
         if self.is_whole:
@@ -155,6 +156,20 @@ class _Source:
             walk(builder.add)
             self.indexes = builder.finish()
         return scanned
+
+    def _add_below(self, block_bytes: int) -> None:
+        """Replay the transactions of what lies below the copy, which decide on its rows, too."""
+        segment = self._copy.segment
+        for batches, _, piece in scan_pieces(
+            self.read,
+            0,
+            self.start,
+            first_offset=segment.base_offset,
+            name=self.name,
+            piece_bytes=block_bytes,
+        ):
+            self.transactions.add(batches, piece)
+        self.transactions.begin_copy()
 
     def blocks(self, scanned: ScannedLog) -> Iterator[Buffer]:
         """Yield the verified bytes, a block at a time, each checked once more."""
@@ -179,31 +194,6 @@ class _Source:
             # verified and belongs to the log; readers search for the offset themselves.
             return NO_OFFSET
         return NO_OFFSET
-
-
-def _producer_snapshot(segment: Sealed) -> bytes:
-    """Return the bytes of the snapshot, verified: readers use its open transactions, a new disk its
-    producers.
-
-    Empty where the file does not exist: the format allows that.
-    """
-    path = segment.producer_snapshot_path
-    data = segment.side_file(path, MAX_SIDE_FILE_BYTES)
-    if data:
-        with naming(str(path)):
-            decode_rows(data)
-    return data
-
-
-def _txn_index(segment: Sealed) -> bytes:
-    """Return the bytes of the index, verified as far as possible: it has no checksum. Empty where there is no
-    file."""
-    path = segment.txn_index_path
-    data = segment.side_file(path, MAX_SIDE_FILE_BYTES)
-    versions = {version for (version,) in _TXN_VERSION.iter_unpack(data)} if len(data) % 34 == 0 else {-1}
-    if versions - {0}:
-        raise CorruptionError(f"{path}: {len(data)} bytes are no transaction index")
-    return data
 
 
 def _leader_epochs(from_offset: int, scanned: ScannedLog) -> LeaderEpochs:

@@ -13,6 +13,7 @@ after HEAD was read once more. Owned by the event loop; whatever blocks runs on 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from service.remote.catalog import CatalogEntry
 from service.tiering.archive_attempt import CommitRefused, LeaderTerm, ManifestProposal, TieringContext
 from service.tiering.chain import HeadMoved
 from service.tiering.metrics import note
-from service.tiering.partition_copier import PartitionCopier
+from service.tiering.partition_copier import BlockingTransaction, PartitionCopier
 from service.tiering.partition_expiry import PartitionExpiry
 from service.tiering.partition_head import PartitionHead
 from service.tiering.pending_commit import PendingCommit
@@ -30,6 +31,8 @@ from service.tiering.ports import TieredPartition
 from service.tiering.steps import CommitStep
 from service.tiering.tasks import Retries, Task
 from service.tiering.work_queue import Priority
+
+log = logging.getLogger(__name__)
 
 MAINTENANCE: Priority = (0, 0, 0)
 """Priority of settling, publishing and expiry, which are short and go before any upload."""
@@ -61,6 +64,10 @@ class PartitionArchiver:
         self._expiry = PartitionExpiry(partition, context, self.term)
         self._pending = PendingCommit(partition.tip, context, self.term, self.head)
         self._lag = (0, 0)
+        self.waits_for: BlockingTransaction | None = None
+        """the open transaction that a segment waits for to be copied"""
+        self._waits_since_ms = 0
+        self._is_wait_logged = False
 
     def assess(self) -> Priority | None:
         """Return the priority of what there is to do now; None where there is nothing, and `due_ms` is valid
@@ -71,6 +78,7 @@ class PartitionArchiver:
         """
         entry = self.head.entry()
         plan = self._copier.plan(entry)
+        self._note_transaction(None if plan.copies else self._copier.open_transaction(entry))
         self._update_metrics(plan)
         self.must_compare_head = must_compare = self._must_compare(entry)
         is_regular = self.head.is_compared_regularly(entry) and not must_compare
@@ -121,6 +129,18 @@ class PartitionArchiver:
             is_urgent = self._context.is_urgent(self.partition.tip)
             yield _ReadyTask(priority(plan, sealed_at_ms, is_urgent=is_urgent), Task.COPY)
 
+    def _note_transaction(self, found: BlockingTransaction | None) -> None:
+        """Remember what a segment waits for; log it once it has waited for an interval."""
+        now_ms, before = self._context.clock.monotonic_ms(), self.waits_for
+        if found is None or before is None or found[:2] != before[:2]:
+            self._waits_since_ms = now_ms
+            self._is_wait_logged = False
+        self.waits_for = found
+        is_long = now_ms - self._waits_since_ms >= self._context.settings.interval_ms
+        if found is not None and is_long and not self._is_wait_logged:
+            self._is_wait_logged = True
+            log.warning("%s: not copied beyond offset %d: %s", self.partition.tip, found[1], found.reason)
+
     def _update_metrics(self, plan: CopyPlan[SegmentSpan]) -> None:
         """Update the metrics of this partition."""
         metrics, tip = self._context.metrics, self.partition.tip
@@ -129,6 +149,8 @@ class PartitionArchiver:
         self._lag = plan.lag_segments, plan.lag_bytes
         note(metrics.stopped, tip, self.head.stopped)
         reason = self.head.stopped or plan.blocked or self.retries.reason
+        if reason is None and self.waits_for is not None:
+            reason = self.waits_for.reason
         if reason is None and plan.copies and not self._context.fence.may_write:
             reason = self._context.fence.displaced or "the prefix was not taken over yet"
         elif reason is None and plan.copies and self._copier.throttle_ms():

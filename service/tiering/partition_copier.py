@@ -7,7 +7,10 @@ fails, those before it are proposed. Owned by the event loop; whatever blocks ru
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
 
 from service.base.errors import CorruptionError, FirnError, StorageError
 from service.remote.catalog import CatalogEntry
@@ -25,6 +28,29 @@ from service.tiering.lifecycle import SegmentState, move
 from service.tiering.planner import Copy, CopyPlan, SegmentSpan, plan_copies
 from service.tiering.ports import TieredPartition
 from service.tiering.steps import CommitStep
+from service.tiering.transaction_proof import WrongRows
+
+log = logging.getLogger(__name__)
+
+_LATEST_MS: Final = 253_402_300_799_000
+
+
+class BlockingTransaction(NamedTuple):
+    """The oldest open transaction of a log; `last_timestamp` (ms) is that of its producer's newest record."""
+
+    producer_id: int
+    first_offset: int
+    last_timestamp: int
+
+    @property
+    def reason(self) -> str:
+        """Say what holds a partition back, as an operator reads it."""
+        # Producers may write any timestamp, and the calendar ends.
+        since = datetime.fromtimestamp(min(max(self.last_timestamp, 0), _LATEST_MS) / 1000, UTC)
+        return (
+            f"producer {self.producer_id} has left a transaction open since {since:%Y-%m-%d %H:%M:%S} UTC, "
+            f"from offset {self.first_offset} on"
+        )
 
 
 class PartitionCopier:
@@ -86,6 +112,18 @@ class PartitionCopier:
         end_offset = entry.end_offset if entry is not None else 0
         return bool(self._partition.log.sealed.spans(max(end_offset, self._limit), 1))
 
+    def open_transaction(self, entry: CatalogEntry | None) -> BlockingTransaction | None:
+        """Return the transaction that a sealed and committed segment waits for, None where none does."""
+        mark, limit = self._partition.high_watermark, self._limit
+        if limit == mark or not self._is_enabled:
+            return None
+        log = self._partition.log
+        waiting = log.sealed.spans(max(entry.end_offset if entry is not None else 0, limit), 1)
+        oldest = log.oldest_open
+        if oldest is None or not waiting or waiting[0].last_offset >= mark:
+            return None
+        return BlockingTransaction._make(oldest)
+
     def throttle_ms(self) -> int:
         """Return how long ``remote.log.manager.copy.max.bytes.per.second`` delays the next copy."""
         return self._context.copy_rate.wait_ms(self._context.clock.monotonic_ms())
@@ -132,6 +170,18 @@ class PartitionCopier:
         return self._term.is_deposed or is_large or self.throttle_ms() > 0
 
     async def _upload(
+        self, copy: Copy[SegmentSpan], leader_epoch: int, attempt: ArchiveAttempt
+    ) -> SegmentEntry:
+        """Upload one object, once its transaction index was built anew where that is wrong."""
+        try:
+            return await self._upload_once(copy, leader_epoch, attempt)
+        except WrongRows as e:
+            self._term.check()
+            log.warning("%s: building a transaction index anew: %s", self._partition.tip, e)
+            self._partition.log.sealed.replace_rows(copy.segment.base_offset, e.rows)
+            return await self._upload_once(copy, leader_epoch, attempt)
+
+    async def _upload_once(
         self, copy: Copy[SegmentSpan], leader_epoch: int, attempt: ArchiveAttempt
     ) -> SegmentEntry:
         """Upload one object. An object that fails was never proposed, and is deleted after the grace."""

@@ -51,6 +51,8 @@ class Sealed(SegmentSpan, Protocol):
     @property
     def producer_snapshot_path(self) -> Path | None: ...
     @property
+    def base_snapshot_path(self) -> Path | None: ...
+    @property
     def log_file(self) -> LogFile: ...
 
 
@@ -76,6 +78,9 @@ class SealedSegmentSource(Protocol):
     def describe(self, base_offset: int, /) -> Sealed:
         """Return the sealed segment with this base offset, ready to be copied."""
 
+    def replace_rows(self, base_offset: int, rows: Buffer, /) -> None:
+        """Replace the transaction index of the segment with this base offset."""
+
 
 class TieredLog(Protocol):
     """Local tier of one partition. Its members raise `StorageError` where it is offline."""
@@ -84,6 +89,9 @@ class TieredLog(Protocol):
     def log_start_offset(self) -> int: ...
     @property
     def sealed(self) -> SealedSegmentSource: ...
+    @property
+    def oldest_open(self) -> tuple[int, int, int] | None:
+        """Producer id, first offset and last timestamp (ms) of the oldest open transaction."""
 
 
 class ArchiveState(Protocol):
@@ -118,6 +126,9 @@ class TieredPartition(Protocol):
     def last_stable_offset(self) -> int: ...
     @property
     def config(self) -> LogConfig: ...
+
+    on_stable: Callable[[], None] | None
+    """called when `last_stable_offset` rises; None where nobody waits for that"""
 
 
 class PrefixOwner(Protocol):

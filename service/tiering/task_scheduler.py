@@ -1,12 +1,13 @@
 """Scheduler of the partitions' tasks: assess those with news, run their tasks, back off after failures.
 
 One asyncio task, woken by events: a segment was sealed, a partition was added or removed, its settings or its
-entry changed, its time has come (`work_queue`). It assesses only those partitions, a slice at a time, and
-starts an asyncio task for each task of a partition: at most `copier_threads` at a time, the longest waiting
-first, failed ones after the others. HEAD comparisons have a lane of their own, so they wait for no upload:
-appends wait for them after a start. A task that fails backs off alone (`tasks`). When the store fails, the
-`Breaker` holds all tasks back, then lets one partition at a time try. An error that is neither the store's
-nor the data's is a bug and ends `run`, and so the node. Owned by the event loop.
+entry changed, the transaction that held it back has ended, its time has come (`work_queue`). It assesses only
+those partitions, a slice at a time, and starts an asyncio task for each task of a partition: at most
+`copier_threads` at a time, the longest waiting first, failed ones after the others. HEAD comparisons have a
+lane of their own, so they wait for no upload: appends wait for them after a start. A task that fails backs
+off alone (`tasks`). When the store fails, the `Breaker` holds all tasks back, then lets one partition at a
+time try. An error that is neither the store's nor the data's is a bug and ends `run`, and so the node. Owned
+by the event loop.
 """
 
 from __future__ import annotations
@@ -185,6 +186,7 @@ class TaskScheduler:
             return
         try:
             priority = archiver.assess()
+            partition.on_stable = partial(self._mark_dirty, key) if archiver.waits_for is not None else None
             self._succeeded(archiver, Task.PLAN)
         except (StorageError, CorruptionError) as e:
             priority, archiver.due_ms = None, now_ms + self._failed(archiver, Task.PLAN, e)
@@ -205,6 +207,7 @@ class TaskScheduler:
         del self._archivers[key]
         archiver.depose()
         archiver.partition.log.sealed.watch(None)
+        archiver.partition.on_stable = None
         if key not in self._busy:
             archiver.abandon()
 

@@ -38,8 +38,18 @@ from typing import Final, NamedTuple, TypeAlias
 from kio.schema.errors import ErrorCode
 
 from service.base.backoff import doubled
+from service.transactions.marker_requests import (
+    Disconnect,
+    MarkerEffect,
+    MarkerMetrics,
+    MarkerRefused,
+    MarkersOfTransaction,
+    MarkersWritten,
+    PreparedTransaction,
+    SendMarkers,
+    TopicPartition,
+)
 
-TopicPartition: TypeAlias = tuple[str, int]
 LeaderOf: TypeAlias = Callable[[str, int], int | None]
 """Returns the leader of a partition in the newest image: -1 without one, None where there is no partition."""
 MarkerResult: TypeAlias = tuple[int, str, int, ErrorCode | int]
@@ -70,75 +80,6 @@ DONE: Final = frozenset(
     {ErrorCode.none, ErrorCode.unsupported_for_message_format, ErrorCode.unsupported_version}
 )
 """Outcomes that need no further attempt: such a partition took no transactional records either."""
-
-
-class PreparedTransaction(NamedTuple):
-    """A decided transaction whose decision is committed."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    """epoch of the markers"""
-    coordinator_epoch: int
-    is_commit: bool
-    transaction_version: int
-    partitions: frozenset[TopicPartition]
-
-
-class MarkersOfTransaction(NamedTuple):
-    """Markers of one transaction in one request, by topic."""
-
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-    is_commit: bool
-    transaction_version: int
-    topics: tuple[tuple[str, tuple[int, ...]], ...]
-
-
-class SendMarkers(NamedTuple):
-    """Effect: have the broker, which may be this node, write markers; then call `answered` or `lost`."""
-
-    broker: int
-    markers: tuple[MarkersOfTransaction, ...]
-
-
-class MarkersWritten(NamedTuple):
-    """Effect: every partition has its marker, so the coordinator is to write that this is complete; then call
-    `completed` or `not_completed`."""
-
-    shard: int
-    transaction: PreparedTransaction
-
-
-class MarkerRefused(NamedTuple):
-    """Effect: log and count that a partition refused a marker."""
-
-    transaction: PreparedTransaction
-    topic: str
-    partition: int
-    error: ErrorCode | int
-
-
-class Disconnect(NamedTuple):
-    """Effect: end the connection to a broker that leads none of the partitions of its request any more. The
-    request is lost then."""
-
-    broker: int
-
-
-MarkerEffect: TypeAlias = SendMarkers | MarkersWritten | MarkerRefused | Disconnect
-
-
-class MarkerMetrics:
-    """Counters of sent markers."""
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.retries = 0
-        """markers that were sent, or are to be sent, again"""
-        self.refused = 0
-        """markers that a partition refused for good"""
 
 
 class _Lease:

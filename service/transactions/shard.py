@@ -35,7 +35,7 @@ from service.transactions.expiry import Deadlines, sweep_ms
 from service.transactions.ids import TransactionalIds, record_of
 from service.transactions.init import fence, init
 from service.transactions.listing import TransactionFilter, listed
-from service.transactions.markers import PreparedTransaction
+from service.transactions.marker_requests import PreparedTransaction
 from service.transactions.metadata import Partition, TransactionMetadata
 from service.transactions.metrics import TransactionMetrics
 from service.transactions.requests import (
@@ -280,6 +280,7 @@ class TransactionShard:
             yield Schedule(FOUND_PREPARED, now_ms)
         self._timeouts_ms = inf
         next_ms = self._deadlines.next_ms
+        self._timeouts_ms = inf  # replay has noted what is ended, too, and no timer is set for that
         if next_ms is not None:
             yield self._wake_at(next_ms)
         if self._waits_for_idle:

@@ -2,8 +2,8 @@
 
 Before the first batch of a transaction is appended to a partition, the node asks the coordinator of its
 transactional id (AddPartitionsToTxn 4 and later): whether the partition is part of it, where the client adds
-partitions by itself (TV1), or to add it (TV2). `Verifications` is told what happens and returns effects. One
-request at a time is under way to each coordinator; it carries what has come meanwhile. A question to the
+partitions by itself (TV1), or to add it (TV2). `VerificationQueue` is told what happens and returns effects.
+One request at a time is under way to each coordinator; it carries what has come meanwhile. A question to the
 coordinator of this node is an effect of its own, without a request.
 
 Of one transactional id one question at most waits for a coordinator, as in Kafka: a newer epoch answers the
@@ -14,7 +14,7 @@ While the transaction before is being completed, adds get CONCURRENT_TRANSACTION
 `RetrySettings.longest_ms` have passed since the question. (Kafka `AddPartitionsToTxnManager`,
 `ReplicaManager.handleProduceAppend`.)
 
->>> machine = Verifications(lambda transactional_id: 2, own_id=1)
+>>> machine = VerificationQueue(lambda transactional_id: 2, own_id=1)
 >>> asked = Asked(TransactionQuestion("pay", 7, 3, (("a", 0),), Mode.ADD), 0)
 >>> [request] = machine.ask(asked, 0)
 >>> request.broker, request.questions == (asked.question,)
@@ -116,7 +116,7 @@ VerificationEffect: TypeAlias = AskBroker | AskHere | Answered
 
 
 class Asked:
-    """A question that is not answered, from `Verifications.ask` on."""
+    """A question that is not answered, from `VerificationQueue.ask` on."""
 
     __slots__ = ("began_ms", "question")
 
@@ -157,7 +157,7 @@ class _Coordinator:
         self.in_flight: dict[str, Asked] | None = None
 
 
-class Verifications:
+class VerificationQueue:
     """Questions of this node to the coordinators of transactional ids."""
 
     def __init__(

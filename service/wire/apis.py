@@ -55,6 +55,7 @@ class ApiKey(IntEnum):
     ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_ACLS = 29
     CREATE_ACLS = 30
     DELETE_ACLS = 31
@@ -261,15 +262,19 @@ APIS: dict[int, Api] = {
         Api(ApiKey.INIT_PRODUCER_ID, 0, 5, 2, BROKER, CHANGES),
         Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, 4, BROKER, READS),
         Api(
-            ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, 3, SENT_ONLY, CHANGES,
+            ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, 3, BROKER, CHANGES,
             own_shape_before=shapes.ADD_TRANSACTIONS, own_response_before=shapes.ADD_TRANSACTIONS,
             upgrade=shapes.upgrade_add_partitions, downgrade=shapes.downgrade_add_partitions,
             downgrade_response=shapes.downgrade_add_partitions_response,
             upgrade_response=shapes.upgrade_add_partitions_response,
         ),
-        Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, 3, SENT_ONLY, CHANGES),
-        Api(ApiKey.END_TXN, 0, 5, 3, SENT_ONLY, CHANGES),
-        Api(ApiKey.WRITE_TXN_MARKERS, 1, 2, 1, SENT_ONLY, CHANGES),
+        Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, 3, BROKER, CHANGES),
+        Api(ApiKey.END_TXN, 0, 5, 3, BROKER, CHANGES),
+        Api(ApiKey.WRITE_TXN_MARKERS, 1, 2, 1, BROKER, CHANGES, ignorable=frozenset({"transaction_version"})),
+        Api(
+            ApiKey.TXN_OFFSET_COMMIT, 0, 5, 3, BROKER, CHANGES,
+            ignorable=frozenset({"committed_leader_epoch"}),
+        ),
         Api(ApiKey.DESCRIBE_ACLS, 1, 3, 2, BOTH, READS),
         Api(ApiKey.CREATE_ACLS, 1, 3, 2, BOTH, IDEMPOTENT, is_forwardable=True, refuse=created_acls),
         Api(ApiKey.DELETE_ACLS, 1, 3, 2, BOTH, CHANGES, is_forwardable=True, refuse=deleted_acls),
@@ -346,8 +351,8 @@ APIS: dict[int, Api] = {
             ignorable=frozenset({"full_log_dirs", "resting_log_dirs"}),
         ),
         Api(ApiKey.UNREGISTER_BROKER, 0, 0, 0, BOTH, IDEMPOTENT, is_forwardable=True),
-        Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, 0, SENT_ONLY, READS),
-        Api(ApiKey.LIST_TRANSACTIONS, 0, 2, 0, SENT_ONLY, READS),
+        Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, 0, BROKER, READS),
+        Api(ApiKey.LIST_TRANSACTIONS, 0, 2, 0, BROKER, READS),
         Api(ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0, 0, CONTROLLER, IDEMPOTENT, is_forwardable=True),
         Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0, BROKER, CHANGES, is_repeated=True),
         Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, 0, BROKER, READS),

@@ -82,6 +82,7 @@ async def _work(world: TransactionalWorld, random: Random, one: Pipeline, count:
     is_second = world.has_second and random.random() < 0.6
     producer = TransactionalProducer(world, random, one.name, is_second=is_second, timeout_s=_TIMEOUT_S)
     one.workers += 1
+    producer.is_busy = True  # for good: nobody else is to use it
     if not await producer.init():
         return
     at: int | None = None

@@ -38,7 +38,7 @@ async def transact(world: TransactionalWorld, random: Random) -> None:
 
 async def zombie(world: TransactionalWorld, random: Random) -> None:
     """Start a second client with the id of one that works, or has ended, or will not hear of it."""
-    there = [one for one in world.producers if one.standing is not Standing.ENDED]
+    there = [one for one in world.producers if one.standing is not Standing.ENDED and one.name[0] == "x"]
     if not there:
         return await transact(world, random)
     other = random.choice(there)

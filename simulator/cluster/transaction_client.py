@@ -325,6 +325,7 @@ class TransactionalProducer:
                 answer = await client.call(request, _ANSWER_S)
             except NoAnswer as e:
                 self.world.trace.tell("producer", f"{self} at {machine.name}: {e}")
+                await asyncio.sleep(_PAUSE_S * 2)
                 continue
             finally:
                 client.close()

@@ -34,7 +34,7 @@ _SETTINGS: Final = {
 class TransactionalWorld(ClusterWorld):
     """`ClusterWorld` with groups and transactions. Made and used on its own loop."""
 
-    has_transactions = False
+    has_transactions = True
     has_offsets = True
     has_second = False
     """whether nodes speak version 2 of the protocol (KIP-890)"""
@@ -121,9 +121,7 @@ class TransactionalWorld(ClusterWorld):
         if seen is None or machine.run is None or seen.run != machine.run.name:
             return -1
         is_same = seen.partition.is_leader and seen.partition.leader_epoch == placed.leader_epoch
-        # A new leader that does not know yet how far its log is committed answers what it surely was.
-        knows = seen.partition.high_watermark >= self.oracle.replicas.most.get(key, 0)
-        return placed.leader_epoch if is_same and knows else -1
+        return placed.leader_epoch if is_same else -1
 
     # What may be lost
 

@@ -15,6 +15,7 @@ from service.coordinator.ports import MarkListener, PartitionLog
 from service.coordinator.records import StoredBatch, decode_batches
 from service.coordinator.shard import NOTHING, Effect, Outcome
 from service.hot.markers import Marker
+from service.hot.verification import VerificationGuard
 from service.records.batch import iter_headers, stamp
 from service.records.builder import BatchBuilder
 from service.records.decode import iter_records
@@ -33,12 +34,14 @@ class ModelLog:
         self.max_batch_bytes = 4000
         self.listener: MarkListener | None = None
         self.appended = 0
+        self.guards: list[VerificationGuard | None] = []
 
     @property
     def start_offset(self) -> int:
         return 0
 
-    def append(self, batch: bytearray, leader_epoch: int) -> int:
+    def append(self, batch: bytearray, leader_epoch: int, guard: VerificationGuard | None = None) -> int:
+        self.guards.append(guard)
         if leader_epoch != self.leader_epoch:
             raise RequestError(ErrorCode.not_leader_or_follower, f"{leader_epoch} is not {self.leader_epoch}")
         if self.fails_with is not None:

@@ -33,9 +33,16 @@ class Seen(NamedTuple):
 
 
 def fetch(
-    bootstrap: str, topic: str, offset: int, isolation: int, *, partition: int = 0, max_wait_ms: int = 0
+    bootstrap: str,
+    topic: str,
+    offset: int,
+    isolation: int,
+    *,
+    partition: int = 0,
+    max_wait_ms: int = 0,
+    at: str | None = None,
 ) -> Any:
-    """Fetch 12 of one partition from its leader; return the partition's answer."""
+    """Fetch 12 of one partition from its leader, or from the node `at`; return the partition's answer."""
     module = schema(1, 12)
     part = module.FetchPartition(
         partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20, current_leader_epoch=-1
@@ -49,7 +56,7 @@ def fetch(
         topics=(module.FetchTopic(topic=topic, partitions=(part,)),),
         forgotten_topics_data=(),
     )
-    with RawConnection(leader_of(bootstrap, topic, partition)) as connection:
+    with RawConnection(at or leader_of(bootstrap, topic, partition)) as connection:
         response = connection.call(request)
     assert response.error_code == ErrorCode.none, ErrorCode(response.error_code)
     return response.responses[0].partitions[0]
@@ -88,13 +95,16 @@ def _batch(base: int, data: bytes) -> Seen:
     )
 
 
-def values(bootstrap: str, topic: str, isolation: int = COMMITTED, *, partition: int = 0) -> list[bytes]:
-    """All values of a partition as a consumer of that isolation sees them, from its start on."""
+def values(
+    bootstrap: str, topic: str, isolation: int = COMMITTED, *, partition: int = 0, at: str | None = None
+) -> list[bytes]:
+    """All values of a partition as a consumer of that isolation sees them, from its start on; from the leader
+    or from the node `at`, which may be a follower (KIP-392)."""
     with RawConnection(leader_of(bootstrap, topic, partition)) as connection:
         offset: int = offsets(connection, topic, partition, -2).offset
     found: list[bytes] = []
     while True:
-        answer = fetch(bootstrap, topic, offset, isolation, partition=partition)
+        answer = fetch(bootstrap, topic, offset, isolation, partition=partition, at=at)
         assert answer.error_code == ErrorCode.none, ErrorCode(answer.error_code)
         batches = list(seen(bytes(answer.records or b"")))
         if not batches:

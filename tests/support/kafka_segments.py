@@ -117,7 +117,7 @@ def segments(folder: Path) -> list[SealedSegment]:
 def _sealed(log: Path, base_offset: int, end_offset: int) -> SealedSegment:
     size = log.stat().st_size
     txn_index = log.with_suffix(".txnindex")
-    snapshot = log.with_name(f"{end_offset:020}.snapshot")
+    snapshot, before = (log.with_name(f"{at:020}.snapshot") for at in (end_offset, base_offset))
 
     def prove_indexes(walk: Walk | None = None) -> IndexBytes:
         if walk is not None:
@@ -133,4 +133,5 @@ def _sealed(log: Path, base_offset: int, end_offset: int) -> SealedSegment:
         producer_snapshot_path=snapshot if snapshot.exists() else None,
         log=FileHandle(log, size, FileCache(SystemDisk())),
         prove_indexes=prove_indexes,
+        base_snapshot_path=before if before.exists() else None,
     )

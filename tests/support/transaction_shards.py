@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.transactions.config import TransactionSettings
 from service.transactions.init import check_init
-from service.transactions.markers import PreparedTransaction
+from service.transactions.marker_requests import PreparedTransaction
 from service.transactions.metrics import TransactionMetrics
 from service.transactions.requests import (
     AddPartitions,

@@ -43,12 +43,14 @@ class TransactionalLog:
     def plain(self, count: int = 1) -> None:
         base = self.end_offset
         rows = [(START_MS + base + i, b"k", b"plain %d" % (base + i)) for i in range(count)]
-        self._add(Batch(bytes(build_batch(rows, base_offset=base)), base, base + count - 1))
+        self._add(Batch(bytes(build_batch(rows, base_offset=base, leader_epoch=0)), base, base + count - 1))
 
     def write(self, producer_id: int, count: int = 1) -> None:
         """Add a batch of the producer's transaction, and begin that where none is open."""
         base = self.end_offset
-        builder = BatchBuilder(base, producer_id=producer_id, producer_epoch=0, is_transactional=True)
+        builder = BatchBuilder(
+            base, leader_epoch=0, producer_id=producer_id, producer_epoch=0, is_transactional=True
+        )
         for i in range(count):
             builder.add(START_MS + base + i, None, b"%d of %d" % (base + i, producer_id))
         self.opened.setdefault(producer_id, base)
@@ -58,7 +60,12 @@ class TransactionalLog:
         """Add a marker; an abort that ends data makes a row."""
         base = self.end_offset
         builder = BatchBuilder(
-            base, producer_id=producer_id, producer_epoch=0, is_transactional=True, is_control=True
+            base,
+            leader_epoch=0,
+            producer_id=producer_id,
+            producer_epoch=0,
+            is_transactional=True,
+            is_control=True,
         )
         key, value = struct.pack(">hh", 0, int(is_commit)), struct.pack(">hi", 0, coordinator_epoch)
         builder.add(START_MS + base, key, value)

@@ -50,17 +50,25 @@ class ClassicGroupView:
         return self._phase is Phase.EMPTY
 
     def check_commit(
-        self, member_id: str, instance_id: str | None, epoch: int, version: int
+        self,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        version: int,
+        *,
+        is_transactional: bool = False,
     ) -> CheckPartition | None:
         phase = self._phase
         if epoch < 0 and phase is Phase.EMPTY:
             return None
         if epoch < 0 and member_id == NO_MEMBER and instance_id is None:
+            if is_transactional:
+                return None
             raise RequestError(ErrorCode.unknown_member_id)
         generation = self._check_member(member_id, instance_id)
         if epoch != generation:
             raise RequestError(ErrorCode.illegal_generation)
-        if phase is Phase.COMPLETING:
+        if phase is Phase.COMPLETING and not is_transactional:
             raise RequestError(ErrorCode.rebalance_in_progress)
         return None
 

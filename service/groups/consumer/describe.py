@@ -25,6 +25,7 @@ from service.groups.consumer.requests import (
 from service.groups.consumer.target import preferred_assignor
 from service.groups.group import CheckPartition
 from service.groups.protocol import CONSUMER_PROTOCOL
+from service.groups.requests import NO_GENERATION, NO_MEMBER
 
 _COMMITS_BY_EPOCH_FROM = 9
 """First version of OffsetCommit that has member epochs."""
@@ -97,16 +98,24 @@ class ConsumerGroupView:
         return self.state == GroupState.EMPTY.value
 
     def check_commit(
-        self, member_id: str, instance_id: str | None, epoch: int, version: int
+        self,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        version: int,
+        *,
+        is_transactional: bool = False,
     ) -> CheckPartition | None:
         """Accept commits with an older member epoch for partitions that the member already owned at that
         epoch (KIP-1251)."""
         if epoch < 0 and self.is_empty:
             return None
+        if is_transactional and (epoch, member_id, instance_id) == (NO_GENERATION, NO_MEMBER, None):
+            return None
         member = self._member(member_id)
         if member is None:
             raise self._unknown(member_id)
-        if member.classic is None and version < _COMMITS_BY_EPOCH_FROM:
+        if not is_transactional and member.classic is None and version < _COMMITS_BY_EPOCH_FROM:
             raise RequestError(
                 ErrorCode.unsupported_version,
                 "OffsetCommit version 9 or above must be used by members using the consumer group protocol",

@@ -7,8 +7,10 @@ from typing import Final
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-FIXED_TOPICS: Final = frozenset({OFFSETS_TOPIC})
-"""Topics without CreatePartitions: a group's partition depends on their number of partitions."""
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+FIXED_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+"""Topics without CreatePartitions: the partition of a group or of a transactional id depends on their number
+of partitions."""
 MAX_NAME_LENGTH: Final = 249
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 

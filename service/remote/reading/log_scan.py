@@ -25,6 +25,10 @@ OnBatches = Callable[[BatchScan, int], None]
 """Called with every run of batches and the position in the log from which its own positions count."""
 
 
+OnPieces = Callable[[BatchScan, memoryview], None]
+"""Called with every run of batches and their bytes, in which its positions count."""
+
+
 @dataclass(slots=True)
 class ScannedLog:
     """Result of a walk. `leader_epochs` are the batches', each with its first offset.
@@ -55,6 +59,7 @@ def scan_log(
     name: str,
     block_bytes: int = 1 << 20,
     on_batches: OnBatches | None = None,
+    on_pieces: OnPieces | None = None,
     with_least_timestamps: bool = True,
 ) -> ScannedLog:
     """Verify the batches in ``[start, end)``; positions in the result count from `start`.
@@ -74,6 +79,8 @@ def scan_log(
         _sum_up(found, table, batches, least, piece)
         if on_batches is not None:
             on_batches(batches, position)
+        if on_pieces is not None:
+            on_pieces(batches, piece)
     if found.last_offset > last_offset:
         raise CorruptionError(f"{name}: holds offset {found.last_offset}, beyond {last_offset}")
     found.blocks = table.finish()

@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, InvariantError, RequestError
 from service.base.rate import Rate, RateLimit
-from service.base.types import Buffer, TimestampedOffset, TopicIdPartition
+from service.base.types import NO_OFFSET, Buffer, TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.remote.catalog import CatalogEntry
 from service.remote.format.block_table import BlockTable, LogBlock
@@ -33,7 +33,7 @@ from service.remote.format.segment_object import OpenSegment
 from service.remote.reading.aborted import AbortedIndex, AbortedRows, AbortedSearch, Indexes, TooManyRows
 from service.remote.reading.chunk import Chunk, ChunkRange
 from service.remote.reading.chunk_cache import Slot
-from service.remote.reading.computation import Computations, Missing, Resources, TooLong
+from service.remote.reading.computation import Computations, Missing, Resources, TooLong, running
 from service.remote.reading.disk_cache import DiskCache
 from service.remote.reading.download import Download, DownloadStats
 from service.remote.reading.download_manager import DownloadManager, ResponseHold
@@ -75,13 +75,14 @@ class ArchiveEnd(NamedTuple):
 
     `epochs` are (epoch, first offset) of its leader epochs, oldest first; `producer_snapshot` is Kafka's,
     empty where none was kept; `entry` is the catalog entry that names this manifest; `last_block` is the last
-    block of its last segment, None where there is no segment.
+    block of its last segment, None where there is no segment; `open_from` is as in `manifest.SegmentEntry`.
     """
 
     epochs: tuple[tuple[int, int], ...]
     producer_snapshot: bytes
     entry: CatalogEntry
     last_block: LogBlock | None = None
+    open_from: int = NO_OFFSET
 
 
 class ReaderStats(NamedTuple):
@@ -174,6 +175,10 @@ class RemoteReader:
         as `read` does, but not where the remote log holds nothing of the range: then there are no rows.
         """
         search = AbortedSearch(fetch_offset, bound)
+        if bound <= fetch_offset:
+            nothing: Future[AbortedRows] = running()
+            nothing.set_result(AbortedRows([], is_complete=True))
+            return nothing
 
         def compute(resources: Resources) -> AbortedRows:
             manifest = self._manifest(resources, tip, manifest_key)
@@ -259,7 +264,8 @@ class RemoteReader:
                 return ArchiveEnd((), b"", entry)
             segment = self._segment(resources, last)
             snapshot: bytes = resources.need(SectionResource(segment, "producer_snapshot"))
-            return ArchiveEnd(tuple(epochs), snapshot, entry, segment.footer.blocks[-1])
+            footer = segment.footer
+            return ArchiveEnd(tuple(epochs), snapshot, entry, footer.blocks[-1], footer.open_from)
 
         return self._computations.start(compute)
 

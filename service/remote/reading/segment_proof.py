@@ -19,7 +19,7 @@ from service.records.scan import MAX_BATCH_BYTES
 from service.remote.format.block_table import LogBlock
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.segment_object import Footer
-from service.remote.reading.log_scan import ScannedLog, scan_log
+from service.remote.reading.log_scan import OnPieces, ScannedLog, scan_log
 
 WINDOW_BYTES: Final = 8 << 20
 _ENTRY_SIZES: Final = {"offset_index": 8, "time_index": 12}
@@ -33,10 +33,12 @@ def prove_segment(
     footer: Footer,
     read: Read,
     on_batches: Callable[[memoryview], None] = lambda proved: None,
+    on_pieces: OnPieces | None = None,
 ) -> None:
-    """Read all of a segment. `on_batches` gets the records' bytes, whole batches, once they are verified.
+    """Read all of a segment. `on_batches` gets the records' bytes, whole batches, once they are verified;
+    `on_pieces` gets them with their scan.
 
-    Raises `CorruptionError`, and what `read` and `on_batches` raise.
+    Raises `CorruptionError`, and what `read` and the callbacks raise.
     """
     for name, section in footer.sections.items():
         crc = 0
@@ -53,7 +55,7 @@ def prove_segment(
         data = memoryview(read(begin, window[-1].end - begin))
         for block in window:
             start = block.position - begin
-            found = _prove_block(entry.key, block, data[start : start + block.length], epochs)
+            found = _prove_block(entry.key, block, data[start : start + block.length], epochs, on_pieces)
             transactional += found.transactional_batch_count
         on_batches(data)
     if footer.transactional_batch_count not in (None, transactional):
@@ -65,7 +67,9 @@ def prove_segment(
         raise CorruptionError(f"leader epochs {epochs[:4]} in the batches, {claimed[:4]} in the manifest")
 
 
-def _prove_block(key: str, block: LogBlock, data: memoryview, epochs: list[tuple[int, int]]) -> ScannedLog:
+def _prove_block(
+    key: str, block: LogBlock, data: memoryview, epochs: list[tuple[int, int]], on_pieces: OnPieces | None
+) -> ScannedLog:
     """Verify every batch of one block, and its row of the table. Appends to `epochs`."""
     if crc32c(data) != block.crc32c:
         raise CorruptionError(f"block at {block.position}: wrong checksum")
@@ -77,6 +81,7 @@ def _prove_block(key: str, block: LogBlock, data: memoryview, epochs: list[tuple
         last_offset=block.last_offset,
         name=f"{key}, block at {block.position}",
         block_bytes=len(data),
+        on_pieces=on_pieces,
         with_least_timestamps=block.min_timestamp != NO_TIMESTAMP,
     )
     says = (

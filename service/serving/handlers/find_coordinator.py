@@ -1,7 +1,7 @@
-"""FindCoordinator: the broker that coordinates a group (KIP-699 for several keys at once).
+"""FindCoordinator: the broker that coordinates a group or a transactional id (KIP-699 for several at once).
 
-This handler creates ``__consumer_offsets`` on first need, whatever `auto.create.topics.enable` says; the
-response waits for it. Coordinators of transactions and of share groups are not served.
+This handler creates ``__consumer_offsets`` or ``__transaction_state`` on first need, whatever
+`auto.create.topics.enable` says; the response waits for it. Coordinators of share groups are not served.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from service.metadata.image import TopicImage
 from service.network.request import RequestContext
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, is_allowed_on_cluster
-from service.serving.internal_topics import OFFSETS
+from service.serving.internal_topics import OFFSETS, TRANSACTIONS
 from service.serving.request_host import NO_THROTTLE, Broker
 
 GROUP: Final = 0
@@ -33,6 +33,7 @@ FIRST_VERSION_WITH_SHARES: Final = 6
 NAME_OF_NO_ERROR: Final = "NONE"
 """Kafka's error message without an error, in versions with one key."""
 _NO_NODE: Final = -1
+_TOPICS: Final = {GROUP: OFFSETS, TRANSACTION: TRANSACTIONS}
 _RESOURCES: Final = {
     GROUP: (AclResourceType.GROUP, ErrorCode.group_authorization_failed, "Group"),
     TRANSACTION: (
@@ -55,14 +56,15 @@ def handle(
     if kind == SHARE and not is_allowed_on_cluster(broker, context, AclOperation.CLUSTER_ACTION):
         return _refused(request, ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
     may_find = None if broker.authorizer is None else _Asked(broker, context)
-    if kind != GROUP:
+    if kind == SHARE:
         # Not a retriable error: the client would retry until its timeout, and then not know the reason.
-        what = "transactions" if kind == TRANSACTION else "share groups"
-        why = f"{what} are not served"
-        return _refused(
-            request, ErrorCode.unsupported_version, why, may_find if kind == TRANSACTION else None
-        )
-    topic = broker.groups.internal.find(OFFSETS)
+        return _refused(request, ErrorCode.unsupported_version, "share groups are not served")
+    if kind == TRANSACTION:
+        coordinators = broker.transactions
+        why = "transactions are not served" if coordinators is None else coordinators.cannot_begin()
+        if why is not None:
+            return _refused(request, ErrorCode.coordinator_not_available, why, may_find)
+    topic = broker.groups.internal.find(_TOPICS[kind])
     if topic is None:
         return _create_topic_and_answer(broker, context, request, may_find)
     return in_slices(_steps(broker, context, request, topic, may_find))
@@ -90,11 +92,12 @@ async def _create_topic_and_answer(
     try:
         if may_find is not None:
             # A node creates the topic as itself: not for a client that may find no coordinator.
-            answers = await each_in_slices(partial(may_find.refused, GROUP), request.coordinator_keys)
+            refused_one = partial(may_find.refused, request.key_type)
+            answers = await each_in_slices(refused_one, request.coordinator_keys)
             refused = tuple(one for one in answers if one is not None)
             if len(refused) == len(answers):
                 return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=refused)
-        topic = await broker.groups.internal.find_or_create(OFFSETS)
+        topic = await broker.groups.internal.find_or_create(_TOPICS[request.key_type])
     except RequestError as e:
         failed = _refused(request, e.code, e.message, may_find)
         return failed if isinstance(failed, FindCoordinatorResponse) else await failed
@@ -114,13 +117,13 @@ def _steps(
     known = broker.cluster.view_for(context.listener).by_id
     for key in request.coordinator_keys:
         yield
-        if may_find is not None and (denied := may_find.refused(GROUP, key)) is not None:
+        if may_find is not None and (denied := may_find.refused(request.key_type, key)) is not None:
             found.append(denied)
             continue
         replica = topic.partitions.get(partition_of(key, len(topic.partitions)))
         leader = None if replica is None else known.get(replica.leader)
         if leader is None:
-            reason = f"partition of {OFFSETS} has no leader on this listener"
+            reason = f"partition of {topic.name} has no leader on this listener"
             found.append(_without_node(key, ErrorCode.coordinator_not_available, reason))
             continue
         found.append(

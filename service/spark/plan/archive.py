@@ -5,8 +5,9 @@ The driver uses it while it plans. Calls block; calls about many partitions or s
 version.
 
 For `read_committed` a partition ends at its last stable offset, which is that of the newest segment's end:
-aborted transactions below it have their markers, and so their index entries, in the archive. The segment's
-producer snapshot tells it. A segment without one is scanned batch by batch.
+aborted transactions below it have their markers, and so their index entries, in the archive. The manifest's
+row tells it where there are transactions, otherwise the segment's producer snapshot. A segment without one is
+scanned batch by batch.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from service.base.errors import ConfigError
+from service.base.types import NO_OFFSET, NO_PRODUCER_ID
 from service.records.batch import BatchHeader, iter_headers
 from service.records.txn_rows import AbortedEntry, decode_rows
 from service.remote.format.block_table import BlockTable
@@ -158,9 +160,14 @@ class ArchiveReader:
         manifest = self._newest_manifest(key)
         if manifest is None or not self._read_committed:
             return PartitionSnapshot(chosen, manifest)
+        return PartitionSnapshot(chosen, manifest, stable_end=self._stable_end(manifest))
+
+    def _stable_end(self, manifest: Manifest) -> int:
+        newest = manifest.entries[-1] if manifest.entries else None
+        if newest is not None and newest.open_from != NO_OFFSET:
+            return stable_end({NO_PRODUCER_ID: newest.open_from}, manifest.start_offset, manifest.end_offset)
         opened = self._open_transactions(manifest)
-        end = stable_end(opened, manifest.start_offset, manifest.end_offset)
-        return PartitionSnapshot(chosen, manifest, stable_end=end)
+        return stable_end(opened, manifest.start_offset, manifest.end_offset)
 
     def _newest_manifest(self, key: HeadKey) -> Manifest | None:
         manifests = self._cache.manifests

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import islice
 
 from service.base.errors import ConfigError
+from service.base.types import NO_OFFSET
 from service.records.txn_rows import AbortedEntry
 from service.remote.format.block_table import BlockTable
 from service.remote.format.manifest import Manifest, SegmentEntry, live_segments
@@ -241,6 +242,8 @@ def _may_span(offset: int, archive: ArchiveReader, manifest: Manifest, entry: Se
     """Return whether a transaction that began before `offset` may be decided after this segment."""
     if entry.last_offset + 1 >= manifest.end_offset:
         return False
+    if entry.open_from != NO_OFFSET:
+        return entry.open_from < offset
     opened = archive.open_after(manifest, entry)
     return opened is None or any(first < offset for first in opened.values())
 

@@ -17,6 +17,7 @@ from service.base.purgatory import Purgatory
 from service.base.steps import Steps
 from service.base.turns import TurnTimes
 from service.base.types import TopicIdPartition
+from service.console.measuring import PartitionTotals
 from service.console.metrics_text import render
 from service.console.ports import ObservedNode
 from service.coordinator.metrics import RuntimeMetrics
@@ -39,12 +40,19 @@ class Shown:
         self.groups: Any = None
         self.quotas = ()
         segments = SimpleNamespace(segments=[1, 2])
-        log = SimpleNamespace(failure=None, size=7, state=segments)
+        log = SimpleNamespace(failure=None, size=7, state=segments, oldest_open=None)
         unified = SimpleNamespace(local=log, remote=None, start_offset=1, local_start_offset=2, end_offset=3)
         self._partitions = [
-            SimpleNamespace(tip=TopicIdPartition(UUID(int=1), 'a "b"', n), log=log, unified=unified)
+            SimpleNamespace(
+                tip=TopicIdPartition(UUID(int=1), 'a "b"', n),
+                log=log,
+                unified=unified,
+                high_watermark=3,
+                last_stable_offset=2,
+            )
             for n in range(count)
         ]
+        self.transaction_max_timeout_ms = 900_000
 
     def partitions(self) -> Sequence[Any]:
         return self._partitions
@@ -104,6 +112,20 @@ def test_partitions_are_summed_up_unless_they_are_wanted_one_by_one() -> None:
     assert [one.labels["partition"] for one in ends] == [str(n) for n in range(300)]
     assert {one.labels["topic"] for one in ends} == {'a "b"'}
     assert {one.value for one in ends} == {3}
+    assert {one.value for one in found["firn_partition_last_stable_offset_lag"]} == {1}
+
+
+def test_open_transactions_of_partitions_are_told_by_their_age() -> None:
+    totals = PartitionTotals(2_000_000_000, 900_000)
+    for last_ms in (None, -1, 2_000_000_000 - 1_200_000, 2_000_000_000 - 1_200_001, 1_999_999_000):
+        shown = Shown(1).partitions()[0]
+        shown.log.oldest_open = None if last_ms is None else (7, 0, last_ms)
+        totals.add(shown)
+    found = {one.name: one.value for one in totals.samples(0) if not one.labels}
+    assert found == {
+        "firn_partitions_with_late_transactions": 1,
+        "firn_log_oldest_transaction_seconds": 1200.001,
+    }
 
 
 def test_others_have_their_turn_in_proportion_to_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from service.network.request import Answer, Later, PendingResponse, RequestContext, Response
+from service.network.request import Answer, Later, Owed, PendingResponse, RequestContext, Response
 from service.network.server import Server
 from service.wire.errors import MalformedMessage
 from service.wire.frames import frame
@@ -16,7 +16,7 @@ from tests.support.waiting import until
 from tests.unit.network.test_pending_responses import connect, receive, run
 
 ROOM = 64
-OWED, PLAIN, LATER, NOTHING, WRONG = b"o", b"p", b"l", b"n", b"x"
+OWED, OWED_LATER, PLAIN, LATER, NOTHING, WRONG = b"o", b"t", b"p", b"l", b"n", b"x"
 
 
 class Overtaken(PendingResponse):
@@ -47,6 +47,8 @@ class Host:
             promise = Overtaken(self.weight)
             self.open.append((promise, raw))
             return promise
+        if kind == OWED_LATER:
+            return self._owed_later(raw)
         if kind == WRONG:
             raise MalformedMessage("not that")
         if kind == LATER:
@@ -56,6 +58,14 @@ class Host:
     async def _later(self, raw: bytes) -> Answer:
         await asyncio.sleep(0)
         return Response([frame(raw)])
+
+    async def _owed_later(self, raw: bytes) -> Answer:
+        """The request takes a task, and is owed only then."""
+        await asyncio.sleep(0)
+        promise = Overtaken(self.weight)
+        self.open.append((promise, raw))
+        await asyncio.sleep(0)  # it may be kept before the connection knows of it
+        return Owed(promise)
 
     def keep(self, at: int = 0) -> None:
         promise, raw = self.open[at]
@@ -92,6 +102,39 @@ def test_all_are_handled_before_the_first_is_answered_and_answered_in_order() ->
             assert [await receive(reader) for _ in requests] == requests
             assert sum(server.counters.apis[0].later.counts) == 10
             writer.close()
+
+    run(scenario())
+
+
+def test_a_request_that_took_a_task_is_owed_in_its_place() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, host):
+            reader, writer = await connect(server)
+            requests = [asked(OWED, 1), asked(OWED_LATER, 2), asked(OWED_LATER, 3), asked(OWED, 4)]
+            writer.write(b"".join(map(frame, requests)))
+            await until(lambda: len(host.open) == 4)
+            assert host.handled == requests
+            while host.open:
+                host.keep(len(host.open) - 1)
+            assert [await receive(reader) for _ in requests] == requests
+            assert sum(server.counters.apis[0].later.counts) == 4
+            writer.close()
+
+    run(scenario())
+
+
+def test_an_answer_that_is_owed_to_a_gone_peer_is_dropped() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, host):
+            _, writer = await connect(server)
+            writer.write(frame(asked(OWED_LATER, 1)))
+            await until(lambda: len(host.handled) == 1)
+            writer.transport.abort()
+            await until(lambda: bool(host.open))
+            await asyncio.sleep(0.01)
+            host.keep()
+            await until(lambda: server.connection_count == 0)
+            assert server.counters.handler_errors == 0
 
     run(scenario())
 
@@ -141,7 +184,7 @@ def test_any_mixture_is_answered_in_order() -> None:
         rng = random.Random(seed)
         async with serving() as (server, host):
             reader, writer = await connect(server)
-            kinds = (OWED, OWED, OWED, PLAIN, LATER, NOTHING)
+            kinds = (OWED, OWED, OWED, OWED_LATER, PLAIN, LATER, NOTHING)
             requests = [asked(rng.choice(kinds), n, rng.choice((0, 0, 0, 3))) for n in range(600)]
 
             async def keep() -> None:

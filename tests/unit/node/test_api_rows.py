@@ -40,8 +40,8 @@ def test_every_key_has_one_row() -> None:
 def test_rows_say_what_brokers_and_controllers_serve() -> None:
     """ApiMessageType.ListenerType of 4.3.1, and our own."""
     brokers = {
-        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 29, 30, 31, 32, 33, 35, 36,
-        37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 55, 57, 60, 61, 64, 68, 69, 74, 75, 80,
+        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 27, 28, 29, 30, 31, 32, 33, 35,
+        36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 55, 57, 60, 61, 64, 68, 69, 74, 75, 80,
         81, 20001, 20002,
     }  # fmt: skip
     controllers = {
@@ -177,6 +177,8 @@ BROKER_VERSIONS = """
     21 DeleteRecords 0-2
     22 InitProducerId 0-5
     23 OffsetForLeaderEpoch 2-4
+    27 WriteTxnMarkers 1-2
+    28 TxnOffsetCommit 0-5
     29 DescribeAcls 1-3
     30 CreateAcls 1-3
     31 DeleteAcls 1-3

@@ -9,6 +9,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.hot.markers import Marker
+from service.hot.verification import VerificationGuard
 from tests.unit.hot.logs import START_MS, batch
 from tests.unit.partition.leading import EPOCH, Led
 
@@ -104,3 +106,72 @@ def test_at_most_64_refused_producers_are_remembered(led: Produced) -> None:
         assert led.send(0, producer=producer) is TOO_FEW
         remembered.append(len(led.partition._refused_sequences))
     assert remembered == [*range(1, 65), *range(1, 65), 1, 2]
+
+
+# Transactions that are verified first
+
+
+class Transactional(Produced):
+    """A producer whose transactions are verified; the test is the coordinator that is asked."""
+
+    def ask(self, sequence: int, *, epoch: int = 0, is_tv2: bool = False) -> VerificationGuard:
+        guard = self.partition.begin_verification(PRODUCER, epoch, sequence, is_tv2)
+        assert guard is not None
+        return guard
+
+    def verified(self, guard: VerificationGuard | None, sequence: int, *, epoch: int = 0) -> int | ErrorCode:
+        """A batch that may be appended with this guard: where it is, or why it is not."""
+        made = batch(1, producer_id=PRODUCER, epoch=epoch, sequence=sequence, is_transactional=True)
+        try:
+            self.partition.check_replicas(made.data)
+            return self.partition.append(made, START_MS, guard).first_offset
+        except RequestError as e:
+            return e.code
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> Transactional:
+    return Transactional(tmp_path)
+
+
+@pytest.mark.parametrize("is_tv2", [False, True])
+def test_batches_behind_one_whose_verification_failed_wait_for_its_retry(
+    asking: Transactional, is_tv2: bool
+) -> None:
+    asking.ask(0, is_tv2=is_tv2)
+    second = asking.ask(1, is_tv2=is_tv2)
+    assert asking.verified(second, 1) is TOO_FEW
+    assert [asking.verified(asking.ask(0, is_tv2=is_tv2), 0), asking.verified(None, 1)] == [0, 1]
+    assert asking.partition.has_open_transaction(PRODUCER, 0)
+    assert asking.partition.begin_verification(PRODUCER, 0, 2, is_tv2) is None
+    assert asking.verified(None, 3) is OUT_OF_ORDER
+
+
+def test_a_batch_with_a_guard_of_another_verification_is_no_part_of_a_transaction(
+    asking: Transactional,
+) -> None:
+    guard = asking.ask(0)
+    asking.partition.append_markers([Marker(PRODUCER, 0, 1, False, 1)], START_MS)
+    asking.ask(0)
+    assert asking.verified(guard, 1) is ErrorCode.invalid_txn_state
+    assert asking.verified(None, 0) is ErrorCode.invalid_txn_state
+
+
+def test_a_new_epoch_begins_its_verifications_anew(asking: Transactional) -> None:
+    asking.ask(0)
+    assert asking.verified(asking.ask(0, epoch=1), 0, epoch=1) == 0
+    with pytest.raises(RequestError) as error:
+        asking.ask(1)
+    assert error.value.code is ErrorCode.invalid_producer_epoch
+    asking.partition.append_markers([Marker(PRODUCER, 1, 1, True, 1)], START_MS)
+    late = asking.ask(0, epoch=2)
+    asking.ask(1, epoch=2)
+    asking.partition.append_markers([Marker(PRODUCER, 3, 1, True, 0)], START_MS)
+    assert asking.verified(late, 1, epoch=2) is ErrorCode.invalid_producer_epoch
+
+
+def test_a_repeated_batch_is_accepted_though_an_earlier_one_is_being_verified(asking: Transactional) -> None:
+    assert asking.verified(asking.ask(0), 0) == 0
+    assert asking.verified(None, 1) == 1
+    asking.partition.append_markers([Marker(PRODUCER, 0, 1, True, 1)], START_MS)
+    assert asking.verified(asking.ask(0), 1) == 1

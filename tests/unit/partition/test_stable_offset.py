@@ -226,3 +226,26 @@ def test_a_last_stable_offset_that_falls_under_a_leader_is_a_bug(led: Coordinate
     led.partition.log.producers.end_transaction  # noqa: B018
     with pytest.raises(InvariantError):
         led.partition._set_high_watermark(1)
+
+
+def test_a_rise_alone_is_told_to_whoever_archives(led: Coordinated) -> None:
+    """A segment that waits for its transactions is copied once they have ended, not at the next look."""
+    seen: list[int] = []
+    led.partition.on_stable = lambda: seen.append(led.partition.last_stable_offset)
+    led.send(7)
+    led.append(2)
+    led.replicated()
+    assert seen == [], "the mark rose, the stable offset did not"
+    led.end(7)
+    assert seen == []
+    led.replicated()
+    assert seen == [4]
+
+
+def test_a_replica_that_opens_with_its_marker_committed_is_stable(led: Coordinated) -> None:
+    led.send(7)
+    led.end(7)
+    assert led.partition.last_stable_offset == 0
+    log, purgatory = led.log, Purgatory(0)
+    again = Partition(log.tip, log, None, EPOCH, 1, 1 << 20, purgatory, is_leader=False, high_watermark=2)
+    assert (again.last_stable_offset, again.high_watermark) == (2, 2)

@@ -135,11 +135,17 @@ class Archive:
         return self._name(planned, epoch)
 
     def add_transactions(
-        self, log: TransactionalLog, end_offset: int, *, is_older: bool = False, rows: bytes | None = None
+        self,
+        log: TransactionalLog,
+        end_offset: int,
+        *,
+        is_older: bool = False,
+        rows: bytes | None = None,
+        snapshot: bytes | None = None,
     ) -> SegmentEntry:
         """Write one more segment with what `log` has up to `end_offset`, and the manifest that names it.
 
-        `is_older`: as software wrote it that knew no `open_from`. `rows`: another transaction index.
+        `is_older`: as by software that knew no `open_from`. `rows`, `snapshot`: in place of the right ones.
         """
         if not self.manifest.version:
             self.next_offset = log.base_offset
@@ -164,7 +170,7 @@ class Archive:
             offset_index=b"",
             time_index=b"",
             txn_index=index_of(log, base, end_offset) if rows is None else rows,
-            producer_snapshot=snapshot_of(opened),
+            producer_snapshot=snapshot_of(opened) if snapshot is None else snapshot,
             leader_epochs=((0, base),),
             transactional_batch_count=scanned.transactional_batch_count,
             open_from=-1 if is_older or not has_transactions else min(opened.values(), default=end_offset),

@@ -23,6 +23,7 @@ from service.remote.reading.reader import RemoteReader
 from service.remote.stores.errors import StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.replicas.tier_state_builder import TierStateBuilder
+from tests.support.transactional_log import TransactionalLog, snapshot_of
 from tests.support.world import START_MS, make_world
 from tests.unit.hot.logs import batch
 from tests.unit.partition.following import Standing
@@ -116,6 +117,44 @@ def test_a_new_replica_starts_at_the_archive_end_with_its_state(node: Node) -> N
     entry = log.producers.get(77)
     assert entry is not None
     assert (entry.epoch, entry.last_sequence) == (3, 19)
+
+
+def open_at_its_end(node: Node) -> TransactionalLog:
+    """Make an archive in which 7 has a transaction open from 2 on, and 8 from 5 on; they go on behind it."""
+    log = TransactionalLog()
+    log.plain(2)
+    log.write(7)
+    log.write(9)
+    log.end(9, is_commit=False)
+    log.write(8)
+    log.write(7)
+    log.end(8, is_commit=False)
+    log.end(7, is_commit=True)
+    node.archive = Archive(node.store.inner)
+    node.archive.add_transactions(log, 3)
+    node.archive.add_transactions(log, 7)
+    node.entry = node.committed()
+    return log
+
+
+def test_a_new_replica_knows_the_transactions_that_are_open_at_the_archive_end(node: Node) -> None:
+    open_at_its_end(node)
+    assert node.build()
+    opened = {pid: entry.txn_first_offset for pid, entry in node.log.producers if entry.txn_first_offset >= 0}
+    assert opened == {7: 2, 8: 5}
+    assert (node.log.local_log_start_offset, node.log.log_end_offset) == (7, 7)
+
+
+@pytest.mark.parametrize("snapshot", [b"", snapshot_of({}), snapshot_of({7: 3, 8: 5}), snapshot_of({8: 5})])
+def test_an_archive_end_without_its_open_transactions_is_not_used(node: Node, snapshot: bytes) -> None:
+    """Of what an open transaction wrote nothing may be shown, and only its marker may end that."""
+    log = open_at_its_end(node)
+    node.archive = Archive(node.store.inner)
+    node.archive.add_transactions(log, 3)
+    node.archive.add_transactions(log, 7, snapshot=snapshot)
+    node.committed()
+    assert not node.build()
+    assert node.log.log_end_offset == 0
 
 
 def test_building_a_replica_reads_one_footer_and_no_records(node: Node) -> None:

@@ -134,10 +134,12 @@ class Bucket:
         txn_rows: Iterable[tuple[int, int, int, int]] = (),
         opened: Mapping[int, int] | None = None,
         start_ms: int | None = None,
+        is_older: bool = False,
     ) -> SegmentEntry:
         """One more segment: these batches, or so many of ten records each, a second apart from `start_ms`.
 
         `opened` are the transactions (producer id, first offset) of its producer snapshot; None: it has none.
+        `is_older`: as software wrote it that knew no `open_from`, which needs to know what is open.
         """
         base = self.end(topic, partition)
         if isinstance(batches, int):
@@ -168,6 +170,9 @@ class Bucket:
             producer_snapshot=b"" if opened is None else producer_snapshot(opened),
             leader_epochs=((0, base),),
             transactional_batch_count=found.transactional_batch_count,
+            open_from=-1
+            if is_older or opened is None or not (found.transactional_batch_count or opened)
+            else min(opened.values(), default=last + 1),
         )
         self.store.put_stream(planned.key, planned.parts(), planned.size)
         entry = entry_of(planned.footer)

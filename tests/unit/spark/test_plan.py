@@ -250,33 +250,38 @@ def test_aborted_transactions_are_looked_up_beyond_the_segments_that_are_read() 
     assert not options_of(subscribe="pay").read_committed
 
 
-def test_no_later_segment_is_looked_at_where_no_transaction_is_open() -> None:
+@pytest.mark.parametrize(
+    ("is_older", "gets"),
+    [(False, 1 + 2), (True, 2 + 2 + 1)],
+    ids=["one footer, the newest's snapshot", "the newest's snapshot, this one's, its footer"],
+)
+def test_no_later_segment_is_looked_at_where_no_transaction_is_open(is_older: bool, gets: int) -> None:
     bucket = Bucket()
     bucket.topic("pay")
-    bucket.add("pay", batches=[transactional(0, 7, 10), marker(10, 7, commit=True)], opened={})
+    first = [transactional(0, 7, 10), marker(10, 7, commit=True)]
+    bucket.add("pay", batches=first, opened={}, is_older=is_older)
     later = [bucket.add("pay", opened={8: 60}, txn_rows=[(8, 60, 70, 71)]) for _ in range(3)]
     bucket.add("pay", opened={})
     bucket.store.reset()
     options = {"subscribe": "pay", "isolationLevel": "read_committed"}
     bucket.plan(**options, endingOffsets='{"pay":{"0":11}}')
     assert not {entry.key for entry in later} & bucket.store.gets.keys()
-    assert sum(bucket.store.got(".seg").values()) == 2 + 2 + 1, (
-        "the newest's snapshot, this one's, its footer"
-    )
+    assert sum(bucket.store.got(".seg").values()) == gets
 
 
 COMMITTED = {"subscribe": "pay", "isolationLevel": "read_committed"}
 
 
-@pytest.fixture(params=[True, False], ids=["snapshots", "no snapshots"])
+@pytest.fixture(params=["open_from", "snapshots", "neither"])
 def undecided(request: pytest.FixtureRequest) -> Bucket:
     """Offsets 0 to 59 in segments of 20. A transaction that began at 25 is open at the end, one is over."""
     bucket = Bucket()
     bucket.topic("pay")
-    has_snapshot = request.param
+    has_snapshot, is_older = request.param != "neither", request.param == "snapshots"
 
     def add(batches: list[bytes], opened: dict[int, int], *, last_offset: int) -> None:
-        bucket.add("pay", batches=batches, opened=opened if has_snapshot else None, last_offset=last_offset)
+        known = opened if has_snapshot else None
+        bucket.add("pay", batches=batches, opened=known, last_offset=last_offset, is_older=is_older)
 
     add([transactional(0, 8, 10), plain(10, START_MS + 10_000)], {8: 0}, last_offset=19)
     add(
@@ -364,7 +369,7 @@ def test_segments_without_a_snapshot_and_without_transactions_are_not_gone_throu
 def test_a_producer_snapshot_that_is_none_is_corrupt() -> None:
     bucket = Bucket()
     bucket.topic("pay")
-    entry = bucket.add("pay", opened={7: 25})
+    entry = bucket.add("pay", opened={7: 25}, is_older=True)
     data = bytearray(bucket.store.get(entry.key, max_size=1 << 20))
     data[data.index(producer_snapshot({7: 25})) + 20] ^= 1
     bucket.store.put(entry.key, data)

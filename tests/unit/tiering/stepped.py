@@ -24,8 +24,12 @@ class SteppedManager(TieringManager):
         return await self.maintenance.sweep()
 
     async def _drain(self) -> None:
+        self.scheduler.wake()
+        await self.run_news()
+
+    async def run_news(self) -> None:
+        """Do what events have asked for, and nothing else."""
         scheduler = self.scheduler
-        scheduler.wake()
         async with asyncio.TaskGroup() as tasks:
             while scheduler._wake.is_set() or scheduler._busy:
                 await scheduler._wake.wait()

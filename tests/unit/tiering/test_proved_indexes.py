@@ -155,13 +155,3 @@ def test_a_damaged_producer_snapshot_is_refused_and_named(log: LocalLog) -> None
         archived(log)
     path.unlink()
     archived(log)
-
-
-@pytest.mark.parametrize("data", [bytes(33), b"\x00\x01" + bytes(32)])
-def test_a_malformed_transaction_index_is_refused_by_name(log: LocalLog, data: bytes) -> None:
-    path = log.sealed.describe_all()[0].log_file.path.with_suffix(".txnindex")
-    path.write_bytes(data)
-    segment = log.sealed.describe_all()[0]._replace(txn_index_path=path)
-    identity = SegmentIdentity("c", TIP.topic_id, TIP.topic, 0, 0, segment.last_offset, 0, TIP.topic_id)
-    with pytest.raises(CorruptionError, match=f"{path}: .* no transaction index"):
-        copy_segment(MemoryStore(SystemThreads()), Copy(segment, 0), identity, CallProgress(), 1000)

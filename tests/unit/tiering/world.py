@@ -235,6 +235,7 @@ class Replica:
         self.remote: CatalogEntry | None = None
         self.published = 0
         self.problem: str | None = None
+        self.on_stable: Callable[[], None] | None = None
         self.was_judged = False
         """HEAD was compared with the metadata: `problem` says what came of it."""
 
@@ -248,7 +249,8 @@ class Replica:
 
     @property
     def last_stable_offset(self) -> int:
-        return self.high_watermark
+        first = self.log.first_unstable_offset
+        return self.high_watermark if first is None else min(first, self.high_watermark)
 
     @property
     def archive(self) -> Replica:

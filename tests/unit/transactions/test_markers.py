@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from service.transactions.markers import (
+from service.transactions.marker_requests import (
     Disconnect,
     MarkerEffect,
     MarkerRefused,
@@ -12,8 +12,8 @@ from service.transactions.markers import (
     MarkersWritten,
     PreparedTransaction,
     SendMarkers,
-    TransactionMarkers,
 )
+from service.transactions.markers import TransactionMarkers
 
 PAY, BUY = "pay", "buy"
 

@@ -68,3 +68,16 @@ def test_a_transaction_that_is_open_for_too_long_is_fenced_and_aborted() -> None
     assert leader.state("t") == ("PrepareAbort", 1000, 1)
     assert leader.end("t", (1000, 0)) is ErrorCode.producer_fenced
     assert [one[:3] for one in leader.told] == [("t", 1000, 1)]
+
+
+def test_a_transaction_that_is_begun_after_a_load_times_out() -> None:
+    leader = TransactionLeader()
+    producer = leader.init("pay", timeout_ms=60_000)
+    leader.add("pay", producer, ("a", 0))
+    leader.end("pay", producer)
+    leader.mark()
+    leader.leader.advance(1_000)
+    leader.leader.reload()
+    leader.add("pay", producer, ("a", 1))
+    leader.leader.advance(80_000)
+    assert leader.state("pay")[0] == "PrepareAbort"

@@ -14,7 +14,7 @@ from service.transactions.verification import (
     AskHere,
     Mode,
     TransactionQuestion,
-    Verifications,
+    VerificationQueue,
     mode_of_produce,
     mode_of_txn_offset_commit,
     produce_error,
@@ -33,8 +33,8 @@ def asked(
     return Asked(TransactionQuestion(transactional_id, 7, epoch, partitions or (A0,), mode), at)
 
 
-def machine(coordinator: int | None = 2) -> Verifications:
-    return Verifications(lambda transactional_id: coordinator, own_id=1)
+def machine(coordinator: int | None = 2) -> VerificationQueue:
+    return VerificationQueue(lambda transactional_id: coordinator, own_id=1)
 
 
 def told(effects: list[Any]) -> list[tuple[Asked, dict[tuple[str, int], ErrorCode]]]:

@@ -1,0 +1,77 @@
+"""Construction of transaction shards, and what else of transactions a node needs with its first one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from service.serving.topic_coordinator import number_of
+from service.transactions.config import TV0, TV2, TransactionSettings
+from service.transactions.marker_requests import PreparedTransaction
+from service.transactions.metrics import TransactionMetrics
+from service.transactions.requests import AddPartitions, TransactionalProducer
+from service.transactions.shard import TransactionShard
+from service.transactions.verification import Errors, Mode, RetrySettings, TransactionQuestion
+
+if TYPE_CHECKING:
+    from service.serving.transaction_coordinators import TransactionCoordinators
+
+
+class DeposedShard(TransactionShard):
+    """A shard that says so when it is dropped."""
+
+    def __init__(
+        self,
+        partition: int,
+        coordinator_epoch: int,
+        settings: Callable[[], TransactionSettings],
+        metrics: TransactionMetrics,
+        on_prepared: Callable[[PreparedTransaction], None],
+        on_id_needed: Callable[[str], None],
+        warn: Callable[[str], None],
+        on_unloaded: Callable[[], None],
+    ) -> None:
+        super().__init__(partition, coordinator_epoch, settings, metrics, on_prepared, on_id_needed, warn)
+        self._on_unloaded = on_unloaded
+
+    def unloaded(self) -> None:
+        super().unloaded()
+        self._on_unloaded()
+
+
+make_shard = DeposedShard
+new_metrics = TransactionMetrics
+
+
+def settings_of(keys: Mapping[str, object], transaction_version: int) -> TransactionSettings:
+    """Return the settings from a node's keys and the cluster's feature level."""
+    names = [field for field in TransactionSettings._fields if field != "transaction_version"]
+    values = {name: number_of(keys, name.replace("_", ".")) for name in names}
+    return TransactionSettings(**values, transaction_version=transaction_version)
+
+
+def retries_of(keys: Mapping[str, object]) -> RetrySettings:
+    """Return how adds are repeated while the transaction before is being completed."""
+    prefix = "add.partitions.to.txn.retry.backoff"
+    return RetrySettings(number_of(keys, f"{prefix}.ms"), number_of(keys, f"{prefix}.max.ms"))
+
+
+async def ask_own(coordinators: TransactionCoordinators, question: TransactionQuestion) -> Errors:
+    """Ask this node's own coordinator about partitions. Raises `RequestError`."""
+    transactional_id, mode = question.transactional_id, question.mode
+    asked = AddPartitions(
+        transactional_id,
+        TransactionalProducer(question.producer_id, question.producer_epoch),
+        frozenset(question.partitions),
+        TV2 if mode is Mode.ADD else TV0,
+    )
+    if mode is not Mode.ADD:
+        return coordinators.read(transactional_id, lambda shard, _: shard.verify_partitions(asked))
+    answer = coordinators.write(
+        transactional_id, lambda shard, _, now_ms: shard.add_partitions(asked, now_ms)
+    )
+    if answer is not None:
+        await answer
+    return dict.fromkeys(question.partitions, ErrorCode.none)
