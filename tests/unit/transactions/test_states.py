@@ -54,7 +54,7 @@ def test_a_record_follows_those_of_its_row_alone(before: str, after: str) -> Non
     if before in MOVES.get(after, ()):
         assert replay(value(before), value(after, 4)).shard.ids.newest("t") is not None
         return
-    with pytest.raises(CorruptionError, match=f"'t': a (move|record)"):
+    with pytest.raises(CorruptionError, match=r"'t': a (move|record)"):
         replay(value(before), value(after, 4))
 
 
