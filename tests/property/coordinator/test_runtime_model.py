@@ -243,16 +243,12 @@ class World:
 
     def read(self) -> None:
         """Committed state, and nothing newer."""
-        if not self.runtime.shards():
+        context = self.runtime.active(0)
+        if context is None or context.is_behind:
             return
-        try:
-            seen, end = self.runtime.read(
-                0, lambda shard, now: (dict(shard.values.committed_items()), shard.journal.committed_offset)
-            )
-        except RequestError as e:
-            # What was loaded is not known to be committed yet.
-            assert e.code is ErrorCode.coordinator_load_in_progress
-            return
+        seen, end = self.runtime.read(
+            0, lambda shard, now: (dict(shard.values.committed_items()), shard.journal.committed_offset)
+        )
         assert end <= self.log.high_watermark
         assert seen == self.log.state(end)
 
