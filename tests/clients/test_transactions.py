@@ -14,6 +14,8 @@ import confluent_kafka
 import pytest
 from kio.schema.errors import ErrorCode
 
+from service.client.admin import Cluster
+from service.client.transaction_queries import list_transactions
 from tests.clients.conftest import Broker, NewTopic
 from tests.support.isolation import UNCOMMITTED, values
 from tests.support.processes import wait_until
@@ -183,3 +185,53 @@ def test_each_protocol_step_by_step(version: int, bootstrap: str, new_topic: New
         late = ErrorCode.producer_fenced if version == 1 else ErrorCode.invalid_txn_state
         assert heir.end(commit=True) == late
         assert committed_offset(bootstrap, group, topic) == 3
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_sink_ends_what_another_process_prepared(version: int, broker: Broker, new_topic: NewTopic) -> None:
+    """As Flink's: records are flushed, producer id and epoch are stored with a checkpoint, and whoever takes
+    it up commits by them, behind a restart of the nodes; what no checkpoint names is listed and aborted."""
+    restart = broker.need_restart()
+    topic, prefix = new_topic(2), f"sink-{version}"
+
+    def prepare(number: int, value: bytes) -> tuple[str, int, int]:
+        name = f"{prefix}-{topic}-{number}"
+        with TransactionalClient(broker.bootstrap, name, version=version, timeout_ms=600_000) as client:
+            assert settled(client, client.init) == NONE
+            places = ((topic, 0), (topic, 1))
+            if version == 1:
+                assert settled(client, lambda: client.add(*places)) == dict.fromkeys(places, NONE)
+            answers = settled(client, lambda: client.produce_many({place: [value] for place in places}))
+            assert {one.error_code for one in answers.values()} == {NONE}
+            return name, client.producer_id, client.epoch
+
+    def end(checkpoint: tuple[str, int, int]) -> ErrorCode:
+        name, producer_id, epoch = checkpoint
+        with TransactionalClient(broker.bootstrap, name, version=version) as client:
+            client.producer_id, client.epoch = producer_id, epoch
+            code: ErrorCode = settled(client, lambda: client.end(commit=True))
+            return code
+
+    checkpoints = [prepare(number, b"%d" % number) for number in range(10)]
+    restart()
+    leftover = checkpoints.pop()
+    assert [end(one) for one in checkpoints] == [NONE] * 9
+    assert [end(one) for one in checkpoints] == [NONE] * 9, (
+        "whoever takes a checkpoint up twice commits twice"
+    )
+    with Cluster(broker.bootstrap) as cluster:
+        listing = list_transactions(
+            cluster, lambda: False, pattern=f"{prefix}-{topic}-.*", states=("Ongoing",)
+        )
+    assert [row.transactional_id for row in listing.rows] == [leftover[0]]
+    with TransactionalClient(broker.bootstrap, leftover[0], version=version) as client:
+        assert settled(client, client.init) == NONE
+    for partition in (0, 1):
+        wait_until(
+            "all is ended",
+            lambda partition=partition: len(values(broker.bootstrap, topic, partition=partition)) == 9,
+        )  # type: ignore[misc]
+        assert sorted(values(broker.bootstrap, topic, partition=partition)) == [
+            b"%d" % number for number in range(9)
+        ]
