@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import groupby
 from typing import Final
 
@@ -44,7 +43,13 @@ _HEAD: Final = struct.Struct(">hqhib")
 """version, producer id, epoch, timeout, state"""
 _TIMES: Final = struct.Struct(">qq")
 _SHORTEST_TOPIC: Final = 3
+_STATES: Final = {state.value: state for state in TransactionState}
+_NONE: Final[frozenset[Partition]] = frozenset()
+_NO_PARTITIONS: Final = ((b"\xff\xff\xff\xff", b"\x00\x00\x00\x00"), (b"\x00", b"\x01"))
+"""arrays that are null, and empty, by version"""
+_NO_TAGS: Final = (NO_PRODUCER_ID, NO_PRODUCER_ID, TV0)
 _PREVIOUS_ID, _NEXT_ID, _CLIENT_VERSION = 0, 1, 2
+_TAGS: Final = {_PREVIOUS_ID: _I64, _NEXT_ID: _I64, _CLIENT_VERSION: _I16}
 
 
 def encode_key(transactional_id: str) -> bytes:
@@ -56,10 +61,12 @@ def encode_key(transactional_id: str) -> bytes:
 
 def decode_key(key: bytes) -> str | int:
     """Return the transactional id, or the type of a key that is not known. Raises `CorruptionError`."""
-    with _corrupt("key"):
+    try:
         cursor = Cursor(key)
         kind = cursor.int16()
         return cursor.string() if kind == TRANSACTION_LOG else kind
+    except (MalformedMessage, struct.error) as e:
+        raise CorruptionError(f"key of a transactional id: {e}") from e
 
 
 def encode_value(metadata: TransactionMetadata, version: int) -> bytes:
@@ -70,7 +77,7 @@ def encode_value(metadata: TransactionMetadata, version: int) -> bytes:
         )
     )
     if metadata.state is EMPTY:
-        out += b"\x00" if version else b"\xff\xff\xff\xff"
+        out += _NO_PARTITIONS[version][0]
     else:
         _write_partitions(out, metadata.partitions, version)
     out += _TIMES.pack(metadata.updated_ms, metadata.start_ms)
@@ -81,21 +88,32 @@ def encode_value(metadata: TransactionMetadata, version: int) -> bytes:
 
 def decode_value(value: bytes) -> TransactionMetadata | int:
     """Return the state, or the version of a value that is not known. Raises `CorruptionError`."""
-    with _corrupt("value"):
+    try:
         version, producer_id, epoch, timeout_ms, number = _HEAD.unpack_from(value)
         if not 0 <= version <= NEWEST_VERSION:
             return int(version)
-        cursor = Cursor(value, _HEAD.size)
-        try:
-            state = TransactionState(number)
-        except ValueError:
-            raise MalformedMessage(f"state {number}") from None
-        partitions = frozenset(_read_partitions(cursor, state, version > 0))
-        updated_ms, start_ms = cursor.int64(), cursor.int64()
-        others = _read_tags(cursor) if version else (NO_PRODUCER_ID, NO_PRODUCER_ID, TV0)
+        state = _STATES.get(number)
+        if state is None:
+            raise MalformedMessage(f"state {number}")
+        if value.startswith(_NO_PARTITIONS[version], _HEAD.size):  # most: ids at rest
+            partitions, at = _NONE, _HEAD.size + len(_NO_PARTITIONS[version][0])
+            if state is not EMPTY and value.startswith(_NO_PARTITIONS[version][0], _HEAD.size):
+                raise MalformedMessage(f"no partitions in state {state.word}")
+        else:
+            cursor = Cursor(value, _HEAD.size)
+            partitions = frozenset(_read_partitions(cursor, version > 0))
+            at = cursor.position
+            if state is EMPTY:
+                partitions = _NONE  # as Kafka, whatever is written there
+        updated_ms, start_ms = _TIMES.unpack_from(value, at)
+        others = _NO_TAGS
+        if version and value[at + _TIMES.size :] != b"\x00":
+            others = _read_tags(Cursor(value, at + _TIMES.size))
         return TransactionMetadata(
             producer_id, epoch, timeout_ms, state, partitions, start_ms, updated_ms, *others
         )
+    except (MalformedMessage, struct.error) as e:
+        raise CorruptionError(f"value of a transactional id: {e}") from e
 
 
 def has_previous_id(value: bytes) -> bool:
@@ -130,12 +148,9 @@ def _write_tags(out: bytearray, metadata: TransactionMetadata) -> None:
         out += data
 
 
-def _read_partitions(cursor: Cursor, state: TransactionState, is_compact: bool) -> Iterator[Partition]:
+def _read_partitions(cursor: Cursor, is_compact: bool) -> Iterator[Partition]:
     read_string = cursor.compact_string if is_compact else cursor.string
-    count = cursor.uvarint() - 1 if is_compact else cursor.int32()
-    if count < 0 and state is EMPTY:
-        return
-    for _ in range(cursor.bound(count, _SHORTEST_TOPIC)):
+    for _ in range(cursor.count(is_compact, _SHORTEST_TOPIC)):
         topic = read_string()
         for _ in range(cursor.count(is_compact, _I32.size)):
             yield topic, cursor.int32()
@@ -144,21 +159,12 @@ def _read_partitions(cursor: Cursor, state: TransactionState, is_compact: bool) 
 
 
 def _read_tags(cursor: Cursor) -> tuple[int, int, int]:
-    previous_id, next_id, client_version = NO_PRODUCER_ID, NO_PRODUCER_ID, TV0
+    found = [*_NO_TAGS]
     for _ in range(cursor.tagged_fields()):
-        tag, field = cursor.uvarint(), Cursor(bytes(cursor.take(cursor.uvarint())))
-        if tag == _PREVIOUS_ID:
-            previous_id = field.int64()
-        elif tag == _NEXT_ID:
-            next_id = field.int64()
-        elif tag == _CLIENT_VERSION:
-            client_version = field.int16()
+        tag, size = cursor.uvarint(), cursor.uvarint()
+        layout = _TAGS.get(tag)
+        field = cursor.take(size)
+        if layout is not None:
+            found[tag] = layout.unpack_from(field)[0]
+    previous_id, next_id, client_version = found
     return previous_id, next_id, client_version
-
-
-@contextmanager
-def _corrupt(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (MalformedMessage, struct.error) as e:
-        raise CorruptionError(f"{what} of a transactional id: {e}") from e
