@@ -1,9 +1,9 @@
 """Feature levels: those of a new cluster, and those that a node supports. [P]
 
 A new metadata log begins with FeatureLevelRecords, as Kafka's bootstrap writes them: ``metadata.version``,
-and ``group.version``, which enables the groups of KIP-848. The other features of Kafka 4.3
-(transaction.version, share.version, streams.version) enable behaviour that Firn does not serve; an absent
-feature is at level 0. Nodes of a cluster also support ``eligible.leader.replicas.version`` and
+``group.version``, which enables the groups of KIP-848, and ``transaction.version``. The other features of
+Kafka 4.3 (share.version, streams.version) enable behaviour that Firn does not serve; an absent feature is at
+level 0. Nodes of a cluster also support ``eligible.leader.replicas.version`` and
 ``firn.catalog.version``, and say by ``firn.records.version`` which records they read.
 """
 
@@ -39,7 +39,9 @@ GROUP_VERSION: Final = "group.version"
 GROUP_VERSION_LEVEL: Final = 1
 """Enables both group protocols."""
 TRANSACTION_VERSION: Final = "transaction.version"
-"""Kafka's protocols of transactions."""
+TRANSACTION_VERSION_LEVEL: Final = 2
+"""At level 1 the transaction log has tagged fields; at 2 brokers add partitions to transactions, and each
+transaction has an epoch of its own (KIP-890)."""
 NOT_IN_NEW_LOGS: Final = frozenset({KRAFT_VERSION, RECORDS_VERSION})
 """Features whose levels a new log does not set unless an operator asks for it."""
 BOOTSTRAP: Final = "Bootstrap records"
@@ -52,7 +54,7 @@ def supported_features() -> tuple[FeatureRange, ...]:
     return (
         FeatureRange(GROUP_VERSION, 0, GROUP_VERSION_LEVEL),
         FeatureRange(METADATA_VERSION, _LOWEST_LEVEL, METADATA_VERSION_LEVEL),
-        FeatureRange(TRANSACTION_VERSION, 0, 1),
+        FeatureRange(TRANSACTION_VERSION, 0, TRANSACTION_VERSION_LEVEL),
     )
 
 
@@ -72,6 +74,7 @@ def bootstrap_records() -> tuple[MetadataRecord, ...]:
     return (
         FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL),
         FeatureLevelRecord(name=GROUP_VERSION, feature_level=GROUP_VERSION_LEVEL),
+        FeatureLevelRecord(name=TRANSACTION_VERSION, feature_level=TRANSACTION_VERSION_LEVEL),
     )
 
 

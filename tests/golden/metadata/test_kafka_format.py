@@ -72,14 +72,14 @@ def test_unsupported_features_of_kafka_are_left_out() -> None:
     assert frames is not None
     taken, left = split_supported(frames, supported_features())
     assert levels_of(taken) == {one.name: one.max_level for one in supported_features()}
-    assert {"share.version", "streams.version", "transaction.version"} <= {one.name for one in left}
+    assert {"share.version", "streams.version"} <= {one.name for one in left}
 
 
 def test_a_new_log_begins_with_those_that_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     records = first_records(SystemDisk(), FORMATTED, supported_features())
     assert records is not None
     assert {type(one) for one in records} == {FeatureLevelRecord}
-    assert "transaction.version=2" in caplog.text
+    assert "share.version=1" in caplog.text
     assert first_records(SystemDisk(), tmp_path, supported_features()) is None
 
 

@@ -22,13 +22,13 @@ def refusal(image: MetadataImage, *updates: FeatureUpdate) -> str:
     return str(caught.value)
 
 
-def test_a_new_cluster_has_both_protocols_of_groups() -> None:
+def test_a_new_cluster_has_both_protocols_of_groups_and_of_transactions() -> None:
     levels = {
         frame.record.name: frame.record.feature_level
         for frame in bootstrap_frames()
         if hasattr(frame.record, "feature_level")
     }
-    assert levels == {"metadata.version": 30, "group.version": 1}
+    assert levels == {"metadata.version": 30, "group.version": 1, "transaction.version": 2}
 
 
 def test_an_older_cluster_is_raised_and_a_raised_one_lowered() -> None:

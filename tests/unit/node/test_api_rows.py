@@ -274,7 +274,7 @@ VERSIONS = {
 }
 """What ApiVersions says of the APIs of each listener: key, name, lowest and highest version."""
 ALONE = [
-    ["group.version 0-1", "metadata.version 30-30", "transaction.version 0-1"],
+    ["group.version 0-1", "metadata.version 30-30", "transaction.version 0-2"],
     77,
     ["metadata.version 30-30", "group.version 1-1"],
 ]
@@ -286,7 +286,7 @@ IN_A_CLUSTER = [
         "group.version 0-1",
         "kraft.version 0-1",
         "metadata.version 30-30",
-        "transaction.version 0-1",
+        "transaction.version 0-2",
     ],
     77,
     ["metadata.version 30-30", "group.version 1-1", "kraft.version 1-1"],
