@@ -1,4 +1,4 @@
-"""Transactions that a real broker wrote are served as it served them, and our files are the same bytes."""
+"""Transactions that a real broker wrote are served as it served them, and our rows are its rows (X12)."""
 
 from __future__ import annotations
 
