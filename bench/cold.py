@@ -332,10 +332,11 @@ def memory(bench: Bench) -> None:
 
 
 def trips(bench: Bench) -> None:
-    from bench.cold_trips import first_record, manifest_decode
+    from bench.cold_trips import aborted_rows, first_record, manifest_decode
 
     first_record(bench.note)
     manifest_decode(bench.note)
+    aborted_rows(bench.note)
 
 
 def _child(name: str) -> int:

@@ -14,9 +14,14 @@ from uuid import UUID
 
 from service.base.types import Buffer, TopicIdPartition
 from service.base.world import system_world
+from service.records.builder import BatchBuilder
+from service.records.txn_rows import ROW
 from service.remote.format.keys import SegmentKey, segment_key
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.manifest_codec import decode_manifest, encode_manifest, encode_page
+from service.remote.format.segment_object import SegmentIdentity, plan_object
+from service.remote.reading.log_scan import scan_log
+from service.remote.reading.object_reader import entry_of
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.memory_store import MemoryStore
 from tests.unit.remote.archive import TIP, Archive
@@ -136,3 +141,71 @@ def manifest_decode(note: Note) -> None:
         decode_manifest(data)
         took.append((time.process_time() - began) * 1000)
     note("decoding a manifest of 1,024 segments, ms of CPU", statistics.median(took))
+
+
+def _aborted_million(archive: Archive, transactions: int, segments: int) -> None:
+    """So many aborted transactions of two offsets each; of their batches one in a thousand is there."""
+    each = transactions // segments
+    for number in range(segments):
+        base = 2 * each * number
+        end = base + 2 * each
+        log = b"".join(_transactional(offset) for offset in range(base, end, 2000))
+        scanned = scan_log(
+            lambda position, length, log=log: log[position : position + length],  # type: ignore[misc]
+            0,
+            len(log),
+            first_offset=base,
+            last_offset=end - 1,
+            name="log",
+        )
+        rows = b"".join(ROW.pack(0, 7, at, at + 1, at + 2) for at in range(base, end, 2))
+        planned = plan_object(
+            SegmentIdentity("c-1", *TIP, base, end - 1, 0, archive.new_uuid()),
+            log=lambda log=log: [log],  # type: ignore[misc]
+            log_length=len(log),
+            blocks=scanned.blocks,
+            offset_index=b"",
+            time_index=b"",
+            txn_index=rows,
+            leader_epochs=((0, base),),
+            transactional_batch_count=scanned.transactional_batch_count,
+            open_from=end,
+        )
+        archive.store.put_stream(planned.key, planned.parts(), planned.size)
+        change = archive.manifest.append(
+            [entry_of(planned.footer)], leader_epoch=0, new_uuid=archive.new_uuid, encode_page=encode_page
+        )
+        archive.commit(change.manifest)
+
+
+def _transactional(offset: int) -> bytes:
+    builder = BatchBuilder(offset, leader_epoch=0, producer_id=7, producer_epoch=0, is_transactional=True)
+    builder.add(1_700_000_000_000, None, b"v" * 1000)
+    return bytes(builder.build())
+
+
+def aborted_rows(note: Note) -> None:
+    """Read committed records alone, in the middle of 1,000,000 aborted transactions."""
+    for segments in (1, 64):
+        store = SlowMemory()
+        archive = Archive(store)
+        _aborted_million(archive, 1_000_000 // segments * segments, segments)
+        reader = _reader(store)
+        middle = archive.manifest.end_offset // 2 // 2000 * 2000
+        where = f"1,000,000 aborted in {segments} segment{'s' if segments > 1 else ''}"
+        next_offset = reader.read(TIP, archive.manifest_key, middle, 1000).result(30).next_offset
+        store.calls.clear()
+        began, cpu = time.monotonic(), time.process_time()
+        rows = reader.aborted(TIP, archive.manifest_key, middle, next_offset).result(30).rows
+        took_ms, cpu_ms = (time.monotonic() - began) * 1000, (time.process_time() - cpu) * 1000
+        assert len(rows) == (next_offset - middle) // 2
+        note(f"{where}: GETs more (goal: ≤ 1)", len(store.calls))
+        note(f"{where}: first look-up, ms", took_ms)
+        note(f"{where}: first look-up, ms of CPU", cpu_ms)
+        warm = []
+        for _ in range(20):
+            began = time.monotonic()
+            reader.aborted(TIP, archive.manifest_key, middle, middle + 200).result(30)
+            warm.append((time.monotonic() - began) * 1000)
+        note(f"{where}: look-up of 100, in memory, ms (goal: ≤ 2)", statistics.median(warm))
+        reader.close()

@@ -2,14 +2,15 @@
 
     reference_reader.py PLACE                        topics
     reference_reader.py PLACE TOPIC                  the topic's partitions and their offsets
-    reference_reader.py PLACE TOPIC PARTITION        records [--from OFFSET] [--limit RECORDS]
+    reference_reader.py PLACE TOPIC PARTITION        records [--from OFFSET] [--limit RECORDS] [--committed]
 
 PLACE is a folder, or an http(s) URL below which each object is had by a plain GET (its query, say a shared
 access signature, is sent with every one). Each line of the output is one JSON document; keys and values that
-are not UTF-8 are {"base64": …}. Records of aborted transactions are shown, too; transaction markers are not.
-Every checksum is verified. Of codecs the standard library has gzip: batches of others are an error that says
-which. Manifests of version 1 are zstd, which it has since Python 3.14; with an older one the segments of a
-folder are found by their names, which do not tell what of it is live.
+are not UTF-8 are {"base64": …}. Without --committed records of aborted transactions are shown, too, and what
+lies behind the beginning of one that is open at the archive's end; transaction markers never are. Every
+checksum is verified. Of codecs the standard library has gzip: batches of others are an error that says which.
+Manifests of version 1 are zstd, which it has since Python 3.14; with an older one the segments of a folder
+are found by their names, which do not tell what of it is live.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from urllib import error, parse, request
 
 MAX_DOCUMENT, MAX_BATCH = 64 << 20, 512 << 20
 BLOCK, BATCH = struct.Struct(">qIIqqqqII"), struct.Struct(">qiibIhiqqqhii")
+ABORTED, PRODUCER = struct.Struct(">hqqqq"), struct.Struct(">qhiqiqiq")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd", "5", "6", "7")
 CRC32C = list(range(256))
 for _ in range(8):
@@ -143,40 +145,72 @@ class Partition:
                 self.start_offset = self.start_offset if self.rows else int(name[:20])
                 self.rows += [{"key": f"{self.folder}/{name}", "size": size, "last_offset": int(name[21:41])}]
 
-    def records(self, offset):
-        """Records from `offset` on, as dictionaries."""
-        offset = max(offset, self.start_offset)
+    def records(self, offset, committed=False):
+        """Records from `offset` on, as dictionaries; where asked, of committed transactions alone."""
+        offset, end, aborted = max(offset, self.start_offset), self.end_offset, {}
+        if committed and self.rows:
+            end, aborted = self._stable_end(), self._aborted(offset)
         for row in self.rows:
             for at, size, crc, _, last, *_ in self._blocks(row) if row["last_offset"] >= offset else ():
                 if last >= offset:
                     data = self.place.get(row["key"], at, size)
                     check(crc32c(data) == crc, f"{row['key']}: block at {at}: wrong checksum")
-                    yield from (record for record in decode(data) if record["offset"] >= offset)
+                    yield from (one for one in decode(data, aborted) if offset <= one["offset"] < end)
 
-    def _blocks(self, row):
-        """The block table of a segment: rows as `BLOCK` has them."""
+    def _stable_end(self):
+        """The first offset of a transaction that is open at the archive's end, or that end."""
+        footer = self._footer(self.rows[-1])
+        if "open_from" in footer:
+            return footer["open_from"]
+        snapshot = self._section(self.rows[-1], footer, "producer_snapshot")  # of an older writer, or plain
+        firsts = [one[-1] for one in PRODUCER.iter_unpack(snapshot[10:])]
+        return min((first for first in firsts if first >= 0), default=self.end_offset)
+
+    def _aborted(self, offset):
+        """Producer -> (first offset, the marker's) of all transactions that were aborted from `offset` on."""
+        found = {}
+        for row in self.rows:
+            if row["last_offset"] >= offset:
+                index = self._section(row, self._footer(row), "txn_index")
+                for _, producer, first, last, _ in ABORTED.iter_unpack(index):
+                    found.setdefault(producer, []).append((first, last))
+        return found
+
+    def _footer(self, row):
         key, size = row["key"], row["size"]
         trailer = self.place.get(key, max(size - 16, 0), 16)
         length, crc, magic = struct.unpack(">II8s", trailer)
         check(magic in (b"FIRNSEG1", b"FIRNSEG2") and length <= size - 16, f"{key}: not a segment")
         body = self.place.get(key, size - 16 - length, length)
         check(crc32c(body + trailer[:4]) == crc == row.get("footer_crc", crc), f"{key}: another footer")
-        footer = document(body, "firn-segment")
-        section, step = footer["sections"]["block_table"], footer.get("block_row_bytes", BLOCK.size)
-        table = self.place.get(key, section["position"], section["length"])
-        check(crc32c(table) == section["crc32c"], f"{key}: block table: wrong checksum")
+        return document(body, "firn-segment")
+
+    def _section(self, row, footer, name):
+        section = footer["sections"][name]
+        if not section["length"]:
+            return b""
+        data = self.place.get(row["key"], section["position"], section["length"])
+        check(crc32c(data) == section["crc32c"], f"{row['key']}: {name}: wrong checksum")
+        return data
+
+    def _blocks(self, row):
+        """The block table of a segment: rows as `BLOCK` has them."""
+        footer = self._footer(row)
+        table, step = self._section(row, footer, "block_table"), footer.get("block_row_bytes", BLOCK.size)
         return [BLOCK.unpack_from(table, at) for at in range(0, len(table), step)]
 
 
-def decode(data):
-    """The records in whole batches of format v2."""
+def decode(data, aborted):
+    """The records in whole batches of format v2, but those of `aborted` transactions."""
     at = 0
     while at < len(data):
-        base, length, _, magic, crc, kind, _, first, newest, *_, count = BATCH.unpack_from(data, at)
+        base, length, _, magic, crc, kind, _, first, newest, producer, *_, count = BATCH.unpack_from(data, at)
         end = at + 12 + length
         check(magic == 2 and at + BATCH.size <= end <= len(data), f"no batch at offset {base}")
         check(crc32c(memoryview(data)[at + 21 : end]) == crc, f"batch at offset {base}: wrong checksum")
         records, at = data[at + BATCH.size : end], end
+        if kind & 0x10 and any(begin <= base <= last for begin, last in aborted.get(producer, ())):
+            continue
         codec = CODECS[kind & 7]
         if codec not in ("none", "gzip"):
             raise NotImplementedError(f"codec {codec}, by which the batch at offset {base} is compressed")
@@ -229,7 +263,8 @@ def lines(place, asked):
             offsets = {"start_offset": found.start_offset, "end_offset": found.end_offset}
             yield {"topic": topic["name"], "partition": number, **offsets}
     else:
-        records = Partition(place, topic["topic_id"], asked.partition).records(asked.offset)
+        found = Partition(place, topic["topic_id"], asked.partition)
+        records = found.records(asked.offset, asked.committed)
         for record in islice(records, asked.limit):
             yield {"topic": topic["name"], "partition": asked.partition, **record}
 
@@ -241,6 +276,7 @@ if __name__ == "__main__":
     parser.add_argument("partition", nargs="?", type=int)
     parser.add_argument("--from", dest="offset", type=int, default=0)
     parser.add_argument("--limit", type=int, default=sys.maxsize)
+    parser.add_argument("--committed", action="store_true")
     try:
         asked = parser.parse_args()
         for line in lines(Place(asked.place), asked):

@@ -32,9 +32,7 @@ def test_markers_end_transactions_and_each_partition_has_its_result(node: NodeTh
     transactions = Transactions(node, talk.create("t").topic_id, {})
     transactions.send(7, b"a")
     transactions.send(8, b"b")
-    assert write_markers(
-        talk, (7, 0, True, {"t": (0, 5), "nothing": (0,)}), (8, 0, False, {"t": (0,)})
-    ) == {
+    assert write_markers(talk, (7, 0, True, {"t": (0, 5), "nothing": (0,)}), (8, 0, False, {"t": (0,)})) == {
         7: {
             ("t", 0): NONE,
             ("t", 5): ErrorCode.unknown_topic_or_partition,

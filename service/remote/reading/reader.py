@@ -33,7 +33,7 @@ from service.remote.format.segment_object import OpenSegment
 from service.remote.reading.aborted import AbortedIndex, AbortedRows, AbortedSearch, Indexes, TooManyRows
 from service.remote.reading.chunk import Chunk, ChunkRange
 from service.remote.reading.chunk_cache import Slot
-from service.remote.reading.computation import Computations, Missing, Resources, TooLong
+from service.remote.reading.computation import Computations, Missing, Resources, TooLong, running
 from service.remote.reading.disk_cache import DiskCache
 from service.remote.reading.download import Download, DownloadStats
 from service.remote.reading.download_manager import DownloadManager, ResponseHold
@@ -175,6 +175,10 @@ class RemoteReader:
         as `read` does, but not where the remote log holds nothing of the range: then there are no rows.
         """
         search = AbortedSearch(fetch_offset, bound)
+        if bound <= fetch_offset:
+            nothing: Future[AbortedRows] = running()
+            nothing.set_result(AbortedRows([], is_complete=True))
+            return nothing
 
         def compute(resources: Resources) -> AbortedRows:
             manifest = self._manifest(resources, tip, manifest_key)

@@ -143,6 +143,15 @@ def test_a_plain_chain_costs_a_read_of_committed_records_nothing(world: World) -
     assert world.store.ranges == before
 
 
+def test_an_empty_range_asks_nothing(world: World) -> None:
+    two_segments(world)
+    world.cold()
+    future = world.start(4, 4)
+    assert future.done()
+    assert future.result() == ([], True)
+    assert not world.store.ranges
+
+
 def test_aborted_rows_cost_one_get_and_then_none(world: World) -> None:
     two_segments(world)
     world.read(4, 1 << 20)
