@@ -2,7 +2,9 @@
 
 Partitions supply them, and files whose content has changed are written. A file may be older than the last
 high watermark: a replica begins with the lower one then, and its leader sends the current one. It must never
-be another topic's: so a name is removed from the file before a new log of that name is made.
+be another topic's: so a name is removed from the file before a new log of that name is made. A
+partition without other replicas is not in the file: its high watermark is its log's end, whatever was
+written.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from service.hot.log_io import LogIo
 
 _log = logging.getLogger(__name__)
 
-HighWatermarks = Callable[[], Iterable[tuple[TopicIdPartition, int]]]
+HighWatermarks = Callable[[], Iterable[tuple[TopicIdPartition, int | None]]]
+"""high watermarks that have changed; None where there is no other replica"""
 
 
 class HighWatermarkCheckpoint:
@@ -81,8 +84,11 @@ class HighWatermarkCheckpoint:
                 continue
             offsets, name = self._offsets.setdefault(home, {}), (tip.topic, tip.partition)
             if offsets.get(name) != high_watermark:
-                offsets[name] = high_watermark
                 self._changed[home] = None
+                if high_watermark is None:
+                    del offsets[name]
+                else:
+                    offsets[name] = high_watermark
         if self._changed:
             await self.write()
 

@@ -99,18 +99,22 @@ class LocalLog:
         files: FileCache | None = None,
         latch: Latch | None = None,
         producer_expiration_ms: int = DEFAULT_PRODUCER_EXPIRATION_MS,
+        high_watermark: int | None = None,
     ) -> LocalLog:
         """Open the log in `directory`, which is made if it does not exist, and recover it unless `clean`.
 
         `recovery_point`: everything below it is known to be durable. `log_start_offset`: from the checkpoint.
         `doubtful`, `lost_power`: see `Known`. `cleaned_offset`: end of the compacted part, from the
         checkpoint; -1 if it was never compacted. `latch`: that of its log directory; by default its own.
+        `high_watermark`: from the checkpoint, None if there is no other replica.
         `DiskError` if the disk refuses, `CorruptionError` if the log is damaged: its files stay as they are.
         """
         make_directory(world.disk, directory)
         state = LogState(directory, tip, config, world, FileCache(world.disk) if files is None else files)
         clean = clean and not doubtful
-        known = Known(recovery_point, log_start_offset, clean, doubtful, lost_power, cleaned_offset)
+        known = Known(
+            recovery_point, log_start_offset, clean, doubtful, lost_power, cleaned_offset, high_watermark
+        )
         is_changed = load_log(state, known, producer_expiration_ms)
         log = cls(state, latch or Latch())
         if is_changed or not clean:

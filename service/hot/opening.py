@@ -134,6 +134,7 @@ class LogOpener:
             files=self._files,
             latch=home.latch,
             producer_expiration_ms=self.producer_expiration_ms,
+            high_watermark=known.high_watermarks.get(tip[1:]),
         )
         if not known.clean and recovery_point == 0:
             # The process that made it may have been killed before it flushed the directory's names.

@@ -11,14 +11,16 @@ that is not as it was written is **damage**: bytes that are wrong or missing bel
 batches that are sound. Then `CorruptionError` says where, and the files stay as they are: whoever opened the
 log takes the replica offline.
 
-Indexes are made anew where they were read past, leader epochs that did not reach their file are learnt again.
+Indexes are made anew where they were read past, that of aborted transactions where it differs
+(`txn_recovery`); leader epochs that did not reach their file are learnt again.
 Producer state is the latest snapshot at or before the recovery point, and the batches since.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -38,8 +40,10 @@ from service.hot.segment import Segment
 from service.hot.segment_indexes import IndexSettings
 from service.hot.segments import Segments
 from service.hot.state import LogState
+from service.hot.txn_recovery import has_markers_from, settle_rows
 from service.records.batch import BatchHeader
 from service.records.markers import read_marker
+from service.records.txn_rows import AbortedEntry
 from service.records.walk import CHUNK_BYTES, Read, find_offset, find_sound, iter_batches
 
 _log = logging.getLogger(__name__)
@@ -62,6 +66,8 @@ class Known(NamedTuple):
     """of what is not known to be on the device, anything may be missing"""
     cleaned_offset: int = -1
     """up to where it was compacted, -1 if it never was"""
+    high_watermark: int | None = None
+    """below it all is replicated; None where there is no other replica"""
 
 
 def settings_of(config: LogConfig) -> IndexSettings:
@@ -93,9 +99,9 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> bool
     sizes = _tidy(state.disk, state.dir, entries)
     settings = settings_of(state.config)
     segments = [
-        Segment(state.dir, base, sizes[base], settings, state.files, now_ms) for base in sorted(sizes)
+        Segment(state.dir, base, sizes[base][:3], settings, state.files, now_ms) for base in sorted(sizes)
     ]
-    state.producers = ProducerStates(producer_expiration_ms)
+    state.producers = ProducerStates(producer_expiration_ms, known.high_watermark or 0)
     state.snapshots = SnapshotFiles(state.disk, state.dir, entries)
     there = {entry.name for entry in entries}
     read_from = None
@@ -114,6 +120,7 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> bool
     loader = _Loader(state, segments, known, now_ms)
     restart = _announced(state.disk, state.dir) if RESTART in there else None
     end_offset = loader.load(read_from) if restart is None else loader.finish_restart(restart)
+    loader.settle_transactions({base: found[3] for base, found in sizes.items()}, end_offset)
     known = loader.known
     first = segments[0].base_offset
     start = min(known.log_start_offset, end_offset)
@@ -183,8 +190,9 @@ def _announced(disk: Disk, directory: Path) -> AnnouncedRestart | None:
     return AnnouncedRestart(offset, start, epochs if count else None)
 
 
-def _tidy(disk: Disk, directory: Path, entries: Iterable[Entry]) -> dict[int, tuple[int, int, int]]:
-    """Remove what a crash left half done; sizes of each segment (log, index, timeindex), 0 for no index."""
+def _tidy(disk: Disk, directory: Path, entries: Iterable[Entry]) -> dict[int, tuple[int, int, int, int]]:
+    """Remove what a crash left half done; sizes of each segment (log, index, timeindex, txnindex), 0 for no
+    index."""
     found: dict[int, dict[str, int]] = {}
     for entry in entries:
         if not entry.is_file:
@@ -197,8 +205,8 @@ def _tidy(disk: Disk, directory: Path, entries: Iterable[Entry]) -> dict[int, tu
     sizes = {}
     for base, files in found.items():
         if names.LOG in files:
-            index_size = files.get(names.OFFSET_INDEX, 0)
-            sizes[base] = (files[names.LOG], index_size, files.get(names.TIME_INDEX, 0))
+            log, *indexes = (files.get(suffix, 0) for suffix in names.SEGMENT_SUFFIXES)
+            sizes[base] = (log, indexes[0], indexes[1], indexes[2])
             continue
         _log.warning("removing indexes without a log at offset %d in %s", base, directory)
         for suffix in files:
@@ -214,6 +222,10 @@ class _Loader:
         self._segments = segments
         self.known = known
         self._now_ms = now_ms
+        self._rows: dict[int, list[AbortedEntry]] = {}
+        """rows of aborted transactions, by base offset, of the segments that were read"""
+        self._producers_from = 0
+        """the state of producers was read from there on"""
 
     def load(self, read_from: int | None = None) -> int:
         """Bring everything up to date with the log; returns its end offset.
@@ -328,6 +340,7 @@ class _Loader:
     def _restore_producers(self, end_offset: int) -> None:
         state, first = self._state, self._segments[0].base_offset
         state.snapshots.restore(state.producers, end_offset, first, self._now_ms)
+        self._producers_from = state.producers.end_offset
         replay_producers(state.producers, self._segments, state.snapshots, end_offset, self._now_ms)
 
     def _recover(self, read_from: int) -> int:
@@ -356,7 +369,8 @@ class _Loader:
                 break
             state.producers.end_offset = segment.base_offset
             state.snapshots.take(state.producers)
-            end_offset, problem = recover_segment(segment, self._take_over)
+            rows = self._rows[base] = []
+            end_offset, problem = recover_segment(segment, partial(self._take_over, rows))
             is_last = problem is not None and self._cut(i, end_offset, problem)
             if self.known.doubtful:
                 _write_again(segment)
@@ -433,7 +447,23 @@ class _Loader:
             if later.size and find_sound(read, 0, later.size, least) is not None:
                 raise CorruptionError(f"{problem.why}; sound batches follow in {later.log.path}")
 
-    def _take_over(self, file: SegmentFile, run: Run) -> None:
+    def settle_transactions(self, sizes: Mapping[int, int], end_offset: int) -> None:
+        """Settle the transaction index of each segment, and learn which completed transactions the high
+        watermark has not passed. `sizes`: bytes of the index files."""
+        state, segments, mark = self._state, self._segments, self.known.high_watermark
+        settle_rows(state, segments, sizes, self._rows, end_offset)
+        if mark is None or mark >= min(self._producers_from, end_offset):
+            return
+        if any(entry.coordinator_epoch >= 0 for _, entry in state.producers) and has_markers_from(
+            segments, mark
+        ):
+            # A snapshot behind the high watermark does not say when these began.
+            known = ProducerStates(state.producers.expiration_ms, mark)
+            state.snapshots.restore(known, mark, segments[0].base_offset, self._now_ms)
+            replay_producers(known, segments, None, end_offset, self._now_ms)
+            state.producers.transactions = known.transactions
+
+    def _take_over(self, rows: list[AbortedEntry], file: SegmentFile, run: Run) -> None:
         epochs, batches = self._state.epochs, run.batches
         if max(batches.leader_epochs) > epochs.latest:
             for epoch, base_offset in zip(batches.leader_epochs, batches.base_offsets, strict=True):
@@ -441,7 +471,9 @@ class _Loader:
                     epochs.note(epoch, base_offset)
         producers = self._state.producers
         for header in run.producers():
-            replay_batch(producers, file.pread, header, self._now_ms)
+            row = replay_batch(producers, file.pread, header, self._now_ms)
+            if row is not None:
+                rows.append(row)
         producers.end_offset = batches.last_offsets[-1] + 1
 
     def _drop(self, segments: list[Segment]) -> None:
@@ -517,16 +549,18 @@ def _replay_segment(producers: ProducerStates, segment: Segment, end_offset: int
 
 def replay_batch(
     producers: ProducerStates, read: Read, header: BatchHeader, written_ms: int = NO_TIMESTAMP
-) -> None:
+) -> AbortedEntry | None:
     """Account for one batch of the log, as its append did, at `written_ms` if that is known.
 
-    `read` is asked for control batches alone.
+    `read` is asked for control batches alone. Returns the row of a transaction that the batch has aborted.
     """
+    row = None
     if header.producer_id >= 0:
         if header.is_control:
             marker = read_marker(read, header)
             if marker is not None:
-                producers.end_transaction(header, marker)
+                row = producers.end_transaction(header, marker)
         else:
             producers.update(header, header.base_offset, header.last_offset, written_ms)
     producers.end_offset = header.next_offset
+    return row

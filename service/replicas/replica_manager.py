@@ -223,6 +223,7 @@ class ReplicaManager:
             self._unlead(tip)
             partition.marks = None
             partition.lead(replica.leader_epoch, None)
+            self._marks[partition] = None  # for the checkpoint to forget it
             return
         partition.on_proposal = self._isr.propose
         shape = Leadership(
@@ -475,9 +476,9 @@ class ReplicaManager:
         partition.marks = self._marks
         self._marks[partition] = None
 
-    def marks(self) -> Iterable[tuple[TopicIdPartition, int]]:
-        """Return the high watermarks that have moved since the last call."""
-        moved = [(one.tip, one.high_watermark) for one in self._marks]
+    def marks(self) -> Iterable[tuple[TopicIdPartition, int | None]]:
+        """Return the high watermarks that have moved since the last call; None for the only replica."""
+        moved = [(one.tip, one.high_watermark if one.is_shared else None) for one in self._marks]
         self._marks.clear()
         return moved
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from service.base.disk import Disk, MissingFile, Open
 from service.base.errors import CorruptionError, StorageError
-from service.base.files import fsync_dir, fsync_file, read_file
+from service.base.files import fsync_dir, fsync_file
 from service.base.types import Buffer
 from service.hot import names
 from service.hot.cleaning.interrupted import clear, marked
@@ -20,9 +20,9 @@ from service.hot.cleaning.plan import MAX_POSITION
 from service.hot.cleaning.swap import discard
 from service.hot.cleaning.transactions import CleanedTransactions, aborted_between
 from service.hot.files import FileSlice
-from service.hot.index_proof import MAX_INDEX_BYTES
 from service.hot.segment import Segment
 from service.hot.state import LogState
+from service.hot.txn_index import TxnIndex
 from service.records import txn_rows
 from service.records.compaction import CompactionCopier, CopyRules, LastBatches, filling_batch
 from service.records.kernel_status import Status
@@ -62,7 +62,7 @@ def map_keys(
     `following`: later segments, whose transaction indexes may list transactions aborted in these.
     """
     fates = CleanedTransactions()
-    fates.add(aborted_between(_indexes(_indexed([*segments, *following])), first_dirty, end_offset))
+    fates.add(aborted_between(_indexes([*segments, *following]), first_dirty, end_offset))
     for number, segment in enumerate(segments):
         for batches, _, piece in _pieces(segment, sizes):
             if not keys.add(piece, batches, first_dirty, fates):
@@ -83,21 +83,14 @@ def _pieces(segment: Segment, sizes: BufferSizes) -> Iterator[tuple[BatchScan, i
     )
 
 
-def _indexed(segments: Sequence[Segment]) -> list[Segment]:
-    """Return the segments of one log that have a transaction index; most have none."""
-    log = segments[0].log
-    there = {entry.name for entry in log.disk.list(log.path.parent)}
-    return [one for one in segments if one.log.path.with_suffix(names.TXN_INDEX).name in there]
-
-
 def _indexes(segments: Iterable[Segment]) -> Iterator[list[AbortedEntry]]:
-    """Read the transaction indexes of these segments, one after the other."""
+    """Read the transaction indexes of these segments, one after the other; most have none."""
     for segment in segments:
-        path = segment.log.path.with_suffix(names.TXN_INDEX)
-        try:
-            yield txn_rows.decode_rows(read_file(segment.log.disk, path, MAX_INDEX_BYTES))
-        except MissingFile:
-            continue
+        if segment.txn_index is not None:
+            try:
+                yield segment.txn_index.rows()
+            except MissingFile:
+                continue
 
 
 class GroupCopy:
@@ -150,10 +143,9 @@ class GroupCopy:
     def _write(self, disk: Disk, fd: int) -> Steps:
         kept = len(self._fates.kept)
         epoch = -1
-        indexed = _indexed([*self.old, *self._following])
         for number, segment in enumerate(self.old):
             end = self.old[number + 1].base_offset if number + 1 < len(self.old) else self._rules.end_offset
-            behind = (one for one in indexed if one.base_offset >= segment.base_offset)
+            behind = [*self.old[number:], *self._following]
             self._fates.add(aborted_between(_indexes(behind), segment.base_offset, end))
             for batches, _, piece in _pieces(segment, self._sizes):
                 before = self._position
@@ -211,6 +203,10 @@ class GroupCopy:
             self._state.files, last.created_ms,
         )  # fmt: skip
         new.set_cleaned(self._index, last.sealed_at_ms)
+        if self._aborted:
+            size = len(self._aborted) * txn_rows.ROW.size
+            new.txn_index = TxnIndex(self._state.txn_index_of(new, size), self._state.world.threads.lock())
+            new.txn_index.take(self._aborted)
         try:
             for handle in new.handles:
                 handle.moved(marked(handle.path, names.CLEANED))

@@ -31,10 +31,11 @@ def put(
 
 
 def dirt_of(log: LocalLog) -> plan.DirtyLog | None:
-    """Return how dirty the log is; everything flushed may be cleaned."""
-    state = log.state
+    """Return how dirty the log is; everything flushed and stable may be cleaned."""
+    state, unstable = log.state, log.first_unstable_offset
+    stable = log.recovery_point if unstable is None else min(log.recovery_point, unstable)
     facts = plan.LogFacts(
-        state.local_start, state.end_offset, state.cleaned_offset, log.recovery_point, state.segments.all
+        state.local_start, state.end_offset, state.cleaned_offset, stable, state.segments.all
     )
     return plan.dirty_log(facts, log.config, state.world.clock.now_ms())
 

@@ -17,7 +17,7 @@ from service.config.settings import LogConfig
 from service.hot.cleaning.cleaning import CleanerSettings
 from service.hot.log import LocalLog
 from service.records.batch import CompressionType
-from service.records.txn_rows import AbortedEntry, decode_rows, encode_row
+from service.records.txn_rows import AbortedEntry, decode_rows
 from tests.support.compaction import START_MS, Pair, last_of_each, make_batch, make_marker
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import make_world
@@ -174,12 +174,14 @@ def test_a_segment_with_its_transactions(tmp_path: Path) -> None:
     data += make_marker(2, 5, commit=False)
     log.appender.append_raw(memoryview(bytearray(data)))
     log.appender.roll()
-    row = AbortedEntry(5, 1, 2, 2)
-    log.state.segments.all[0].log.path.with_suffix(".txnindex").write_bytes(encode_row(row))
+    assert not clean(log), "the marker may still be cut off"
+    log.high_watermark_moved(3)
     clean(log)
+    row = AbortedEntry(5, 1, 2, 3)
     assert [one.offset for one in records_in(log)] == [0, 2]
     index = log.state.segments.all[0].log.path.with_suffix(".txnindex")
     assert decode_rows(index.read_bytes()) == [row]
+    assert log.aborted_transactions(0, 3) == [row]
 
 
 def test_a_damaged_segment_is_left_as_it_is(tmp_path: Path) -> None:
