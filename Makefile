@@ -14,7 +14,7 @@ ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist load
 OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel map demo test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser test-mixed console-shots judges matrix test-localstack test-package local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel map demo test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser test-mixed console-shots judges matrix test-localstack test-package local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -201,6 +201,9 @@ bench-cluster: install ## Three nodes: start, idle, a killed controller, 100,000
 
 bench-groups: install ## Groups: commits, a million positions, 500 members, assignors, compaction (BENCH="commits --kafka")
 	@$(BIN)/python -m bench.groups $(BENCH)
+
+bench-transactions: install ## Transactions, row by row, beside Apache Kafka (BENCH="rate-1 latency --kafka"; copies while nodes die: python -m bench.exactly_once)
+	@$(BIN)/python -m bench.transactions $(BENCH)
 
 bench-latency: install ## An innocent client at 1,000 requests/s beside each nasty thing (BENCH="--only roll --check")
 	@$(BIN)/python -m bench.latency $(BENCH)

@@ -103,8 +103,9 @@ class Workers:
                 process.wait()
 
 
-def feed(bootstrap: str, records: int) -> None:
-    """Number the inputs, in partitions by turns."""
+def feed(bootstrap: str, records: int, seconds: float) -> None:
+    """Number the inputs, in partitions by turns, over so many seconds."""
+    began = time.monotonic()
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -120,8 +121,9 @@ def feed(bootstrap: str, records: int) -> None:
                 break
             except BufferError:
                 producer.poll(0.1)
-        if number % 1000 == 0:
+        if number % 100 == 0:
             producer.poll(0)
+            time.sleep(max(began + seconds * number / records - time.monotonic(), 0))
     assert not producer.flush(600), "inputs are left over"
 
 
@@ -176,10 +178,10 @@ def run(folder: Path, arguments: argparse.Namespace) -> Iterator[tuple[str, str]
             wait_until("a node to serve", member.has_started, 120)
         bootstrap = cluster.bootstrap
         admin = Admin(bootstrap, 3)
-        tiered = {"remote_storage_enable": "true", "segment_bytes": str(1 << 20)} if is_ours else {}
+        tiered = {"remote_storage_enable": "true", "segment_ms": "5000"} if is_ours else {}
         admin.create(INPUT, PARTITIONS)
         admin.create(OUTPUT, PARTITIONS, **tiered)
-        feeder = threading.Thread(target=feed, args=(bootstrap, arguments.records))
+        feeder = threading.Thread(target=feed, args=(bootstrap, arguments.records, arguments.seconds))
         feeder.start()
         began = time.monotonic()
         every_s = arguments.worker_every

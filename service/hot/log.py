@@ -47,7 +47,7 @@ from service.hot.search import TimestampSearch
 from service.hot.segment import Segment
 from service.hot.segment_deletion import SegmentDeletion
 from service.hot.state import LogListener, LogOffline, LogState
-from service.records.txn_rows import AbortedEntry
+from service.records.txn_rows import WHOLE, AbortedEntry, decode_rows
 
 DEFAULT_PRODUCER_EXPIRATION_MS: Final = 86_400_000
 
@@ -264,8 +264,8 @@ class LocalLog:
         """Return the aborted transactions that overlap ``[fetch_offset, upper_bound)`` and whose markers are
         in the local log, by their markers. `StorageError`."""
         self.state.check()
-        rows = at_once(self.state.segments.aborted_from(fetch_offset, upper_bound))
-        return [*map(AbortedEntry._make, rows)]
+        rows = at_once(self.state.segments.aborted_from(fetch_offset, upper_bound, WHOLE))
+        return decode_rows(b"".join(rows))
 
     @property
     def unflushed_records(self) -> int:

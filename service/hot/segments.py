@@ -10,7 +10,7 @@ from itertools import accumulate
 from service.base.steps import Steps
 from service.hot.segment import Segment
 from service.hot.txn_index import TxnIndex
-from service.records.txn_rows import AbortedFields
+from service.records.txn_rows import PAIR
 
 _log = logging.getLogger(__name__)
 
@@ -66,12 +66,12 @@ class Segments:
         indexed = self.indexed
         return bool(indexed) and indexed[-1].base_offset >= self.bases[max(self.slot_of(offset), 0)]
 
-    def aborted_from(self, fetch_offset: int, upper_bound: int) -> Steps[list[AbortedFields]]:
+    def aborted_from(self, fetch_offset: int, upper_bound: int, part: slice = PAIR) -> Steps[list[bytes]]:
         """Look up the aborted transactions that overlap ``[fetch_offset, upper_bound)``, by their markers, in
-        steps. `DiskError`."""
-        found: list[AbortedFields] = []
+        steps: `part` of the row of each. `DiskError`."""
+        found: list[bytes] = []
         for index in self._indexes_from(fetch_offset):
-            if (yield from index.find(fetch_offset, upper_bound, found)):
+            if (yield from index.find(fetch_offset, upper_bound, part, found)):
                 break
         return found
 

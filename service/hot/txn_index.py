@@ -24,7 +24,7 @@ from service.base.files import fsync_dir, fsync_file, write_atomically
 from service.base.steps import Steps
 from service.base.threads import Lock
 from service.hot.files import FileHandle
-from service.records.txn_rows import FIELDS, ROW, AbortedEntry, AbortedFields, decode_rows, encode_row
+from service.records.txn_rows import FIELDS, ROW, AbortedEntry, decode_rows, encode_row
 
 _log = logging.getLogger(__name__)
 
@@ -164,19 +164,29 @@ class TxnIndex:
         with self._lock:
             return decode_rows(self._read(0, self._size))
 
-    def find(self, fetch_offset: int, upper_bound: int, found: list[AbortedFields]) -> Steps[bool]:
-        """Add the transactions that overlap ``[fetch_offset, upper_bound)`` to `found`, in steps of a block;
-        returns whether later segments have none. `DiskError`."""
+    def find(self, fetch_offset: int, upper_bound: int, part: slice, found: list[bytes]) -> Steps[bool]:
+        """Add `part` of the row of each transaction that overlaps ``[fetch_offset, upper_bound)`` to `found`,
+        in steps of a block; returns whether later segments have none. `DiskError`."""
         begin = bisect_left(self._markers, fetch_offset)
         end = bisect_left(self._stable, upper_bound)
+        size = part.stop - part.start
         for block in range(begin, min(end + 1, len(self._markers))):
             if self._least[block] >= upper_bound:
                 if not block % _SKIPPED_AT_A_TIME:
                     yield
                 continue
             yield
-            rows = FIELDS.iter_unpack(self._read(block * _BLOCK_BYTES, _BLOCK_BYTES))
-            found += [row for row in rows if row[2] >= fetch_offset and row[1] < upper_bound]
+            data = self._read(block * _BLOCK_BYTES, _BLOCK_BYTES)
+            places = range(part.start, len(data), ROW.size)
+            if block > begin and self._markers[block] < upper_bound:  # each begins before its marker
+                found += [data[at : at + size] for at in places]
+                continue
+            rows = zip(places, FIELDS.iter_unpack(data), strict=True)
+            found += [
+                data[at : at + size]
+                for at, (_, first, marker, _) in rows
+                if marker >= fetch_offset and first < upper_bound
+            ]
         return end < len(self._markers)
 
     def offset_behind(self, fetch_offset: int, rows: int) -> int | None:

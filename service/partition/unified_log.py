@@ -25,7 +25,7 @@ from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, Buffer,
 from service.hot.files import FileSlice
 from service.hot.log import LocalLog
 from service.hot.search import SegmentSearch
-from service.records.txn_rows import AbortedFields
+from service.records.txn_rows import encode_pair
 from service.remote.catalog import CatalogEntry
 
 if TYPE_CHECKING:
@@ -47,15 +47,15 @@ class CommittedRead(NamedTuple):
 class LogRead(NamedTuple):
     """Result of a read: bytes (`parts`, `size` bytes of whole or cut batches), or a remote read to wait for.
 
-    `hold` keeps parts from the bucket in memory; it is released when they have been sent. `aborted`: of each
-    aborted transaction that overlaps the bytes, where that was asked for, producer id, first offset and more.
+    `hold` keeps parts from the bucket in memory; it is released when they have been sent. `aborted`: the
+    aborted transactions that overlap the bytes, where they were asked for (`records.txn_rows.PAIR`).
     """
 
     parts: tuple[FileSlice | Buffer, ...]
     size: int
     pending: PendingRead | None
     hold: ResponseHold | None = None
-    aborted: Sequence[tuple[int, ...]] = ()
+    aborted: Sequence[bytes] = ()
 
 
 PendingRead: TypeAlias = "Future[RemoteRead] | Future[CommittedRead] | asyncio.Future[LogRead]"
@@ -255,7 +255,7 @@ class UnifiedLog:
             bound = reading.result().next_offset
             rows = [*rows, *self.local.aborted_transactions(entry.end_offset, bound)]
         read = reading.result()
-        return LogRead(read.data, sum(map(len, read.data)), None, read.hold, rows)
+        return LogRead(read.data, sum(map(len, read.data)), None, read.hold, [*map(encode_pair, rows)])
 
     def search_remote(self, timestamp: int) -> Future[TimestampedOffset | None] | None:
         """Start the search for the first remote record at or after `timestamp`; None if only local segments
@@ -291,7 +291,7 @@ def _size(parts: Sequence[FileSlice]) -> int:
     return sum(one.size for one in parts)
 
 
-async def _found_later(parts: tuple[FileSlice, ...], finding: Steps[list[AbortedFields]]) -> LogRead:
+async def _found_later(parts: tuple[FileSlice, ...], finding: Steps[list[bytes]]) -> LogRead:
     """Return `parts` with the aborted transactions that `finding` finds, in later turns."""
     piece = Slice()
     await piece.next_turn()

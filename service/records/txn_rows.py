@@ -19,8 +19,9 @@ FIELDS: Final = struct.Struct(">2xqqqq")
 VERSION: Final = 0
 
 
-AbortedFields = tuple[int, int, int, int]
-"""Fields of an `AbortedEntry`, where there may be many."""
+PAIR: Final = slice(2, 18)
+"""Where a row has producer id and first offset: what a Fetch response has of it, as it has it."""
+WHOLE: Final = slice(0, ROW.size)
 
 
 class AbortedEntry(NamedTuple):
@@ -36,6 +37,11 @@ class AbortedEntry(NamedTuple):
 def encode_row(entry: AbortedEntry) -> bytes:
     """Return the bytes of one row."""
     return ROW.pack(VERSION, *entry)
+
+
+def encode_pair(entry: AbortedEntry) -> bytes:
+    """Return the bytes of producer id and first offset."""
+    return encode_row(entry)[PAIR]
 
 
 def decode_rows(data: Buffer) -> list[AbortedEntry]:

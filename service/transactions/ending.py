@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.types import NO_PRODUCER_ID
 from service.transactions.init import needed
-from service.transactions.metadata import LAST_CLIENT_EPOCH, TransactionMetadata
+from service.transactions.metadata import LAST_CLIENT_EPOCH, MAX_EPOCH, TransactionMetadata
 from service.transactions.requests import NO_PRODUCER, EndTransaction, TransactionalProducer
 from service.transactions.states import COMPLETE_ABORT, COMPLETE_COMMIT, EMPTY, ONGOING
 
@@ -65,7 +65,7 @@ def end_raising_epoch(
 ) -> End:
     """Decide as TV2 does: what is pending comes first, as the client may have the id that is pending.
 
-    Raises `RequestError` as `end_keeping_epoch` does, and `ProducerIdNeeded`.
+    Raises `RequestError` as `end_keeping_epoch` does, UNKNOWN_SERVER_ERROR, and `ProducerIdNeeded`.
     """
     if is_pending:
         raise RequestError(ErrorCode.concurrent_transactions)
@@ -91,6 +91,9 @@ def end_raising_epoch(
         return End(None, TransactionalProducer(committed.producer_id, committed.producer_epoch))
     if request.is_commit and committed.state in (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT):
         raise RequestError(ErrorCode.invalid_txn_state)
+    if request.is_commit and committed.producer_epoch == MAX_EPOCH:
+        # No client has this epoch. Kafka fails here, too: there is no next one to mark the commit with.
+        raise RequestError(ErrorCode.unknown_server_error)
     next_id = needed(fresh_id) if committed.is_exhausted else NO_PRODUCER_ID
     prepared = committed.prepared(request.is_commit, request.client_version, next_id, now_ms)
     after = prepared.completed(now_ms)

@@ -1,7 +1,8 @@
 """The transactional ids of a shard: their newest and their committed states. [P]
 
 An id with a transaction is kept decoded; an id at rest is the bytes of its record, as there may be very many
-that nobody asks for. The volatile last epoch stands behind these bytes.
+that nobody asks for. What is volatile stands behind these bytes: the last epoch, and in version 0 the
+previous producer id, which records have from version 1 on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from service.transactions import records
 from service.transactions.metadata import TransactionMetadata
 from service.transactions.states import AT_REST, PREPARED, check_move
 
-_LAST_EPOCH: Final = struct.Struct(">h")
+_VOLATILE: Final = struct.Struct(">qh")
+"""previous producer id, last epoch"""
+_PREVIOUS_BYTES: Final = 8
 
 
 class _Decided(bytes):
@@ -54,7 +57,7 @@ class TransactionalIds:
         self.at_rest.pop(transactional_id, None)
         if after.state in AT_REST:
             self.open.pop(transactional_id, None)
-            self.at_rest[transactional_id] = value + _LAST_EPOCH.pack(after.last_producer_epoch)
+            self.at_rest[transactional_id] = _stored(after, value)
         else:
             self.open[transactional_id] = after
         return after
@@ -114,9 +117,17 @@ def _is_repeated(before: TransactionMetadata, after: TransactionMetadata) -> boo
     return after.state is before.state and after._replace(updated_ms=before.updated_ms) == before
 
 
+def _stored(there: TransactionMetadata, value: bytes) -> bytes:
+    volatile = _VOLATILE.pack(there.previous_producer_id, there.last_producer_epoch)
+    return value + (volatile[_PREVIOUS_BYTES:] if records.has_previous_id(value) else volatile)
+
+
 def _decoded(stored: bytes | None) -> TransactionMetadata | None:
     if stored is None:
         return None
     there = records.decode_value(stored)
     assert isinstance(there, TransactionMetadata)
-    return there._replace(last_producer_epoch=_LAST_EPOCH.unpack(stored[-_LAST_EPOCH.size :])[0])
+    previous_id, last_epoch = _VOLATILE.unpack(stored[-_VOLATILE.size :])
+    if records.has_previous_id(stored):
+        previous_id = there.previous_producer_id
+    return there._replace(previous_producer_id=previous_id, last_producer_epoch=last_epoch)

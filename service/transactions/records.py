@@ -98,6 +98,11 @@ def decode_value(value: bytes) -> TransactionMetadata | int:
         )
 
 
+def has_previous_id(value: bytes) -> bool:
+    """Return whether the value's version has the previous producer id."""
+    return value[1] > 0
+
+
 def _write_partitions(out: bytearray, partitions: Iterable[Partition], version: int) -> None:
     topics = [(topic, list(rows)) for topic, rows in groupby(sorted(partitions), lambda one: one[0])]
     is_compact = version > 0

@@ -177,6 +177,7 @@ class TransactionShard:
         after = add(request, there, now_ms)
         if after is None:
             return CoordinatorResult(None)
+        self._check_version(request.client_version)
         due_ms = self._sweep_ms(after)
         effects = (Schedule(TIMEOUTS, due_ms),) if due_ms < self._timeouts_ms else ()
         return CoordinatorResult(
@@ -200,7 +201,13 @@ class TransactionShard:
             end = end_keeping_epoch(request, committed, is_pending, now_ms)
         if end.metadata is None:
             return CoordinatorResult(end.producer)
+        self._check_version(request.client_version)
         return self._prepare(transactional_id, end.metadata, end.producer)
+
+    def _check_version(self, client_version: int) -> None:
+        """Raise `RequestError` UNSUPPORTED_VERSION if the records have no place for what the client does."""
+        if client_version >= TV2 and not self.settings().value_version:
+            raise RequestError(ErrorCode.unsupported_version)
 
     # Decisions about transactions that are decided.
 
@@ -271,6 +278,7 @@ class TransactionShard:
         self._found.extend(name for name, there in self.ids.open.items() if there.state in PREPARED)
         if self._found:
             yield Schedule(FOUND_PREPARED, now_ms)
+        self._timeouts_ms = inf
         next_ms = self._deadlines.next_ms
         self._timeouts_ms = inf  # replay has noted what is ended, too, and no timer is set for that
         if next_ms is not None:
@@ -294,7 +302,7 @@ class TransactionShard:
 
     def written(self, event: Hashable, error: ErrorCode | None, now_ms: int) -> Outcome:
         if isinstance(event, Prepared):
-            return self._told(event, now_ms) if error is None else self._still_open(event)
+            return self._told(event, now_ms) if error is None else self._still_open(event, now_ms)
         if isinstance(event, Completed):
             if error is not None:
                 retry = Schedule((COMPLETE, event.transactions), now_ms + RETRY_MS)
@@ -320,12 +328,12 @@ class TransactionShard:
                 without.append((one.transactional_id, producer))
         return self._complete(without, now_ms)
 
-    def _still_open(self, event: Prepared) -> Outcome:
+    def _still_open(self, event: Prepared, now_ms: int) -> Outcome:
         """Watch transactions again whose decisions have failed."""
         for one in event.transactions:
             there = self.ids.open.get(one.transactional_id)
             if there is not None and there.state is ONGOING:
-                self._deadlines.set(one.transactional_id, self._sweep_ms(there))
+                self._deadlines.set(one.transactional_id, max(self._sweep_ms(there), now_ms + RETRY_MS))
         next_ms = self._deadlines.next_ms
         return NOTHING if next_ms is None else CoordinatorResult(None, effects=(self._wake_at(next_ms),))
 

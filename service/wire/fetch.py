@@ -29,7 +29,7 @@ from service.wire.primitives import (
 from service.wire.produce import NodeEndpoint, TopicKey, write_endpoints_tag
 
 RESULTS_AT_A_TIME: Final = 100
-ABORTED_AT_A_TIME: Final = 2_000
+ABORTED_AT_A_TIME: Final = 10_000
 _NO_HIGH_WATERMARK = 2**63 - 1
 
 
@@ -81,9 +81,9 @@ class FetchRequestView(NamedTuple):
 class FetchPartitionResult(NamedTuple):
     """One partition of a response.
 
-    `records` are consecutive parts on the wire (empty: no records), `aborted` has producer id and first
-    offset in the first fields of each, or is None, `diverging_epoch` is (epoch, end offset), `current_leader`
-    is (broker id, epoch), `snapshot_id` is (end offset, epoch).
+    `records` are consecutive parts on the wire (empty: no records), `aborted` has int64 producer id and int64
+    first offset of each, as on the wire, or is None, `diverging_epoch` is (epoch, end offset),
+    `current_leader` is (broker id, epoch), `snapshot_id` is (end offset, epoch).
     """
 
     partition: int
@@ -92,7 +92,7 @@ class FetchPartitionResult(NamedTuple):
     last_stable_offset: int = -1
     log_start_offset: int = -1
     records: Sequence[RecordsPart] = ()
-    aborted: Sequence[tuple[int, ...]] | None = None
+    aborted: Sequence[bytes] | None = None
     preferred_read_replica: int = -1
     diverging_epoch: tuple[int, int] | None = None
     current_leader: tuple[int, int] | None = None
@@ -102,8 +102,6 @@ class FetchPartitionResult(NamedTuple):
 _I32 = struct.Struct(">i")
 _LIMITS = struct.Struct(">iiib")  # max wait, min bytes, max bytes, isolation level
 _PAIR = struct.Struct(">ii")
-_ABORTED = struct.Struct(">qq")
-_ABORTED_FLEXIBLE = struct.Struct(">qqx")
 _RESULT_V4 = struct.Struct(">ihqq")  # partition, error, high watermark, last stable offset
 _RESULT_V5 = struct.Struct(">ihqqq")  # and log start offset
 # partition; [9+ leader epoch]; offset; [12+ last fetched epoch]; [5+ log start offset]; max bytes
@@ -409,13 +407,13 @@ def _write_result(out: bytearray, version: int, result: FetchPartitionResult) ->
         write_count(out, len(aborted), flexible)
 
 
-def _write_aborted(out: bytearray, aborted: Sequence[tuple[int, ...]], flexible: bool) -> Steps[None]:
+def _write_aborted(out: bytearray, aborted: Sequence[bytes], flexible: bool) -> Steps[None]:
     """Write aborted transactions, in steps of `ABORTED_AT_A_TIME`."""
-    pack = (_ABORTED_FLEXIBLE if flexible else _ABORTED).pack
+    end = b"\0" if flexible else b""
     for at in range(0, len(aborted), ABORTED_AT_A_TIME):
         if at:
             yield
-        out += b"".join([pack(row[0], row[1]) for row in aborted[at : at + ABORTED_AT_A_TIME]])
+        out += end.join(aborted[at : at + ABORTED_AT_A_TIME]) + end
 
 
 def _write_result_tags(out: bytearray, result: FetchPartitionResult) -> None:

@@ -20,21 +20,10 @@ from tests.support.processes import wait_until
 from tests.support.requirements import need_javac
 from tests.support.transactional_client import TransactionalClient, settled
 from tests.support.transactional_producers import PRODUCERS, Refused, Transactional
-from tests.support.wire import RawConnection, schema
 
 NONE = ErrorCode.none
 Start = Callable[..., Transactional]
 KINDS = [pytest.param(name, marks=[pytest.mark.java] if name == "java" else []) for name, _ in PRODUCERS]
-
-
-@pytest.fixture(autouse=True)
-def served(bootstrap: str) -> None:
-    """Until EndTxn is served there is nothing to judge."""
-    module = schema(18, 3)
-    request = module.ApiVersionsRequest(client_software_name="firn", client_software_version="1")
-    with RawConnection(bootstrap) as connection:
-        if 26 not in {api.api_key for api in connection.call(request).api_keys}:
-            pytest.skip("this broker serves no transactions")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`firn transaction` against Apache Kafka, whose own tool agrees: hanging transactions, lists, ends."""
+"""`firn transaction` and Kafka's own tool, at nodes of either: hanging transactions, lists, ends."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from tests.support.clients import Admin
 from tests.support.isolation import UNCOMMITTED, values
 from tests.support.kafka_node import KafkaNode
 from tests.support.kafka_tools import tool
+from tests.support.processes import Node, wait_until
 from tests.support.requirements import need_kafka_tools
 from tests.support.transactional_client import TransactionalClient, settled
 
 pytestmark = pytest.mark.java
-HOUR_MS = 3_600_000
+ANY_AGE = ("--older-than-ms", "0")
 NONE = ErrorCode.none
 
 
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module", params=["firn", pytest.param("kafka", marks=pytest.mark.thorough)])
+def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A broker that takes what it cannot verify, so that transactions can hang."""
     need_kafka_tools()
     settings = {
@@ -31,11 +32,19 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "transaction.state.log.num.partitions": "2",
         "offsets.topic.num.partitions": "2",
     }
-    kafka = KafkaNode(tmp_path_factory.mktemp("kafka") / "node", settings, heap="512m")
+    folder = tmp_path_factory.mktemp(request.param) / "node"
+    if request.param == "kafka":
+        kafka = KafkaNode(folder, settings, heap="512m")
+        try:
+            yield kafka.bootstrap
+        finally:
+            kafka.stop()
+        return
+    node = Node(folder, settings)
     try:
-        yield kafka.bootstrap
+        yield node.start().bootstrap
     finally:
-        kafka.stop()
+        node.close()
 
 
 def asked(capsys: pytest.CaptureFixture[str], bootstrap: str, *words: str, code: int = 0) -> str:
@@ -44,10 +53,9 @@ def asked(capsys: pytest.CaptureFixture[str], bootstrap: str, *words: str, code:
     return capsys.readouterr().out
 
 
-def hang(bootstrap: str, topic: str, client: TransactionalClient) -> int:
-    """Leave records an hour old in a transaction of which no coordinator knows; return their offset."""
-    old_ms = time.time_ns() // 1_000_000 - HOUR_MS
-    answer = settled(client, lambda: client.produce(topic, 0, [b"lost"], timestamp_ms=old_ms))
+def hang(topic: str, client: TransactionalClient) -> int:
+    """Leave a record in a transaction of which no coordinator knows; return its offset."""
+    answer = settled(client, lambda: client.produce(topic, 0, [b"lost"]))
     assert answer.error_code == NONE
     offset: int = answer.base_offset
     return offset
@@ -59,15 +67,25 @@ def test_a_hanging_transaction_is_found_and_aborted(
     Admin(bootstrap).create("flights", 2)
     with TransactionalClient(bootstrap, "hanging-id", version=1) as client:
         assert settled(client, client.init) == NONE
-        offset = hang(bootstrap, "flights", client)
-        (one,) = json.loads(asked(capsys, bootstrap, "hanging", "--json", code=1))
+        offset = hang("flights", client)
+        (one,) = json.loads(asked(capsys, bootstrap, "hanging", *ANY_AGE, "--json", code=1))
         found = (one["topic"], one["partition"], one["first_offset"], one["producer_id"])
         assert found == ("flights", 0, offset, client.producer_id)
         assert (one["producer_epoch"], one["transactional_id"]) == (0, "hanging-id")
-        assert asked(capsys, bootstrap, "hanging", "--topic", "flights", "--partition", "1") == ""
-        text = asked(capsys, bootstrap, "hanging", "--topic", "flights", code=1)
+        assert asked(capsys, bootstrap, "hanging", *ANY_AGE, "--topic", "flights", "--partition", "1") == ""
+        assert asked(capsys, bootstrap, "hanging") == ""
+        text = asked(capsys, bootstrap, "hanging", *ANY_AGE, "--topic", "flights", code=1)
         assert text.splitlines()[1].split()[:3] == ["flights", "0", str(offset)]
-        kafkas = tool("transactions", "--bootstrap-server", bootstrap, "find-hanging", "--topic", "flights")
+        kafkas = tool(
+            "transactions",
+            "--bootstrap-server",
+            bootstrap,
+            "find-hanging",
+            "--max-transaction-timeout",
+            "0",
+            "--topic",
+            "flights",
+        )
         assert kafkas.splitlines()[1].split()[:4] == ["flights", "0", str(client.producer_id), "0"]
 
         place = ("--topic", "flights", "--partition", "0", "--start-offset")
@@ -77,7 +95,7 @@ def test_a_hanging_transaction_is_found_and_aborted(
             f"aborted the transaction of producer {client.producer_id}, epoch 0, in flights-0 from offset"
             f" {offset} on\n"
         )
-        assert asked(capsys, bootstrap, "hanging") == ""
+        assert asked(capsys, bootstrap, "hanging", *ANY_AGE) == ""
         assert values(bootstrap, "flights") == []
         assert values(bootstrap, "flights", UNCOMMITTED) == [b"lost"]
 
@@ -88,8 +106,8 @@ def test_a_transaction_that_its_coordinator_knows_is_not_aborted(
     Admin(bootstrap).create("known", 1)
     with TransactionalClient(bootstrap, "known-id") as client:
         assert settled(client, client.init) == NONE
-        offset = hang(bootstrap, "known", client)
-        assert asked(capsys, bootstrap, "hanging", "--topic", "known", "--older-than-ms", "0") == ""
+        offset = hang("known", client)
+        assert asked(capsys, bootstrap, "hanging", "--topic", "known", *ANY_AGE) == ""
         place = ("--topic", "known", "--partition", "0", "--start-offset", str(offset))
         assert main(["transaction", "abort", *place, "--bootstrap-server", bootstrap]) == 1
         assert "does not hang" in capsys.readouterr().err
@@ -121,3 +139,41 @@ def test_an_id_that_is_not_there_is_named_and_not_made(
         assert main(["transaction", action, "nobody", "--bootstrap-server", bootstrap]) == 1
         assert capsys.readouterr().err == "firn transaction: there is no transactional id nobody\n"
     assert "nobody" not in asked(capsys, bootstrap, "list")
+
+
+@pytest.mark.thorough
+def test_kafkas_tool_as_a_whole(bootstrap: str, capsys: pytest.CaptureFixture[str]) -> None:
+    topic, name = "whole", "whole-id"
+
+    def kafkas(*words: str) -> list[list[str]]:
+        """The rows below the head."""
+        told = tool("transactions", "--bootstrap-server", bootstrap, *words)
+        return [line.split() for line in told.splitlines()[1:] if line.strip()]
+
+    Admin(bootstrap).create(topic, 1)
+    with TransactionalClient(bootstrap, name, version=1) as client:
+        assert settled(client, client.init) == NONE
+        producer = str(client.producer_id)
+        offset = str(hang(topic, client))
+        place = ("--topic", topic, "--partition", "0")
+        find = ("find-hanging", "--max-transaction-timeout", "0", "--topic", topic)
+        (row,) = kafkas(*find)
+        assert (row[:4], row[5]) == ([topic, "0", producer, "0"], offset)
+        (row,) = kafkas("describe-producers", *place)
+        assert (row[0], row[1], row[-1]) == (producer, "0", offset)
+        kafkas("abort", *place, "--start-offset", offset)
+        assert kafkas(*find) == []
+        assert asked(capsys, bootstrap, "hanging", *ANY_AGE, "--topic", topic) == ""
+
+    with TransactionalClient(bootstrap, name) as client:
+        assert settled(client, client.init) == NONE
+        assert settled(client, lambda: client.produce(topic, 0, [b"open"])).error_code == NONE
+        (row,) = kafkas("describe", "--transactional-id", name)
+        assert (row[1], row[2], row[4], row[-1]) == (name, str(client.producer_id), "Ongoing", f"{topic}-0")
+        assert [name, row[0], row[2], "Ongoing"] in kafkas("list")
+        assert [one[0] for one in kafkas("list", "--transactional-id-pattern", "who.*-id")] == [name]
+        kafkas("forceTerminateTransaction", "--transactionalId", name)
+        assert client.end(commit=True) == ErrorCode.producer_fenced
+        (row,) = kafkas("describe", "--transactional-id", name)
+        assert row[4] == "Empty"
+    wait_until("nothing is open", lambda: values(bootstrap, topic) == [])

@@ -6,7 +6,7 @@ The filter is written after Kafka's consumer (``CompletedFetch``), apart from Fi
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
@@ -109,7 +109,8 @@ def values(
         batches = list(seen(bytes(answer.records or b"")))
         if not batches:
             return found
-        for one in _shown(batches, answer.aborted_transactions or ()):
+        rows = [(row.producer_id, row.first_offset) for row in answer.aborted_transactions or ()]
+        for one in shown(batches, rows):
             found += [
                 value
                 for number, value in enumerate(one.values)
@@ -118,14 +119,14 @@ def values(
         offset = batches[-1].last_offset + 1
 
 
-def _shown(batches: list[Seen], aborted: tuple[Any, ...]) -> Iterator[Seen]:
+def shown(batches: Sequence[Seen], aborted: Iterable[tuple[int, int]]) -> Iterator[Seen]:
     """The batches of data that a consumer shows: those of a producer are hidden from the first offset of an
-    aborted transaction to its marker."""
-    coming = sorted(aborted, key=lambda one: one.first_offset)
+    aborted transaction (producer id, first offset) to its marker."""
+    coming = sorted(aborted, key=lambda one: one[1])
     hidden: set[int] = set()
     for one in batches:
-        while coming and coming[0].first_offset <= one.last_offset:
-            hidden.add(coming.pop(0).producer_id)
+        while coming and coming[0][1] <= one.last_offset:
+            hidden.add(coming.pop(0)[0])
         if one.commits is not None:
             hidden.discard(one.producer_id)
         elif not (one.is_transactional and one.producer_id in hidden):

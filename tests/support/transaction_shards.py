@@ -90,6 +90,11 @@ class TransactionLeader:
         """All markers of one transaction are written."""
         self.leader.tell(lambda shard, now: shard.markers_written(*one[:3], now))
 
+    def abort_timed_out(self, name: str) -> None:
+        """The shell has got a new producer id for a transaction that is open for too long."""
+        fresh, self.next_id = self.next_id, self.next_id + 1
+        self.leader.tell(lambda shard, now: shard.abort_timed_out(name, fresh, now))
+
     def state(self, name: str) -> tuple[str, int, int]:
         """The committed state: its name, producer id and epoch."""
         there = self.shard.ids.committed(name)

@@ -12,8 +12,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
 /**
  * One transactional producer, with settings as arguments (key=value). Lines of its input are what it does, each
  * answered with a line: "=" or "!" and the class of the exception:
- * init | begin | send TOPIC PARTITION VALUE | offset TOPIC PARTITION OFFSET GROUP | commit | abort
- * run SECONDS TOPIC PARTITIONS RECORDS GROUP, which commits one transaction after the other: "=" and their number
+ * init | begin | send TOPIC PARTITION VALUE | flush | offset TOPIC PARTITION OFFSET GROUP | commit | abort
  */
 public class Transactions {
     private static KafkaProducer<String, String> producer;
@@ -22,24 +21,6 @@ public class Transactions {
         producer.sendOffsetsToTransaction(
             Map.of(new TopicPartition(topic, partition), new OffsetAndMetadata(offset)),
             new ConsumerGroupMetadata(group));
-    }
-
-    private static void run(String[] words) {
-        long end = System.nanoTime() + Long.parseLong(words[1]) * 1_000_000_000L;
-        int partitions = Integer.parseInt(words[3]);
-        int records = Integer.parseInt(words[4]);
-        long count = 0;
-        String value = "x".repeat(100);
-        while (System.nanoTime() < end) {
-            producer.beginTransaction();
-            for (int number = 0; number < records; number++) {
-                producer.send(new ProducerRecord<>(words[2], number % partitions, null, value));
-            }
-            offset(words[2], 0, count, words[5]);
-            producer.commitTransaction();
-            count++;
-        }
-        System.out.println("=" + count);
     }
 
     private static void does(String[] words) throws Exception {
@@ -66,12 +47,8 @@ public class Transactions {
         for (String line = input.readLine(); line != null; line = input.readLine()) {
             String[] words = line.split(" ", -1);
             try {
-                if (words[0].equals("run")) {
-                    run(words);
-                } else {
-                    does(words);
-                    System.out.println("=");
-                }
+                does(words);
+                System.out.println("=");
             } catch (Exception e) {
                 System.out.println("!" + e.getClass().getSimpleName() + " " + e.getMessage());
             }

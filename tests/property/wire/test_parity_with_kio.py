@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Generator
 from dataclasses import fields, is_dataclass, replace
 from datetime import timedelta
@@ -287,7 +288,7 @@ def _fetched(p: Any) -> fetch.FetchPartitionResult:
         p.last_stable_offset,
         getattr(p, "log_start_offset", -1),
         (records[:middle], memoryview(records)[middle:]),
-        None if aborted is None else [(a.producer_id, a.first_offset) for a in aborted],
+        None if aborted is None else [struct.pack(">qq", a.producer_id, a.first_offset) for a in aborted],
         getattr(p, "preferred_read_replica", -1),
         pair("diverging_epoch", "epoch", "end_offset"),
         pair("current_leader", "leader_id", "leader_epoch"),

@@ -11,7 +11,7 @@ from service.hot.log import LocalLog
 from service.hot.verification import VERIFICATION_OFF
 from service.partition.unified_log import MOST_ABORTED, LogRead, UnifiedLog
 from service.records.batch import complete_headers
-from service.records.txn_rows import AbortedEntry
+from service.records.txn_rows import AbortedEntry, encode_pair
 from tests.unit.hot.logs import START_MS, batch, open_log
 from tests.unit.partition.test_stable_offset import marker
 
@@ -43,15 +43,17 @@ def test_each_read_has_the_transactions_that_overlap_it(tmp_path: Path) -> None:
         while offset < end:
             read = unified.read(offset, max_bytes, end, min_one=True, is_committed=True)
             reached = end_of(read)
-            found = [AbortedEntry._make(row) for row in read.aborted]
-            needed = [row for row in rows if row.last_offset >= offset and row.first_offset < reached]
+            found = list(read.aborted)
+            needed = [
+                encode_pair(row) for row in rows if row.last_offset >= offset and row.first_offset < reached
+            ]
             assert found[: len(needed)] == needed
             assert len(found) <= len(needed) + 12, "an index interval further at most"
             assert len(set(found)) == len(found)
             offset = reached
     assert unified.read(0, MUCH, end, min_one=True).aborted == ()
     bounded = unified.read(0, MUCH, 5, min_one=True, is_committed=True)
-    assert [row[1] for row in bounded.aborted] == [0, 2]
+    assert bounded.aborted == [*map(encode_pair, rows[:2])]
 
 
 def test_a_log_without_aborted_transactions_looks_nothing_up(
@@ -76,7 +78,7 @@ def test_a_read_ends_where_there_are_too_many(tmp_path: Path) -> None:
     rows = [AbortedEntry(n, 2 * n, 2 * n + 1, 2 * n + 2) for n in range(log.log_end_offset // 2)]
     log.state.add_rows(log.state.segments.active, rows)
     unified, offset, reads = UnifiedLog(log, None), 0, 0
-    found: list[AbortedEntry] = []
+    found: list[bytes] = []
 
     async def go_on() -> LogRead:
         read = unified.read(offset, MUCH, log.log_end_offset, min_one=True, is_committed=True)
@@ -85,9 +87,9 @@ def test_a_read_ends_where_there_are_too_many(tmp_path: Path) -> None:
     while offset < log.log_end_offset:
         read = asyncio.run(go_on())
         assert len(read.aborted) <= MOST_ABORTED + 128
-        found += [AbortedEntry._make(row) for row in read.aborted]
+        found += read.aborted
         offset, reads = end_of(read), reads + 1
-    assert list(dict.fromkeys(found)) == rows
+    assert list(dict.fromkeys(found)) == [*map(encode_pair, rows)]
     assert reads == 3
 
 
@@ -112,6 +114,6 @@ def test_many_that_overlap_are_found_in_later_turns_for_the_bytes_of_the_first(t
         return unified.ready(await waited(begun))
 
     found = asyncio.run(read())
-    assert [AbortedEntry._make(row) for row in found.aborted] == rows
+    assert found.aborted == [*map(encode_pair, rows)]
     assert end_of(found) == 3
     assert found.size == sum(part.size for part in found.parts if hasattr(part, "size"))
