@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from simulator.apart import apart
-from simulator.cluster.playing import draw_transactional, play_apart
 from simulator.cluster.plants import find
+from simulator.cluster.playing import draw_transactional, play_apart
 from simulator.cluster.transaction_plants import OF_TRANSACTIONS
 
 SEEDS = (1, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(2, 13)))
