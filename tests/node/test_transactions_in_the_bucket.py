@@ -125,7 +125,7 @@ def test_an_open_transaction_keeps_all_behind_it_local_until_it_ends(ledger: Led
         ledger.plain()
     wait_until("segments to be offloaded", lambda: ledger.local_start > 40, 80)
     assert ledger.local_start <= 100
-    why = ledger.transactions.node.node.parts.cold.tiering.reasons  # type: ignore[union-attr]
+    why = ledger.transactions.node.node.parts.cold.tiering.reasons
     wait_until("the reason", lambda: any("producer 9 has left a transaction" in one for one in why.values()))
     assert ledger.read(20_000) == ledger.expected
     ledger.end(9, is_commit=False)

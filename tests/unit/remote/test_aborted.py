@@ -13,12 +13,15 @@ from service.base.errors import CorruptionError
 from service.base.threads import SystemThreads
 from service.base.types import Buffer
 from service.records.txn_rows import ROW, AbortedEntry, encode_row
-from service.remote.reading.aborted import AbortedIndex, AbortedRows
+from service.remote.format.manifest import SegmentEntry
+from service.remote.format.segment_object import OpenSegment
+from service.remote.reading.aborted import AbortedIndex, AbortedRows, AbortedSearch, Indexes, TooManyRows
+from service.remote.reading.object_reader import open_footer_of
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.memory_store import MemoryStore
 from tests.support.transactional_log import TransactionalLog, random_log
 from tests.support.world import make_world
-from tests.unit.remote.archive import TIP, Archive
+from tests.unit.remote.archive import TIP, Archive, index_of
 
 
 class CountingStore(MemoryStore):
@@ -212,6 +215,17 @@ def test_very_many_rows_are_looked_at_elsewhere(world: World) -> None:
     world.archive.add_transactions(log, log.end_offset)
     assert world.aborted(0, 1).rows == [log.rows[-1]]
     assert len(world.aborted(0, 4_000).rows) == 2_001
+    search, store = AbortedSearch(0, 4_000), world.archive.store
+    index = AbortedIndex(index_of(log, 0, log.end_offset), 0, log.end_offset - 1)
+
+    def opened(entry: SegmentEntry) -> OpenSegment:
+        return OpenSegment(entry, open_footer_of(store, entry))
+
+    indexes = Indexes(opened, lambda segment: index, lambda segment: b"")
+    with pytest.raises(TooManyRows):
+        search.go_on(world.archive.manifest, world.archive.load, indexes)
+    search.most_rows = None
+    assert len(search.go_on(world.archive.manifest, world.archive.load, indexes).rows) == 2_001
 
 
 def sound(count: int = 3_000) -> list[AbortedEntry]:

@@ -143,6 +143,7 @@ def test_a_new_replica_knows_the_transactions_that_are_open_at_the_archive_end(n
     opened = {pid: entry.txn_first_offset for pid, entry in node.log.producers if entry.txn_first_offset >= 0}
     assert opened == {7: 2, 8: 5}
     assert (node.log.local_log_start_offset, node.log.log_end_offset) == (7, 7)
+    assert node.log.first_unstable_offset == 2, "below the local start, which is no bound"
 
 
 @pytest.mark.parametrize("snapshot", [b"", snapshot_of({}), snapshot_of({7: 3, 8: 5}), snapshot_of({8: 5})])

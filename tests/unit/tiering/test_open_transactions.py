@@ -11,8 +11,12 @@ from service.console.measuring import reasons
 from service.hot.markers import Marker
 from service.hot.verification import VERIFICATION_OFF
 from service.inspect.fsck import fsck
+from service.records.batch import iter_headers
 from service.records.txn_rows import encode_row
 from service.remote.reading.object_reader import open_footer_of, read_section
+from service.remote.reading.reader import RemoteReader
+from service.replicas.archive_producers import producers_of
+from tests.support.world import make_world
 from tests.unit.hot.logs import batch
 from tests.unit.tiering.world import Replica, World
 
@@ -204,3 +208,46 @@ def test_archives_of_overlapping_transactions_are_clean_and_end_at_the_stable_of
     world.reboot()
     world.run()
     world.check()
+
+
+@pytest.mark.parametrize("is_commit", [False, True])
+def test_a_log_that_begins_at_the_archives_end_goes_on_with_its_transactions(
+    world: World, ledger: Ledger, is_commit: bool
+) -> None:
+    """A new disk, or a follower far behind: what is open there began below its first segment."""
+    ledger.fill(1)
+    ledger.write(7)
+    ledger.write(8)
+    while len(ledger.log.sealed.describe_all()) < 2:
+        ledger.write(7)
+    # The end of 7 and of 8 lies behind the archive's end, so it is archived up to there.
+    ledger.end(7, is_commit=is_commit)
+    ledger.end(8, is_commit=False)
+    world.run()
+    archived = ledger.archived
+    entry = world.entry(ledger.replica)
+    assert entry is not None
+    assert archived < ledger.log.log_end_offset
+    reader = RemoteReader(world.bucket, make_world(world.clock), threads=1)
+    end = reader.archive_end(ledger.replica.tip, entry.manifest_key).result(20)
+    reader.close()
+    first = end.open_from
+    assert 0 < first < archived
+    rest = bytes(ledger.replica.produced)
+    header = next(one for one in iter_headers(rest) if one.base_offset == archived)
+    del ledger.replica.produced[header.position :]
+    ledger.log.truncation.restart_at(archived, 0, epochs=end.epochs, producers=producers_of(end))
+    assert ledger.replica.last_stable_offset == first, "nothing of them is decided any more"
+    ledger.fill(1)
+    world.run()
+    assert ledger.archived == archived
+    ledger.end(7, is_commit=is_commit)
+    ledger.end(8, is_commit=False)
+    rows = ledger.log.aborted_transactions(archived, ledger.log.log_end_offset)
+    assert [row.producer_id for row in rows] == ([8] if is_commit else [7, 8])
+    assert rows[0].first_offset < archived, "in a row, too"
+    ledger.fill(2)
+    world.run()
+    assert ledger.archived > rows[-1].last_offset
+    world.check()
+    assert fsck(world.bucket, deep=True).is_clean
