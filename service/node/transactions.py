@@ -65,10 +65,9 @@ class TransactionWiring:
         )
 
     def _make_sender(self, coordinators: TransactionCoordinators) -> TransactionMarkerSender:
-        from service.serving.received_markers import write_markers
-        from service.serving.transaction_marker_sender import TransactionMarkerSender
+        from service.serving.transaction_shards import new_sender, write_markers
 
-        return TransactionMarkerSender(
+        return new_sender(
             self._parts.config().node_id,
             self._parts.image,
             self._channels(),
@@ -78,10 +77,9 @@ class TransactionWiring:
         )
 
     def _make_verifier(self, coordinators: TransactionCoordinators) -> TransactionVerifier:
-        from service.serving.transaction_shards import ask_own, retries_of
-        from service.serving.transaction_verifier import TransactionVerifier
+        from service.serving.transaction_shards import ask_own, new_verifier, retries_of
 
-        return TransactionVerifier(
+        return new_verifier(
             self._parts.config().node_id,
             self._parts.image,
             coordinators.topic,

@@ -1,4 +1,7 @@
-"""Construction of transaction shards, and what else of transactions a node needs with its first one."""
+"""Construction of transaction shards, and what else of transactions a node needs with its first one.
+
+This module is imported on a thread, and with it what `node/transactions.py` makes on the loop.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from service.serving import received_markers, transaction_marker_sender, transaction_verifier
 from service.serving.topic_coordinator import number_of
 from service.transactions.config import TV0, TV2, TransactionSettings
 from service.transactions.marker_requests import PreparedTransaction
@@ -43,6 +47,9 @@ class DeposedShard(TransactionShard):
 
 make_shard = DeposedShard
 new_metrics = TransactionMetrics
+new_sender = transaction_marker_sender.TransactionMarkerSender
+new_verifier = transaction_verifier.TransactionVerifier
+write_markers = received_markers.write_markers
 
 
 def settings_of(keys: Mapping[str, object], transaction_version: int) -> TransactionSettings:
