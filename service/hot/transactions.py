@@ -20,7 +20,7 @@ from service.records.txn_rows import AbortedEntry
 
 
 class OpenTransactions(OpenSpans):
-    """Spans of one log, open or completed. Every method takes O(1), `cut` and `load` alone do not."""
+    """Spans of one log, open or completed. Every method takes O(1), `load` alone does not."""
 
     __slots__ = ("_completed", "_lows", "_mark")
 
