@@ -103,7 +103,7 @@ class ShardContext(Generic[S]):
         """returns the wall-clock time of a decision made now"""
         self._reload = reload
         self._loop = asyncio.get_running_loop()
-        self._next_offset = self._loaded_end = log.end_offset
+        self._next_offset = self.loaded_end = log.end_offset
         self._open: OpenBatch | None = None
         self._mark = log.high_watermark
         self._pending: deque[PendingDecision] = deque()
@@ -122,15 +122,6 @@ class ShardContext(Generic[S]):
         self._is_turning = False
         self._has_failed = False
         self.is_closed = False
-
-    @property
-    def is_behind(self) -> bool:
-        """Return whether the committed state lacks records that the log had at its load.
-
-        A new leader learns late how far its log is committed: what it would read until then is from before
-        commits that an earlier leader has acknowledged.
-        """
-        return self.shard.journal.committed_offset < self._loaded_end
 
     async def begin(self) -> None:
         """Start a loaded shard; it takes requests once this has returned. May be cancelled."""

@@ -148,7 +148,9 @@ class Runtime(Generic[S]):
         """Return what `query` reads of the committed state. Raises `RequestError` as `write` does, and what
         `query` raises."""
         context = self._active(partition)
-        if context.is_behind:
+        # A new leader learns late how far its log is committed: what it would read until then is from before
+        # commits that an earlier leader has acknowledged.
+        if context.shard.journal.committed_offset < context.loaded_end:
             raise RequestError(
                 ErrorCode.coordinator_load_in_progress,
                 f"{self.topic}-{partition} does not know yet what is committed of its log",

@@ -171,7 +171,7 @@ def draw_secured(seed: int, nodes: int | None = None) -> Plan:
 OF_TRANSACTIONS: Final = {
     "create_topic": 2,
     "wait": 6,
-    "start": 4,
+    "start": 8,
     "examine": 2,
     "commit_offsets": 4,
     "read_offsets": 3,
@@ -219,7 +219,8 @@ def draw_transactional(seed: int, nodes: int | None = None, *, tiered: bool = Fa
                 other, its_weight = _WITH[kind]
                 odds[other] = its_weight
     kinds = random.choices(list(odds), weights=list(odds.values()), k=random.randint(12, 35))
-    acts = tuple(Act(kind, random.getrandbits(48)) for kind in ("create_topic", *kinds))
+    first = ("create_topic", "make_internal_topics")
+    acts = tuple(Act(kind, random.getrandbits(48)) for kind in (*first, *kinds))
     return Plan(seed, nodes or number, acts, tiered=is_tiered, transactional=True)
 
 

@@ -25,6 +25,13 @@ _ABANDONED: Final = 0.1
 _ABORTED: Final = 0.3
 
 
+async def make_internal_topics(world: TransactionalWorld, random: Random) -> None:
+    """Have both internal topics made while nothing is wrong, with their settings, most of the time."""
+    if random.random() < 0.8:
+        await ensure_internal_topic(world, random, STATE, TRANSACTION)
+        await ensure_internal_topic(world, random, OFFSETS, GROUP)
+
+
 async def transact(world: TransactionalWorld, random: Random) -> None:
     """Run some transactions of one id, in the background or not."""
     if not world.has_transactions:
@@ -197,5 +204,6 @@ async def _go_on(world: TransactionalWorld, random: Random) -> None:
 
 
 TRANSACTION_ACTS: Final[dict[str, Callable[[TransactionalWorld, Random], Awaitable[None]]]] = {
-    one.__name__: one for one in (transact, zombie, kill_between, elect_coordinator, read_committed)
+    one.__name__: one
+    for one in (make_internal_topics, transact, zombie, kill_between, elect_coordinator, read_committed)
 }

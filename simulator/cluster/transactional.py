@@ -36,7 +36,7 @@ class TransactionalWorld(ClusterWorld):
 
     has_transactions = True
     has_offsets = True
-    has_second = False
+    has_second = True
     """whether nodes speak version 2 of the protocol (KIP-890)"""
 
     def __init__(self, seed: int, *, nodes: int = 3, tiered: bool = False, keep_all: bool = False) -> None:

@@ -1,0 +1,40 @@
+"""Groups and transactions in simulated clusters: histories are clean, and a planted bug is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.apart import apart
+from simulator.cluster.plants import find
+from simulator.cluster.playing import draw_transactional, play_apart
+from simulator.cluster.transaction_plants import OF_TRANSACTIONS
+
+SEEDS = (1, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(2, 13)))
+FOUND_SOON = {"markers_before_the_decision_is_committed": (1, "X2")}
+"""The first seed, and what is seen."""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_history_with_transactions_is_clean(seed: int) -> None:
+    problem = play_apart(draw_transactional(seed)).problem
+    assert problem is None, f"{problem}\nagain: make sim-transactions SEED={seed} HISTORIES=1"
+
+
+def test_the_same_seed_is_the_same_history() -> None:
+    assert draw_transactional(5) == draw_transactional(5)
+    assert draw_transactional(5) != draw_transactional(6)
+
+
+@pytest.mark.parametrize("name", OF_TRANSACTIONS)
+def test_a_bug_of_transactions_can_be_planted(name: str) -> None:
+    apart(OF_TRANSACTIONS[name])
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", FOUND_SOON)
+def test_a_planted_bug_of_transactions_is_found(name: str) -> None:
+    first, sign = FOUND_SOON[name]
+    found = find(OF_TRANSACTIONS[name], first, 8, transactional=True)
+    assert found is not None
+    assert sign in found[1]
