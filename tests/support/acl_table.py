@@ -70,7 +70,16 @@ from tests.support.acl_requests import (
     offset_for_leader_epoch,
     produce,
 )
+from tests.support.acl_transactional_requests import (
+    add_offsets,
+    add_partitions,
+    add_partitions_as_broker,
+    describe_transactions,
+    end_txn,
+    init_transactional_id,
+)
 
+X_DENIED: Final = "transactional_id_denied"
 ALL_OF_TOPIC: Final = sum(1 << one for one in (3, 4, 5, 6, 7, 8, 10, 11))
 C_DENIED: Final = "cluster_denied"
 T_DENIED: Final = "topic_denied"
@@ -99,6 +108,37 @@ CASES: Final = (
         init_producer_id,
         ("T {t} READ", "T {t} WRITE", "-T {t} WRITE", "T other* WRITE", "-T o* WRITE"),
         (C_DENIED, C_DENIED, "ok", C_DENIED, "ok", C_DENIED),
+    ),
+    Case(
+        "InitProducerId of a transactional id",
+        init_transactional_id,
+        ("X some-id DESCRIBE", "X some-id WRITE"),
+        (X_DENIED, X_DENIED, "not denied"),
+    ),
+    Case(
+        "AddPartitionsToTxn of a client",
+        add_partitions,
+        ("X some-id WRITE", "T {t} READ", "T {t} WRITE"),
+        (X_DENIED, T_DENIED, T_DENIED, "not denied"),
+    ),
+    Case(
+        "AddPartitionsToTxn of a broker",
+        add_partitions_as_broker,
+        ("X some-id WRITE, T {t} WRITE", "C CLUSTER_ACTION"),
+        (C_DENIED, C_DENIED, "not denied"),
+    ),
+    Case(
+        "AddOffsetsToTxn",
+        add_offsets,
+        ("G {g} READ", "-G {g} READ, X some-id WRITE", "X other WRITE"),
+        (X_DENIED, X_DENIED, G_DENIED, G_DENIED),
+    ),
+    Case("EndTxn", end_txn, ("X some-id DESCRIBE", "X some-id WRITE"), (X_DENIED, X_DENIED, "not denied")),
+    Case(
+        "DescribeTransactions",
+        describe_transactions,
+        ("X another DESCRIBE", "X some-id READ"),
+        (f"{X_DENIED}, {X_DENIED}", f"{X_DENIED}, not denied", "not denied, not denied"),
     ),
     Case(
         "Metadata of a named topic",

@@ -65,7 +65,7 @@ def _describe(name: str, shard: TransactionShard, now_ms: int) -> DescribedTrans
 def _topics(
     broker: Broker, context: RequestContext, there: DescribedTransaction
 ) -> Steps[tuple[TopicData, ...]]:
-    may_describe = topics_allowed(broker, context, AclOperation.DESCRIBE)
+    may_describe = topics_allowed(broker, context, AclOperation.DESCRIBE, quiet=True)
     found = []
     for topic, partitions in groupby(sorted(there.partitions), lambda one: one[0]):
         yield

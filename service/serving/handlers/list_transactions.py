@@ -60,7 +60,7 @@ def _steps(
     resource = AclResourceType.TRANSACTIONAL_ID
     for name, producer_id, state in found:
         yield
-        if is_allowed(broker, context, AclOperation.DESCRIBE, resource, name):
+        if is_allowed(broker, context, AclOperation.DESCRIBE, resource, name, quiet=True):
             rows.append(
                 TransactionState(transactional_id=name, producer_id=producer_id, transaction_state=state)
             )

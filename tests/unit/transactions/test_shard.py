@@ -81,3 +81,45 @@ def test_a_transaction_that_is_begun_after_a_load_times_out() -> None:
     leader.add("pay", producer, ("a", 1))
     leader.leader.advance(80_000)
     assert leader.state("pay")[0] == "PrepareAbort"
+
+
+def test_a_timeout_is_positive_and_at_most_the_longest() -> None:
+    leader = TransactionLeader()
+    assert leader.init("t", timeout_ms=900_001) is ErrorCode.invalid_transaction_timeout
+    assert leader.init("t", timeout_ms=0) is ErrorCode.invalid_transaction_timeout
+    assert leader.init("t", timeout_ms=900_000) == (1000, 0)
+    assert leader.init("u", timeout_ms=1) == (1001, 0)
+    assert leader.init("") is ErrorCode.invalid_request
+
+
+def test_adds_of_one_producer_meet() -> None:
+    leader = TransactionLeader(transaction_version=2)
+    leader.init("t")
+    leader.leader.lagging = True
+    assert leader.add("t", (1000, 0), ("a", 0), version=2) == WAITS
+    assert leader.add("t", (1000, 0), ("a", 1), version=2) == WAITS
+    assert leader.add("t", (1000, 0), ("a", 0), version=2) == WAITS, (
+        "told when what it stands on is committed"
+    )
+    assert leader.add("t", (1000, 1), ("a", 0), version=2) is ErrorCode.concurrent_transactions
+    assert leader.verify("t", (1000, 0), ("a", 0)) == {("a", 0): ErrorCode.transaction_abortable}
+    leader.leader.commit()
+    assert leader.verify("t", (1000, 0), ("a", 0), ("a", 1)) == {
+        ("a", 0): ErrorCode.none,
+        ("a", 1): ErrorCode.none,
+    }
+    assert len(leader.leader.log) == 3
+
+
+def test_a_completion_that_cannot_be_written_is_tried_again() -> None:
+    leader = TransactionLeader()
+    leader.init("t")
+    leader.add("t", (1000, 0), ("orders", 1))
+    leader.end("t", (1000, 0))
+    leader.leader.failing = ErrorCode.coordinator_not_available
+    leader.mark()
+    assert leader.state("t") == ("PrepareCommit", 1000, 0)
+    leader.leader.failing = None
+    leader.leader.advance(500)
+    assert leader.state("t") == ("CompleteCommit", 1000, 0)
+    assert leader.told == []
