@@ -14,12 +14,15 @@ import confluent_kafka
 import pytest
 from kio.schema.errors import ErrorCode
 
+from service.client.admin import Cluster
+from service.client.transaction_queries import list_transactions
 from tests.clients.conftest import Broker, NewTopic
 from tests.support.isolation import UNCOMMITTED, values
 from tests.support.processes import wait_until
 from tests.support.requirements import need_javac
 from tests.support.transactional_client import TransactionalClient, settled
 from tests.support.transactional_producers import PRODUCERS, Refused, Transactional
+from tests.support.wire import RawConnection, schema
 
 NONE = ErrorCode.none
 Start = Callable[..., Transactional]
@@ -108,8 +111,9 @@ def test_a_transaction_that_takes_too_long_is_aborted_while_its_producer_lives(
     producer = start(kind, f"slow-{topic}", 1000)
     producer.begin()
     producer.send(topic, 0, "slow")
-    with TransactionalClient(bootstrap, f"behind-{topic}") as other:
+    with TransactionalClient(bootstrap, f"behind-{topic}", version=1) as other:
         assert settled(other, other.init) == NONE
+        assert settled(other, lambda: other.add((topic, 0))) == {(topic, 0): NONE}
         assert settled(other, lambda: other.produce(topic, 0, [b"behind"])).error_code == NONE
         assert settled(other, lambda: other.end(commit=True)) == NONE
     wait_until("it is aborted", lambda: values(bootstrap, topic) == [b"behind"], 30)
@@ -139,9 +143,20 @@ def test_a_transaction_goes_on_behind_a_restart(
     wait_until("both are seen", lambda: values(broker.bootstrap, topic) == [b"before", b"behind"])
 
 
+def need_version(bootstrap: str, version: int) -> None:
+    """Leave a test out where the cluster's `transaction.version` is lower."""
+    module = schema(18, 3)
+    request = module.ApiVersionsRequest(client_software_name="firn", client_software_version="1")
+    with RawConnection(bootstrap) as connection:
+        levels = {one.name: one.max_version_level for one in connection.call(request).finalized_features}
+    if version > max(levels.get("transaction.version", 0), 1):
+        pytest.skip(f"the cluster's transaction.version is below {version}")
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_each_protocol_step_by_step(version: int, bootstrap: str, new_topic: NewTopic) -> None:
     """A zombie, an abort, a timeout and offsets, of a raw client, which speaks both protocols."""
+    need_version(bootstrap, version)
     topic, group = new_topic(2), f"stepwise-{version}"
     with contextlib.ExitStack() as stack:
 
@@ -171,9 +186,10 @@ def test_each_protocol_step_by_step(version: int, bootstrap: str, new_topic: New
         write(heir, b"aborted")
         assert settled(heir, lambda: heir.end(commit=False)) == NONE
         write(heir, b"timed out")
-        last = TransactionalClient(bootstrap, f"last-{topic}")
+        last = TransactionalClient(bootstrap, f"last-{topic}", version=1)
         stack.enter_context(last)
         assert settled(last, last.init) == NONE
+        assert settled(last, lambda: last.add((topic, 1))) == {(topic, 1): NONE}
         assert settled(last, lambda: last.produce(topic, 1, [b"behind"])).error_code == NONE
         assert settled(last, lambda: last.end(commit=True)) == NONE
         wait_until(
@@ -183,3 +199,52 @@ def test_each_protocol_step_by_step(version: int, bootstrap: str, new_topic: New
         late = ErrorCode.producer_fenced if version == 1 else ErrorCode.invalid_txn_state
         assert heir.end(commit=True) == late
         assert committed_offset(bootstrap, group, topic) == 3
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_sink_ends_what_another_process_prepared(version: int, broker: Broker, new_topic: NewTopic) -> None:
+    """As Flink's: records are flushed, producer id and epoch are stored with a checkpoint, and whoever takes
+    it up commits by them, behind a restart of the nodes; what no checkpoint names is listed and aborted."""
+    restart = broker.need_restart()
+    need_version(broker.bootstrap, version)
+    topic, prefix = new_topic(2), f"sink-{version}"
+
+    def prepare(number: int, value: bytes) -> tuple[str, int, int]:
+        name = f"{prefix}-{topic}-{number}"
+        with TransactionalClient(broker.bootstrap, name, version=version, timeout_ms=600_000) as client:
+            assert settled(client, client.init) == NONE
+            places = ((topic, 0), (topic, 1))
+            if version == 1:
+                assert settled(client, lambda: client.add(*places)) == dict.fromkeys(places, NONE)
+            answers = settled(client, lambda: client.produce_many({place: [value] for place in places}))
+            assert {one.error_code for one in answers.values()} == {NONE}
+            return name, client.producer_id, client.epoch
+
+    def end(checkpoint: tuple[str, int, int]) -> ErrorCode:
+        name, producer_id, epoch = checkpoint
+        with TransactionalClient(broker.bootstrap, name, version=version) as client:
+            client.producer_id, client.epoch = producer_id, epoch
+            code: ErrorCode = settled(client, lambda: client.end(commit=True))
+            return code
+
+    checkpoints = [prepare(number, b"%d" % number) for number in range(10)]
+    restart()
+    leftover = checkpoints.pop()
+    assert [end(one) for one in checkpoints] == [NONE] * 9
+    assert [end(one) for one in checkpoints] == [NONE] * 9, (
+        "whoever takes a checkpoint up twice commits twice"
+    )
+    with Cluster(broker.bootstrap) as cluster:
+        listing = list_transactions(
+            cluster, lambda: False, pattern=f"{prefix}-{topic}-.*", states=("Ongoing",)
+        )
+    assert [row.transactional_id for row in listing.rows] == [leftover[0]]
+    with TransactionalClient(broker.bootstrap, leftover[0], version=version) as client:
+        assert settled(client, client.init) == NONE
+
+    def seen(partition: int) -> list[bytes]:
+        return sorted(values(broker.bootstrap, topic, partition=partition))
+
+    expected = [b"%d" % number for number in range(9)]
+    wait_until("all is ended", lambda: [seen(0), seen(1)] == [expected, expected])

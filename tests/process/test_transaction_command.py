@@ -104,8 +104,9 @@ def test_a_transaction_that_its_coordinator_knows_is_not_aborted(
     bootstrap: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Admin(bootstrap).create("known", 1)
-    with TransactionalClient(bootstrap, "known-id") as client:
+    with TransactionalClient(bootstrap, "known-id", version=1) as client:
         assert settled(client, client.init) == NONE
+        assert settled(client, lambda: client.add(("known", 0))) == {("known", 0): NONE}
         offset = hang("known", client)
         assert asked(capsys, bootstrap, "hanging", "--topic", "known", *ANY_AGE) == ""
         place = ("--topic", "known", "--partition", "0", "--start-offset", str(offset))
@@ -165,8 +166,9 @@ def test_kafkas_tool_as_a_whole(bootstrap: str, capsys: pytest.CaptureFixture[st
         assert kafkas(*find) == []
         assert asked(capsys, bootstrap, "hanging", *ANY_AGE, "--topic", topic) == ""
 
-    with TransactionalClient(bootstrap, name) as client:
+    with TransactionalClient(bootstrap, name, version=1) as client:
         assert settled(client, client.init) == NONE
+        assert settled(client, lambda: client.add((topic, 0))) == {(topic, 0): NONE}
         assert settled(client, lambda: client.produce(topic, 0, [b"open"])).error_code == NONE
         (row,) = kafkas("describe", "--transactional-id", name)
         assert (row[1], row[2], row[4], row[-1]) == (name, str(client.producer_id), "Ongoing", f"{topic}-0")

@@ -52,7 +52,8 @@ class App:
 class Worker(App):
     """One worker of a Connect cluster, which its group's name makes."""
 
-    def __init__(self, bootstrap: str, group: str, replicas: int, folder: Path) -> None:
+    def __init__(self, bootstrap: str, group: str, replicas: int, folder: Path, **more: object) -> None:
+        """`more` are settings, with `_` for `.`."""
         self.port = free_port()
         self.id = f"127.0.0.1:{self.port}"
         stores = ("offset", "config", "status")
@@ -75,6 +76,7 @@ class Worker(App):
                 "status.storage.partitions": 2,
                 **{f"{one}.storage.topic": f"{group}-{one}" for one in stores},
                 **{f"{one}.storage.replication.factor": replicas for one in stores},
+                **{key.replace("_", "."): value for key, value in more.items()},
             },
             folder,
         )

@@ -46,6 +46,20 @@ def need_kafka_apps() -> None:
         lacking("the jars of Kafka Streams and Connect are not here")
 
 
+def streams_tests() -> Path:
+    """The jar of Kafka Streams' own tests, StreamsSmokeTest among them; of a Maven repository, too."""
+    need_kafka_apps()
+    maven = Path.home() / ".m2" / "repository" / "org" / "apache" / "kafka" / "kafka-streams"
+    for folder in (KAFKA_APPS, maven):
+        for found in folder.rglob("kafka-streams-*-test.jar"):
+            return found
+    lacking(
+        "Kafka Streams' own tests are not here",
+        "remove .cache/kafka-apps-*, and `make fetch-tools` brings them",
+    )
+    raise AssertionError
+
+
 def has_javac() -> bool:
     """Return whether programs of tests/java/clients can be compiled and run."""
     return has_kafka_tools() and shutil.which("javac") is not None
