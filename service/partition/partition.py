@@ -91,6 +91,7 @@ class Partition:
         self._refused_sequences = RefusedSequences(local)
         self._uncommitted: list[tuple[int, int]] = []
         """uncommitted appends: base offset and bytes; the last may cover several"""
+        self._producers = local.producers
         self._clock = local.state.world.clock
         self.is_shared = high_watermark is not None
         """other replicas exist, so what is known to be committed may be read from any of them"""
@@ -211,10 +212,9 @@ class Partition:
         Nothing else raises the last stable offset either, so this is where its waiters learn of that. Raises
         `InvariantError` if the offset falls while this node leads (invariant X5).
         """
-        transactions = self.unified.local.state.producers.transactions  # each append comes here
-        if transactions is None or transactions.first_unstable_offset is None:
-            self.high_watermark = high_watermark
-            stable_size = size
+        producers = self._producers
+        if producers.transactions is None or producers.first_unstable_offset is None:
+            self.high_watermark, stable_size = high_watermark, size
         else:
             before = self.last_stable_offset
             self.unified.local.high_watermark_moved(high_watermark)
@@ -268,7 +268,10 @@ class Partition:
     def last_stable_offset(self) -> int:
         """Offset below which each transaction has ended: the high watermark, or the first offset of a
         transaction whose marker is not committed (Kafka `UnifiedLog.lastStableOffset`)."""
-        first, mark = self.unified.local.first_unstable_offset, self.high_watermark
+        mark = self.high_watermark
+        if self._producers.transactions is None:
+            return mark  # as of most logs, at each fetch
+        first = self._producers.first_unstable_offset
         if first is None or first >= mark:
             return mark
         return min(max(first, self.unified.start_offset), mark)
@@ -403,14 +406,14 @@ class Partition:
     def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Return whether the producer has a transaction of this epoch open here, so that its next batch needs
         no verification."""
-        return self.log.producers.has_open_transaction(producer_id, producer_epoch)
+        return self._producers.has_open_transaction(producer_id, producer_epoch)
 
     def begin_verification(
         self, producer_id: int, producer_epoch: int, base_sequence: int, is_tv2: bool
     ) -> VerificationGuard | None:
         """Begin to verify that the coordinator knows this partition as part of the producer's transaction
         (Kafka `UnifiedLog.maybeStartTransactionVerification`). None if its transaction is open here."""
-        return self.log.producers.begin_verification(producer_id, producer_epoch, base_sequence, is_tv2)
+        return self._producers.begin_verification(producer_id, producer_epoch, base_sequence, is_tv2)
 
     def append_records(
         self, batch: bytearray, leader_epoch: int, now_ms: int, guard: VerificationGuard | None = None
