@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from service.console.families import GROUPS, Family
+from service.console.families import GROUPS
+from service.console.family import Family
 
 _HEAD = """# Metrics
 

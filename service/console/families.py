@@ -7,39 +7,13 @@ OpenMetrics: the unit ends the name, and the samples of a counter also end in `_
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
-COUNTER: Final = "counter"
-GAUGE: Final = "gauge"
-HISTOGRAM: Final = "histogram"
-
-
-class Family(NamedTuple):
-    """One metric. `kafka` is the MBean of the same meaning, if Apache Kafka has one."""
-
-    name: str
-    kind: str
-    help: str
-    labels: tuple[str, ...] = ()
-    kafka: str = ""
-
-    @property
-    def unit(self) -> str:
-        last = self.name.rpartition("_")[2]
-        return last if last in ("seconds", "bytes") else ""
-
-
-def _counter(name: str, help: str, *labels: str, kafka: str = "") -> Family:
-    return Family(f"firn_{name}", COUNTER, help, labels, kafka)
-
-
-def _gauge(name: str, help: str, *labels: str, kafka: str = "") -> Family:
-    return Family(f"firn_{name}", GAUGE, help, labels, kafka)
-
-
-def _histogram(name: str, help: str, *labels: str, kafka: str = "") -> Family:
-    return Family(f"firn_{name}", HISTOGRAM, help, labels, kafka)
-
+from service.console.family import COUNTER, GAUGE, Family
+from service.console.family import counter as _counter
+from service.console.family import gauge as _gauge
+from service.console.family import histogram as _histogram
+from service.console.transaction_families import TRANSACTIONS
 
 _REQUEST: Final = "kafka.network:type=RequestMetrics,name={},request=*"
 _SOCKETS: Final = "kafka.server:type=socket-server-metrics,name={},listener=*"
@@ -558,6 +532,7 @@ GROUPS: Final = MappingProxyType(
         "The object store and its cache": STORE,
         "Metadata": METADATA,
         "Groups": COORDINATOR,
+        "Transactions": TRANSACTIONS,
         "The process": PROCESS,
         "Each partition (`firn.metrics.partitions.enable`)": PARTITION,
     }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from service.base.metrics import Histogram, HistogramSnapshot
 from service.base.printable import printable
 from service.base.turns import TurnTimes
-from service.console.ports import CoordinatedGroups, ObservedColdTier, ObservedNode
+from service.console.ports import CoordinatedGroups, ObservedColdTier, ObservedNode, ObservedTransactions
 from service.hot.metrics import HotMetrics
 from service.metadata.partition_index import NO_LEADER_SHELF
 from service.metadata.publisher import Publisher
@@ -340,6 +340,27 @@ def of_groups(groups: CoordinatedGroups, census: Mapping[tuple[str, str], int]) 
     yield Sample("firn_group_batch_errors", runtime.failed_batches)
     yield Sample("firn_group_batch_linger_seconds", runtime.linger.snapshot())
     yield Sample("firn_group_batch_flush_seconds", runtime.flush.snapshot())
+
+
+def of_transactions(found: ObservedTransactions) -> Iterator[Sample]:
+    """Yield the samples of transactions."""
+    yield Sample("firn_transaction_ids", found.ids)
+    yield Sample("firn_transaction_open", found.open)
+    yield Sample("firn_transaction_oldest_seconds", found.oldest_s)
+    yield Sample("firn_transaction_ends", found.ends.observed)
+    yield Sample("firn_transaction_end_seconds", found.ends)
+    yield Sample("firn_transaction_timeouts", found.timeouts)
+    yield Sample("firn_transaction_partition_load_seconds", found.loads)
+    yield Sample("firn_transaction_markers_waiting", found.markers_waiting)
+    yield Sample("firn_transaction_markers_without_leader", found.markers_without_leader)
+    yield Sample("firn_transaction_marker_requests", found.marker_requests)
+    yield Sample("firn_transaction_marker_retries", found.marker_retries)
+    yield Sample("firn_transaction_markers_refused", found.markers_refused)
+    yield Sample("firn_transaction_completions_to_retry", found.completions_to_retry)
+    yield Sample("firn_transaction_verifications", found.verifications.observed)
+    yield Sample("firn_transaction_verification_seconds", found.verifications)
+    yield Sample("firn_transaction_verification_requests", found.verification_requests)
+    yield Sample("firn_transaction_verification_failures", found.verification_failures)
 
 
 def _cold(cold: ObservedColdTier) -> Iterator[Sample]:

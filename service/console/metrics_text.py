@@ -21,8 +21,16 @@ from prometheus_client.utils import floatToGoString
 
 from service.base.metrics import HistogramSnapshot
 from service.base.slices import Slice
-from service.console.families import COUNTER, FAMILIES, GAUGE, HISTOGRAM, PARTITION, Family
-from service.console.measuring import PartitionTotals, Sample, of_groups, of_node, of_partitions
+from service.console.families import FAMILIES, PARTITION
+from service.console.family import COUNTER, GAUGE, HISTOGRAM, Family
+from service.console.measuring import (
+    PartitionTotals,
+    Sample,
+    of_groups,
+    of_node,
+    of_partitions,
+    of_transactions,
+)
 from service.console.ports import ObservedNode
 from service.partition.partition import Partition
 
@@ -62,7 +70,10 @@ async def render(
     groups: Iterable[Sample] = ()
     if node.groups is not None:
         groups = of_groups(node.groups, await piece.go_on(node.groups.census()))
-    for sample in (*of_node(node, now_ms), *totals.samples(node.closed_count()), *groups, *more):
+    figures = node.transactions(now_ms)
+    transactions: Iterable[Sample] = () if figures is None else of_transactions(figures)
+    own = (*of_node(node, now_ms), *totals.samples(node.closed_count()))
+    for sample in (*own, *groups, *transactions, *more):
         found.setdefault(sample.name, []).append(sample)
     text: list[bytes] = []
     for name, family in FAMILIES.items():

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from service.base.health import Check
+from service.base.metrics import HistogramSnapshot
 from service.base.steps import Steps
 from service.base.turns import TurnTimes
 from service.coordinator.metrics import RuntimeMetrics
@@ -60,6 +61,47 @@ class CoordinatedGroups(Protocol):
         """Number of groups by protocol and state."""
 
 
+class ObservedTransactions(Protocol):
+    """Figures of the transactions that a node coordinates, and of its questions to other coordinators."""
+
+    @property
+    def loads(self) -> HistogramSnapshot:
+        """Load times of partitions of `__transaction_state`."""
+
+    @property
+    def ids(self) -> int: ...
+    @property
+    def open(self) -> int: ...
+    @property
+    def oldest_s(self) -> float: ...
+    @property
+    def ends(self) -> HistogramSnapshot:
+        """Times from a decision to its completion."""
+
+    @property
+    def timeouts(self) -> int: ...
+    @property
+    def markers_waiting(self) -> int: ...
+    @property
+    def markers_without_leader(self) -> int: ...
+    @property
+    def marker_requests(self) -> int: ...
+    @property
+    def marker_retries(self) -> int: ...
+    @property
+    def markers_refused(self) -> int: ...
+    @property
+    def completions_to_retry(self) -> int: ...
+    @property
+    def verifications(self) -> HistogramSnapshot:
+        """Times from a question to its answer."""
+
+    @property
+    def verification_requests(self) -> int: ...
+    @property
+    def verification_failures(self) -> int: ...
+
+
 class ObservedNode(Protocol):
     """A node, from before its start until after its end; parts that do not exist are None."""
 
@@ -85,6 +127,9 @@ class ObservedNode(Protocol):
     def cold(self) -> ObservedColdTier | None: ...
     @property
     def groups(self) -> CoordinatedGroups | None: ...
+    def transactions(self, now_ms: int) -> ObservedTransactions | None:
+        """Return the figures of this moment; `now_ms` is the wall clock."""
+
     @property
     def transaction_max_timeout_ms(self) -> int:
         """Longest timeout that a transactional producer may ask for."""

@@ -99,6 +99,8 @@ class ShardContext(Generic[S]):
         self._log = log
         self._leader_epoch = leader_epoch
         self._env = env
+        self.now_ms: Final = env.now_ms
+        """returns the wall-clock time of a decision made now"""
         self._reload = reload
         self._loop = asyncio.get_running_loop()
         self._next_offset = self._loaded_end = log.end_offset
@@ -154,10 +156,6 @@ class ShardContext(Generic[S]):
         ticket = self._tickets.add(sink)
         self._decide(lambda: decide(self.shard, ticket, self._env.now_ms()), ticket, None)
 
-    def now_ms(self) -> int:
-        """Return the wall-clock time of a decision made now."""
-        return self._env.now_ms()
-
     def write_block(
         self,
         block: RecordBlock,
@@ -195,8 +193,8 @@ class ShardContext(Generic[S]):
         """Append the end of a transaction behind all that is decided, and apply it; `sink` gets None when it
         is committed, or a `RequestError`.
 
-        The order of offsets is the order of the log: what was written before the marker is replayed before
-        it.
+        The order of offsets is the order of the log: what was written before the marker is replayed before it
+        (invariant X10).
         """
         try:
             self._flush()
@@ -205,7 +203,7 @@ class ShardContext(Generic[S]):
             raise
         except Exception as e:
             if not isinstance(e, RequestError):
-                self._log_failure(e)
+                self._has_failed = _log_failure(self.name, e, is_first=not self._has_failed)
             sink.set_exception(client_error(e))
             return
         if offset != self._next_offset:
@@ -405,7 +403,7 @@ class ShardContext(Generic[S]):
         except Exception as e:
             error = client_error(e)
             metrics.failed_batches += 1
-            self._log_failure(e)
+            self._has_failed = _log_failure(self.name, e, is_first=not self._has_failed)
             self._unreplayed.revert_to(batch.base_offset)
             self.shard.journal.revert_to(batch.base_offset)
             self._fail_from(batch.base_offset, error)
@@ -428,13 +426,6 @@ class ShardContext(Generic[S]):
             self.name, offset, expected,
         )  # fmt: skip
         self._reload()
-
-    def _log_failure(self, error: Exception) -> None:
-        """Log a failed write once, until a write succeeds: clients retry."""
-        if not self._has_failed:
-            is_bug = not isinstance(error, RequestError | StorageError)
-            _log.error("appends to %s fail: %s", self.name, error, exc_info=error if is_bug else None)
-        self._has_failed = True
 
     # -- outcomes
 
@@ -589,3 +580,11 @@ class ShardContext(Generic[S]):
         if not self._timers.take(name, timer):
             return CoordinatorResult(None)
         return self.shard.expired(name, self._env.now_ms())
+
+
+def _log_failure(name: str, error: Exception, *, is_first: bool) -> bool:
+    """Log a failed write once, until a write succeeds: clients retry. Returns True."""
+    if is_first:
+        is_bug = not isinstance(error, RequestError | StorageError)
+        _log.error("appends to %s fail: %s", name, error, exc_info=error if is_bug else None)
+    return True

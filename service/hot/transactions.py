@@ -2,7 +2,9 @@
 
 Kafka `ProducerStateManager` (``ongoingTxns``, ``unreplicatedTxns``). A span makes the log unstable from its
 first offset on while it is open, and after its marker until the high watermark has passed that: a marker that
-is not replicated may be cut off again. Every replica computes this from the log and its high watermark alike.
+is not replicated may be cut off again. Every replica computes this from the log and its high watermark alike
+(invariant X6), so readers of committed transactions see all of one or nothing (X1), and nothing that is not
+decided (X4).
 
 The completed ones are in the order of their markers. The one of them that began first is the head of a second
 queue: an older one that did not begin before a newer one goes before it, so it never counts.
@@ -18,7 +20,7 @@ from service.records.txn_rows import AbortedEntry
 
 
 class OpenTransactions(OpenSpans):
-    """Spans of one log, open or completed. Every method takes O(1), `cut` and `load` alone do not."""
+    """Spans of one log, open or completed. Every method takes O(1), `load` alone does not."""
 
     __slots__ = ("_completed", "_lows", "_mark")
 

@@ -1,6 +1,6 @@
 """Transactions of a log that is opened: the rows of each segment, and what the high watermark has not passed.
 
-The log says what is right. The rows of segments that recovery has read are those that it found; those of
+The log says what is right (X6). The rows of segments that recovery has read are those that it found; those of
 others are taken from their files, and made anew from the log where these cannot be right. Runs on a
 `log-io` thread.
 """

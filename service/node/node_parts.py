@@ -27,6 +27,7 @@ from service.replication.metrics import ReplicationMetrics
 from service.serving.control_plane import ControlPlane
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.request_host import Broker
+from service.serving.transaction_figures import TransactionFigures
 
 if TYPE_CHECKING:
     from service.network.jwks.key_sets import KeySets
@@ -124,6 +125,12 @@ class NodeParts:
     def groups(self) -> GroupCoordinators | None:
         """Groups that this node coordinates."""
         return None if self.broker is None else self.broker.groups
+
+    def transactions(self, now_ms: int) -> TransactionFigures | None:
+        """Return the figures of transactions at this moment."""
+        if self.broker is None or self.broker.transactions is None:
+            return None
+        return self.broker.transactions.figures(now_ms)
 
     def is_loading(self) -> bool:
         """Return whether a coordinator reads its log."""

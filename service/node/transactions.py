@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from service.base.errors import InvariantError
-from service.client.security import Security
 from service.network.metrics import OF_TRANSACTIONS, NetworkMetrics
 from service.serving.topic_coordinator import CoordinatorParts
 from service.serving.transaction_coordinators import TransactionCoordinators
 
 if TYPE_CHECKING:
+    from service.client.security import Security
     from service.serving.broker_channels import BrokerChannels
     from service.serving.request_host import Broker
     from service.serving.transaction_marker_sender import TransactionMarkerSender

@@ -211,8 +211,10 @@ class Partition:
         Nothing else raises the last stable offset either, so this is where its waiters learn of that. Raises
         `InvariantError` if the offset falls while this node leads (invariant X5).
         """
-        if self.unified.local.first_unstable_offset is None:
-            self.high_watermark, stable_size = high_watermark, size
+        transactions = self.unified.local.state.producers.transactions  # each append comes here
+        if transactions is None or transactions.first_unstable_offset is None:
+            self.high_watermark = high_watermark
+            stable_size = size
         else:
             before = self.last_stable_offset
             self.unified.local.high_watermark_moved(high_watermark)

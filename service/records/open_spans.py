@@ -6,8 +6,8 @@ producer, first offset, the marker's offset, and the last stable offset: the fir
 that is still open, else the offset behind the marker. Without a span a marker gives none.
 
 A producer snapshot has the spans that are open at its offset. So the snapshot at the base of a segment and
-the segment's batches give all its rows, byte for byte (`RowReplay`); compaction alone makes a difference, as
-it takes an aborted transaction's records away before the row.
+the segment's batches give all its rows, byte for byte (`RowReplay`, invariant X12); compaction alone makes a
+difference, as it takes an aborted transaction's records away before the row.
 """
 
 from __future__ import annotations

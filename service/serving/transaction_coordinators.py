@@ -22,6 +22,7 @@ from service.metadata.features import TRANSACTION_VERSION
 from service.metadata.image import MetadataImage
 from service.serving.internal_topics import TRANSACTIONS
 from service.serving.topic_coordinator import CoordinatorParts, TopicCoordinator, number_of
+from service.serving.transaction_figures import TransactionFigures, figures_of
 
 if TYPE_CHECKING:
     from kio.schema.errors import ErrorCode
@@ -78,6 +79,10 @@ class TransactionCoordinators(TopicCoordinator["TransactionShard"]):
             await self.sender.close()
         if self.verifier is not None:
             await self.verifier.close()
+
+    def figures(self, now_ms: int) -> TransactionFigures:
+        """Return the figures of transactions at this moment."""
+        return figures_of(self.runtime, self.metrics, self.sender, self.verifier, now_ms)
 
     # -- settings
 

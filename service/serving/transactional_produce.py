@@ -1,4 +1,4 @@
-"""Produce with a transactional id: no batch is appended for a transaction that its coordinator does not know.
+"""Produce with a transactional id: appends what the transaction's coordinator knows of (invariant X7).
 
 Where the transaction of a batch is open in its partition already, the coordinator knows of it, and the batch
 is appended at once. Else the request waits as a whole while the coordinator is asked (Produce 11 and older,

@@ -1,6 +1,7 @@
 """InitProducerId with a transactional id: fences the producer before and gives the new one its epoch. [P]
 
-Source: Apache Kafka ``TransactionCoordinator.handleInitProducerId``.
+Source: Apache Kafka ``TransactionCoordinator.handleInitProducerId``. No pair of id and epoch is given twice:
+it is in a committed record before anybody is told of it (invariant X8).
 """
 
 from __future__ import annotations

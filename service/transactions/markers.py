@@ -15,6 +15,7 @@ carries the markers of all transactions that are waiting for that broker, within
 - TRANSACTION_COORDINATOR_FENCED means that another node coordinates the id: the transaction waits for the
   `deposed` that follows, and nothing of it is sent any more.
 
+So each decision is carried out (invariant X3), and nothing hangs while all brokers are there (X11).
 Nothing is sent for a transaction after `deposed`; the answer to a request that was under way then is ignored.
 (Kafka `TransactionMarkerChannelManager`, `TransactionMarkerRequestCompletionHandler`.)
 

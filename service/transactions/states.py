@@ -1,4 +1,7 @@
-"""States of a transaction and the moves between them. [P]"""
+"""States of a transaction and the moves between them. [P]
+
+A decision has two ways out, its completion and nothing else: it never changes (invariant X2).
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ import pytest
 import zstandard
 
 from tests.clients.conftest import NewTopic
-from tests.conftest import NodeFactory
 from tests.support.batches import ZSTD, batch, record
 from tests.support.clients import Admin
 from tests.support.processes import wait_until
@@ -18,7 +17,6 @@ from tests.support.wire import RawConnection, end_offset, leader_of, produce, sc
 
 NONE = 0
 INVALID_REQUEST = 42
-UNSUPPORTED_VERSION = 35
 UNKNOWN = uuid.UUID("9c1ba29b-5b6f-4d2e-8a56-7b6d3f0b1a11")
 
 
@@ -139,17 +137,6 @@ def test_a_coordinator_is_found_without_an_error_by_its_name(bootstrap: str) -> 
 
     wait_until("the coordinator", lambda: int(answer(3).error_code) == NONE)
     assert [answer(version).error_message for version in (1, 2, 3)] == ["NONE", "NONE", "NONE"]
-
-
-def test_the_coordinator_of_a_transaction_is_refused_for_good(start_node: NodeFactory) -> None:
-    node = start_node()
-    with RawConnection(node.bootstrap) as connection:
-        module = schema(10, 4)
-        request = module.FindCoordinatorRequest(key_type=1, coordinator_keys=("t",))
-        [told] = connection.call(request).coordinators
-    assert int(told.error_code) == UNSUPPORTED_VERSION
-    assert told.error_message == "transactions are not served"
-    node.stop()
 
 
 def test_a_topic_may_say_what_is_so_anyway(bootstrap: str, new_topic: NewTopic) -> None:

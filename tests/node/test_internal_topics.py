@@ -79,9 +79,30 @@ def test_finding_a_coordinator_makes_the_topic_whatever_clients_may_create(
     assert settings["segment.bytes"] == "104857600"
 
 
+def test_finding_a_transactions_coordinator_makes_its_topic(node: NodeThread, talk: Talk) -> None:
+    found = find(talk, "a", "b", key_type=1)
+    assert [(one.key, one.error_code, one.node_id, one.host, one.port) for one in found] == [
+        (key, ErrorCode.none, 1, node.host, node.port) for key in ("a", "b")
+    ]
+    topic = metadata(talk, "__transaction_state", create=False)
+    assert (topic.error_code, len(topic.partitions), topic.is_internal) == (ErrorCode.none, 50, True)
+    settings = configs(talk, "__transaction_state")
+    assert settings["cleanup.policy"] == "compact"
+    assert settings["compression.type"] == "uncompressed"
+    assert settings["min.insync.replicas"] == "1"
+    assert settings["segment.bytes"] == "104857600"
+    assert settings["unclean.leader.election.enable"] == "false"
+    module = request_module(ApiKey.CREATE_PARTITIONS)
+    more = module.CreatePartitionsTopic(name="__transaction_state", count=60, assignments=None)
+    refused = talk(
+        ApiKey.CREATE_PARTITIONS, "CreatePartitionsRequest", topics=(more,), timeout=1000, validate_only=False
+    )
+    assert [one.error_code for one in refused.results] == [ErrorCode.invalid_partitions]
+
+
 @pytest.mark.parametrize(
     ("key_type", "error"),
-    [(1, "unsupported_version"), (2, "unsupported_version"), (3, "invalid_request")],
+    [(2, "unsupported_version"), (3, "invalid_request")],
 )
 def test_other_coordinators_are_not_there(talk: Talk, key_type: int, error: str) -> None:
     [found] = find(talk, "a", key_type=key_type)

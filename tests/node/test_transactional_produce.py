@@ -111,7 +111,7 @@ class Verified:
 
 def serve(node: NodeThread, coordinator: Coordinator) -> None:
     broker = node.node.parts.broker
-    broker.serves_transactions = True
+    assert broker.transactions is not None
     broker.transactions.verify = coordinator.verify  # type: ignore[method-assign]
 
 
@@ -408,6 +408,6 @@ def test_without_transactions_a_transactional_id_is_refused_as_before(
     node = start()
     with node.client() as client, RawConnection(f"{node.host}:{node.port}") as connection:
         Talk(client).create("t")
-        node.node.parts.broker.serves_transactions = False
+        node.node.parts.broker.transactions = None
         answer = connection.call(request({T0: records(b"a")}))
     assert errors(answer) == {T0: ErrorCode.invalid_producer_id_mapping}

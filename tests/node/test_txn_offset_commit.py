@@ -4,6 +4,7 @@ node asks none, as verification is off."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -92,7 +93,7 @@ def test_each_partition_has_its_own_error(talk: Talk) -> None:
 def test_a_generation_of_an_unknown_group_is_illegal_in_every_version_that_has_one(
     talk: Talk, version: int
 ) -> None:
-    member = {"generation_id": 3, "member_id": "m"} if version >= 3 else {}
+    member: dict[str, Any] = {"generation_id": 3, "member_id": "m"} if version >= 3 else {}
     expected = ErrorCode.illegal_generation if version >= 3 else NONE
     if version == 5:
         return  # a leader asks the coordinator in any case

@@ -37,6 +37,10 @@ NEVER = (
     "service.node.quorum_control_plane",
     "service.serving.listener_logins",
     "service.serving.token_requests",
+    "service.serving.transaction_marker_sender",
+    "service.serving.transaction_verifier",
+    "service.serving.transactional_produce",
+    "service.transactions",
 )
 OF_SECURITY = {
     "service.security",

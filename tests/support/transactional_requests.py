@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -12,7 +13,7 @@ from tests.node.conftest import Talk
 
 def write_markers(
     talk: Talk,
-    *markers: tuple[int, int, bool, dict[str, tuple[int, ...]]],
+    *markers: tuple[int, int, bool, Mapping[str, tuple[int, ...]]],
     coordinator_epoch: int = 1,
     transaction_version: int = 1,
 ) -> dict[int, dict[tuple[str, int], ErrorCode]]:

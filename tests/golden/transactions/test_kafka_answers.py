@@ -1,7 +1,8 @@
 """Answers of Apache Kafka 4.3.1's transaction coordinator, request by request, beside ours.
 
 ``capture_answers.py`` wrote ``answers.txt.gz``: sequences of requests of every version, in
-every state, with epochs that are present, behind, ahead and used up, at each level of ``transaction.version``.
+every state, with epochs that are present, behind, ahead and used up, at each level of
+``transaction.version``.
 """
 
 from __future__ import annotations

@@ -229,6 +229,7 @@ class ProducersOfALog(RuleBasedStateMachine):
             start = max(log.log_start_offset, log.first_base_offset)
             gone = {n for n, one in self.producers.items() if one.sent[-1].end < start}
             self.expired |= gone
+            self.history = [one for one in self.history if one.end >= start]  # nothing tells of the others
             self.producers = {n: one for n, one in self.producers.items() if n not in gone}
         self.log = self.open(
             log.recovery_point, log.log_start_offset, log.state.cleaned_offset, clean=stopped

@@ -3,7 +3,7 @@
 Any order of transactional and other batches and markers, appended as a leader or as a follower, one by one or
 in runs; rolls, cleanings, cuts, deletions at the start, stops and crashes, lost snapshots, torn and lost
 indexes, and producers that expire. At each moment the open transactions, the first unstable offset and the
-rows are those of a replay of the list, and a consumer of committed records sees those alone.
+rows are those of a replay of the list (X5, X6), and a consumer of committed records sees those alone.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ class MarkerStorm:
             return
         broker = self.random.choice(alive)
         request = self.under_way.pop(broker)
-        results = [
+        results: list[MarkerResult] = [
             (marker.producer_id, topic, index, self._write(broker, request, n, (topic, index)))
             for n, marker in enumerate(request.markers)
             for topic, indexes in marker.topics

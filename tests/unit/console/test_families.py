@@ -8,7 +8,8 @@ from uuid import UUID
 
 from service.base.types import TopicIdPartition
 from service.console.docs import document
-from service.console.families import COUNTER, FAMILIES, GROUPS, PARTITION
+from service.console.families import FAMILIES, GROUPS, PARTITION
+from service.console.family import COUNTER
 from service.console.measuring import MOST_REASONS, OF_PARTITION, reasons
 from service.tiering.metrics import TieringMetrics
 from tests.support.processes import PYTHON, REPOSITORY

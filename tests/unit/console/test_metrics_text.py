@@ -38,6 +38,7 @@ class Shown:
         self.fetch_sessions: FetchSessions | None = None
         self.authorizer = None
         self.groups: Any = None
+        self.transactions = lambda now_ms: None
         self.quotas = ()
         segments = SimpleNamespace(segments=[1, 2])
         log = SimpleNamespace(failure=None, size=7, state=segments, oldest_open=None)

@@ -147,7 +147,8 @@ def test_a_reply_to_somebody_else_fails_in_time_though_the_event_waits() -> None
 
 
 def test_records_that_a_load_finds_above_the_mark_are_settled_when_the_mark_has_passed_them() -> None:
-    """A coordinator acts on a decision of its predecessor when that is committed, not when it is read."""
+    """A coordinator acts on a decision of its predecessor when that is committed, not when it is read: an
+    election may still take it back (invariant X2), and none can from then on (X3)."""
 
     async def scenario(world: World) -> None:
         world.log.moves_at_once = False

@@ -68,7 +68,7 @@ def test_a_marker_stands_behind_what_was_decided_and_is_answered_at_its_commit()
 
 
 def test_records_that_nobody_has_seen_yet_are_seen_before_the_marker() -> None:
-    """The later record wins: so what stands before the marker is replayed before it."""
+    """The later record wins, so what stands before the marker is replayed before it (invariant X10)."""
 
     async def scenario(world: World) -> None:
         await world.lead()

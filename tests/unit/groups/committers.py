@@ -21,6 +21,7 @@ from service.groups.requests import (
     OffsetFetchTopic,
 )
 from service.groups.shard import GroupShard
+from service.groups.txn_offset_commits import known_txn_commit
 from tests.support.groups import Members, Topics, classic_shard
 from tests.support.shards import ShardLeader
 
@@ -91,6 +92,33 @@ class Committers(Members):
         )
         known = offset_commits.known_delete(request, self.topics)
         return self.leader.ask(lambda shard, *_: _answered(shard.delete_offsets(known), known))
+
+    def commit_in_transaction(
+        self,
+        offsets: dict[tuple[str, int], int],
+        member_id: str = "",
+        generation: int = -1,
+        *,
+        metadata: str | None = None,
+        group_id: str = "g",
+        instance: str | None = None,
+        producer_id: int = 7,
+    ) -> int:
+        topics: dict[str, list[OffsetCommitPartition]] = {}
+        for (topic, partition), offset in offsets.items():
+            topics.setdefault(topic, []).append(OffsetCommitPartition(partition, offset, 4, metadata))
+        asked = GroupCommitRequest(
+            group_id,
+            tuple(OffsetCommitTopic(t, None, tuple(ps)) for t, ps in topics.items()),
+            generation,
+            member_id,
+            instance,
+        )
+        request = known_txn_commit(asked, self.topics).request
+        producer = Producer(producer_id, 0)
+        return self.leader.ask(
+            lambda shard, _, now: shard.commit_offsets_of_transaction(request, producer, now)
+        )
 
     def transaction(self, producer_id: int, offsets: dict[tuple[str, int], int], group_id: str = "g") -> None:
         """Offsets of a transaction that has not ended."""

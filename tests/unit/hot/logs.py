@@ -110,6 +110,7 @@ def open_log(
     known = {
         *("recovery_point", "log_start_offset", "cleaned_offset", "clean", "lost_power", "files"),
         "producer_expiration_ms",
+        "high_watermark",
     }
     opening = {key: options.pop(key) for key in known & options.keys()}
     return LocalLog.open(

@@ -1,4 +1,4 @@
-"""Open transactions: from where on a log is not stable, and which of them were aborted."""
+"""Open transactions: from where on a log is not stable, which were aborted; refused markers (X9)."""
 
 from __future__ import annotations
 

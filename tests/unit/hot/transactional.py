@@ -9,12 +9,15 @@ from service.hot.state import AppendInfo
 from service.hot.verification import VERIFICATION_OFF
 from service.records.batch import stamp
 from service.records.markers import encode_marker
+from service.records.validation import AppendOrigin
 from tests.unit.hot.logs import START_MS, batch
 
 
 def send(log: LocalLog, pid: int, sequence: int, count: int = 1, *, epoch: int = 0) -> AppendInfo:
-    """Append a transactional batch that nobody needs to verify."""
+    """Append a transactional batch that nobody needs to verify; -1 for the sequence: of a coordinator."""
     one = batch(count, producer_id=pid, epoch=epoch, sequence=sequence, is_transactional=True)
+    if sequence < 0:
+        one = one._replace(origin=AppendOrigin.COORDINATOR)
     return log.append(one, 0, START_MS, VERIFICATION_OFF)
 
 

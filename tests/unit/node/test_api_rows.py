@@ -40,9 +40,9 @@ def test_every_key_has_one_row() -> None:
 def test_rows_say_what_brokers_and_controllers_serve() -> None:
     """ApiMessageType.ListenerType of 4.3.1, and our own."""
     brokers = {
-        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 27, 28, 29, 30, 31, 32, 33, 35,
-        36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 55, 57, 60, 61, 64, 68, 69, 74, 75, 80,
-        81, 20001, 20002,
+        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30,
+        31, 32, 33, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 55, 57, 60, 61, 64,
+        65, 66, 68, 69, 74, 75, 80, 81, 20001, 20002,
     }  # fmt: skip
     controllers = {
         1, 17, 18, 19, 20, 29, 30, 31, 32, 33, 36, 37, 38, 39, 40, 41, 43, 44, 45, 46, 49, 50, 51, 52, 53, 54,
@@ -114,11 +114,12 @@ ON_THE_CLUSTER = {
 """What a whole request takes on the cluster, by listener (KafkaApis and ControllerApis of 4.3.1)."""
 ASKED_BY_HANDLERS = {
     "a broker alone": {
-        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 19, 20, 21, 22, 23, 32, 33, 37, 41, 42, 44, 47, 60, 61,
-        68, 69, 75,
+        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 32, 33, 37, 41,
+        42, 44, 47, 60, 61, 65, 66, 68, 69, 75,
     },
     "a broker in a cluster": {
-        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 21, 22, 23, 32, 33, 41, 42, 44, 47, 60, 61, 68, 69, 75,
+        0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 21, 22, 23, 24, 25, 26, 27, 28, 32, 33, 41, 42, 44, 47,
+        60, 61, 65, 66, 68, 69, 75,
     },
     "a controller": {19, 20, 32, 33, 37, 38, 39, 40, 41, 44},
 }  # fmt: skip
@@ -177,6 +178,9 @@ BROKER_VERSIONS = """
     21 DeleteRecords 0-2
     22 InitProducerId 0-5
     23 OffsetForLeaderEpoch 2-4
+    24 AddPartitionsToTxn 0-5
+    25 AddOffsetsToTxn 0-4
+    26 EndTxn 0-5
     27 WriteTxnMarkers 1-2
     28 TxnOffsetCommit 0-5
     29 DescribeAcls 1-3
@@ -206,6 +210,8 @@ BROKER_VERSIONS = """
     60 DescribeCluster 0-2
     61 DescribeProducers 0-0
     64 UnregisterBroker 0-0
+    65 DescribeTransactions 0-0
+    66 ListTransactions 0-2
     68 ConsumerGroupHeartbeat 0-1
     69 ConsumerGroupDescribe 0-1
     74 ListConfigResources 0-1
@@ -267,7 +273,11 @@ VERSIONS = {
     "a controller": CONTROLLER_VERSIONS,
 }
 """What ApiVersions says of the APIs of each listener: key, name, lowest and highest version."""
-ALONE = [["group.version 0-1", "metadata.version 30-30"], 77, ["metadata.version 30-30", "group.version 1-1"]]
+ALONE = [
+    ["group.version 0-1", "metadata.version 30-30", "transaction.version 0-1"],
+    77,
+    ["metadata.version 30-30", "group.version 1-1"],
+]
 IN_A_CLUSTER = [
     [
         "eligible.leader.replicas.version 0-1",
@@ -276,6 +286,7 @@ IN_A_CLUSTER = [
         "group.version 0-1",
         "kraft.version 0-1",
         "metadata.version 30-30",
+        "transaction.version 0-1",
     ],
     77,
     ["metadata.version 30-30", "group.version 1-1", "kraft.version 1-1"],

@@ -219,11 +219,43 @@ def test_markers_are_refused_where_they_could_not_be_committed(led: Coordinated)
     assert led.log.log_end_offset == 5
 
 
+@pytest.mark.parametrize(("mark", "end"), [(None, 5), (5, 5), (4, 2), (1, 1)])
+def test_transactions_that_had_ended_hide_nothing_after_a_start(
+    led: Coordinated, tmp_path: Path, mark: int | None, end: int
+) -> None:
+    led.append(2)
+    led.send(7)
+    led.append(1)
+    led.end(7)
+    led.log.close(clean=False)
+    log = open_log(tmp_path)
+    found = Partition(log.tip, log, None, EPOCH, 1, 1 << 20, Purgatory(0), high_watermark=mark)
+    assert found.last_stable_offset == end
+
+
+def test_a_truncation_leaves_what_has_ended_below_the_high_watermark_stable(led: Coordinated) -> None:
+    led.send(7)
+    led.end(7)
+    led.send(8)
+    led.send(9)
+    led.end(8)
+    led.replicated()
+    led.send(8)
+    led.partition.follow(EPOCH + 1)
+    assert led.ends == (3, 5)
+    led.log.truncation.truncate_to(5)
+    led.partition.set_follower_high_watermark(5)
+    assert led.ends == (3, 5)
+    led.log.truncation.truncate_to(3)
+    led.partition.set_follower_high_watermark(3)
+    assert led.ends == (2, 3), "the marker of 8 at offset 4 is gone"
+    assert led.log.first_unstable_offset == 2
+
+
 def test_a_last_stable_offset_that_falls_under_a_leader_is_a_bug(led: Coordinated) -> None:
     led.append(3)
     led.send(7)
     led.replicated()
-    led.partition.log.producers.end_transaction  # noqa: B018
     with pytest.raises(InvariantError):
         led.partition._set_high_watermark(1)
 

@@ -181,7 +181,10 @@ class Archive:
 
     def _name(self, planned: PlannedObject, epoch: int) -> SegmentEntry:
         self.store.put_stream(planned.key, planned.parts(), planned.size)
-        entry = entry_of(planned.footer)
+        return self.add_entry(entry_of(planned.footer), epoch)
+
+    def add_entry(self, entry: SegmentEntry, epoch: int = 0) -> SegmentEntry:
+        """Write the manifest that names one more object."""
         change = self.manifest.append(
             [entry], leader_epoch=epoch, new_uuid=self.new_uuid, encode_page=encode_page, limits=self.limits
         )

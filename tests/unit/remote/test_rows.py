@@ -27,6 +27,8 @@ def rows(count: int = 12) -> list[dict[str, Any]]:
         key = segment_key(SegmentKey(TOPIC, 3, base, base + 99, number // 5, UUID(int=number)))
         epochs = tuple((epoch, epoch * 500) for epoch in range(number // 5 + 1))
         entry = SegmentEntry(base, base + 99, 2_000, 1_500, 70, base, epochs, key, 1_600, 9, min_timestamp=60)
+        if number % 3 == 0:
+            entry = entry._replace(open_from=base + (100 if number % 2 else -5 * (number > 0)))
         made.append(entry_row(entry))
     return made
 
@@ -46,6 +48,8 @@ def test_rows_as_they_are_written_are_read_by_columns_and_by_rows_alike() -> Non
     found = parse_entries(rows(), HOME, MAX_INTEGER)
     assert found == one_by_one(rows())
     assert all(type(entry) is SegmentEntry for entry in found)
+    assert [entry.open_from for entry in found[:7]] == [0, -1, -1, 400, -1, -1, 595]
+    assert [("open_from" in row) for row in rows(4)] == [True, False, False, True]
     assert parse_entries([], HOME, MAX_INTEGER) == ()
 
 

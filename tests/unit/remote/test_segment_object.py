@@ -261,6 +261,9 @@ def test_offsets_and_times_are_found_in_a_table_with_holes() -> None:
         ({"transactional_batch_count": 7}, "transactional_batch_count"),
         ({"transactional_batch_count": -1}, "transactional_batch_count"),
         ({"transactional_batch_count": True}, "transactional_batch_count"),
+        ({"open_from": -2}, "open_from"),
+        ({"open_from": 1 << 40}, "open_from"),
+        ({"open_from": True}, "open_from"),
     ],
 )
 def test_totals_that_cannot_be_the_tables_are_refused(lie: dict[str, int], reason: str) -> None:
@@ -269,6 +272,15 @@ def test_totals_that_cannot_be_the_tables_are_refused(lie: dict[str, int], reaso
     lying = encode_footer(replace(plan.footer, **lie))  # type: ignore[arg-type]
     with pytest.raises(CorruptionError, match=reason):
         decode_footer(head + lying, len(head) + len(lying))
+
+
+@pytest.mark.parametrize("open_from", [-1, 0, 99])
+def test_the_footer_says_where_transactions_are_open(open_from: int) -> None:
+    plan = planned()
+    head = b"".join(plan.parts())[: plan.footer.sections["block_table"].end]
+    footer = encode_footer(replace(plan.footer, open_from=open_from))
+    assert (b'"open_from"' in footer) is (open_from >= 0), "plain objects are written as ever"
+    assert decode_footer(head + footer, len(head) + len(footer)).open_from == open_from
 
 
 @pytest.mark.parametrize("count", [0, 6])

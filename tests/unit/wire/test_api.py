@@ -25,7 +25,6 @@ from service.wire.api import (
     response_frame,
     response_module,
 )
-from service.wire.apis import ListenerType, served_on
 from service.wire.errors import MalformedMessage, UnsupportedRequest
 from service.wire.schema import dropped_fields
 
@@ -80,10 +79,6 @@ def test_api_versions_of_any_version_gets_a_header() -> None:
     assert not is_served(parse_request_header(head(18, 5, tags=b"\x00")))
     assert not is_served(parse_request_header(head(18, -1)))
     assert is_served(parse_request_header(head(18, 4, tags=b"\x00")))
-
-
-def test_no_transaction_api_is_served() -> None:
-    assert not {24, 25, 26, 27, 28} & {api.key for api in served_on(ListenerType.BROKER)}
 
 
 def decode(key: int, version: int, body: bytes) -> Any:
