@@ -100,7 +100,7 @@ def test_offsets_partitions_that_nobody_coordinates_here_are_not_led_here(talk: 
     assert refused == {7: {("__consumer_offsets", index): ErrorCode.unknown_topic_or_partition}}
 
 
-def test_nobody_writes_a_marker_into_the_topic_of_states(start: Callable[..., NodeThread]) -> None:
+def test_the_topic_of_states_takes_no_markers(start: Callable[..., NodeThread]) -> None:
     """Not by hand, and not as a part of a transaction: its coordinators would have to read around it."""
     node, states = start(transaction_state_log_num_partitions="1"), ("__transaction_state", 0)
     with node.client() as client, TransactionalClient(f"{node.host}:{node.port}", "pay") as producer:
