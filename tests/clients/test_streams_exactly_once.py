@@ -37,7 +37,7 @@ class SmokeTest:
         self.start()
 
     def start(self) -> None:
-        env = {**os.environ, **environment(), "KAFKA_CLASSES": str(streams_tests()), "KAFKA_HEAP": "512m"}
+        env = {**os.environ, **environment(), "KAFKA_CLASSES": streams_tests(), "KAFKA_HEAP": "512m"}
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(self._command, stdout=log, stderr=log, env=env)
 
@@ -71,9 +71,10 @@ def test_every_aggregate_is_right_though_instances_are_killed(broker: Broker, tm
             time.sleep(8)
             assert driver.process.poll() is None or number, driver.log()[-3000:]
             victim = instances[number % 2]
+            assert victim.process.poll() is None, victim.log()[-3000:]
             victim.kill()
             victim.start()
-        assert driver.process.wait(300) == 0, driver.log()[-3000:]
+        assert driver.process.wait(240) == 0, driver.log()[-3000:]
         told = driver.log()
         assert "ALL-RECORDS-DELIVERED" in told, told[-3000:]
         assert "SUCCESS" in told.splitlines()[-30:] or "\nSUCCESS\n" in told, told[-3000:]

@@ -46,18 +46,19 @@ def need_kafka_apps() -> None:
         lacking("the jars of Kafka Streams and Connect are not here")
 
 
-def streams_tests() -> Path:
-    """The jar of Kafka Streams' own tests, StreamsSmokeTest among them; of a Maven repository, too."""
+def streams_tests() -> str:
+    """The class path of Kafka Streams' own tests, StreamsSmokeTest among them; of a Maven repository, too."""
     need_kafka_apps()
-    maven = Path.home() / ".m2" / "repository" / "org" / "apache" / "kafka" / "kafka-streams"
-    for folder in (KAFKA_APPS, maven):
-        for found in folder.rglob("kafka-streams-*-test.jar"):
-            return found
-    lacking(
-        "Kafka Streams' own tests are not here",
-        "remove .cache/kafka-apps-*, and `make fetch-tools` brings them",
-    )
-    raise AssertionError
+    maven = Path.home() / ".m2" / "repository" / "org" / "apache" / "kafka"
+    found = []
+    for name in ("kafka-streams", "kafka-clients"):
+        jars = [jar for folder in (KAFKA_APPS, maven) for jar in folder.rglob(f"{name}-4.3.1-test.jar")]
+        if not jars:
+            lacking(
+                f"the tests of {name} are not here", "remove .cache/kafka-apps-*, then `make fetch-tools`"
+            )
+        found.append(str(jars[0]))
+    return ":".join(found)
 
 
 def has_javac() -> bool:
