@@ -218,7 +218,7 @@ def test_a_marker_behind_a_cut_below_the_high_watermark_waits_to_be_replicated(t
     log.close(clean=False)
 
 
-def test_what_is_open_below_the_first_segment_stays_so_whatever_the_high_watermark(tmp_path: Path) -> None:
+def test_an_open_transaction_below_the_first_segment_survives_an_older_high_watermark(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=200)
     send(log, 5, 0)
     for _ in range(6):
