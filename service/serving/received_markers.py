@@ -27,7 +27,7 @@ from service.base.steps import Steps
 from service.hot.markers import Marker
 from service.partition.partition import Partition
 from service.serving.delayed_produce import DelayedProduce
-from service.serving.internal_topics import OFFSETS
+from service.serving.internal_topics import OFFSETS, TRANSACTIONS
 from service.serving.request_host import Broker
 
 COMMIT_MS: Final = 30_000
@@ -119,6 +119,9 @@ class _Writing:
                 partition = self._broker.replicas.find(*place)
             except (RequestError, StorageError):
                 asked.errors[:] = [ErrorCode.unknown_topic_or_partition] * len(asked.markers)
+                continue
+            if place[0] == TRANSACTIONS:  # behind the back of its coordinator
+                asked.errors[:] = [ErrorCode.topic_authorization_failed] * len(asked.markers)
                 continue
             if place[0] == OFFSETS:
                 self._append_to_groups(place[1], asked)

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from service.base.errors import RequestError
-from service.base.futures import retrieve_exception
 from service.base.printable import printable
 from service.base.rate_limited_log import RateLimitedLog
+from service.base.task_set import TaskSet
 from service.config.settings import BrokerConfig
 from service.coordinator.context import RuntimeSettings
 from service.metadata.delta import MetadataDelta
@@ -65,15 +65,12 @@ class TransactionCoordinators(TopicCoordinator["TransactionShard"]):
         """None until a partition of this node has had a transaction"""
         self.metrics: TransactionMetrics | None = None
         self._settings: tuple[BrokerConfig, int, Any] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(asyncio.get_running_loop())
         self._warnings = RateLimitedLog(_log, now=asyncio.get_running_loop().time)
 
     async def close(self) -> None:
         """Stop coordinating, sending markers and asking others."""
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
         await super().close()
         if self.sender is not None:
             await self.sender.close()
@@ -133,12 +130,7 @@ class TransactionCoordinators(TopicCoordinator["TransactionShard"]):
 
     def _abort_with_a_new_id(self, transactional_id: str) -> None:
         """Abort a transaction that is open for too long and whose producer id is used up."""
-        task = asyncio.get_running_loop().create_task(
-            self._abort(transactional_id), name="abort of a transaction"
-        )
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(retrieve_exception)
+        self._tasks.begin(self._abort(transactional_id), "abort of a transaction")
 
     async def _abort(self, transactional_id: str) -> None:
         try:

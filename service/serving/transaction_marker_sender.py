@@ -24,6 +24,7 @@ from service.base.clock import Clock
 from service.base.errors import FirnError, RequestError
 from service.base.printable import printable
 from service.base.rate_limited_log import RateLimitedLog
+from service.base.task_set import TaskSet
 from service.base.turn_queues import turn_queues
 from service.metadata.image import MetadataImage
 from service.serving.broker_channels import BrokerChannels
@@ -72,7 +73,7 @@ class TransactionMarkerSender:
         self.machine = TransactionMarkers(self._leader_of)
         self._is_due = False
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(self._loop)
         self._is_closed = False
         self._warnings = RateLimitedLog(_log, now=self._loop.time)
 
@@ -96,10 +97,7 @@ class TransactionMarkerSender:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
         await self._brokers.close()
 
     def _leader_of(self, topic: str, partition: int) -> int | None:
@@ -138,9 +136,9 @@ class TransactionMarkerSender:
 
     def _carry_out(self, effect: MarkerEffect) -> None:
         if isinstance(effect, SendMarkers):
-            self._begin(self._send(effect), "transaction markers")
+            self._tasks.begin(self._send(effect), "transaction markers")
         elif isinstance(effect, MarkersWritten):
-            self._begin(self._finish(effect), "completion of a transaction")
+            self._tasks.begin(self._finish(effect), "completion of a transaction")
         elif isinstance(effect, MarkerRefused):
             transaction = effect.transaction
             self._warnings.warning(
@@ -151,18 +149,6 @@ class TransactionMarkerSender:
         else:
             assert isinstance(effect, Disconnect)
             self._brokers.disconnect(effect.broker, "it leads none of the partitions any more")
-
-    def _begin(self, work: Awaitable[None], name: str) -> None:
-        task = asyncio.ensure_future(work, loop=self._loop)
-        assert isinstance(task, asyncio.Task)
-        task.set_name(name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._loop.call_exception_handler({"message": "sending markers failed", "exception": error})
 
     async def _send(self, effect: SendMarkers) -> None:
         broker = effect.broker

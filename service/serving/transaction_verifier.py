@@ -23,6 +23,7 @@ from service.base.errors import FirnError, RequestError
 from service.base.java_hash import partition_of
 from service.base.printable import printable
 from service.base.rate_limited_log import RateLimitedLog
+from service.base.task_set import TaskSet
 from service.base.types import TopicIdPartition
 from service.metadata.image import MetadataImage
 from service.serving.broker_channels import BrokerChannels
@@ -70,7 +71,7 @@ class TransactionVerifier:
         self.machine = VerificationQueue(self._coordinator_of, own_id, retries)
         self._answers: dict[Asked, asyncio.Future[Errors]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(self._loop)
         self._warnings = RateLimitedLog(_log, now=self._loop.time)
 
     async def verify(
@@ -105,10 +106,7 @@ class TransactionVerifier:
         """Stop. Whoever waits is cancelled with the requests that wait."""
         if self._timer is not None:
             self._timer.cancel()
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
         await self._brokers.close()
 
     def _coordinator_of(self, transactional_id: str) -> int | None:
@@ -123,9 +121,9 @@ class TransactionVerifier:
     def _carry_out(self, effects: Iterable[VerificationEffect]) -> None:
         for effect in effects:
             if isinstance(effect, AskBroker):
-                self._begin(self._ask(effect), "verification of transactions")
+                self._tasks.begin(self._ask(effect), "verification of transactions")
             elif isinstance(effect, AskHere):
-                self._begin(self._ask_here(effect.asked), "verification of a transaction")
+                self._tasks.begin(self._ask_here(effect.asked), "verification of a transaction")
             else:
                 assert isinstance(effect, Answered)
                 answer = self._answers.get(effect.asked)
@@ -139,18 +137,6 @@ class TransactionVerifier:
     def _timed(self) -> None:
         self._timer = None
         self._carry_out(self.machine.due(self._clock.monotonic_ms()))
-
-    def _begin(self, work: Awaitable[None], name: str) -> None:
-        task = asyncio.ensure_future(work, loop=self._loop)
-        assert isinstance(task, asyncio.Task)
-        task.set_name(name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._loop.call_exception_handler({"message": "a verification failed", "exception": error})
 
     async def _ask(self, effect: AskBroker) -> None:
         broker, machine = effect.broker, self.machine

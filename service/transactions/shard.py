@@ -16,7 +16,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from service.base.errors import CorruptionError, RequestError
+from service.base.errors import RequestError
 from service.base.steps import Steps
 from service.base.timeline import Journal
 from service.coordinator.shard import (
@@ -47,7 +47,7 @@ from service.transactions.requests import (
     ProducerIdNeeded,
     TransactionalProducer,
 )
-from service.transactions.states import AT_REST, ONGOING, PREPARE_ABORT, PREPARE_COMMIT, PREPARED
+from service.transactions.states import ONGOING, PREPARE_ABORT, PREPARE_COMMIT, PREPARED
 
 TIMEOUTS: Final = "timeouts"
 IDLE: Final = "idle ids"
@@ -55,6 +55,8 @@ FOUND_PREPARED: Final = "decided before the load"
 COMPLETE: Final = "complete"
 AT_ONCE: Final = 100
 """Transactions of one decision that is nobody's request."""
+_MOST_BYTES: Final = 64 << 10
+"""Bytes of the records of such a decision, where it has more than one."""
 _LOOKED_AT: Final = 2000
 """Ids at rest that one decision looks at."""
 _LISTED_A_STEP: Final = 50
@@ -121,7 +123,7 @@ class TransactionShard:
     ) -> None:
         transactional_id = records.decode_key(key)
         if isinstance(transactional_id, int):
-            self._skip(f"keys of type {transactional_id}", offset)
+            self._skip(f"keys of type {transactional_id}", f", from offset {offset} on,")
             return
         if value is None:
             self.ids.forget(transactional_id)
@@ -129,23 +131,24 @@ class TransactionShard:
             return
         after = self.ids.replay(transactional_id, value)
         if isinstance(after, int):
-            self._skip(f"values of version {after}", offset)
-        elif after.state is ONGOING:
+            self._skip(f"values of version {after}", f", from offset {offset} on,")
+            return
+        self._waits_for_idle = True  # one with a transaction will be at rest
+        if after.state is ONGOING:
             due_ms = self._sweep_ms(after)
             self._deadlines.set(transactional_id, due_ms)
             self._timeouts_ms = min(self._timeouts_ms, due_ms)
         else:
             self._deadlines.discard(transactional_id)
-            self._waits_for_idle = self._waits_for_idle or after.state in AT_REST
 
-    def _skip(self, what: str, offset: int) -> None:
-        if what not in self._skipped:
-            self._skipped.add(what)
-            where = f"__transaction_state-{self.partition}"
-            self._warn(f"{where}: {what}, from offset {offset} on, are unknown and skipped")
+    def _skip(self, kind: str, where: str = "") -> None:
+        if kind not in self._skipped:
+            self._skipped.add(kind)
+            self._warn(f"__transaction_state-{self.partition}: {kind}{where} are unknown and skipped")
 
     def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
-        raise CorruptionError(f"__transaction_state-{self.partition} has a marker of {producer_id}")
+        # States are no part of transactions: somebody has written it there, and it means nothing.
+        self._skip("markers")
 
     # Requests.
 
@@ -235,7 +238,8 @@ class TransactionShard:
             decided_ms = min(decided_ms, there.updated_ms)
         if not done:
             return NOTHING
-        return CoordinatorResult(None, tuple(written), event=Completed(tuple(done), decided_ms))
+        event = Completed(tuple(done), decided_ms)
+        return CoordinatorResult(None, tuple(written), event=event, divisible=True)
 
     def abort_timed_out(self, transactional_id: str, fresh_id: int | None, now_ms: int) -> Outcome:
         """Abort a transaction that is open for too long. Raises `ProducerIdNeeded`."""
@@ -351,13 +355,17 @@ class TransactionShard:
         """Abort some of what is due. What is pending is looked at by the next sweep."""
         written: list[CoordinatorRecord] = []
         told: list[PreparedTransaction] = []
+        size = 0
         for transactional_id in self._deadlines.due(now_ms, AT_ONCE):
-            self._look_again(transactional_id, now_ms)
+            outcome: Outcome = NOTHING
             try:
                 outcome = self.abort_timed_out(transactional_id, None, now_ms)
             except ProducerIdNeeded:
                 self.on_id_needed(transactional_id)
-                continue
+            size += sum(len(key) + len(value or b"") for key, value in outcome.records)
+            if written and size > _MOST_BYTES:
+                break  # a batch takes any one of them, but not all
+            self._look_again(transactional_id, now_ms)
             written += outcome.records
             if isinstance(outcome.event, Prepared):
                 told += outcome.event.transactions
@@ -392,7 +400,7 @@ class TransactionShard:
             if not self.ids.is_uncommitted(transactional_id):
                 gone.append(CoordinatorRecord(records.encode_key(transactional_id), None))
         if next_ms is None:
-            self._waits_for_idle = len(self.ids.at_rest) > len(gone)
+            self._waits_for_idle = len(self.ids) > len(gone)
             next_ms = now_ms
         if not self._waits_for_idle:
             return CoordinatorResult(None, tuple(gone), divisible=True)

@@ -35,6 +35,8 @@ _SETTINGS: Final[dict[str, str | None]] = {
 _TRIES: Final = 6
 _PAUSE_S: Final = 0.3
 _ANSWER_S: Final = 8.0
+_BY_NAME: Final = 9
+"""newest version of OffsetFetch that names topics"""
 
 
 async def find_coordinator(world: TransactionalWorld, random: Random, kind: int, name: str) -> Machine | None:
@@ -151,6 +153,25 @@ async def fetch(
     rows = [row for one in found.topics for row in one.partitions]
     wrong = next((row.error_code for row in rows if row.error_code is not ErrorCode.none), None)
     return wrong or {int(row.partition_index): int(row.committed_offset) for row in rows}
+
+
+async def fetch_all(group_id: str, machine: Machine) -> dict[tuple[str, int], int] | ErrorCode:
+    """Return all committed offsets of a group, by topic and partition, or the error. Raises `NoAnswer`."""
+    m = request_module(ApiKey.OFFSET_FETCH)
+    request = m.OffsetFetchRequest(groups=(m.OffsetFetchRequestGroup(group_id=group_id, topics=None),))
+    client = Client(machine.address)
+    try:
+        answer = await client.ask(ApiKey.OFFSET_FETCH, request, _ANSWER_S, version=_BY_NAME)
+    finally:
+        client.close()
+    found = answer.groups[0]
+    if found.error_code is not ErrorCode.none:
+        return ErrorCode(found.error_code)
+    return {
+        (str(one.name), int(row.partition_index)): int(row.committed_offset)
+        for one in found.topics
+        for row in one.partitions
+    }
 
 
 async def examine_group(

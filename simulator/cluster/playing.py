@@ -17,6 +17,7 @@ from simulator.cluster.acts import ACTS
 from simulator.cluster.direct_acts import DIRECT_ACTS
 from simulator.cluster.examining import revive
 from simulator.cluster.group_acts import GROUP_ACTS
+from simulator.cluster.late_batches import late_batch
 from simulator.cluster.pipelines import consume_transform
 from simulator.cluster.secured import SecuredWorld
 from simulator.cluster.transaction_acts import TRANSACTION_ACTS
@@ -149,6 +150,7 @@ _ACTS: Final[dict[str, Callable[[Any, Random], Awaitable[None]]]] = {
     **TRANSACTION_ACTS,
     **DIRECT_ACTS,
     "consume_transform": consume_transform,
+    "late_batch": late_batch,
 }
 
 
@@ -183,6 +185,7 @@ SOMETIMES_OF_TRANSACTIONS: Final = {
     "zombie": 8,
     "kill_between": 12,
     "append_directly": 16,
+    "late_batch": 8,
     "elect_coordinator": 6,
     "consume_transform": 12,
     "stream": 6,

@@ -10,7 +10,7 @@ from typing import Final
 from simulator.client import Client, NoAnswer
 from simulator.cluster import client as clients
 from simulator.cluster.group_acts import ensure_internal_topic
-from simulator.cluster.group_clients import GROUP
+from simulator.cluster.group_clients import GROUP, commit
 from simulator.cluster.groups import OFFSETS, ClusterGroup
 from simulator.cluster.stable_reads import consume_stable
 from simulator.cluster.transaction_client import TRANSACTION, Standing, TransactionalProducer
@@ -23,6 +23,9 @@ _MOST_IDS: Final = 6
 _TIMEOUTS_S: Final = (2.0, 5.0, 10.0)
 _ABANDONED: Final = 0.1
 _ABORTED: Final = 0.3
+_SHARED: Final = 0.5
+_BEFORE: Final = 0.2
+_AFTER: Final = 0.7
 
 
 async def make_internal_topics(world: TransactionalWorld, random: Random) -> None:
@@ -177,14 +180,28 @@ async def _step(world: TransactionalWorld, random: Random, producer: Transaction
     topic, partition = random.choice(there)
     if world.has_offsets and random.random() < 0.25:
         await ensure_internal_topic(world, random, OFFSETS, GROUP)
-        group = _group_of(world, producer, topic)
-        named = next((one for one in world.topics if one.name == group.topic and not one.deleted), None)
-        if named is not None:
-            index = random.randrange(len(named.partitions))
-            await producer.send_offsets(group, named, {index: world.new_number()})
+        await _offsets(world, random, producer, topic)
         return
     values = clients.values_of(world, random.choice((1, 2, 5)), 90 if topic.tiered else 10)
     await producer.send(topic, partition, values)
+
+
+async def _offsets(
+    world: TransactionalWorld, random: Random, producer: TransactionalProducer, topic: TopicModel
+) -> None:
+    """Send an offset of the producer's own group, or of one that others commit for, too, which X10 judges."""
+    is_shared = random.random() < _SHARED
+    group = ClusterGroup(f"all-{topic.name}", topic.name) if is_shared else _group_of(world, producer, topic)
+    named = next((one for one in world.topics if one.name == group.topic and not one.deleted), None)
+    if named is None:
+        return
+    index = random.randrange(len(named.partitions))
+    if is_shared and random.random() < _BEFORE:
+        await commit(world, random, group, named, [index])
+    if not await producer.send_offsets(group, named, {index: world.new_number()}):
+        return
+    if is_shared and random.random() < _AFTER:
+        await commit(world, random, group, named, [index])
 
 
 def _group_of(world: TransactionalWorld, producer: TransactionalProducer, topic: TopicModel) -> ClusterGroup:

@@ -143,21 +143,10 @@ class TransactionalProducer:
         """Produce one batch; return whether it is certainly in the log."""
         assert self.now is not None
         place, key = (topic.name, partition.index), (topic.topic_id, partition.index)
-        if not self.is_second and not await self._add(place):
+        if not self.is_second and not await self.add(place):
             return False
         self.world.transactions.transactions.sends(self.now, key, values)
-        sequence = self.sequences.get(place, 0)
-        builder = BatchBuilder(
-            codec=CompressionType.NONE,
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
-            base_sequence=sequence,
-            is_transactional=True,
-        )
-        made_ms = self.world.real_ms()
-        for value in values:
-            builder.add(made_ms, None, value)
-        batch = Batch(bytes(builder.build()), values, made_ms)
+        batch = self.batch_of(place, values)
         is_there = await send_batch(
             self.world,
             self.random,
@@ -166,15 +155,15 @@ class TransactionalProducer:
             batch,
             again=True,
             acks=-1,
-            connect=lambda machine: _Sender(machine, self, topic.name),
+            connect=lambda machine: Sender(machine, self, topic.name),
         )
         if is_there:
-            self.sequences[place] = sequence + len(values)
+            self.sequences[place] = self.sequences.get(place, 0) + len(values)
             self.now.acknowledged.update(values)
         elif self.last_error in FENCED - {ErrorCode.invalid_txn_state}:
             self._fenced(f"produce: {self.last_error.name}")
         else:
-            self.standing, self._is_doubtful = Standing.MUST_ABORT, True
+            self.give_up()
         return is_there
 
     async def send_offsets(self, group: ClusterGroup, topic: TopicModel, offsets: dict[int, int]) -> bool:
@@ -210,7 +199,7 @@ class TransactionalProducer:
         if error in FENCED - {ErrorCode.invalid_txn_state}:
             self._fenced(f"offsets: {error.name}")
         else:
-            self.standing, self._is_doubtful = Standing.MUST_ABORT, True
+            self.give_up()
         return False
 
     async def end(self, *, commit: bool) -> bool:
@@ -243,9 +232,28 @@ class TransactionalProducer:
         self.standing = Standing.READY
         return True
 
+    def give_up(self) -> None:
+        """Have the transaction aborted, as a client has to that does not know what became of a batch."""
+        self.standing, self._is_doubtful = Standing.MUST_ABORT, True
+
     # Their parts
 
-    async def _add(self, place: tuple[str, int]) -> bool:
+    def batch_of(self, place: tuple[str, int], values: list[bytes]) -> Batch:
+        """Return the producer's next batch for a partition."""
+        builder = BatchBuilder(
+            codec=CompressionType.NONE,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=self.sequences.get(place, 0),
+            is_transactional=True,
+        )
+        made_ms = self.world.real_ms()
+        for value in values:
+            builder.add(made_ms, None, value)
+        return Batch(bytes(builder.build()), values, made_ms)
+
+    async def add(self, place: tuple[str, int]) -> bool:
+        """Add a partition to the transaction, as clients of version 1 do; return whether that was done."""
         if place in self._added:
             return True
         m = schema(24, 3)
@@ -341,7 +349,7 @@ class TransactionalProducer:
         return None
 
 
-class _Sender(Client):
+class Sender(Client):
     """Connection to a leader that produces in a transaction."""
 
     def __init__(self, machine: Machine, producer: TransactionalProducer, topic: str) -> None:

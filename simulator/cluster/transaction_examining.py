@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from service.partition.partition import Partition
 from simulator.client import EARLIEST, Client, NoAnswer
-from simulator.cluster.group_clients import examine_group
+from simulator.cluster.group_clients import GROUP, examine_group, fetch_all, find_coordinator
 from simulator.cluster.pipelines import examine_pipeline
 from simulator.cluster.replicas import Key
 from simulator.cluster.stable_archives import examine_archives
@@ -51,6 +51,9 @@ async def examine_transactions(world: TransactionalWorld, random: Random) -> Non
         await _until(world, _READ_S, "X1", partial(examine_pipeline, world, random, pipeline))
     for group in world.groups:
         await _until(world, _READ_S, "G3", partial(examine_group, world, random, group, final=True))
+    for key, offsets in list(world.transactions.offsets.items()):
+        for group_id in sorted(offsets.groups if key not in world.oracle.replicas.shaken else ()):
+            await _until(world, _READ_S, "X10", partial(_are_its_offsets, world, random, key, group_id))
 
 
 async def _until(
@@ -137,6 +140,22 @@ async def _is_read(world: TransactionalWorld, key: Key, number: int, name: str) 
     except NoAnswer as e:
         return f"{name}: {e}"
     return "" if at >= end or _is_excused(world, key) else f"{name} is read up to {at} of {end}"
+
+
+async def _are_its_offsets(world: TransactionalWorld, random: Random, key: Key, group_id: str) -> str:
+    """X10: ask a group's coordinator for all its offsets."""
+    machine = await find_coordinator(world, random, GROUP, group_id)
+    if machine is None:
+        return f"group {group_id} has no coordinator"
+    try:
+        found = await fetch_all(group_id, machine)
+    except NoAnswer as e:
+        return f"group {group_id} at {machine.name}: {e}"
+    wanted = world.transactions.offsets[key].of_group(group_id)
+    if found == wanted or key in world.oracle.replicas.shaken:
+        return ""
+    said = found.name if isinstance(found, ErrorCode) else str(found)
+    return f"{machine.name} says that group {group_id} has {said}, by a replay {wanted}"
 
 
 async def _start(world: TransactionalWorld, client: Client, topic: str, key: Key) -> int:

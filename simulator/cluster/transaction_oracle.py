@@ -5,7 +5,7 @@ After each turn, of what has come below a high watermark:
 X1  the records of one transaction end alike in all partitions
 X2  decisions do not change; a marker has a committed decision that names its partition
 X3  what was answered is how it ends
-X4  nothing is shown at isolation 1 that is not committed, and all that is (`saw`)
+X4  nothing is shown at isolation 1 that is not committed, and all that is (`saw`); no LSO passes what is open
 X5  LSO <= high watermark, and it does not fall while the replica's log is not cut
 X7  no transactional record in a partition that its coordinator does not know, or behind its marker
 X8  a producer id and epoch is given to one
@@ -24,6 +24,7 @@ from uuid import UUID
 from service.partition.partition import Partition
 from simulator.client import Record
 from simulator.cluster.groups import OFFSETS
+from simulator.cluster.offsets_replay import OffsetsReplay
 from simulator.cluster.replicas import Key, Replicas, records_by_offset
 from simulator.cluster.transaction_log import DECISIONS, STATE, Change, Ids
 from simulator.cluster.transaction_model import Transaction, Transactions
@@ -43,6 +44,8 @@ class TransactionOracle:
         self.ids = Ids()
         self.transactions = Transactions()
         self.replays: dict[Key, Replay] = {}
+        self.offsets: dict[Key, OffsetsReplay] = {}
+        """of the partitions of `__consumer_offsets`"""
         self.decided = 0
         self.ended: set[tuple[Key, int]] = set()
         """transactions, by number, that have their marker in a partition"""
@@ -52,6 +55,7 @@ class TransactionOracle:
         self._new: list[tuple[Key, bytes]] = []
         self._completed: list[tuple[str, Change]] = []
         self._stable: dict[str, tuple[Partition, int]] = {}
+        self._looked_at: dict[str, tuple[Key, Partition]] = {}
         self.ids.on_decision = self._decided
         self.ids.on_complete = lambda name, decision: self._completed.append((name, decision))
         replicas.on_committed = lambda key, batch: self._new.append((key, batch))
@@ -78,6 +82,12 @@ class TransactionOracle:
 
     def look(self) -> None:
         """Check the batches that were committed in this turn. Raises `Violation`."""
+        self._take_new()
+        looked_at, self._looked_at = self._looked_at, {}
+        for name, (key, partition) in looked_at.items():
+            self._hides(name, key, partition)
+
+    def _take_new(self) -> None:
         if not self._new:
             return
         new, self._new = self._new, []
@@ -105,6 +115,20 @@ class TransactionOracle:
         if known is partition and stable < least and not is_cut:
             raise Violation(f"X5: {name}: its LSO falls from {least} to {stable}")
         self._stable[name] = partition, stable
+        self._looked_at[name] = key, partition
+
+    def _hides(self, name: str, key: Key, partition: Partition) -> None:
+        """X4: no replica's LSO is beyond a record whose transaction has no committed marker."""
+        replay = self.replays.get(key)
+        if replay is None or not replay.open or key in self._replicas.shaken:
+            return
+        start, stable = partition.log.log_start_offset, partition.last_stable_offset
+        for producer_id, (epoch, offsets) in replay.open.items():
+            first = next((one for one in offsets if one >= start), stable)
+            if first < stable:
+                raise Violation(
+                    f"X4: {name}: its LSO is {stable}, and {producer_id}/{epoch} is open since {first}"
+                )
 
     def _decided(self, transactional_id: str, decision: Change) -> None:
         self.decided += 1
@@ -129,6 +153,8 @@ class TransactionOracle:
         name, replay = f"{self.name(key)}-{key[1]}", self.replays.setdefault(key, Replay())
         spans = len(replay.spans)
         taken = replay.take(batch, name)
+        if self.name(key) == OFFSETS:
+            self.offsets.setdefault(key, OffsetsReplay()).take(batch)
         if isinstance(taken, MarkerSeen):
             self._marker(key, name, taken)
             for span in replay.spans[spans:]:

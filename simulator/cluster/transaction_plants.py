@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from service.base.types import NO_OFFSET
 from service.coordinator.pending_decisions import OverdueDecisions
+from service.groups.offsets import CommittedOffsets
 from service.hot.producers import ProducerEntry, ProducerStates
 from service.hot.transactions import OpenTransactions
 from service.hot.txn_index import TxnIndex
@@ -155,6 +156,11 @@ def cold_reads_beyond_the_stable_end() -> None:
     )
 
 
+def older_offset_wins() -> None:
+    """Have a commit marker put a transaction's offsets over those of later records."""
+    _swap(CommittedOffsets, "_record_offset_of", lambda _: lambda self, group, place: -1)
+
+
 OF_TRANSACTIONS: Final[dict[str, Plant]] = {
     one.__name__: one
     for one in (
@@ -168,5 +174,6 @@ OF_TRANSACTIONS: Final[dict[str, Plant]] = {
         row_lost_by_the_cut,
         archive_start_without_open_transactions,
         cold_reads_beyond_the_stable_end,
+        older_offset_wins,
     )
 }

@@ -10,9 +10,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.java_hash import partition_of
-from service.wire.api import ApiKey
+from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
 from tests.node.requests import commit
+from tests.support.processes import wait_until
 from tests.support.transactional_requests import commit_in_transaction, fetch_offsets, write_markers
 
 OFFSETS = "__consumer_offsets"
@@ -31,7 +32,15 @@ def talk(start: Callable[..., NodeThread]) -> Iterator[Talk]:
         talk = Talk(client)
         talk.create("t", 3)
         talk(ApiKey.FIND_COORDINATOR, "FindCoordinatorRequest", key_type=0, coordinator_keys=("g",))
+        wait_until("the group's coordinator", lambda: has_loaded(talk))
         yield talk
+
+
+def has_loaded(talk: Talk) -> bool:
+    module = request_module(ApiKey.OFFSET_FETCH)
+    groups = (module.OffsetFetchRequestGroup(group_id="g", topics=None),)
+    [found] = talk(ApiKey.OFFSET_FETCH, "OffsetFetchRequest", groups=groups).groups
+    return bool(found.error_code is NONE)
 
 
 def end(talk: Talk, *, is_commit: bool, producer: tuple[int, int] = (7, 0)) -> None:
@@ -131,11 +140,13 @@ def test_pending_offsets_are_there_after_a_restart(start: Callable[..., NodeThre
         talk = Talk(client)
         talk.create("t", 3)
         talk(ApiKey.FIND_COORDINATOR, "FindCoordinatorRequest", key_type=0, coordinator_keys=("g",))
-        commit_in_transaction(talk, {"t": {0: 10}})
+        wait_until("the group's coordinator", lambda: has_loaded(talk))
+        assert commit_in_transaction(talk, {"t": {0: 10}}) == {("t", 0): NONE}
     node.stop()
     node = start(**keys)
     with node.client() as client:
         talk = Talk(client)
+        wait_until("the group's coordinator", lambda: has_loaded(talk))
         assert fetch_offsets(talk, "t", 0, stable=True) == [UNSTABLE]
         end(talk, is_commit=True)
         assert fetch_offsets(talk, "t", 0, stable=True) == [10]

@@ -9,10 +9,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.java_hash import partition_of
+from service.wire.api import ApiKey
 from tests.node.conftest import NodeThread, Talk
 from tests.node.requests import list_offset
 from tests.node.test_read_committed import Transactions, committed
+from tests.support.transactional_client import TransactionalClient, settled
 from tests.support.transactional_requests import write_markers
+from tests.support.wire import schema
 
 NONE = ErrorCode.none
 
@@ -95,3 +98,27 @@ def test_offsets_partitions_that_nobody_coordinates_here_are_not_led_here(talk: 
     index = partition_of("g", 50)
     refused = write_markers(talk, (7, 0, True, {"__consumer_offsets": (index,)}))
     assert refused == {7: {("__consumer_offsets", index): ErrorCode.unknown_topic_or_partition}}
+
+
+def test_the_topic_of_states_takes_no_markers(start: Callable[..., NodeThread]) -> None:
+    """Not by hand, and not as a part of a transaction: its coordinators would have to read around it."""
+    node, states = start(transaction_state_log_num_partitions="1"), ("__transaction_state", 0)
+    with node.client() as client, TransactionalClient(f"{node.host}:{node.port}", "pay") as producer:
+        talk = Talk(client)
+        assert settled(producer, producer.init) == NONE
+        refused = {states: ErrorCode.topic_authorization_failed}
+        assert write_markers(talk, (7, 0, True, {states[0]: (0,)})) == {7: refused}
+        module = schema(24, 5)
+        topics = (module.AddPartitionsToTxnTopic(name=states[0], partitions=(0,)),)
+        whole = module.AddPartitionsToTxnTransaction(
+            transactional_id="pay",
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            verify_only=False,
+            topics=topics,
+        )
+        added = talk(ApiKey.ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxnRequest", transactions=(whole,))
+        [answer] = added.results_by_transaction
+        [error] = answer.topic_results[0].results_by_partition
+        assert error.partition_error_code is ErrorCode.topic_authorization_failed
+        assert settled(producer, producer.init) == NONE

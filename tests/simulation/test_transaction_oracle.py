@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import pytest
 
 from service.records.builder import BatchBuilder
+from simulator.cluster.offsets_replay import OffsetsReplay
 from simulator.cluster.transaction_log import (
     COMPLETE_COMMIT,
     EMPTY,
@@ -106,3 +108,49 @@ def test_a_batch_of_another_epoch_within_a_transaction_is_a_violation() -> None:
     replay.take(_data(0, 7, b"v1."), "t-0")
     with pytest.raises(Violation, match="X7"):
         replay.take(_data(1, 7, b"v2.", epoch=1), "t-0")
+
+
+def _offsets(offset: int, values: Sequence[int | None], *, producer_id: int = -1) -> bytes:
+    """A batch of offsets that the group ``g`` commits for ``t-0``; None: a tombstone."""
+    builder = BatchBuilder(
+        offset,
+        producer_id=producer_id,
+        producer_epoch=0 if producer_id >= 0 else -1,
+        is_transactional=producer_id >= 0,
+    )
+    for value in values:
+        key = b"\0\1\0\1g\0\1t\0\0\0\0"
+        builder.add(1, key, None if value is None else struct.pack(">hqi", 3, value, -1) + b"\0\0" + bytes(8))
+    return bytes(builder.build())
+
+
+@pytest.mark.parametrize(
+    ("batches", "found"),
+    [
+        ((_offsets(0, [5, 6]),), 6),
+        ((_offsets(0, [5], producer_id=7),), None),
+        ((_offsets(0, [5], producer_id=7), _marker(1, 7, commit=True)), 5),
+        ((_offsets(0, [5], producer_id=7), _marker(1, 7, commit=False)), None),
+        ((_offsets(0, [5], producer_id=7), _marker(1, 8, commit=True)), None),
+        ((_offsets(0, [5], producer_id=7), _offsets(1, [9]), _marker(2, 7, commit=True)), 9),
+        ((_offsets(0, [9]), _offsets(1, [5], producer_id=7), _marker(2, 7, commit=True)), 5),
+        ((_offsets(0, [5], producer_id=7), _offsets(1, [None]), _marker(2, 7, commit=True)), None),
+        (
+            (
+                _offsets(0, [5], producer_id=7),
+                _offsets(1, [6], producer_id=8),
+                _marker(2, 8, commit=True),
+                _marker(3, 7, commit=True),
+            ),
+            6,
+        ),
+    ],
+)
+def test_a_committed_offset_is_that_of_the_last_record_whose_transaction_is_committed(
+    batches: tuple[bytes, ...], found: int | None
+) -> None:
+    replay = OffsetsReplay()
+    for batch in batches:
+        replay.take(batch)
+    assert replay.of_group("g") == ({} if found is None else {("t", 0): found})
+    assert replay.of_group("h") == {}

@@ -25,7 +25,7 @@ from service.base.slices import Slice
 from service.network.request import RequestContext
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import check_cluster, is_allowed, topics_allowed
-from service.serving.internal_topics import INTERNAL_TOPICS
+from service.serving.internal_topics import INTERNAL_TOPICS, OFFSETS
 from service.serving.request_host import NO_THROTTLE, Broker
 from service.serving.transactional_requests import coordinator_of, error_for
 from service.transactions.config import TV0, TV2
@@ -110,7 +110,8 @@ async def _refused(
 ) -> Mapping[Partition, ErrorCode]:
     """Return the errors of all partitions if one cannot be added, else none.
 
-    `client`: whose rights are asked; None for a broker's request, which may name internal topics, too.
+    `client`: whose rights are asked; None for a broker's request, which may name the topic of groups'
+    offsets, too. No other internal topic takes markers.
     """
     may_write = None
     if client is not None:
@@ -118,9 +119,8 @@ async def _refused(
     errors: dict[Partition, ErrorCode] = {}
     is_refused = False
     for topic in one.topics:
-        denied = client is not None and (
-            topic.name in INTERNAL_TOPICS or (may_write is not None and not may_write(topic.name))
-        )
+        denied = topic.name in INTERNAL_TOPICS and (client is not None or topic.name != OFFSETS)
+        denied = denied or (may_write is not None and not may_write(topic.name))
         there = broker.image.topics_by_name.get(topic.name)
         for index in topic.partitions:
             error = ErrorCode.operation_not_attempted

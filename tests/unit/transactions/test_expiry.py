@@ -53,6 +53,30 @@ def test_an_id_with_a_transaction_is_not_removed() -> None:
     assert leader.state("t") == ("Ongoing", 1000, 0)
 
 
+def test_an_id_expires_too_if_it_alone_was_there_and_in_a_transaction_when_ids_were_looked_at() -> None:
+    leader = TransactionLeader(transaction_max_timeout_ms=3 * WEEK_MS)
+    leader.init("t", timeout_ms=2 * WEEK_MS)
+    leader.add("t", (1000, 0), ("a", 0))
+    leader.leader.advance(WEEK_MS + HOUR_MS)
+    leader.end("t", (1000, 0))
+    leader.mark()
+    leader.leader.advance(WEEK_MS + 2 * HOUR_MS)
+    assert leader.shard.ids.committed("t") is None
+
+
+def test_an_id_expires_too_if_all_that_a_load_finds_is_its_transaction() -> None:
+    leader = TransactionLeader()
+    start = TransactionMetadata(
+        7, 0, 60_000, TransactionState.ONGOING, frozenset({("a", 0)}),
+        start_ms=leader.leader.now_ms, updated_ms=leader.leader.now_ms,
+    )  # fmt: skip
+    leader.leader.reload([Written(CoordinatorRecord(encode_key("t"), encode_value(start, 0)), -1)])
+    leader.end("t", (7, 0))
+    leader.mark()
+    leader.leader.advance(WEEK_MS + 2 * HOUR_MS)
+    assert leader.shard.ids.committed("t") is None
+
+
 def test_very_many_idle_ids_are_removed_in_portions() -> None:
     leader = TransactionLeader()
     for number in range(250):
@@ -86,6 +110,19 @@ def test_transactions_that_time_out_together_are_aborted_in_portions() -> None:
     assert leader.leader.sizes == [100, 100, 50]
     assert len(leader.told) == 250
     assert leader.metrics.timeouts == 250
+
+
+def test_large_transactions_that_time_out_together_are_aborted_in_batches_that_a_log_takes() -> None:
+    """Each of them is less than a batch, all of them are more."""
+    leader = TransactionLeader()
+    for number in range(20):
+        leader.init(f"t{number}")
+        leader.add(f"t{number}", (1000 + number, 0), *[("a", index) for index in range(5_000)])
+    leader.leader.sizes.clear()
+    leader.leader.advance(70_000)
+    assert leader.leader.sizes == [3, 3, 3, 3, 3, 3, 2], "20,000 bytes each"
+    assert len(leader.told) == 20
+    assert leader.shard.metrics.timeouts == 20
 
 
 def test_a_timeout_with_the_last_epoch_waits_for_a_new_id() -> None:

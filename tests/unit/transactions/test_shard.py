@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from tests.support.shards import Marker
 from tests.support.transaction_shards import WAITS, TransactionLeader
 
 
@@ -123,3 +124,14 @@ def test_a_completion_that_cannot_be_written_is_tried_again() -> None:
     leader.leader.advance(500)
     assert leader.state("t") == ("CompleteCommit", 1000, 0)
     assert leader.told == []
+
+
+def test_a_marker_in_the_log_of_states_means_nothing() -> None:
+    leader = TransactionLeader()
+    producer = leader.init("t")
+    leader.leader.log.append(Marker(7, commit=True))
+    leader.leader.mark += 1
+    leader.leader.reload()
+    assert leader.state("t") == ("Empty", 1000, 0)
+    assert leader.add("t", producer, ("a", 0)) is None
+    assert len(leader.warnings) == 1
