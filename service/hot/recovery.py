@@ -465,7 +465,7 @@ class _Loader:
         """Settle the transaction index of each segment, and learn which completed transactions the high
         watermark has not passed. `sizes`: bytes of the index files."""
         state, segments, mark = self._state, self._segments, self.known.high_watermark
-        settle_rows(state, segments, sizes, self._rows, end_offset)
+        settle_rows(state, segments, sizes, self._rows, end_offset, is_doubtful=self.known.doubtful)
         if mark is None or mark >= min(self._producers_from, end_offset):
             return
         if any(entry.coordinator_epoch >= 0 for _, entry in state.producers) and has_markers_from(

@@ -34,11 +34,14 @@ def settle_rows(
     sizes: Mapping[int, int],
     read: Mapping[int, list[AbortedEntry]],
     end_offset: int,
+    *,
+    is_doubtful: bool,
 ) -> None:
     """Give each of `segments`, all of a log that ends at `end_offset`, its transaction index.
 
     `sizes`: bytes of the files that exist, by base offset; `read`: rows of the segments that recovery has
-    read. `CorruptionError` if rows are lost and the log is damaged, `DiskError`.
+    read, `is_doubtful`: whose files are written again, as an fsync has failed and another would not write
+    them. `CorruptionError` if rows are lost and the log is damaged, `DiskError`.
     """
     for slot, segment in enumerate(segments):
         base = segment.base_offset
@@ -56,7 +59,9 @@ def settle_rows(
         if right is None:
             right = _rows_of(state, segments, slot) if found is None else found
         index = TxnIndex(state.txn_index_of(segment, size), state.world.threads.lock())
-        if found == right:
+        if found == right and is_doubtful and base in read:
+            index.replace(right)
+        elif found == right:
             # The process that wrote it may have been killed before it flushed.
             index.take(right, is_durable=base not in read)
         else:

@@ -1,7 +1,7 @@
 """A log on a disk that fails now and then, in a machine that loses its power again and again.
 
 What was flushed stays, what was cut and flushed does not come back, and the log is opened each time: no draw
-of losses, kills and single errors damages it.
+of losses, kills and single errors damages it. Its open transactions and aborted rows are those of a replay.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
+from service.hot.markers import Marker
+from service.hot.verification import VERIFICATION_OFF
+from service.records.validation import AppendOrigin, ValidatedBatch
 from simulator.power_loss import Loss, Platter
+from tests.simulation.replayed_rows import Kind, check_transactions, replay
 from tests.simulation.test_disk_and_network import ROOT, disk_of, platter
 from tests.unit.hot.logs import START_MS, batch, headers_from
 
@@ -111,6 +115,8 @@ class Past:
         self.boot = 0
         self.was_killed = False
         self.number = 0
+        self.kinds: dict[int, tuple[int, Kind]] = {}
+        """by timestamp: producer id and kind of each batch"""
 
     def begin(self, end: int) -> None:
         """The log is cut there, or about to be."""
@@ -130,6 +136,8 @@ class Past:
         assert log.log_start_offset <= self.start
         era = next((era for era in reversed(self.eras) if all(one in era for one in found)), None)
         assert era is not None, f"{found} is of no past: {[list(era)[-5:] for era in self.eras]}"
+        there = sorted(one for one in era if one[0] < log.log_end_offset)
+        check_transactions(log, replay((offset, *self.kinds[timestamp]) for offset, timestamp in there))
         if not self.was_killed:
             self.eras.clear()
         # Segments in front of these that were deleted may be there again after the next loss of power.
@@ -176,17 +184,42 @@ class Life:
             await task
 
     def _append(self) -> None:
-        log, past = self._log, self._past
+        log, past, random = self._log, self._past, self._random
         past.number += 10
-        size = self._random.choice([5, 50, 200])
-        one = batch(self._random.randint(1, 3), timestamp=START_MS + past.number, value=bytes(size))
+        now_ms = START_MS + past.number
+        producer_id = random.choice([-1, 5, 6, 7])
+        kinds: tuple[Kind, ...] = ("data", "commit", "abort") if producer_id >= 0 else ("data",)
+        kind = random.choice(kinds)
+        past.kinds[now_ms] = producer_id, kind
+        leader_epoch = max(log.epochs.latest, 0) + (random.random() < 0.1)
         before = dict(past.eras[-1])
-        past.eras[-1][log.log_end_offset, START_MS + past.number] = None
+        past.eras[-1][log.log_end_offset, now_ms] = None
         try:
-            log.append(one, max(log.epochs.latest, 0) + (self._random.random() < 0.1), START_MS)
+            if kind == "data":
+                log.append(self._data(producer_id, now_ms), leader_epoch, START_MS, VERIFICATION_OFF)
+            else:
+                [done] = log.append_markers(
+                    [Marker(producer_id, 0, 1, kind == "commit", 1)], leader_epoch, now_ms
+                )
+                assert not isinstance(done, Exception), done
         except StorageError:
             past.eras.append(before)
             raise
+
+    def _data(self, producer_id: int, timestamp: int) -> ValidatedBatch:
+        count, size = self._random.randint(1, 3), self._random.choice([5, 50, 200])
+        if producer_id < 0:
+            return batch(count, timestamp=timestamp, value=bytes(size))
+        made = batch(
+            count,
+            timestamp=timestamp,
+            value=bytes(size),
+            producer_id=producer_id,
+            epoch=0,
+            sequence=-1,
+            is_transactional=True,
+        )
+        return made._replace(origin=AppendOrigin.COORDINATOR)
 
     async def _flush(self) -> None:
         log, past = self._log, self._past
