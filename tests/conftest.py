@@ -29,6 +29,7 @@ BRISK = {
     "remote.log.manager.task.interval.ms": "200",
     "log.flush.offset.checkpoint.interval.ms": "1000",
     "group.initial.rebalance.delay.ms": "100",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
 }
 
 

@@ -310,7 +310,6 @@ class LogAppender:
         size = run.end - run.positions[0]
         state.segments.active.account_run(size, run)
         producers.end_offset = run.last_offsets[-1] + 1
-        state.set_end(producers.end_offset)
         state.segments.size += size
         now_ms = state.world.clock.now_ms()
         rows = []
@@ -323,6 +322,8 @@ class LogAppender:
                     rows.append(row)
         if rows:
             state.add_rows(state.segments.active, rows)
+        # Last: a flush on a thread makes all rows below the end durable.
+        state.set_end(producers.end_offset)
 
     def _check_next(self, run: BatchScan) -> None:
         first, end = run.base_offsets[0], self.state.end_offset
@@ -373,7 +374,6 @@ class LogAppender:
                 raise
             if base > state.end_offset and state.cleaned_offset >= 0:
                 state.gaps_below = base  # the leader's log was compacted
-            state.set_end(last + 1)
             state.segments.size += header.size
             if marker is not None:
                 row = producers.end_transaction(header, marker)
@@ -382,6 +382,7 @@ class LogAppender:
             elif header.producer_id >= 0 and not header.is_control:
                 producers.update(header, base, last, now_ms)
             producers.end_offset = last + 1
+            state.set_end(last + 1)  # as in `_account`
         return rolled
 
 

@@ -203,6 +203,8 @@ class LogTruncation:
         if state.epochs.truncate_end(end):
             self._durability.note(state.epochs.path)
         state.snapshots.remove_above(end)
+        if end < state.producers.high_watermark:  # markers that come there are not replicated
+            state.producers.high_watermark_moved(end)
         now_ms = state.world.clock.now_ms()
         if producers is not None and producers.end_offset == end:
             state.producers.load(producers, end, now_ms)

@@ -202,6 +202,7 @@ def _tidy(disk: Disk, directory: Path, entries: Iterable[Entry]) -> dict[int, tu
             found.setdefault(parsed[0], {})[parsed[1]] = entry.size
         elif entry.name.endswith((names.DELETED, TEMPORARY)) and ".checkpoint" not in entry.name:
             disk.unlink(directory / entry.name)
+    _remove_empty_txn_indexes(disk, directory, found)
     sizes = {}
     for base, files in found.items():
         if names.LOG in files:
@@ -212,6 +213,16 @@ def _tidy(disk: Disk, directory: Path, entries: Iterable[Entry]) -> dict[int, tu
         for suffix in files:
             disk.unlink(directory / names.offset_file(base, suffix))
     return sizes
+
+
+def _remove_empty_txn_indexes(disk: Disk, directory: Path, found: Mapping[int, Mapping[str, int]]) -> None:
+    """Remove transaction indexes without rows, for good: a process that was killed may have cut them, and a
+    loss of power would bring back what it cut."""
+    empty = [base for base, files in found.items() if files.get(names.TXN_INDEX) == 0 and names.LOG in files]
+    for base in empty:
+        disk.unlink(directory / names.offset_file(base, names.TXN_INDEX))
+    if empty:
+        fsync_dir(disk, directory)
 
 
 class _Loader:
@@ -459,7 +470,8 @@ class _Loader:
         ):
             # A snapshot behind the high watermark does not say when these began.
             known = ProducerStates(state.producers.expiration_ms, mark)
-            state.snapshots.restore(known, mark, segments[0].base_offset, self._now_ms)
+            first = segments[0].base_offset  # the mark may be older than the segments
+            state.snapshots.restore(known, max(mark, first), first, self._now_ms)
             replay_producers(known, segments, None, end_offset, self._now_ms)
             state.producers.transactions = known.transactions
 

@@ -62,8 +62,9 @@ class TxnIndex:
         """Return whether rows wait to be written."""
         return bool(self._unwritten)
 
-    def take(self, entries: Iterable[AbortedEntry]) -> None:
-        """Take over the rows that the file has."""
+    def take(self, entries: Iterable[AbortedEntry], *, is_durable: bool = True) -> None:
+        """Take over the rows that the file has. `is_durable`: a loss of power leaves them there."""
+        self._is_dirty = self._is_new = not is_durable
         self._summarize(entries, 0)
 
     def _summarize(self, entries: Iterable[AbortedEntry], count: int) -> None:
@@ -143,7 +144,6 @@ class TxnIndex:
             write_atomically(self.handle.disk, self.handle.path, b"".join(map(encode_row, entries)))
             self.handle.drop()
             self.handle.size = len(entries) * ROW.size
-            self._is_new = False
             self._unwritten = bytearray()
             del self._markers[:], self._stable[:], self._least[:]
             self.take(entries)

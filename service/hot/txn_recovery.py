@@ -57,7 +57,8 @@ def settle_rows(
             right = _rows_of(state, segments, slot) if found is None else found
         index = TxnIndex(state.txn_index_of(segment, size), state.world.threads.lock())
         if found == right:
-            index.take(right)
+            # The process that wrote it may have been killed before it flushed.
+            index.take(right, is_durable=base not in read)
         else:
             _log.warning("%s is made anew from the log, with %d rows: %s", path, len(right), why)
             if not right:

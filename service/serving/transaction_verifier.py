@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kio.schema.add_partitions_to_txn.v5.request import (
     AddPartitionsToTxnRequest,
@@ -44,6 +44,9 @@ from service.wire.errors import UnsupportedVersion
 
 _log = logging.getLogger(__name__)
 
+OWN_ANSWER_S: Final = 30.0
+"""Longest wait for this node's coordinator, as for another's: a decision waits for its replicas as long as
+its transaction may last."""
 AskOwn: TypeAlias = Callable[[TransactionQuestion], Awaitable[Errors]]
 """Asks the coordinator of this node. Raises `RequestError`."""
 
@@ -168,9 +171,12 @@ class TransactionVerifier:
         question = asked.question
         errors: Errors
         try:
-            errors = await self._ask_own(question)
+            async with asyncio.timeout(OWN_ANSWER_S):
+                errors = await self._ask_own(question)
         except RequestError as e:
             errors = dict.fromkeys(question.partitions, e.code)
+        except TimeoutError:
+            errors = dict.fromkeys(question.partitions, ErrorCode.network_exception)
         self._carry_out(self.machine.answered_here(asked, errors, self._clock.monotonic_ms()))
 
 

@@ -15,7 +15,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.client.admin import Cluster
-from service.client.transaction_queries import list_transactions
+from service.client.transaction_queries import describe_transaction, list_transactions
 from tests.clients.conftest import Broker, NewTopic
 from tests.support.isolation import UNCOMMITTED, values
 from tests.support.processes import wait_until
@@ -59,9 +59,9 @@ def committed_offset(bootstrap: str, group: str, topic: str) -> int:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_transaction_is_seen_whole_or_not_at_all(
-    kind: str, start: Start, bootstrap: str, new_topic: NewTopic
+    kind: str, start: Start, broker: Broker, new_topic: NewTopic
 ) -> None:
-    topic = new_topic(2)
+    topic, bootstrap = new_topic(2), broker.bootstrap
     producer = start(kind, f"whole-{topic}")
     producer.begin()
     producer.send(topic, 0, "a")
@@ -84,6 +84,10 @@ def test_a_transaction_is_seen_whole_or_not_at_all(
     wait_until("the third is seen", lambda: values(bootstrap, topic) == [b"a", b"d"])
     assert values(bootstrap, topic, UNCOMMITTED) == [b"a", b"c", b"d"]
     assert committed_offset(bootstrap, f"group-{topic}", topic) == 7
+    if broker.is_ours:
+        with Cluster(bootstrap) as cluster:
+            epoch = describe_transaction(cluster, lambda: False, f"whole-{topic}").producer_epoch
+        assert epoch == (3 if kind == "java" else 0), "each end raises it, where the client speaks version 2"
 
 
 @pytest.mark.thorough
@@ -143,20 +147,23 @@ def test_a_transaction_goes_on_behind_a_restart(
     wait_until("both are seen", lambda: values(broker.bootstrap, topic) == [b"before", b"behind"])
 
 
-def need_version(bootstrap: str, version: int) -> None:
-    """Leave a test out where the cluster's `transaction.version` is lower."""
+def need_version(broker: Broker, version: int) -> None:
+    """Leave a test out where somebody else's cluster has a lower `transaction.version`; ours begin at 2."""
     module = schema(18, 3)
     request = module.ApiVersionsRequest(client_software_name="firn", client_software_version="1")
-    with RawConnection(bootstrap) as connection:
+    with RawConnection(broker.bootstrap) as connection:
         levels = {one.name: one.max_version_level for one in connection.call(request).finalized_features}
-    if version > max(levels.get("transaction.version", 0), 1):
+    level = levels.get("transaction.version", 0)
+    assert level == 2 or not broker.is_ours
+    if version > max(level, 1):
         pytest.skip(f"the cluster's transaction.version is below {version}")
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_each_protocol_step_by_step(version: int, bootstrap: str, new_topic: NewTopic) -> None:
+def test_each_protocol_step_by_step(version: int, broker: Broker, new_topic: NewTopic) -> None:
     """A zombie, an abort, a timeout and offsets, of a raw client, which speaks both protocols."""
-    need_version(bootstrap, version)
+    need_version(broker, version)
+    bootstrap = broker.bootstrap
     topic, group = new_topic(2), f"stepwise-{version}"
     with contextlib.ExitStack() as stack:
 
@@ -207,7 +214,7 @@ def test_a_sink_ends_what_another_process_prepared(version: int, broker: Broker,
     """As Flink's: records are flushed, producer id and epoch are stored with a checkpoint, and whoever takes
     it up commits by them, behind a restart of the nodes; what no checkpoint names is listed and aborted."""
     restart = broker.need_restart()
-    need_version(broker.bootstrap, version)
+    need_version(broker, version)
     topic, prefix = new_topic(2), f"sink-{version}"
 
     def prepare(number: int, value: bytes) -> tuple[str, int, int]:

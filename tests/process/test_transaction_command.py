@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -23,8 +26,13 @@ ANY_AGE = ("--older-than-ms", "0")
 NONE = ErrorCode.none
 
 
+class Broker(NamedTuple):
+    bootstrap: str
+    data: Path
+
+
 @pytest.fixture(scope="module", params=["firn", pytest.param("kafka", marks=pytest.mark.thorough)])
-def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker that takes what it cannot verify, so that transactions can hang."""
     need_kafka_tools()
     settings = {
@@ -36,15 +44,20 @@ def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     if request.param == "kafka":
         kafka = KafkaNode(folder, settings, heap="512m")
         try:
-            yield kafka.bootstrap
+            yield Broker(kafka.bootstrap, kafka.data)
         finally:
             kafka.stop()
         return
     node = Node(folder, settings)
     try:
-        yield node.start().bootstrap
+        yield Broker(node.start().bootstrap, node.data)
     finally:
         node.close()
+
+
+@pytest.fixture
+def bootstrap(broker: Broker) -> str:
+    return broker.bootstrap
 
 
 def asked(capsys: pytest.CaptureFixture[str], bootstrap: str, *words: str, code: int = 0) -> str:
@@ -179,3 +192,75 @@ def test_kafkas_tool_as_a_whole(bootstrap: str, capsys: pytest.CaptureFixture[st
         (row,) = kafkas("describe", "--transactional-id", name)
         assert row[4] == "Empty"
     wait_until("nothing is open", lambda: values(bootstrap, topic) == [])
+
+
+EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = range(6)
+STEPS = [
+    (EMPTY, 0),
+    (ONGOING, 0),
+    (PREPARE_COMMIT, 1),
+    (COMPLETE_COMMIT, 1),
+    (ONGOING, 1),
+    (PREPARE_ABORT, 2),
+    (COMPLETE_ABORT, 2),
+]
+"""status and epoch of each record of an id that commits and aborts, by transaction version 2"""
+
+
+def commit_and_abort(bootstrap: str, topic: str, name: str) -> int:
+    """Write `one` twice, of which the second is aborted; return the producer's id."""
+    Admin(bootstrap).create(topic, 1)
+    with TransactionalClient(bootstrap, name) as client:
+        assert settled(client, client.init) == NONE
+        for commit in (True, False):
+            assert settled(client, lambda: client.produce(topic, 0, [b"one"])).error_code == NONE
+            assert settled(client, lambda commit=commit: client.end(commit=commit)) == NONE  # type: ignore[misc]
+        wait_until("its markers", lambda: len(values(bootstrap, topic, UNCOMMITTED)) == 2)
+        wait_until("its markers", lambda: values(bootstrap, topic) == [b"one"])
+        return client.producer_id
+
+
+def test_kafkas_dump_reads_the_log_of_ids_and_the_index_of_aborted_transactions(broker: Broker) -> None:
+    topic, name = "dumped", "dumped-id"
+    producer = commit_and_abort(broker.bootstrap, topic, name)
+    logs = sorted(broker.data.glob("__transaction_state-*/*.log"))
+    (index,) = broker.data.glob(f"{topic}-0/*.txnindex")
+
+    files = ",".join(map(str, [*logs, index]))
+    text = tool("dump-log", "--transaction-log-decoder", "--files", files)
+    assert "isvalid: false" not in text
+    found = [line.partition(" key: ")[2].partition(" payload: ") for line in text.splitlines()]
+    keys = {"type": "0", "data": {"transactionalId": name}}
+    states = [json.loads(value) for key, _, value in found if key and json.loads(key) == keys]
+    assert {one["version"] for one in states} == {"1"}
+    rows = [one["data"] for one in states]
+    assert [(one["transactionStatus"], one["producerEpoch"]) for one in rows] == STEPS
+    assert {one["producerId"] for one in rows} == {producer}
+    assert {one["transactionTimeoutMs"] for one in rows} == {60_000}
+    assert rows[1]["transactionPartitions"] == [{"topic": topic, "partitionIds": [0]}]
+    assert rows[3]["transactionPartitions"] == []
+    aborted = [line for line in text.splitlines() if "lastStableOffset" in line]
+    assert aborted == [f"version: 0 producerId: {producer} firstOffset: 2 lastOffset: 3 lastStableOffset: 4"]
+
+
+@pytest.mark.thorough
+def test_kafkas_tools_read_markers_and_the_topic_of_ids(broker: Broker) -> None:
+    topic, name = "marked", "marked-id"
+    commit_and_abort(broker.bootstrap, topic, name)
+    (log,) = broker.data.glob(f"{topic}-0/*.log")
+    text = tool("dump-log", "--print-data-log", "--files", log)
+    assert re.findall(r"endTxnMarker: (\w+)", text) == ["COMMIT", "ABORT"]
+    (partition,) = (
+        path.parent.name.rpartition("-")[2]
+        for path in broker.data.glob("__transaction_state-*/*.log")
+        if name.encode() in path.read_bytes()
+    )
+    told = tool(
+        "console-consumer",
+        *("--bootstrap-server", broker.bootstrap, "--topic", "__transaction_state"),
+        *("--partition", partition, "--offset", "earliest", "--timeout-ms", "8000"),
+        *("--formatter", "org.apache.kafka.tools.consumer.TransactionLogMessageFormatter"),
+    )
+    rows = [json.loads(one) for one in told.replace("}{", "}\n{").splitlines()]
+    states = [one["value"]["data"] for one in rows if one["key"]["data"]["transactionalId"] == name]
+    assert [(one["transactionStatus"], one["producerEpoch"]) for one in states] == STEPS

@@ -528,7 +528,7 @@ def _format(world: World, member: Member, initial: str, *, by_kafka: bool) -> No
     cluster = ClusterConfig.from_properties(
         {key: value for key, value in member.settings.items() if key not in _KAFKAS_OWN}
     )
-    asked = {"group.version": 0, "firn.catalog.version": 0, _ELR: 1}
+    asked = {"group.version": 0, "transaction.version": 0, "firn.catalog.version": 0, _ELR: 1}
     levels = effective_levels(asked, cluster_features(), is_dynamic=bool(initial))
     order = Order(
         CLUSTER_ID,

@@ -113,6 +113,7 @@ class TransactionsOfALog(RuleBasedStateMachine):
             cleaned_offset=cleaned_offset, files=FileCache(SystemDisk(), 3),
             producer_expiration_ms=EXPIRATION_MS, high_watermark=self.mark,
         )  # fmt: skip
+        self.mark = max(self.mark, start)
         log.high_watermark_moved(self.mark)
         return log
 
@@ -185,7 +186,8 @@ class TransactionsOfALog(RuleBasedStateMachine):
         borders = [one.last + 1 for one in self.history if one.last + 1 > self.mark]
         if borders:
             self.mark = data.draw(st.sampled_from(borders))
-            self.log.high_watermark_moved(self.mark)
+            if self.log.first_unstable_offset is not None:  # as a partition tells it
+                self.log.high_watermark_moved(self.mark)
 
     @rule()
     def roll(self) -> None:
@@ -211,14 +213,17 @@ class TransactionsOfALog(RuleBasedStateMachine):
         self.log.deletion.delete_below_start()
         self.remove()
 
-    @rule(data=st.data(), computed_before=st.booleans())
-    def cut(self, data: st.DataObject, computed_before: bool) -> None:
-        least = max(self.mark, self.log.local_log_start_offset, self.log.state.cleaned_offset)
+    @rule(data=st.data(), computed_before=st.booleans(), is_unclean=st.booleans())
+    def cut(self, data: st.DataObject, computed_before: bool, is_unclean: bool) -> None:
+        least = max(self.log.local_log_start_offset, self.log.state.cleaned_offset)
+        if not is_unclean:
+            least = max(self.mark, least)
         offset = data.draw(st.integers(least, self.log.log_end_offset))
         truncation = self.log.truncation
         producers = truncation.producers_at(truncation.end_after(offset)) if computed_before else None
         end = truncation.truncate_to(offset, producers)
         self.history = [one for one in self.history if one.base < end]
+        self.mark = min(self.mark, end)
 
     @rule()
     def expire(self) -> None:
@@ -232,9 +237,12 @@ class TransactionsOfALog(RuleBasedStateMachine):
         is_clean=st.booleans(),
         loses_snapshots=st.booleans(),
         damage=st.sampled_from(["none", "lost", "torn", "reversed", "more"]),
+        older=st.integers(0, 20),
     )
-    def restart(self, is_clean: bool, loses_snapshots: bool, damage: str) -> None:
+    def restart(self, is_clean: bool, loses_snapshots: bool, damage: str, older: int) -> None:
         log = self.log
+        if not self.is_compacted:
+            self.mark = max(self.mark - older, 0)  # of the last checkpoint
         log.close(clean=is_clean)
         if loses_snapshots and not log.first_base_offset:
             for path in log.dir.glob("*.snapshot"):

@@ -12,9 +12,10 @@ from service.hot.log import LocalLog
 from service.hot.markers import Marker
 from service.hot.state import AppendInfo
 from service.hot.transactions import OpenTransactions
+from service.records.scan import scan_batches
 from service.records.txn_rows import AbortedEntry
 from tests.unit.hot.logs import START_MS, batch, open_log
-from tests.unit.hot.transactional import abort, commit, plain, send
+from tests.unit.hot.transactional import abort, commit, data_of, marker_of, plain, send
 
 
 def test_a_log_without_transactions_is_stable(tmp_path: Path) -> None:
@@ -178,3 +179,65 @@ def test_a_batch_within_a_transaction_of_its_epoch_needs_no_guard(tmp_path: Path
     assert log.has_open_transaction(7, 0)
     assert not log.has_open_transaction(7, 1)
     assert not log.has_open_transaction(8, 0)
+
+
+def test_a_flush_beside_an_append_leaves_no_row_behind(tmp_path: Path) -> None:
+    """The recovery point passes a marker once its row is on disk: a flush runs on another thread."""
+    for is_run in False, True:
+        log = open_log(tmp_path / str(is_run))
+        send(log, 5, 0)
+        found: list[bool] = []
+
+        def flush(end: int, base: int, size: int, log: LocalLog = log, found: list[bool] = found) -> None:
+            log.durability.flush()
+            size = sum(path.stat().st_size for path in log.dir.glob("*.txnindex"))
+            found.append(log.recovery_point < 2 or size == 34)
+
+        log.state.on_end_moved = flush
+        if is_run:
+            run = memoryview(marker_of(1, 5, is_commit=False) + data_of(2, 6, 0))
+            log.appender.append_fetched(run, scan_batches(run))
+        else:
+            abort(log, 5)
+        assert log.recovery_point > 1
+        assert all(found)
+        log.close(clean=False)
+
+
+def test_a_marker_behind_a_cut_below_the_high_watermark_waits_to_be_replicated(tmp_path: Path) -> None:
+    log = open_log(tmp_path, high_watermark=0)
+    plain(log, 10)
+    plain(log)
+    send(log, 5, 0)
+    commit(log, 5)
+    log.high_watermark_moved(13)
+    log.truncation.truncate_to(10)  # after an unclean election
+    send(log, 6, 0)
+    abort(log, 6)
+    assert log.first_unstable_offset == 10
+    log.close(clean=False)
+
+
+def test_an_open_transaction_below_the_first_segment_survives_an_older_high_watermark(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=200)
+    send(log, 5, 0)
+    for _ in range(6):
+        plain(log, 2)
+    send(log, 6, 0)
+    commit(log, 6)
+    log.deletion.advance_log_start(8)
+    log.deletion.delete_below_start()
+    for path in log.deletion_queue.take_due(START_MS + 1_000_000):
+        path.unlink(missing_ok=True)
+    log.durability.flush()
+    start, recovery_point = log.log_start_offset, log.recovery_point
+    assert log.first_base_offset > 2
+    log.close(clean=False)
+    log = open_log(
+        tmp_path, segment_bytes=200, recovery_point=recovery_point, log_start_offset=start, clean=False,
+        high_watermark=2,
+    )  # fmt: skip
+    assert log.oldest_open is not None
+    assert log.oldest_open[:2] == (5, 0)
+    assert log.first_unstable_offset == start
+    log.close(clean=False)
