@@ -13,7 +13,7 @@ from typing import Final
 
 from service.base.disk import MissingFile
 from service.base.errors import CorruptionError, StorageError
-from service.base.files import fsync_dir, fsync_file
+from service.base.files import fsync_dir
 from service.hot import names
 from service.hot.cleaning.interrupted import marked, rename
 from service.hot.cleaning.swap import Swapping
@@ -228,11 +228,10 @@ class LogTruncation:
         epochs = [one for one in epochs if one[1] < offset]
         state.producers.load(producers, offset, state.world.clock.now_ms())
         state.producers.high_watermark_moved(offset)  # what lies below is elsewhere, and committed
-        state.snapshots.rewrite(state.producers)
-        if (snapshot := state.snapshots.path(offset)) is not None:
-            self._sync(snapshot)
+        state.snapshots.prepare(state.producers)
         state.announce_end(offset, offset, 0)
         announce_restart(state.disk, state.dir, offset, start, epochs)
+        state.snapshots.adopt(offset)
         state.epochs.replace(epochs, fsync=True)
         with state.lock:
             state.truncations += 1
@@ -273,10 +272,3 @@ class LogTruncation:
         target = marked(path, names.DELETED)
         rename(self.state.disk, path, target, must_be=False)
         return target
-
-    def _sync(self, path: Path) -> None:
-        fd = self.state.disk.open(path)
-        try:
-            fsync_file(self.state.disk, fd)
-        finally:
-            self.state.disk.close(fd)

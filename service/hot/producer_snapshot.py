@@ -208,10 +208,17 @@ class SnapshotFiles:
             self._offsets = [offset for offset in self._offsets if offset not in gone]
         return {offset: self._path(offset) for offset in gone}
 
-    def rewrite(self, states: ProducerStates) -> None:
-        """Write the current state, replacing a snapshot at the same offset."""
-        offset = states.end_offset
-        write_snapshot(self._disk, self._path(offset), states)
+    def prepare(self, states: ProducerStates) -> None:
+        """Write the state with which a log is to begin anew, durably, and beside the snapshots: until that is
+        announced, those of the old log count."""
+        write_atomically(self._disk, self._dir / names.RESTART_SNAPSHOT, encode_snapshot(states))
+
+    def adopt(self, offset: int) -> None:
+        """Make the state that was prepared, if it was not done yet, the snapshot at `offset`."""
+        try:
+            self._disk.rename(self._dir / names.RESTART_SNAPSHOT, self._path(offset))
+        except MissingFile:
+            return
         if self.path(offset) is None:
             insort(self._offsets, offset)
 

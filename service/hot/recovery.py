@@ -119,6 +119,8 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> bool
         read_from = 0
     loader = _Loader(state, segments, known, now_ms)
     restart = _announced(state.disk, state.dir) if RESTART in there else None
+    if restart is None and names.RESTART_SNAPSHOT in there:
+        remove_file(state.disk, state.dir / names.RESTART_SNAPSHOT)  # of one that was never announced
     end_offset = loader.load(read_from) if restart is None else loader.finish_restart(restart)
     loader.settle_transactions({base: found[3] for base, found in sizes.items()}, end_offset)
     known = loader.known
@@ -266,10 +268,11 @@ class _Loader:
         return end_offset
 
     def finish_restart(self, restart: AnnouncedRestart) -> int:
-        """Do what is left of it: the snapshot of its offset was written before it was announced."""
+        """Do what is left of it: the producers at its offset were written before it was announced."""
         state, offset = self._state, restart.offset
         _log.warning("%s goes on empty from %d: finishing what was begun", state.dir, offset)
         self._drop(self._segments[:])
+        state.snapshots.adopt(offset)
         state.snapshots.remove_but(offset)
         state.snapshots.restore(state.producers, offset, offset, self._now_ms)
         state.producers.end_offset = offset

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from errno import EIO
 from pathlib import Path
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from service.base.disk import DiskError
 from service.base.errors import RequestError
 from service.hot.log import LocalLog
 from service.hot.markers import Marker
-from service.hot.state import AppendInfo
+from service.hot.state import AppendInfo, LogOffline
 from service.hot.transactions import OpenTransactions
 from service.records.scan import scan_batches
 from service.records.txn_rows import AbortedEntry
@@ -240,4 +242,28 @@ def test_an_open_transaction_below_the_first_segment_survives_an_older_high_wate
     assert log.oldest_open is not None
     assert log.oldest_open[:2] == (5, 0)
     assert log.first_unstable_offset == start
+    log.close(clean=False)
+
+
+def test_a_restart_that_was_never_announced_leaves_the_transactions_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The producers with which the log was to begin anew are no snapshot of the old log."""
+    log = open_log(tmp_path)
+    send(log, 5, 0)
+    log.appender.roll()
+    abort(log, 5)
+    log.durability.flush()
+
+    def refused(*_: object) -> None:
+        raise DiskError("writing", "restart-checkpoint", EIO)
+
+    monkeypatch.setattr("service.hot.log_truncation.announce_restart", refused)
+    with pytest.raises(LogOffline):
+        log.truncation.restart_at(1)
+    log.close(clean=False)
+    log = open_log(tmp_path, recovery_point=1, clean=False)
+    assert log.log_end_offset == 2
+    assert log.aborted_transactions(0, 2) == [AbortedEntry(5, 0, 1, 2)]
+    assert not list(log.dir.glob("restart*"))
     log.close(clean=False)
