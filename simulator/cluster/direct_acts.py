@@ -45,16 +45,17 @@ async def append_directly(world: TransactionalWorld, random: Random) -> None:
     there = list(world.partitions())
     world.end_direct = partial(end_all, world)
     if there:
-        work = _appends(
+        work = appends(
             world, Random(random.getrandbits(48)), *random.choice(there), random.choice((4, 12, 30))
         )
         world.spawn(work)
         await asyncio.sleep(random.random() * 0.5)
 
 
-async def _appends(
+async def appends(
     world: TransactionalWorld, random: Random, topic: TopicModel, partition: PartitionModel, count: int
 ) -> None:
+    """Append so many batches and markers to one partition, with pauses."""
     key = topic.topic_id, partition.index
     for _ in range(count):
         found = _leader(world, key)

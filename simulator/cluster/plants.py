@@ -463,8 +463,8 @@ def tell_plants(names: Sequence[str], first: int, jobs: int | None = None) -> bo
     warm_up()
 
     def look(name: str) -> tuple[int, str] | None:
-        is_assembly = name not in OF_REPLICAS | OF_TIERS | OF_ACCESS | OF_TRANSACTIONS
-        within = WITHIN if is_assembly else WITHIN_OF_REPLICAS
+        is_quick = name not in OF_REPLICAS | OF_TIERS | OF_ACCESS
+        within = WITHIN if is_quick else WITHIN_OF_REPLICAS
         return find(
             PLANTS[name],
             first,

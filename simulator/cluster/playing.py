@@ -14,6 +14,7 @@ from simulator.acts import Act
 from simulator.apart import apart
 from simulator.cluster.access_acts import ACCESS_ACTS
 from simulator.cluster.acts import ACTS
+from simulator.cluster.begin_acts import begin_anew
 from simulator.cluster.direct_acts import DIRECT_ACTS
 from simulator.cluster.examining import revive
 from simulator.cluster.group_acts import GROUP_ACTS
@@ -151,6 +152,7 @@ _ACTS: Final[dict[str, Callable[[Any, Random], Awaitable[None]]]] = {
     **DIRECT_ACTS,
     "consume_transform": consume_transform,
     "late_batch": late_batch,
+    "begin_anew": begin_anew,
 }
 
 
@@ -207,6 +209,10 @@ SOMETIMES_OF_TRANSACTIONS: Final = {
 }
 
 
+OF_BOTH_TIERS: Final = {"store_faults": 4, "lag_behind": 4, "begin_anew": 6}
+"""Likewise, where there is a bucket."""
+
+
 def draw_transactional(seed: int, nodes: int | None = None, *, tiered: bool = False) -> Plan:
     """Draw the history of `seed` of a cluster with groups and transactions, half of them with a bucket."""
     random = Random(seed ^ 0x7A45AC)
@@ -214,7 +220,7 @@ def draw_transactional(seed: int, nodes: int | None = None, *, tiered: bool = Fa
     odds = dict(OF_TRANSACTIONS)
     if is_tiered:
         odds |= {"settle_down": 4}
-    chosen = {**SOMETIMES_OF_TRANSACTIONS, **({"store_faults": 4, "lag_behind": 4} if is_tiered else {})}
+    chosen = {**SOMETIMES_OF_TRANSACTIONS, **(OF_BOTH_TIERS if is_tiered else {})}
     for kind, weight in chosen.items():
         if random.random() < 0.5:
             odds[kind] = weight

@@ -39,17 +39,18 @@ async def kill(world: ClusterWorld, random: Random) -> None:
     if random.random() < 0.6:
         await asyncio.sleep(random.choice((0.0, 0.1, 1.0, 4.0)))
         for name in sorted(chosen):
-            await _again(world, random, world.machine(name))
+            await start_again(world, random, world.machine(name))
 
 
 async def start(world: ClusterWorld, random: Random) -> None:
     """Start all nodes that are down."""
     for machine in world.machines:
         if is_down(machine):
-            await _again(world, random, machine)
+            await start_again(world, random, machine)
 
 
-async def _again(world: ClusterWorld, random: Random, machine: Machine) -> None:
+async def start_again(world: ClusterWorld, random: Random, machine: Machine) -> None:
+    """Start a machine that is down, with its power, and wait for it or not."""
     world.ended_for_reasons()
     if not is_down(machine):
         return
@@ -73,7 +74,7 @@ async def stop(world: ClusterWorld, random: Random) -> None:
     await world.stop(machine)
     world.ended_for_reasons()
     if random.random() < 0.7:
-        await _again(world, random, machine)
+        await start_again(world, random, machine)
 
 
 async def lose_power(world: ClusterWorld, random: Random) -> None:
@@ -84,7 +85,7 @@ async def lose_power(world: ClusterWorld, random: Random) -> None:
     await world.lose_power(machine, random.choice(_LOSSES))
     if random.random() < 0.6:
         await asyncio.sleep(random.choice((0.1, 2.0, 12.0)))
-        await _again(world, random, machine)
+        await start_again(world, random, machine)
 
 
 async def refuse_broker(world: ClusterWorld, random: Random) -> None:
@@ -102,7 +103,7 @@ async def refuse_broker(world: ClusterWorld, random: Random) -> None:
     world.tell(f"the broker of {machine.name} refuses {', '.join(hosts)}, though it lives")
     world.network.links.refused |= {(host, machine.address) for host in hosts}
     if from_start:
-        await _again(world, random, machine)
+        await start_again(world, random, machine)
     if random.random() < 0.5:
         between_s = random.choice((0.01, 0.1, 0.3, 0.7))
         for _ in range(random.randrange(2, 6)):
@@ -148,4 +149,4 @@ async def wipe_disk(world: ClusterWorld, random: Random) -> None:
     world.wipe(machine, Random(random.getrandbits(48)))
     if random.random() < 0.7:
         await asyncio.sleep(random.choice((0.0, 0.5, 5.0, 15.0)))
-        await _again(world, random, machine)
+        await start_again(world, random, machine)

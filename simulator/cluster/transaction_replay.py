@@ -30,6 +30,25 @@ class Span(NamedTuple):
     marker: MarkerSeen | None
 
 
+Row = tuple[int, int, int, int]
+"""An aborted transaction: producer id, first offset, last offset, LSO."""
+
+
+def _marker_of(row: Row) -> int:
+    return row[2]
+
+
+def _is_rest_of(found: Row, whole: Row, offsets: tuple[int, ...], start: int) -> bool:
+    """Return whether a row leaves out nothing but what lies below `start`."""
+    first, stable = found[1], found[3]
+    has_all_records = first in offsets and all(one >= first for one in offsets if one >= start)
+    return (
+        (found[0], found[2]) == (whole[0], whole[2])
+        and (first == whole[1] or (whole[1] < start and has_all_records))
+        and (stable == whole[3] or (whole[3] < start and whole[3] < stable <= whole[2] + 1))
+    )
+
+
 class Replay:
     """Transactions of a partition by its committed batches, from offset 0 on."""
 
@@ -37,8 +56,8 @@ class Replay:
         self.end = 0
         self.spans: list[Span] = []
         """completed ones, by markers"""
-        self.rows: list[tuple[int, int, int, int]] = []
-        """aborted ones: producer id, first offset, last offset, LSO"""
+        self.rows: list[Row] = []
+        """aborted ones"""
         self.markers: dict[int, list[MarkerSeen]] = {}
         """by producer id"""
         self.open: dict[int, tuple[int, list[int]]] = {}
@@ -89,6 +108,24 @@ class Replay:
                 stable = seen.offset + 1 if unstable is None else unstable
                 self.rows.append((header.producer_id, offsets[0], seen.offset, stable))
         return seen
+
+    def is_open_below(self, start: int) -> bool:
+        """Return whether a transaction is open that began below `start`."""
+        unstable = self.first_unstable
+        return unstable is not None and unstable < start
+
+    def are_rows(self, found: list[Row], wanted: list[Row], start: int) -> bool:
+        """Return whether a replica's rows say what those of the replay say of records from `start` on.
+
+        A replica that began at its leader's log start knows of a transaction what comes from there on.
+        """
+        if len(found) != len(wanted):
+            return False
+        spans = {one.marker.offset: one.offsets for one in self.spans if one.marker is not None}
+        return all(
+            one == other or _is_rest_of(one, other, spans[other[2]], start)
+            for one, other in zip(sorted(found, key=_marker_of), sorted(wanted, key=_marker_of), strict=True)
+        )
 
     def shown(self, first: int, end: int) -> Iterable[tuple[int, bytes]]:
         """Yield the transactional records from `first` to `end` that are committed, in order."""

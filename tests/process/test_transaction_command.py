@@ -13,6 +13,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.cli.main import main
+from service.client.admin import Cluster
+from service.client.transaction_queries import describe_transaction
 from tests.support.clients import Admin
 from tests.support.isolation import UNCOMMITTED, values
 from tests.support.kafka_node import KafkaNode
@@ -20,6 +22,7 @@ from tests.support.kafka_tools import tool
 from tests.support.processes import Node, wait_until
 from tests.support.requirements import need_kafka_tools
 from tests.support.transactional_client import TransactionalClient, settled
+from tests.support.transactional_producers import JavaTransactional, Refused
 
 pytestmark = pytest.mark.java
 ANY_AGE = ("--older-than-ms", "0")
@@ -29,6 +32,7 @@ NONE = ErrorCode.none
 class Broker(NamedTuple):
     bootstrap: str
     data: Path
+    is_firn: bool = True
 
 
 @pytest.fixture(scope="module", params=["firn", pytest.param("kafka", marks=pytest.mark.thorough)])
@@ -44,7 +48,7 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if request.param == "kafka":
         kafka = KafkaNode(folder, settings, heap="512m")
         try:
-            yield Broker(kafka.bootstrap, kafka.data)
+            yield Broker(kafka.bootstrap, kafka.data, is_firn=False)
         finally:
             kafka.stop()
         return
@@ -264,3 +268,46 @@ def test_kafkas_tools_read_markers_and_the_topic_of_ids(broker: Broker) -> None:
     rows = [json.loads(one) for one in told.replace("}{", "}\n{").splitlines()]
     states = [one["value"]["data"] for one in rows if one["key"]["data"]["transactionalId"] == name]
     assert [(one["transactionStatus"], one["producerEpoch"]) for one in states] == STEPS
+
+
+@pytest.mark.thorough
+def test_a_running_client_goes_on_at_another_level_but_not_at_none(broker: Broker, tmp_path: Path) -> None:
+    """Java's keeps to version 2 until it connects again; each end by it raises the epoch."""
+    topic, name, bootstrap = "followed", "followed-id", broker.bootstrap
+    Admin(bootstrap).create(topic, 1)
+    producer = JavaTransactional(bootstrap, name, 60_000, tmp_path)
+
+    def write(value: str) -> None:
+        producer.begin()
+        producer.send(topic, 0, value)
+
+    def to_level(how: str, level: int) -> None:
+        feature = f"transaction.version={level}"
+        tool("features", "--bootstrap-server", bootstrap, how, "--feature", feature)
+
+    try:
+        write("a")
+        to_level("downgrade", 1)
+        producer.commit()
+        write("b")
+        producer.commit()
+        write("c")
+        to_level("upgrade", 2)
+        producer.commit()
+        with Cluster(bootstrap) as cluster:
+            assert describe_transaction(cluster, lambda: False, name).producer_epoch == 3
+        wait_until("all is committed", lambda: values(bootstrap, topic) == [b"a", b"b", b"c"])
+        write("d")
+        to_level("downgrade", 0)
+        with pytest.raises(Refused, match="version of API is not supported"):
+            producer.commit()
+        producer.close()
+        if not broker.is_firn:  # leaves the next client waiting for the end of what was open
+            return
+        producer = JavaTransactional(bootstrap, name, 60_000, tmp_path)
+        write("e")
+        producer.commit()
+        wait_until("it is committed", lambda: values(bootstrap, topic) == [b"a", b"b", b"c", b"e"])
+    finally:
+        producer.close()
+        to_level("upgrade", 2)

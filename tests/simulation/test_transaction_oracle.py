@@ -96,6 +96,38 @@ def test_an_aborted_row_ends_at_the_oldest_span_that_is_still_open() -> None:
     assert replay.shown(0, 8) == [(2, b"v3.")]
 
 
+@pytest.mark.parametrize(
+    ("row", "start", "is_right"),
+    [
+        ((7, 0, 5, 1), 0, True),
+        ((7, 2, 5, 1), 0, False),
+        ((7, 2, 5, 1), 1, True),
+        ((7, 2, 5, 3), 2, True),
+        ((7, 4, 5, 1), 1, False),
+        ((7, 4, 5, 1), 3, True),
+        ((7, 3, 5, 1), 3, False),
+        ((8, 2, 5, 1), 1, False),
+        ((7, 2, 5, 7), 2, False),
+    ],
+)
+def test_a_row_may_leave_out_what_was_deleted_and_nothing_else(
+    row: tuple[int, int, int, int], start: int, is_right: bool
+) -> None:
+    replay = Replay()
+    for batch in (
+        _data(0, 7, b"v1."),
+        _data(1, 8, b"v2."),
+        _data(2, 7, b"v3."),
+        _data(3, 8, b"v4."),
+        _data(4, 7, b"v5."),
+        _marker(5, 7, commit=False),
+    ):
+        replay.take(batch, "t-0")
+    assert replay.rows == [(7, 0, 5, 1)]
+    assert replay.are_rows([row], replay.rows, start) is is_right
+    assert not replay.are_rows([], replay.rows, start)
+
+
 def test_an_older_coordinator_s_marker_is_a_violation() -> None:
     replay = Replay()
     replay.take(_marker(0, 7, commit=True, coordinator_epoch=3), "t-0")
