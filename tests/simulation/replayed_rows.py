@@ -1,4 +1,4 @@
-"""What a log's open transactions and aborted rows must be, as a replay of its batches has them."""
+"""Open transactions and aborted rows that a log must have: those of a replay of its batches."""
 
 from __future__ import annotations
 
