@@ -28,7 +28,7 @@ CORRELATION: Final = 7
 RIGHTS: Final = {"nothing": (), "all but the topic": ("G * ALL", "X * ALL")}
 ABOUT_TOPICS_TOO: Final = {
     ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE,
-    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT,
 }  # fmt: skip
 """APIs of requests that take a right to a topic beside another one."""
 ASKS_NOTHING: Final = {17, 18, 36}
@@ -195,6 +195,16 @@ VARIANTS: Final[dict[int, Variants]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: {"": {}, "of all": {"topics": ()}},
     ApiKey.UNREGISTER_BROKER: {"": {}, "of another": {"broker_id": 77}},
     ApiKey.LIST_CONFIG_RESOURCES: {"": {}, "of all": {"resource_types": ()}},
+    **{
+        key: {"": {"transactional_id": "x", "v3_and_below_transactional_id": "x"}}
+        for key in (
+            ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT,
+        )
+    },
+    ApiKey.DESCRIBE_TRANSACTIONS: {"": {"transactional_ids": ("x",)}},
+    ApiKey.LIST_TRANSACTIONS: {
+        "": {"state_filters": (), "producer_id_filters": (), "transactional_id_pattern": None}
+    },
 }  # fmt: skip
 """Requests of an API, by a word for each, with other values than `VALUES`."""
 
