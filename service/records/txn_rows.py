@@ -17,10 +17,8 @@ ROW: Final = struct.Struct(">hqqqq")
 FIELDS: Final = struct.Struct(">2xqqqq")
 """A row without its version."""
 VERSION: Final = 0
-
-
 PAIR: Final = slice(2, 18)
-"""Where a row has producer id and first offset: what a Fetch response has of it, as it has it."""
+"""Place of producer id and first offset in a row; a Fetch response has them in the same bytes."""
 WHOLE: Final = slice(0, ROW.size)
 
 

@@ -5,7 +5,7 @@ This module is imported on a thread, and with it what `node/transactions.py` mak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
@@ -13,7 +13,6 @@ from kio.schema.errors import ErrorCode
 from service.serving import received_markers, transaction_marker_sender, transaction_verifier
 from service.serving.topic_coordinator import number_of
 from service.transactions.config import TV0, TV2, TransactionSettings
-from service.transactions.marker_requests import PreparedTransaction
 from service.transactions.metrics import TransactionMetrics
 from service.transactions.requests import AddPartitions, TransactionalProducer
 from service.transactions.shard import TransactionShard
@@ -23,29 +22,7 @@ if TYPE_CHECKING:
     from service.serving.transaction_coordinators import TransactionCoordinators
 
 
-class DeposedShard(TransactionShard):
-    """A shard that says so when it is dropped."""
-
-    def __init__(
-        self,
-        partition: int,
-        coordinator_epoch: int,
-        settings: Callable[[], TransactionSettings],
-        metrics: TransactionMetrics,
-        on_prepared: Callable[[PreparedTransaction], None],
-        on_id_needed: Callable[[str], None],
-        warn: Callable[[str], None],
-        on_unloaded: Callable[[], None],
-    ) -> None:
-        super().__init__(partition, coordinator_epoch, settings, metrics, on_prepared, on_id_needed, warn)
-        self._on_unloaded = on_unloaded
-
-    def unloaded(self) -> None:
-        super().unloaded()
-        self._on_unloaded()
-
-
-make_shard = DeposedShard
+make_shard = TransactionShard
 new_metrics = TransactionMetrics
 new_sender = transaction_marker_sender.TransactionMarkerSender
 new_verifier = transaction_verifier.TransactionVerifier

@@ -7,17 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from kio.schema.errors import ErrorCode
-
-from service.base.errors import RequestError
+from service.base.name_pattern import compile_name_pattern
 from service.transactions.metadata import TransactionMetadata
 from service.transactions.requests import ListedTransaction
 from service.transactions.states import BY_WORD, TransactionState
-
-_MOST_MEMORY: Final = 1 << 20
-"""Memory limit of RE2 for one expression; an expression that needs more is rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +50,10 @@ def transaction_filter(
         frozenset(BY_WORD[word] for word in words if word in BY_WORD),
         tuple(word for word in words if word not in BY_WORD),
         longer_than_ms,
-        _compiled(pattern) if pattern else None,
+        compile_name_pattern(pattern, "Transaction ID pattern") if pattern else None,
     )
 
 
 def listed(transactional_id: str, there: TransactionMetadata) -> ListedTransaction:
     """Return the row of an id."""
     return ListedTransaction(transactional_id, there.producer_id, there.state.word)
-
-
-def _compiled(pattern: str) -> Any:
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = _MOST_MEMORY
-    try:
-        return re2.compile(pattern, options)
-    except re2.error as e:
-        reason = e.args[0].decode("utf-8", "replace") if isinstance(e.args[0], bytes) else str(e)
-        raise RequestError(
-            ErrorCode.invalid_regular_expression,
-            f"Transaction ID pattern `{pattern}` is not a valid regular expression: {reason}.",
-        ) from None

@@ -83,7 +83,7 @@ class TransactionShard:
     `on_prepared` is told each decision once it is committed, and those that were found in the log: markers
     are to be written for it, then `markers_written` called. `on_id_needed` is told an id whose transaction is
     timed out and takes a new producer id with it: `abort_timed_out` is to be called. `warn` logs a message
-    for the operator.
+    for the operator. `on_unloaded` is called when the shard is dropped.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class TransactionShard:
         on_prepared: Callable[[PreparedTransaction], None],
         on_id_needed: Callable[[str], None],
         warn: Callable[[str], None],
+        on_unloaded: Callable[[], None],
     ) -> None:
         self.partition = partition
         self.coordinator_epoch = coordinator_epoch
@@ -103,6 +104,7 @@ class TransactionShard:
         self.on_prepared = on_prepared
         self.on_id_needed = on_id_needed
         self._warn = warn
+        self._on_unloaded = on_unloaded
         self._journal = Journal()
         self.ids = TransactionalIds(self._journal)
         self._deadlines = Deadlines()
@@ -319,6 +321,7 @@ class TransactionShard:
 
     def unloaded(self) -> None:
         self._found.clear()
+        self._on_unloaded()
 
     def _told(self, event: Prepared, now_ms: int) -> Outcome:
         """Tell decisions that are committed; one without partitions is completed at once."""

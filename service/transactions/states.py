@@ -54,7 +54,7 @@ MOVES: Final[Mapping[TransactionState, frozenset[TransactionState]]] = MappingPr
         PREPARE_EPOCH_FENCE: frozenset({ONGOING}),
     }
 )
-"""For each state those that may be before it."""
+"""Predecessors that each state may have."""
 
 AT_REST: Final = MOVES[DEAD]
 """States without a transaction: the id may expire."""

@@ -47,6 +47,7 @@ class TransactionLeader:
             self.told.append,
             self.wanting_ids.append,
             self.warnings.append,
+            lambda: None,
         )
 
     @property

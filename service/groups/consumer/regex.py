@@ -1,7 +1,6 @@
 """Regular expressions in subscriptions: checked on arrival, resolved in steps, cached in the group. [P]
 
-They are RE2 expressions, as in Kafka: matched against the whole name, in time linear in it. RE2 is imported
-on first use, as most nodes never need it.
+They are RE2 expressions (`base/name_pattern.py`), as in Kafka: matched against the whole name.
 
 An expression is resolved when it is new, again when there are new topics, and every
 ``group.consumer.regex.refresh.interval.ms``; all of a group's together, and at most every 10 s. Source:
@@ -11,17 +10,15 @@ Apache Kafka ``TopicRegexResolver``, ``GroupMetadataManager.maybeUpdateRegularEx
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
-
-from kio.schema.errors import ErrorCode
+from typing import Final, NamedTuple
 
 from service.base.errors import RequestError
+from service.base.name_pattern import compile_name_pattern
 from service.base.steps import Steps
 from service.groups.consumer.group import ConsumerGroup, ConsumerGroupMember, is_under_way
 
 REFRESH_MIN_INTERVAL_MS: Final = 10_000
-_MOST_MEMORY: Final = 1 << 20
-"""Memory limit of RE2 for one expression; an expression that needs more is rejected."""
+_WHAT: Final = "SubscribedTopicRegex"
 _TOPICS_A_STEP: Final = 100
 
 
@@ -31,23 +28,6 @@ class Resolution(NamedTuple):
     topics: dict[str, frozenset[str]]
     version: int
     timestamp: int
-
-
-def compiled(regex: str) -> Any:
-    """Compile the expression. Raises `RequestError` INVALID_REGULAR_EXPRESSION."""
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = _MOST_MEMORY
-    try:
-        return re2.compile(regex, options)
-    except re2.error as e:
-        reason = e.args[0].decode("utf-8", "replace") if isinstance(e.args[0], bytes) else str(e)
-        raise RequestError(
-            ErrorCode.invalid_regular_expression,
-            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {reason}.",
-        ) from None
 
 
 def resolution(
@@ -64,7 +44,7 @@ def resolution(
         yield
         found[regex] = set[str]()
         try:
-            patterns.append((compiled(regex), found[regex]))
+            patterns.append((compile_name_pattern(regex, _WHAT), found[regex]))
         except RequestError:
             continue
     names = list(names)
@@ -113,7 +93,7 @@ def regex_change(
         resolved = False
         if new.regex:
             if new.regex not in group.regex_members:
-                compiled(new.regex)
+                compile_name_pattern(new.regex, _WHAT)
                 is_new = True
             else:
                 resolved = new.regex in group.regexes
