@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any, Final
@@ -156,18 +156,31 @@ _ACTS: Final[dict[str, Callable[[Any, Random], Awaitable[None]]]] = {
 }
 
 
+def _drawn(
+    random: Random,
+    always: Mapping[str, int],
+    sometimes: Mapping[str, int],
+    together: Mapping[str, tuple[str, int]],
+    least: int,
+    most: int,
+) -> list[str]:
+    """Draw the kinds of `least` to `most` acts by their weights: those of `always`, and each of `sometimes`
+    with odds of a half, with the one that it needs `together`."""
+    odds = dict(always)
+    for kind, weight in sometimes.items():
+        if random.random() < 0.5:
+            odds[kind] = weight
+            if kind in together:
+                other, its_weight = together[kind]
+                odds[other] = its_weight
+    return random.choices(list(odds), weights=list(odds.values()), k=random.randint(least, most))
+
+
 def draw_secured(seed: int, nodes: int | None = None) -> Plan:
     """Draw the history of `seed` of a cluster with users, a third of them with a bucket."""
     random = Random(seed)
     number, is_tiered = random.choice(NODES), random.random() < 0.3
-    odds = dict(OF_ACCESS)
-    for kind, weight in SOMETIMES_OF_ACCESS.items():
-        if random.random() < 0.5:
-            odds[kind] = weight
-            if kind in _WITH_ACCESS:
-                other, its_weight = _WITH_ACCESS[kind]
-                odds[other] = its_weight
-    kinds = random.choices(list(odds), weights=list(odds.values()), k=random.randint(20, 45))
+    kinds = _drawn(random, OF_ACCESS, SOMETIMES_OF_ACCESS, _WITH_ACCESS, 20, 45)
     acts = tuple(Act(kind, random.getrandbits(48)) for kind in (*_FIRST_OF_ACCESS, *kinds))
     return Plan(seed, nodes or number, acts, tiered=is_tiered, secured=True)
 
@@ -221,13 +234,7 @@ def draw_transactional(seed: int, nodes: int | None = None, *, tiered: bool = Fa
     if is_tiered:
         odds |= {"settle_down": 4}
     chosen = {**SOMETIMES_OF_TRANSACTIONS, **(OF_BOTH_TIERS if is_tiered else {})}
-    for kind, weight in chosen.items():
-        if random.random() < 0.5:
-            odds[kind] = weight
-            if kind in _WITH:
-                other, its_weight = _WITH[kind]
-                odds[other] = its_weight
-    kinds = random.choices(list(odds), weights=list(odds.values()), k=random.randint(12, 35))
+    kinds = _drawn(random, odds, chosen, _WITH, 12, 35)
     first = ("create_topic", "make_internal_topics")
     acts = tuple(Act(kind, random.getrandbits(48)) for kind in (*first, *kinds))
     return Plan(seed, nodes or number, acts, tiered=is_tiered, transactional=True)
@@ -242,13 +249,7 @@ def draw(seed: int, nodes: int | None = None, *, tiered: bool = False) -> Plan:
     if is_tiered:
         odds |= {kind: max(weight, odds.get(kind, 0)) for kind, weight in ALWAYS_OF_TIERS.items()}
     chosen = {**(STORM if is_storm else SOMETIMES), **(OF_TIERS if is_tiered else {})}
-    for kind, weight in chosen.items():
-        if random.random() < 0.5:
-            odds[kind] = weight
-            if kind in _WITH:
-                other, its_weight = _WITH[kind]
-                odds[other] = its_weight
-    kinds = random.choices(list(odds), weights=list(odds.values()), k=random.randint(12, 35))
+    kinds = _drawn(random, odds, chosen, _WITH, 12, 35)
     acts = [Act(kind, random.getrandbits(48)) for kind in ("create_topic", *kinds)]
     apart = Random(seed ^ 0xBE51DE)
     if is_tiered and not apart.randrange(_REFUSED_IN):
