@@ -158,7 +158,7 @@ def judged(found: Counter[bytes], records: int) -> str:
 
 
 def by_spark(url: str, bootstrap: str) -> Counter[bytes]:
-    """The values of the output as Spark reads them: sealed segments from the bucket, the rest from brokers."""
+    """Output values as Spark reads them: sealed segments from the bucket, the rest from brokers."""
     import pyspark_firn
 
     spark = pyspark_firn.session(master="local[2]")
