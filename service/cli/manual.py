@@ -34,7 +34,7 @@ _AWS: Final = MappingProxyType(
 )
 _WRONG: Final = MappingProxyType({0: "nothing is wrong", 1: "something is, or could not be checked"})
 _NODE: Final = MappingProxyType(
-    {0: "ended by SIGTERM or SIGINT", 1: "could not start, or failed while it ran: the log says why"}
+    {0: "ended by SIGTERM, SIGINT or SIGHUP", 1: "could not start, or failed while it ran: the log says why"}
 )
 _PIPELINES: Final = "docs/pipelines.md"
 _OPERATIONS: Final = "docs/operations.md"
@@ -100,7 +100,7 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn console --bootstrap node-1:9092 --url s3://bucket/prefix", "another one"),
                 ("firn console --host 0.0.0.0 --token-file /etc/firn/console.token", "for others, too"),
             ),
-            {0: "ended by SIGTERM or SIGINT", 1: "could not start: stderr says why"},
+            {0: "ended by SIGTERM, SIGINT or SIGHUP", 1: "could not start: stderr says why"},
             _AWS,
             "docs/console.md",
         ),
