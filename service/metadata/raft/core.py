@@ -83,6 +83,9 @@ class RaftCore:
         self.state: RoleState = Unattached(NEVER)
         self.stopping = False
         self.deadline_ms = NEVER
+        self.confirmed_ms = 0
+        """Newest time at which the leader answered this replica, or a majority fetched from it as the leader;
+        the start before that."""
         self.effects: list[Effect] = []
         self.log_changes = False
         self.orphans: list[Leader] = []
@@ -103,6 +106,13 @@ class RaftCore:
     @property
     def is_voter(self) -> bool:
         return self.voters.has(self.key)
+
+    def confirmed_age_ms(self, now_ms: int) -> int | None:
+        """Return the time since the quorum has confirmed this replica's view; None for a leader that needs
+        nobody's word."""
+        if isinstance(self.state, Leader) and self.is_sole_voter:
+            return None
+        return max(now_ms - self.confirmed_ms, 0)
 
     @property
     def has_moved(self) -> bool:

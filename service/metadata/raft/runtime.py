@@ -161,6 +161,12 @@ class Quorum:
         return self._leading == self._machine.epoch and self._machine.role is Role.LEADER
 
     @property
+    def confirmed_age_ms(self) -> int | None:
+        """Time since the leader answered, or since a majority fetched from this leader; None for a leader
+        that needs nobody's word."""
+        return self._machine.core.confirmed_age_ms(self._now_ms())
+
+    @property
     def next_offset(self) -> int:
         """Offset of the next record."""
         return self._log.end_offset
