@@ -38,6 +38,7 @@ _NODE: Final = MappingProxyType(
 )
 _PIPELINES: Final = "docs/pipelines.md"
 _OPERATIONS: Final = "docs/operations.md"
+_CONFIGURATION: Final = "docs/configuration.md"
 _CLUSTERS: Final = "docs/operations.md, Clusters"
 _SECURITY: Final = "docs/security.md"
 _QUOTAS: Final = "docs/quotas.md"
@@ -110,6 +111,18 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn top --json | jq .metrics", "once, for programs"),
             ),
             see="docs/metrics.md",
+        ),
+        "firn config": ManualPage(
+            (("firn config explain server.properties", "what becomes of each key of a file"),),
+            see=_CONFIGURATION,
+        ),
+        "firn config explain": ManualPage(
+            (
+                ("firn config explain server.properties", "each key, its effect here, its default"),
+                ("firn config explain server.properties --json | jq .keys", "for programs"),
+            ),
+            {0: "a node would take the file", 1: "something in it is refused"},
+            see=_CONFIGURATION,
         ),
         "firn cluster": ManualPage((("firn cluster describe", "its health"),), see=_CLUSTERS),
         "firn cluster describe": ManualPage(
