@@ -1,4 +1,4 @@
-"""Lines of the log about a node's start: what runs, as what, with which settings. [P]"""
+"""Lines of the log about a node's start: what runs, as what, with which settings."""
 
 from __future__ import annotations
 
