@@ -1,4 +1,4 @@
-"""Metrics of a node's findings: one series for each kind of finding, whatever is wrong."""
+"""Metrics of a node's findings: one series for each kind of finding, whatever is wrong. [P]"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from service.console.family import gauge
-from service.console.measuring import Sample
+from service.console.sample import Sample
 from service.health.kinds import KINDS
 from service.health.readiness import NodeHealth
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from service.health import kinds
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from service.tiering.metrics import TieringMetrics
 
 FAILED: Final = "failed"
+_JUDGED: Final = 1000
+"""Partitions whose settings are looked up at once: so many take a millisecond."""
 
 
 class ObservedParts(NamedTuple):
@@ -92,6 +95,7 @@ def facts_of(node: ObservedParts) -> NodeFacts:
         offline_partitions=broker.replicas.closed_count
         + sum(1 for one in broker.replicas if one.log.failure is not None),
         directories=tuple(_directories(node.node_id, broker, node.logs)),
+        under_min_isr=_under_min_isr(node.node_id, broker),
         failed_shards=_failed_shards(broker),
         recovery=_recovery(broker.image) if broker.image.life else None,
     )
@@ -126,6 +130,17 @@ def _directories(node_id: int, broker: Broker, logs: LogManager) -> Iterator[Dir
     for path in broker.config.log_dirs:
         if not logs.is_online(path):
             yield DirectoryFacts(node_id, str(path), is_offline=True)
+
+
+def _under_min_isr(node_id: int, broker: Broker) -> int:
+    """Count the partitions led here that refuse records with acks=all, among the first `_JUDGED` of the
+    cluster that lack replicas."""
+    image, count = broker.image, 0
+    for topic_id, number in islice(image.index.partitions(UNDER_REPLICATED_SHELF), _JUDGED):
+        state, one = image.partition(topic_id, number), broker.replicas.get(topic_id, number)
+        if state is not None and one is not None and state.leader == node_id:
+            count += len(state.isr) < min(one.config.min_insync_replicas, len(state.replicas))
+    return count
 
 
 def _failed_shards(broker: Broker) -> int:

@@ -107,13 +107,6 @@ class RaftCore:
     def is_voter(self) -> bool:
         return self.voters.has(self.key)
 
-    def confirmed_age_ms(self, now_ms: int) -> int | None:
-        """Return the time since the quorum has confirmed this replica's view; None for a leader that needs
-        nobody's word."""
-        if isinstance(self.state, Leader) and self.is_sole_voter:
-            return None
-        return max(now_ms - self.confirmed_ms, 0)
-
     @property
     def has_moved(self) -> bool:
         """True where this voter's endpoints differ from those in the voters' record."""

@@ -164,7 +164,10 @@ class Quorum:
     def confirmed_age_ms(self) -> int | None:
         """Time since the leader answered, or since a majority fetched from this leader; None for a leader
         that needs nobody's word."""
-        return self._machine.core.confirmed_age_ms(self._now_ms())
+        core = self._machine.core
+        if self.is_leader and core.is_sole_voter:
+            return None
+        return max(self._now_ms() - core.confirmed_ms, 0)
 
     @property
     def next_offset(self) -> int:
