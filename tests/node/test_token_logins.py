@@ -202,5 +202,5 @@ def test_without_joserfc_a_node_says_what_to_install(
     import sys
 
     monkeypatch.setitem(sys.modules, "joserfc.jws", None)
-    with pytest.raises(ConfigError, match=r"pip install firn-log\[security\]"):
+    with pytest.raises(ConfigError, match=r"its extra \[security\]"):
         start(key_file(tmp_path, "one"))
