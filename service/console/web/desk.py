@@ -16,7 +16,6 @@ from kio.schema.errors import ErrorCode
 
 from service.base.disk import Open
 from service.base.errors import ConfigError, FirnError, RequestError, StorageError
-from service.base.rate_limited_log import RateLimitedLog
 from service.base.world import World
 from service.client.admin_models import ClusterInfo, ConfigEntry
 from service.client.node_http import HTTP_KEYS, LISTENER_KEY, PLAIN_HTTP, http_url
@@ -35,6 +34,7 @@ from service.console.web.settings import ConsoleSettings
 from service.console.web.survey import Findings
 from service.console.web.tier_layout import SCALES, PublishedTier
 from service.console.web.topic_rows import TierOffsets, TopicList, TopicSummary
+from service.console.web.trouble_log import TroubleLog
 from service.console.web.watch import NodeListener, NodeMonitor
 
 _log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class Desk:
         self._surveying = False
         self._log_dirs: dict[int, str | None] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._warnings = RateLimitedLog(_log, now=asyncio.get_running_loop().time)
+        self._survey_trouble = TroubleLog(_log, world.clock)
 
     async def start(self) -> None:
         self._spawn(self.watch.run(), "watch")
@@ -233,11 +233,12 @@ class Desk:
                         )  # fmt: skip
                     self._findings = await desk.survey(self.settings.survey_most)
                     self._survey_problem = None
+                    self._survey_trouble.over("the bucket can be listed again")
                     if not self._findings.listed:
                         pause_s = min(pause_s, 10.0)
                 except TROUBLE as e:
                     self._survey_problem = error_text(e)
-                    self._warnings.warning("cannot survey the bucket: %s; retrying", e)
+                    self._survey_trouble.failed("cannot list the bucket, retrying: %s", e)
                     pause_s = min(pause_s, 10.0)
                 finally:
                     self._surveying = False
