@@ -34,6 +34,7 @@ from service.console.web.settings import ConsoleSettings
 from service.console.web.survey import Findings
 from service.console.web.tier_layout import SCALES, PublishedTier
 from service.console.web.topic_rows import TierOffsets, TopicList, TopicSummary
+from service.console.web.transaction_desk import TransactionDesk
 from service.console.web.trouble_log import TroubleLog
 from service.console.web.watch import NodeListener, NodeMonitor
 
@@ -94,6 +95,7 @@ class Desk:
         self._kafka = KafkaDesk(settings.bootstrap, world.clock, world.threads, settings.security)
         self._records = RecordDesk(self._kafka, world.clock)
         self.groups = GroupDesk(self._kafka, world.clock, self._call, error_text)
+        self.transactions = TransactionDesk(self._kafka, world.clock, self._call, error_text)
         self.cluster = ClusterDesk(self._kafka, world.clock, self._call, error_text)
         self.watch = NodeMonitor(self._find_listeners, world.clock, settings.node_http or PLAIN_HTTP)
         self._topics: TopicList | None = None
@@ -307,6 +309,9 @@ class Desk:
             return topic.TopicPage(name, problem=error_text(e), status=status_of(e))
         topic_id = page.topic.topic_id
         published, store_problem, pending = await self._published(topic_id, borders)
+        stable = None
+        if partition is not None:
+            stable = await self.transactions.find_stable(name, partition, leaders[partition])
         on_disk = await self._call(
             lambda: {
                 p: blocks_on_disk(self._world.disk, dirs.get(leaders[p]), name, topic_id, p, one.end)
@@ -326,7 +331,7 @@ class Desk:
         return topic.TopicPage(
             name, str(topic_id), settings[name], lines, scale, number, None, page.more,
             partition is not None, None, store_problem, pending,
-            not lines or any(blocks is not None for blocks in on_disk.values()),
+            not lines or any(blocks is not None for blocks in on_disk.values()), stable=stable,
         )  # fmt: skip
 
     def _dirs_of(self, leaders: set[int]) -> dict[int, str | None]:

@@ -41,8 +41,8 @@ _COST_FACTOR: Final = 20
 class KafkaDesk:
     """Client of the cluster at `bootstrap`, a comma list of addresses. Thread-safe.
 
-    Brokers that the cluster has named are asked, too, so no broker has to be there for ever. Raises `FirnError`
-    and `OSError`; a connection that failed is not used again.
+    Brokers that the cluster has named are asked, too, so no broker has to be there for ever. Raises
+    `FirnError` and `OSError`; a connection that failed is not used again.
     """
 
     def __init__(

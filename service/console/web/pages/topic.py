@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from service.client.transaction_models import OldestTransaction, StableOffset
 from service.console.web import line, words
 from service.console.web.frame import (
     Heading,
@@ -13,6 +14,7 @@ from service.console.web.frame import (
     badge,
     choices,
     empty,
+    facts,
     failed,
     field,
     live,
@@ -25,6 +27,7 @@ from service.console.web.frame import (
 )
 from service.console.web.markup import Child, Markup, el, link
 from service.console.web.pages.topics import retention
+from service.console.web.pages.transactions import id_link
 from service.console.web.tier_layout import BUCKET, SCALES, TierLayout
 
 PER_PAGE: Final = 20
@@ -39,7 +42,8 @@ class TopicPage(NamedTuple):
     """Data of the page: a page of partitions, or one partition with its segments (`single`).
 
     `pending`: number of partitions whose archive was not read in time; `store_problem`: why the bucket cannot
-    be read; `disk_is_here`: whether log directories are on this machine; `status` is HTTP's.
+    be read; `disk_is_here`: whether log directories are on this machine; `status` is HTTP's; `stable`: the
+    last stable offset of a single partition, or why it is not known.
     """
 
     name: str
@@ -56,6 +60,7 @@ class TopicPage(NamedTuple):
     pending: int = 0
     disk_is_here: bool = True
     status: int = 200
+    stable: StableOffset | str | None = None
 
 
 def render(context: PageContext, found: TopicPage) -> str:
@@ -70,6 +75,7 @@ def render(context: PageContext, found: TopicPage) -> str:
         _tools(found),
         live("tiles", _cards(context, one)) if one is not None else None,
         live("lines", _notices(found), _lines(context, found)),
+        live("stable", _stable(context, found.stable)) if found.stable is not None else None,
         _segments(one) if one is not None else None,
         None
         if found.single
@@ -226,6 +232,36 @@ def _cards(context: PageContext, one: TierLayout) -> Markup:
             if one.waiting_bytes else "nothing waits", "warn" if one.waiting_bytes else "",
         ),
     )  # fmt: skip
+
+
+def _stable(context: PageContext, found: StableOffset | str) -> Markup:
+    """Return how far readers of committed records can read, and which transaction stops them."""
+    note = "Readers with isolation.level=read_committed read up to the last stable offset."
+    if isinstance(found, str):
+        return section("Transactions", notice("bad", f"The last stable offset is not known: {found}"))
+    pairs: list[tuple[str, Child]] = [
+        ("Last stable offset", f"{found.last_stable:,}"),
+        ("Behind the high watermark", f"{found.lag:,} offsets" if found.lag else "0"),
+    ]
+    if found.oldest is None:
+        pairs.append(("Open transactions", "none"))
+    else:
+        pairs.append(("Open transactions", words.count(found.open)))
+        pairs.append(("The oldest", _oldest(context, found.oldest)))
+    return section("Transactions", facts(*pairs), note=note)
+
+
+def _oldest(context: PageContext, oldest: OldestTransaction) -> Child:
+    one = oldest.open
+    who: Child = f"producer {one.producer_id}, epoch {one.producer_epoch}"
+    if oldest.transactional_id is not None:
+        who = [id_link(oldest.transactional_id), f" ({who})"]
+    since = f", since {words.moment(oldest.since_ms)}" if oldest.since_ms is not None else ""
+    age = f" ({words.ago(oldest.since_ms, context.now_ms)})" if oldest.since_ms is not None else ""
+    parts: list[Child] = [who, since, age, f", from offset {one.first_offset:,} on"]
+    if oldest.info is None:
+        parts += [" ", badge("no coordinator knows it", "bad")]
+    return parts
 
 
 def _segments(one: TierLayout) -> list[Child]:

@@ -104,7 +104,7 @@ def test_an_address_of_another_cluster_is_not_shown_as_this_one(brokers: Brokers
 def test_a_cluster_that_is_away_is_named_with_the_number_of_its_brokers(brokers: Brokers) -> None:
     found = desk()
     brokers.down = set(ALL)
-    with pytest.raises(StorageError, match="^cannot connect to n1:9092: Connection refused$"):
+    with pytest.raises(StorageError, match=r"^cannot connect to n1:9092: Connection refused$"):
         found.describe()
     brokers.down = set()
     found = desk()
