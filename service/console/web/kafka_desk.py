@@ -234,11 +234,12 @@ def _rows(parts: Iterable[TopicInfo]) -> Iterator[TopicSummary]:
         if row is not None and row.name != one.name:
             yield row
             row = None
-        before = row or TopicSummary(one.name, str(one.topic_id), 0, 0, 0)
+        before = row or TopicSummary(one.name, str(one.topic_id), 0, 0, 0, 0)
         row = before._replace(
             partitions=before.partitions + len(one.partitions),
             leaderless=before.leaderless + sum(p.leader < 0 for p in one.partitions),
             short_isr=before.short_isr + sum(len(p.isr) < len(p.replicas) for p in one.partitions),
+            replication=max([before.replication, *(len(p.replicas) for p in one.partitions)]),
         )
     if row is not None:
         yield row

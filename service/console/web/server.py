@@ -319,7 +319,9 @@ class ConsoleServer:
 
     async def _topics(self, request: BaseRequest) -> Response:
         query = request.query
-        found = await self.desk.find_topics(query.get("q", "")[:249], number_of(query.get("page"), 1))
+        found = await self.desk.find_topics(
+            query.get("q", "")[:249], number_of(query.get("page"), 1), query.get("sort", "")
+        )
         return _html(topics.render(self._context(request), found), 503 if found.problem else 200)
 
     async def _topic(self, request: BaseRequest) -> Response:
@@ -338,7 +340,9 @@ class ConsoleServer:
 
     async def _groups(self, request: BaseRequest) -> Response:
         query = request.query
-        found = await self.desk.groups.find_groups(query.get("q", "")[:249], number_of(query.get("page"), 1))
+        found = await self.desk.groups.find_groups(
+            query.get("q", "")[:249], number_of(query.get("page"), 1), query.get("sort", "")
+        )
         return _html(groups.render(self._context(request), found), 503 if found.problem else 200)
 
     async def _group(self, request: BaseRequest) -> Response:
