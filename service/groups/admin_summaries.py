@@ -28,7 +28,7 @@ Place = tuple[str, int]
 
 
 class _Group:
-    """What is known of one group while the queries are under way."""
+    """Partial summary of one group while the queries are under way."""
 
     def __init__(self, row: GroupRow) -> None:
         self.row = row

@@ -70,7 +70,7 @@ class TopicPage(NamedTuple):
 
     @property
     def has_bucket(self) -> bool:
-        """Whether something is, or will be, in the bucket."""
+        """Return whether something is, or will be, in the bucket."""
         return self.settings.get("remote.storage.enable") == "true" or any(
             one.bucket_end > one.start or one.is_tiered for one in self.lines
         )
