@@ -6,8 +6,9 @@ import argparse
 import json
 import sys
 
+from service.cli.arguments import positive
 from service.cli.client_properties import add_command_config_option, node_http_of_args, security_of_args
-from service.cli.topic import DEFAULT_BOOTSTRAP, add_bootstrap_option, positive
+from service.cli.topic import DEFAULT_BOOTSTRAP, add_bootstrap_option
 
 MOST_ILL = 50
 AT_ONCE = 10

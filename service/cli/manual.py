@@ -36,6 +36,10 @@ _WRONG: Final = MappingProxyType({0: "nothing is wrong", 1: "something is, or co
 _NODE: Final = MappingProxyType(
     {0: "ended by SIGTERM or SIGINT", 1: "could not start, or failed while it ran: the log says why"}
 )
+_CHANGED: Final = MappingProxyType(
+    {0: "done, or without --execute could be done", 1: "something was refused: see stderr"}
+)
+_COMMANDS: Final = "docs/commands.md"
 _PIPELINES: Final = "docs/pipelines.md"
 _OPERATIONS: Final = "docs/operations.md"
 _CLUSTERS: Final = "docs/operations.md, Clusters"
@@ -149,6 +153,25 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
         ),
         "firn topic list": ManualPage((("firn topic list --json | jq -r .[].name", "names, one a line"),)),
         "firn topic describe": ManualPage((("firn topic describe flights", "id, settings, partitions"),)),
+        "firn topic alter": ManualPage(
+            (
+                ("firn topic alter flights --config retention.ms=86400000", "kept for a day"),
+                ("firn topic alter flights --delete-config retention.ms", "as the broker's default says"),
+            ),
+            see="docs/configuration.md, Topics",
+        ),
+        "firn topic add-partitions": ManualPage(
+            (("firn topic add-partitions flights --partitions 12", "twelve in all"),), see=_COMMANDS
+        ),
+        "firn topic delete-records": ManualPage(
+            (
+                ("firn topic delete-records flights:3 --before-offset 1000", "print what would go"),
+                ("firn topic delete-records flights --before-time 2026-01-31 --execute", "delete it"),
+                ("firn topic delete-records --offset-json-file f.json --execute", "Kafka's file"),
+            ),
+            _CHANGED,
+            see=_COMMANDS,
+        ),
         "firn topic settings-known": ManualPage(
             (("firn topic settings-known flights", "its retention works again after a recovery"),),
             see="docs/operations.md, Taking a prefix over",
@@ -164,6 +187,38 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn group describe billing", "members, their assignments, lag by partition"),
                 ("firn group describe billing --json | jq .lag", "total lag in records"),
             ),
+            see="docs/operations.md, Consumer groups",
+        ),
+        "firn group reset-offsets": ManualPage(
+            (
+                ("firn group reset-offsets billing --topic flights --to-earliest", "print what it would get"),
+                (
+                    "firn group reset-offsets billing --all-topics --to-datetime 2026-01-31T06:00Z --execute",
+                    "read again from six o'clock (UTC)",
+                ),
+                ("firn group reset-offsets billing --topic flights:0,3 --shift-by -100", "a bit again"),
+                (
+                    "firn group reset-offsets billing --all-topics --to-current --export > billing.csv",
+                    "keep what is committed; --from-file billing.csv brings it back",
+                ),
+            ),
+            _CHANGED,
+            see="docs/operations.md, Consumer groups",
+        ),
+        "firn group delete": ManualPage(
+            (
+                ("firn group delete billing", "say whether it can be deleted"),
+                ("firn group delete billing reports --execute", "delete both"),
+            ),
+            _CHANGED,
+            see="docs/operations.md, Consumer groups",
+        ),
+        "firn group delete-offsets": ManualPage(
+            (
+                ("firn group delete-offsets billing --topic flights", "print what it has committed"),
+                ("firn group delete-offsets billing --topic flights:3 --execute", "delete it"),
+            ),
+            _CHANGED,
             see="docs/operations.md, Consumer groups",
         ),
         "firn transaction": ManualPage(

@@ -68,9 +68,7 @@ def leaders_of(cluster: Cluster, places: Collection[Place]) -> dict[int, list[Pl
     return found
 
 
-def list_offsets(
-    cluster: Cluster, places: Collection[Place], timestamp: int
-) -> dict[Place, OffsetAnswer]:
+def list_offsets(cluster: Cluster, places: Collection[Place], timestamp: int) -> dict[Place, OffsetAnswer]:
     """Return the answer of each partition's leader for a time or a special timestamp.
 
     Raises `RequestError` for a partition that is not there.
@@ -85,8 +83,7 @@ def _asked(cluster: Cluster, by_leader: dict[int, list[Place]], timestamp: int) 
             error = RequestError(ErrorCode.leader_not_available, "it has no leader")
             found.update(dict.fromkeys(places, OffsetAnswer(-1, -1, error)))
             continue
-        for place, answer in _offsets_at(cluster, leader, places, timestamp):
-            found[place] = answer
+        found.update(_offsets_at(cluster, leader, places, timestamp))
     return found
 
 

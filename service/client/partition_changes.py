@@ -22,7 +22,7 @@ TO_HIGH_WATERMARK: Final = -1
 """Offset of DeleteRecords: all that is committed."""
 
 
-class Deletion(NamedTuple):
+class DeletedBelow(NamedTuple):
     """Result of DeleteRecords for one partition: where its log begins now, or why it stays as it was."""
 
     low_watermark: int
@@ -41,15 +41,15 @@ def add_partitions(cluster: ChangingCluster, topic: str, count: int, *, dry_run:
     raise_for(result.error_code, result.error_message, f"topic {topic}")
 
 
-def delete_records(cluster: ChangingCluster, before: Mapping[Place, int]) -> dict[Place, Deletion]:
+def delete_records(cluster: ChangingCluster, before: Mapping[Place, int]) -> dict[Place, DeletedBelow]:
     """Delete the records of each partition below an offset, or with `TO_HIGH_WATERMARK` all; in both
     tiers."""
     module = request_module(ApiKey.DELETE_RECORDS)
-    found: dict[Place, Deletion] = {}
+    found: dict[Place, DeletedBelow] = {}
     for leader, places in leaders_of(cluster, tuple(before)).items():
         if leader < 0:
             error = RequestError(ErrorCode.leader_not_available, "it has no leader")
-            found.update(dict.fromkeys(places, Deletion(-1, error)))
+            found.update(dict.fromkeys(places, DeletedBelow(-1, error)))
             continue
         topics = tuple(
             module.DeleteRecordsTopic(
@@ -64,7 +64,7 @@ def delete_records(cluster: ChangingCluster, before: Mapping[Place, int]) -> dic
         request = module.DeleteRecordsRequest(topics=topics, timeout=TIMEOUT)
         for topic in cluster.client(leader).request(ApiKey.DELETE_RECORDS, request).topics:
             for one in topic.partitions:
-                found[topic.name, one.partition_index] = Deletion(
+                found[topic.name, one.partition_index] = DeletedBelow(
                     one.low_watermark, error_of(one.error_code, None)
                 )
     return found

@@ -28,7 +28,7 @@ class SettingChange(NamedTuple):
 
 
 class SettingsOwner(NamedTuple):
-    """What has the settings: `kind` is Kafka's type of resource; a broker "" is all brokers.
+    """Owner of settings: `kind` is Kafka's type of resource; a broker "" is all brokers.
 
     `words` is for people.
     """

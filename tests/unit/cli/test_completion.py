@@ -19,7 +19,19 @@ from tests.support.processes import FIRN
     ("line", "expected"),
     [
         ("bu", ["bucket"]),
-        ("topic ", ["create", "list", "describe", "delete", "settings-known"]),
+        (
+            "topic ",
+            [
+                "create",
+                "list",
+                "describe",
+                "alter",
+                "add-partitions",
+                "delete-records",
+                "delete",
+                "settings-known",
+            ],
+        ),
         ("topic create --part", ["--partitions"]),
         ("server --log-level w", ["warning"]),
         ("topic create t --config remote.storage", ["remote.storage.enable="]),
