@@ -22,7 +22,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "console",
         help="show a cluster and its bucket in a browser",
         description="Serve the web console: a process of its own that only reads. Prints "
-        "'console: URL' once it serves; SIGTERM or SIGINT ends it.",
+        "'console: URL' once it serves; SIGTERM, SIGINT or SIGHUP ends it.",
     )
     parser.add_argument(
         "--bootstrap",
@@ -149,16 +149,20 @@ def serve(settings: ConsoleSettings, *, until_eof: bool = False) -> int:
 async def _serve(settings: ConsoleSettings, until_eof: bool) -> int:
     import asyncio
     import os
-    import signal
     import sys
     import threading
 
+    from service.base.stop_signals import ignore_unused, receive_stops
     from service.base.world import system_world
     from service.console.web.server import console
 
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
+    receive_stops(lambda _: None if loop.is_closed() else end_soon())
+    ignore_unused()
+
+    def end_soon() -> None:
+        loop.call_soon_threadsafe(ended.set)
+
     if until_eof:
         descriptor = sys.stdin.fileno()
 

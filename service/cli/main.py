@@ -17,8 +17,9 @@ _SPEAK_KAFKA = frozenset(
     }
 )  # fmt: skip
 _COMMANDS = (
-    "server", "format", "dev", "console", "top", "cluster", "topic", "group", "transaction", "acl", "user",
-    "quota", "tiers", "dump", "fsck", "sweep", "repair", "bucket", "pipeline", "pyfiles", "completion",
+    "server", "format", "dev", "console", "top", "config", "cluster", "topic", "group", "transaction",
+    "acl", "user", "quota", "tiers", "dump", "fsck", "sweep", "repair", "bucket", "pipeline", "pyfiles",
+    "completion",
 )  # fmt: skip
 
 
