@@ -13,7 +13,7 @@ from service.cli.manual import add_pages
 _SPEAK_KAFKA = frozenset(
     {
         "server", "format", "dev", "topic", "group", "transaction", "acl", "user", "quota", "tiers",
-        "console", "cluster",
+        "console", "cluster", "config",
     }
 )  # fmt: skip
 _COMMANDS = (

@@ -120,6 +120,29 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
             (("firn config explain server.properties", "what becomes of each key of a file"),),
             see=_CONFIGURATION,
         ),
+        "firn config get": ManualPage(
+            (
+                ("firn config get --topic flights", "what is not as by default, and where it is set"),
+                ("firn config get --broker 1 log.retention.ms num.partitions", "these of a broker"),
+                ("firn config get --broker-logger 1", "levels of its loggers"),
+                ("firn config get --group billing --all --json | jq .", "for programs"),
+            ),
+            see="docs/configuration.md",
+        ),
+        "firn config set": ManualPage(
+            (
+                ("firn config set --topic flights retention.ms=86400000", "kept for a day"),
+                ("firn config set --broker-defaults log.cleaner.threads=2", "on all brokers"),
+                ("firn config set --topic flights --append cleanup.policy=compact", "of a list"),
+                ("firn config set --broker-logger 1 service.tiering=DEBUG", "until it is restarted"),
+                ("firn config set --broker 1 --file secrets.properties", "not in the shell's history"),
+            ),
+            see="docs/configuration.md",
+        ),
+        "firn config unset": ManualPage(
+            (("firn config unset --topic flights retention.ms", "as the broker's setting says"),),
+            see="docs/configuration.md",
+        ),
         "firn config explain": ManualPage(
             (
                 ("firn config explain server.properties", "each key, its effect here, its default"),
