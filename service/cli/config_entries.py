@@ -122,9 +122,10 @@ def _chosen(
         known = {one.name: one for one in entries}
         for key in keys:
             if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ConfigError(f"{of}: there is no setting {key!r}{hint}")
+                near = difflib.get_close_matches(key, known, 1, 0.85)
+                if near:
+                    raise ConfigError(f"{of}: there is no setting {key!r}; did you mean {near[0]!r}?")
+                raise ConfigError(f"{of}: {key} is not set, or is no setting")
         return [known[key] for key in dict.fromkeys(keys)]
     return [one for one in entries if everything or one.source != _DEFAULT]
 

@@ -13,13 +13,13 @@ from service.cli.manual import add_pages
 _SPEAK_KAFKA = frozenset(
     {
         "server", "format", "dev", "topic", "group", "transaction", "acl", "user", "quota", "tiers",
-        "console", "cluster", "config",
+        "console", "cluster", "config", "offsets", "log-dirs",
     }
 )  # fmt: skip
 _COMMANDS = (
-    "server", "format", "dev", "console", "top", "config", "cluster", "topic", "group", "transaction",
-    "acl", "user", "quota", "tiers", "dump", "fsck", "sweep", "repair", "bucket", "pipeline", "pyfiles",
-    "completion",
+    "server", "format", "dev", "console", "top", "config", "cluster", "topic", "offsets", "group",
+    "transaction", "log-dirs", "acl", "user", "quota", "tiers", "dump", "fsck", "sweep", "repair", "bucket",
+    "pipeline", "pyfiles", "completion",
 )  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print version and commit, and exit")
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")
     for name in names:
-        import_module(f"service.cli.{name}").add_parser(subparsers)
+        import_module(f"service.cli.{name.replace('-', '_')}").add_parser(subparsers)
     add_pages(parser)
     return parser
 

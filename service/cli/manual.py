@@ -164,6 +164,108 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
             },
             see=_CLUSTERS,
         ),
+        "firn cluster reassign": ManualPage(
+            (
+                ("firn cluster reassign execute --topic flights --to 1,2,3", "move a topic"),
+                ("firn cluster reassign verify --topic flights --wait 600", "wait until it has moved"),
+            ),
+            see=_CLUSTERS,
+        ),
+        "firn cluster reassign generate": ManualPage(
+            (
+                (
+                    "firn cluster reassign generate --topic flights --to 1,2,3 > plan.json",
+                    "a plan, as a file",
+                ),
+                (
+                    "firn cluster reassign generate --topic flights --to 1,2,3 --replication-factor 3",
+                    "three replicas of each partition",
+                ),
+            ),
+            see=_CLUSTERS,
+        ),
+        "firn cluster reassign execute": ManualPage(
+            (
+                ("firn cluster reassign execute plan.json --throttle 50000000", "at most 50 MB/s a broker"),
+                (
+                    "firn cluster reassign execute --topic flights:0 --to 2,3 --dry-run",
+                    "print what would move",
+                ),
+                ("firn cluster reassign execute plan.json --save-current before.json", "with a way back"),
+            ),
+            see=_CLUSTERS,
+        ),
+        "firn cluster reassign verify": ManualPage(
+            (
+                ("firn cluster reassign verify plan.json", "how far it is; removes the throttle at the end"),
+                ("firn cluster reassign verify --topic flights --wait 600", "wait for ten minutes"),
+            ),
+            {0: "all have moved", 1: "some have not, or an error: see stderr"},
+            see=_CLUSTERS,
+        ),
+        "firn cluster reassign cancel": ManualPage(
+            (
+                ("firn cluster reassign cancel plan.json", "those of a plan"),
+                ("firn cluster reassign cancel --all", "all that are under way"),
+            ),
+            see=_CLUSTERS,
+        ),
+        "firn cluster reassign list": ManualPage(
+            (("firn cluster reassign list --json | jq length", "how many are under way"),), see=_CLUSTERS
+        ),
+        "firn cluster elect": ManualPage(
+            (
+                ("firn cluster elect preferred --all", "leaders as they are meant to be"),
+                ("firn cluster elect preferred --topic flights:0,3", "of two partitions"),
+                ("firn cluster elect unclean --topic flights:3", "where none in sync will come back"),
+            ),
+            {0: "done, or nothing to do", 1: "a partition was refused: see stderr"},
+            see=_CLUSTERS,
+        ),
+        "firn cluster unregister": ManualPage(
+            (("firn cluster unregister 4", "a broker that is gone for good"),), see=_CLUSTERS
+        ),
+        "firn cluster features": ManualPage(
+            (("firn cluster features describe", "levels, and what the node supports"),), see=_CLUSTERS
+        ),
+        "firn cluster features describe": ManualPage(
+            (
+                ("firn cluster features describe", "levels, and what the node supports"),
+                ("firn cluster features describe --bootstrap-controller a:9093 --json", "for programs"),
+            ),
+            see=_CLUSTERS,
+        ),
+        "firn cluster features upgrade": ManualPage(
+            (
+                ("firn cluster features upgrade kraft.version=1 --dry-run", "can it be done?"),
+                ("firn cluster features upgrade kraft.version=1", "voters can be added then"),
+            ),
+            see=_CLUSTERS,
+        ),
+        "firn cluster features downgrade": ManualPage(
+            (("firn cluster features downgrade group.version=0 --dry-run", "can it be done?"),),
+            see=_CLUSTERS,
+        ),
+        "firn cluster quorum": ManualPage(
+            (("firn cluster quorum describe", "leader, voters, how far each is"),), see=_CLUSTERS
+        ),
+        "firn cluster quorum describe": ManualPage(
+            (
+                ("firn cluster quorum describe", "leader, voters, how far each is"),
+                ("firn cluster quorum describe --bootstrap-controller a:9093", "without a broker"),
+            ),
+            see=_CLUSTERS,
+        ),
+        "firn cluster quorum add-voter": ManualPage(
+            (
+                ("firn cluster quorum add-voter --config server.properties", "on its own machine"),
+                ("firn cluster quorum add-voter 4 --endpoint CONTROLLER://d:9093", "from anywhere"),
+            ),
+            see=_CLUSTERS,
+        ),
+        "firn cluster quorum remove-voter": ManualPage(
+            (("firn cluster quorum remove-voter 4", "also one that is lost"),), see=_CLUSTERS
+        ),
         "firn cluster repair-internal": ManualPage(
             (
                 ("firn cluster repair-internal --dry-run", "print the changes"),
@@ -298,6 +400,31 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
         "firn transaction terminate": ManualPage(
             (("firn transaction terminate billing-7", "abort it, and fence its producer"),),
             see=_TRANSACTIONS,
+        ),
+        "firn offsets": ManualPage(
+            (
+                ("firn offsets flights", "where each partition begins and ends"),
+                (
+                    "firn offsets flights:0 --time latest-tiered --time earliest-local",
+                    "both sides of the tiers",
+                ),
+                (
+                    "firn offsets flights --time 2026-01-31T06:00Z",
+                    "of the first record of that time or later",
+                ),
+                ("firn offsets --pattern 'flights-.*' --json", "of several topics, for programs"),
+            ),
+            {0: "done", 1: "a partition's offset is not known: see stderr"},
+            see=_COMMANDS,
+        ),
+        "firn log-dirs": ManualPage(
+            (
+                ("firn log-dirs", "directories of all brokers: state, replicas, sizes"),
+                ("firn log-dirs --broker 1,2 --topic flights", "replicas of a topic"),
+                ("firn log-dirs --partitions --json", "all of it, for programs"),
+            ),
+            {0: "all directories are in order", 1: "one is not, or a broker did not answer: see stderr"},
+            see=_COMMANDS,
         ),
         "firn acl": ManualPage((("firn acl list", "all entries"),), see=_SECURITY),
         "firn acl list": ManualPage(

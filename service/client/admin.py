@@ -19,6 +19,7 @@ from service.client.admin_models import (
     NodeInfo,
     PartitionInfo,
     PartitionPage,
+    Place,
     TopicInfo,
 )
 from service.client.blocking_client import BlockingClient
@@ -422,12 +423,15 @@ class ChangingCluster(Cluster):
         topic_id: UUID | None = result.topic_id
         return topic_id
 
-    def reassign(self, wanted: Mapping[tuple[str, int], Sequence[int]]) -> dict[tuple[str, int], str]:
-        """Start reassignments to these replicas, preferred leaders first; return the refused ones and why."""
+    def reassign(self, wanted: Mapping[Place, Sequence[int] | None]) -> dict[Place, str]:
+        """Start reassignments to these replicas, preferred leaders first, and cancel those to None; return
+        the refused ones and why."""
         module = request_module(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
         by_topic: dict[str, list[Any]] = {}
         for (topic, partition), replicas in wanted.items():
-            one = module.ReassignablePartition(partition_index=partition, replicas=tuple(replicas))
+            one = module.ReassignablePartition(
+                partition_index=partition, replicas=None if replicas is None else tuple(replicas)
+            )
             by_topic.setdefault(topic, []).append(one)
         request = module.AlterPartitionReassignmentsRequest(
             timeout=TIMEOUT,
