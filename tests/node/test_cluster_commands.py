@@ -29,7 +29,10 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, NodeTh
     folder, world = tmp_path_factory.mktemp("nodes"), system_world()
     plan = plan_nodes(3, 3, agree_on_ports(0, 3, 3), folder, world, QUICK)
     format_nodes(plan, world)
-    found = {one.node_id: NodeThread(Path(one.settings["log.dirs"]), **one.settings) for one in plan.nodes}
+    found = {
+        one.node_id: NodeThread(Path(one.settings["log.dirs"]), None, None, **one.settings)
+        for one in plan.nodes
+    }
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(NodeThread.start, found.values()))
     yield found
@@ -239,12 +242,17 @@ def test_offsets_are_told_by_name_time_and_tier(firn: Firn, nodes: dict[int, Nod
 
 def test_log_directories_are_told_with_their_replicas(firn: Firn, nodes: dict[int, NodeThread]) -> None:
     create(firn, "kept", replicas=3)
-    rows = json.loads(firn("log-dirs", "--topic", "kept", "--json"))
+
+    def told() -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = json.loads(firn("log-dirs", "--topic", "kept", "--json"))
+        return rows
+
+    wait_until("all replicas", lambda: [row["replicas"] for row in told()] == [2, 2, 2])
+    rows = told()
     assert {row["broker"]: row["directory"] for row in rows} == {
         node: str(one.data) for node, one in nodes.items()
     }
     assert {row["state"] for row in rows} == {"ok"}
     assert {p["topic"] for row in rows for p in row["partitions"]} == {"kept"}
-    assert [row["replicas"] for row in rows] == [2, 2, 2]
     assert firn("log-dirs", "--broker", "2").splitlines()[1].split()[:3] == ["2", str(nodes[2].data), "ok"]
     assert "broker 9 is not there" in firn.refused("log-dirs", "--broker", "9")
