@@ -104,7 +104,7 @@ class ClusterFacts(NamedTuple):
 
     None: not known. `view`: age of the metadata that the answers come from; `quorum_silence`: why the leader
     of the quorum could not be asked; `urls`: `firn.remote.url` by broker; `told`: findings of nodes about
-    themselves.
+    themselves; `listening`: number of HTTP listeners that answer; `silence`: why nobody answers.
     """
 
     view: ViewFacts | None = None
@@ -117,6 +117,13 @@ class ClusterFacts(NamedTuple):
     unanswered: tuple[UnansweredFacts, ...] = ()
     urls: Mapping[int, str | None] = {}
     told: tuple[Finding, ...] = ()
+    listening: int = 0
+    silence: str | None = None
+
+    @property
+    def is_stale(self) -> bool:
+        """Return whether no controller vouches for what the metadata say."""
+        return self.quorum_silence is not None or (self.view is not None and self.view.is_stale)
 
 
 class NodeFacts(NamedTuple):

@@ -64,6 +64,11 @@ METADATA_STALE: Final = _kind(
     " Records are still served where it leads, but nothing can be elected, created or altered.",
     "See that a majority of the controllers runs and can be reached from this node.",
 )  # fmt: skip
+CLUSTER_SILENT: Final = _kind(
+    "cluster-does-not-answer", CLUSTER, CRITICAL,
+    "No broker that is known here can be reached: whether the cluster serves anybody is not known.",
+    "See whether the brokers run, and whether their listeners can be reached from here.",
+)  # fmt: skip
 QUORUM_SILENT: Final = _kind(
     "quorum-does-not-answer", CLUSTER, CRITICAL,
     "No controller leads: nothing can be elected, created or altered, and no dead broker is noticed.",
