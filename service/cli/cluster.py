@@ -1,4 +1,4 @@
-"""`firn cluster`: health of a cluster, and repair of internal topics with too few replicas."""
+"""`firn cluster`: health of a cluster, replicas, leaders, brokers and controllers, internal topics."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import argparse
 import json
 import sys
 
+from service.cli.arguments import positive
 from service.cli.client_properties import add_command_config_option, node_http_of_args, security_of_args
-from service.cli.topic import DEFAULT_BOOTSTRAP, add_bootstrap_option, positive
+from service.cli.cluster_brokers import add_elect, add_unregister
+from service.cli.cluster_controllers import add_features, add_quorum
+from service.cli.cluster_reassign import add_reassign
+from service.cli.topic import DEFAULT_BOOTSTRAP, add_bootstrap_option
 
 MOST_ILL = 50
 AT_ONCE = 10
@@ -18,11 +22,17 @@ PATIENCE_S = 300
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "cluster",
-        help="show the health of a cluster, and repair its internal topics",
-        description="Show the health of a cluster, and add missing replicas to internal topics.",
+        help="show the health of a cluster, move replicas and leaders, change brokers and controllers",
+        description="Show the health of a cluster, move replicas and leaders, change levels of features,"
+        " voters and brokers, and add missing replicas to internal topics.",
     )
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
     _add_describe(actions)
+    add_reassign(actions)
+    add_elect(actions)
+    add_unregister(actions)
+    add_features(actions)
+    add_quorum(actions)
     _add_repair(actions)
 
 
