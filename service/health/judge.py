@@ -17,7 +17,7 @@ from service.health.facts import (
     ViewFacts,
     VoterFacts,
 )
-from service.health.findings import Finding, worst_first
+from service.health.findings import Finding, Severity, worst_first
 
 AWAY_MS: Final = 10_000
 """A voter that has not fetched for this long is away."""
@@ -49,6 +49,8 @@ def state_of(broker: BrokerFacts, *, is_stale: bool) -> str:
 
 
 def _cluster(facts: ClusterFacts, now_ms: int) -> Iterator[Finding]:
+    if facts.silence is not None:
+        yield kinds.CLUSTER_SILENT.found(CLUSTER, f"the cluster does not answer: {facts.silence}")
     yield from facts.told
     if facts.view is not None:
         yield from _view(facts.view, now_ms)
@@ -62,10 +64,12 @@ def _cluster(facts: ClusterFacts, now_ms: int) -> Iterator[Finding]:
         yield from _partitions(facts.partitions)
     for directory in facts.directories:
         yield _directory(directory)
+    # Where none of several answers, it is rather the way to them.
+    severity = None if facts.listening or len(facts.listeners) == 1 else Severity.NOTICE
     for listener in facts.listeners:
         subject = f"node {listener.node_id}"
         words = f"{subject}: its HTTP listener {listener.address} does not answer: {listener.why}"
-        yield kinds.HTTP_SILENT.found(subject, words)
+        yield kinds.HTTP_SILENT.found(subject, words, severity=severity)
     for question in facts.unanswered:
         yield kinds.UNANSWERED.found(CLUSTER, f"{question.what}: {question.why}")
     for sentence in strange_prefixes(facts.urls):
@@ -159,6 +163,9 @@ def _node(facts: NodeFacts, now_ms: int) -> Iterator[Finding]:
         count = facts.offline_partitions
         words = f"{subject}: {_partitions_as_text(count)} {'are' if count > 1 else 'is'} offline on it"
         yield kinds.REPLICAS_OFFLINE.found(subject, words)
+    if facts.under_min_isr:
+        words = f"{subject}: {_partitions_as_text(facts.under_min_isr)} that it leads under min ISR"
+        yield kinds.UNDER_MIN_ISR.found(subject, words)
     for directory in facts.directories:
         yield _directory(directory)
     yield from _store(facts)
@@ -167,7 +174,7 @@ def _node(facts: NodeFacts, now_ms: int) -> Iterator[Finding]:
         yield kinds.SHARDS_FAILED.found(subject, words)
     if facts.recovery is not None:
         yield from _recovery(subject, facts.recovery)
-    for words in facts.tls:
+    for words in facts.certificates:
         yield kinds.TLS_PROBLEM.found(subject, f"{subject}: {words}")
     for words in facts.key_sets:
         yield kinds.KEYS_PROBLEM.found(subject, f"{subject}: {words}")
