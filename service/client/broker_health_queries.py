@@ -69,13 +69,18 @@ def ask_view(client: BlockingClient) -> ViewFacts | None:
     return _health(client)[0]
 
 
-def ask_brokers(
-    cluster: Cluster, brokers: Sequence[NodeInfo], pool: Executor, http: NodeHttp | None
-) -> tuple[BrokerAnswer, ...]:
-    """Ask all unfenced brokers at the same time. `cluster` has been described; `http` None: HTTP listeners
-    are not asked."""
-    asked = [one for one in brokers if not one.is_fenced]
-    return tuple(pool.map(lambda one: ask_broker(cluster, one, http), asked))
+class AnswersOfBrokers(NamedTuple):
+    """Answers of all brokers, and the age of the metadata of the one that named them."""
+
+    view: ViewFacts | None
+    answers: tuple[BrokerAnswer, ...]
+
+
+def ask_answers(cluster: Cluster, pool: Executor) -> AnswersOfBrokers:
+    """Ask all unfenced brokers at the same time, without their HTTP listeners."""
+    asked = [one for one in cluster.describe().nodes if not one.is_fenced]
+    view = ask_view(cluster.first)
+    return AnswersOfBrokers(view, tuple(pool.map(lambda one: ask_broker(cluster, one, None), asked)))
 
 
 def ask_broker(cluster: Cluster, broker: NodeInfo, http: NodeHttp | None) -> BrokerAnswer:
@@ -118,7 +123,7 @@ def _health(client: BlockingClient) -> tuple[ViewFacts | None, tuple[Finding, ..
 
 def _own(told: Iterable[ToldFinding]) -> Iterable[Finding]:
     for one in told:
-        if one.anchor not in _OF_THE_CLUSTER and one.anchor in kinds.BY_ANCHOR:
+        if one.anchor not in _OF_THE_CLUSTER:
             yield from from_json(
                 [
                     {
@@ -132,6 +137,11 @@ def _own(told: Iterable[ToldFinding]) -> Iterable[Finding]:
                     }
                 ]
             )
+
+
+def is_own(one: Finding) -> bool:
+    """Return whether a finding that a node has told is about itself, and not about the cluster."""
+    return one.anchor not in _OF_THE_CLUSTER
 
 
 def _directories(client: BlockingClient, node_id: int) -> Iterable[DirectoryFacts]:

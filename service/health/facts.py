@@ -84,6 +84,14 @@ class StoreFacts(NamedTuple):
     since_ms: int | None = None
 
 
+class UploadFacts(NamedTuple):
+    """The upload of a node's sealed segments: when the oldest that waits was sealed (wall clock), and why
+    most of those that wait do, empty for no reason but their number."""
+
+    oldest_ms: int
+    why: str = ""
+
+
 class HeldBackFacts(NamedTuple):
     """A reason why tiering does not go on, in words. `since_ms`: wall clock."""
 
@@ -145,6 +153,7 @@ class NodeFacts(NamedTuple):
     directories: tuple[DirectoryFacts, ...] = ()
     stores: tuple[StoreFacts, ...] = ()
     held_back: tuple[HeldBackFacts, ...] = ()
+    uploads: UploadFacts | None = None
     is_owner_unknown: bool = False
     asleep: tuple[int, str] | None = None
     under_min_isr: int = 0

@@ -150,6 +150,11 @@ TIERING_HELD_BACK: Final = _kind(
     "Nothing of what is named is copied, expired or swept: local disks fill up.",
     "Do what the words say; firn fsck shows what the bucket has.",
 )  # fmt: skip
+UPLOADS_BEHIND: Final = _kind(
+    "uploads-behind", STORE, WARNING,
+    "Sealed segments wait for their upload: local disks fill up, and a lost disk loses more.",
+    "Read the reason: a store that is slow or away, too little bandwidth, a partition that cannot be copied.",
+)  # fmt: skip
 OWNER_UNKNOWN: Final = _kind(
     "prefix-owner-unknown", STORE, WARNING,
     "The node has not yet read who owns the prefix; it copies nothing before.",
