@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from service.client.blocking_client import BlockingClient
 from service.wire.api import ApiKey, request_module
-from tests.node.conftest import Talk
+from tests.node.conftest import NodeThread, Talk
 from tests.support.processes import wait_until
 
 NONE = ErrorCode.none
@@ -95,18 +97,15 @@ def test_settings_with_what_they_switch_and_without_secrets(
     ]
 
 
-def test_a_thousand_topics_are_one_line_and_foreign_names_cannot_forge_one(
-    talk: Talk, audit: pytest.LogCaptureFixture
+def test_a_hundred_topics_are_one_line_and_foreign_names_cannot_forge_one(
+    start: Callable[..., NodeThread], audit: pytest.LogCaptureFixture
 ) -> None:
-    talk.client.client_id = "me\nroot: all is lost"
+    node = start()
     module = request_module(ApiKey.CREATE_TOPICS)
-    topics = tuple(
-        module.CreatableTopic(
-            name=f"t{n}", num_partitions=1, replication_factor=1, assignments=(), configs=()
-        )
-        for n in range(100)
-    )
-    talk(ApiKey.CREATE_TOPICS, "CreateTopicsRequest", topics=topics)
+    size: dict[str, Any] = {"num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+    topics = tuple(module.CreatableTopic(name=f"t{n}", **size) for n in range(100))
+    with BlockingClient(node.host, node.port, "me\nroot: all is lost", timeout_s=20) as client:
+        Talk(client)(ApiKey.CREATE_TOPICS, "CreateTopicsRequest", topics=topics)
     record = audit.records[-1]
     (line,) = told(audit)
     assert line.startswith("topics created (100): t0 [partitions=1 replicas=1], t1 [")
