@@ -180,12 +180,8 @@ class ControllerNode:
             authorizer=authorizer,
         )
         self.leaders = QuorumLeaders(self.publisher)
-        self.controllers = Controllers(
-            options.controller.node_id,
-            self.leaders,
-            self._channels(metrics.channel(OF_CONTROLLER)) if calls is None else calls,
-            self.here,
-        )
+        own = self._channels(metrics.channel(OF_CONTROLLER)) if calls is None else calls
+        self.controllers = Controllers(node_id, self.leaders, own, self.here)
         self.servers = self._make_servers(metrics, turns, world, security, key_sets)
         self._claiming: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None

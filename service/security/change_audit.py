@@ -7,30 +7,18 @@ names `MOST_NAMED` things at most, however many one request changes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from service.base.printable import printable, quoted
 from service.security.audit import AUDIT_LOGGER
+from service.security.audited_change import MOST_NAMED, AuditedChange
 from service.security.session import NODE_ITSELF, Session
 
 _log = logging.getLogger(AUDIT_LOGGER)
 
-MOST_NAMED: Final = 20
 
-
-class Change(NamedTuple):
-    """Set of changes of one kind. `event`: its name for programs; `items`: words for each thing that has
-    changed, or for the first ones of `number`."""
-
-    event: str
-    words: str
-    items: Iterable[str]
-    number: int
-
-
-class Asker(NamedTuple):
+class Requester(NamedTuple):
     """Client that asked for a change."""
 
     principal: str
@@ -38,14 +26,14 @@ class Asker(NamedTuple):
     client_id: str
 
     @staticmethod
-    def of(session: Session, client_id: str) -> Asker | None:
+    def of(session: Session, client_id: str) -> Requester | None:
         """Return the client of a session; None for the node itself."""
         if session is NODE_ITSELF:
             return None
-        return Asker(printable(session.principal), session.host, printable(client_id))
+        return Requester(printable(session.principal), session.host, printable(client_id))
 
 
-def tell(change: Change, asker: Asker | None = None) -> None:
+def tell(change: AuditedChange, asker: Requester | None = None) -> None:
     """Write the line of a set of changes, unless it is empty. `asker`: None for the cluster itself."""
     if not change.number or not _log.isEnabledFor(logging.INFO):
         return

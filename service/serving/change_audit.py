@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any
 
 from service.network.request import RequestContext
-from service.security.change_audit import Asker, tell
+from service.security.change_audit import Requester, tell
 from service.serving.change_words import Words
 
 Handler = Callable[[Any, RequestContext, Any], Any]
@@ -22,7 +22,9 @@ def audited(words: Words) -> Callable[[Handler], Handler]:
     def decorated(handle: Handler) -> Handler:
         @wraps(handle)
         async def handled(host: Any, context: RequestContext, request: Any) -> Any:
-            asker = Asker.of(context.session, context.client_id)  # the next request overwrites the context
+            asker = Requester.of(
+                context.session, context.client_id
+            )  # the next request overwrites the context
             response = handle(host, context, request)
             if isinstance(response, Awaitable):
                 response = await response

@@ -14,22 +14,22 @@ from kio.schema.errors import ErrorCode
 from service.base.printable import printable
 from service.config.overrides import may_be_secret
 from service.metadata.controller.requests import ConfigOperation, CreateTopicResult, ResourceType
-from service.security.change_audit import MOST_NAMED, Change
+from service.security.audited_change import MOST_NAMED, AuditedChange
 
 NONE: Final = ErrorCode.none
 _VALUE_CHARACTERS: Final = 100
 _TIERING: Final = ("remote.storage.enable", "remote.log.copy.disable", "remote.log.delete.on.disable")
 _SIGNS: Final = {ConfigOperation.SET: "=", ConfigOperation.APPEND: "+=", ConfigOperation.SUBTRACT: "-="}
 
-Words = Callable[[Any, Any], Iterable[Change]]
+Words = Callable[[Any, Any], Iterable[AuditedChange]]
 """(request, response) -> changes"""
 
 
-def _change(event: str, words: str, items: Iterable[str], count: int) -> tuple[Change, ...]:
-    return (Change(event, words, islice(items, MOST_NAMED), count),)
+def _change(event: str, words: str, items: Iterable[str], count: int) -> tuple[AuditedChange, ...]:
+    return (AuditedChange(event, words, islice(items, MOST_NAMED), count),)
 
 
-def created_topics(request: Any, response: Any) -> Iterable[Change]:
+def created_topics(request: Any, response: Any) -> Iterable[AuditedChange]:
     if request.validate_only:
         return ()
     done = [one for one in response.topics if one.error_code is NONE]
@@ -43,20 +43,20 @@ def _size(topic: Any) -> str:
     return f" [partitions={topic.num_partitions} replicas={topic.replication_factor}]"
 
 
-def automatically_created(results: Iterable[CreateTopicResult]) -> Change:
+def automatically_created(results: Iterable[CreateTopicResult]) -> AuditedChange:
     """Return the topics that were created because a client named them, or the node needs them."""
     done = [one for one in results if one.error is NONE]
     items = (f"{printable(one.name)} [partitions={one.num_partitions}]" for one in done)
-    return Change("topics-auto-created", "topics created automatically", items, len(done))
+    return AuditedChange("topics-auto-created", "topics created automatically", items, len(done))
 
 
-def deleted_topics(request: Any, response: Any) -> Iterable[Change]:
+def deleted_topics(request: Any, response: Any) -> Iterable[AuditedChange]:
     done = [one for one in response.responses if one.error_code is NONE]
     items = (printable(one.name or one.topic_id) for one in done)
     return _change("topics-deleted", "topics deleted", items, len(done))
 
 
-def added_partitions(request: Any, response: Any) -> Iterable[Change]:
+def added_partitions(request: Any, response: Any) -> Iterable[AuditedChange]:
     if request.validate_only:
         return ()
     counts = {one.name: one.count for one in request.topics}
@@ -65,7 +65,7 @@ def added_partitions(request: Any, response: Any) -> Iterable[Change]:
     return _change("partitions-added", "partitions added", items, len(done))
 
 
-def changed_settings(request: Any, response: Any) -> Iterable[Change]:
+def changed_settings(request: Any, response: Any) -> Iterable[AuditedChange]:
     """Return the changes of AlterConfigs and IncrementalAlterConfigs, and what they switch of tiering."""
     if request.validate_only:
         return ()
@@ -81,8 +81,8 @@ def changed_settings(request: Any, response: Any) -> Iterable[Change]:
         if config.name in _TIERING
     ]
     return (
-        Change("settings-changed", "settings changed", settings, count),
-        Change("tiering-switched", "tiering switched", tiered, len(tiered)),
+        AuditedChange("settings-changed", "settings changed", settings, count),
+        AuditedChange("tiering-switched", "tiering switched", tiered, len(tiered)),
     )
 
 
@@ -112,12 +112,12 @@ def _setting(resource: Any, config: Any) -> str:
     return f"{name}{_SIGNS.get(operation, '=')}{value}"
 
 
-def deleted_groups(request: Any, response: Any) -> Iterable[Change]:
+def deleted_groups(request: Any, response: Any) -> Iterable[AuditedChange]:
     done = [one.group_id for one in response.results if one.error_code is NONE]
     return _change("groups-deleted", "groups deleted", map(printable, done), len(done))
 
 
-def deleted_offsets(request: Any, response: Any) -> Iterable[Change]:
+def deleted_offsets(request: Any, response: Any) -> Iterable[AuditedChange]:
     done = [
         (topic.name, one.partition_index)
         for topic in response.topics
@@ -129,7 +129,7 @@ def deleted_offsets(request: Any, response: Any) -> Iterable[Change]:
     return _change("offsets-deleted", words, items, len(done))
 
 
-def deleted_records(request: Any, response: Any) -> Iterable[Change]:
+def deleted_records(request: Any, response: Any) -> Iterable[AuditedChange]:
     done = [
         (topic.name, one.partition_index, one.low_watermark)
         for topic in response.topics
@@ -140,7 +140,7 @@ def deleted_records(request: Any, response: Any) -> Iterable[Change]:
     return _change("records-deleted", "records deleted", items, len(done))
 
 
-def asked_elections(request: Any, response: Any) -> Iterable[Change]:
+def asked_elections(request: Any, response: Any) -> Iterable[AuditedChange]:
     done = [
         (topic.topic, one.partition_id)
         for topic in response.replica_election_results
@@ -152,7 +152,7 @@ def asked_elections(request: Any, response: Any) -> Iterable[Change]:
     return _change("election-requested", f"election of {kind} leaders requested", items, len(done))
 
 
-def reassigned(request: Any, response: Any) -> Iterable[Change]:
+def reassigned(request: Any, response: Any) -> Iterable[AuditedChange]:
     failed = {
         (topic.name, one.partition_index)
         for topic in response.responses
@@ -177,26 +177,26 @@ def _replicas(partition: Any) -> str:
     return f"[replicas={','.join(map(str, partition.replicas))}]"
 
 
-def unregistered_broker(request: Any, response: Any) -> Iterable[Change]:
+def unregistered_broker(request: Any, response: Any) -> Iterable[AuditedChange]:
     done = int(response.error_code is NONE)
     return _change("broker-unregistered", "broker unregistered", [str(request.broker_id)], done)
 
 
-def changed_features(request: Any, response: Any) -> Iterable[Change]:
+def changed_features(request: Any, response: Any) -> Iterable[AuditedChange]:
     if request.validate_only or response.error_code is not NONE:
         return ()
     items = (f"{printable(one.feature)}={one.max_version_level}" for one in request.feature_updates)
     return _change("features-changed", "feature levels changed", items, len(request.feature_updates))
 
 
-def created_acls(request: Any, response: Any) -> Iterable[Change]:
+def created_acls(request: Any, response: Any) -> Iterable[AuditedChange]:
     pairs = zip(request.creations, response.results, strict=False)
     done = [entry for entry, result in pairs if result.error_code is NONE]
     items = (f"{_entry(one)} on {printable(one.resource_name)}" for one in done)
     return _change("acls-created", "ACLs created", items, len(done))
 
 
-def deleted_acls(request: Any, response: Any) -> Iterable[Change]:
+def deleted_acls(request: Any, response: Any) -> Iterable[AuditedChange]:
     done = [one for found in response.filter_results for one in found.matching_acls]
     items = (f"{_entry(one)} on {printable(one.resource_name)}" for one in done)
     return _change("acls-deleted", "ACLs deleted", items, len(done))
@@ -208,7 +208,7 @@ def _entry(acl: Any) -> str:
     return f"{kind} {printable(acl.principal)} operation {acl.operation}"
 
 
-def changed_quotas(request: Any, response: Any) -> Iterable[Change]:
+def changed_quotas(request: Any, response: Any) -> Iterable[AuditedChange]:
     if request.validate_only:
         return ()
     pairs = zip(request.entries, response.entries, strict=False)
@@ -225,7 +225,7 @@ def _quota(entry: Any) -> str:
     return f"{who}: {what}"
 
 
-def changed_credentials(request: Any, response: Any) -> Iterable[Change]:
+def changed_credentials(request: Any, response: Any) -> Iterable[AuditedChange]:
     """Return the users whose SCRAM credentials were set or removed."""
     done = [one.user for one in response.results if one.error_code is NONE]
     removed = {one.name for one in request.deletions}

@@ -12,7 +12,7 @@ from service.base.steps import Steps
 from service.metadata.controller.partition_change import RECOVERING
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import BrokerImage, MetadataImage, PartitionImage
-from service.security.change_audit import MOST_NAMED, Change
+from service.security.audited_change import MOST_NAMED, AuditedChange
 
 WORDS: Final = {
     "broker-registered": "brokers registered",
@@ -43,10 +43,10 @@ class ChangeSummary:
         self._items: dict[str, list[str]] = {event: [] for event in WORDS}
         self._numbers = dict.fromkeys(WORDS, 0)
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[AuditedChange]:
         """Return what has changed: one for each event."""
         return [
-            Change(event, words, self._items[event], self._numbers[event])
+            AuditedChange(event, words, self._items[event], self._numbers[event])
             for event, words in WORDS.items()
             if self._numbers[event]
         ]

@@ -18,7 +18,7 @@ from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
 from service.metadata.controller.topic_names import topic_name_error
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
 from service.network.request import RequestContext
-from service.security.change_audit import Asker, tell
+from service.security.change_audit import Requester, tell
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import cluster_operations, is_allowed, is_allowed_on_cluster
 from service.serving.authorization import operations as authorized_operations
@@ -92,7 +92,7 @@ async def _create_and_answer(
         creations = await each_in_slices(lambda name: creation_request(name, config, image), names)
         with suppress(RequestError, StorageError, TimeoutError):
             async with asyncio.timeout(CREATED_WITHIN_S):
-                asker = Asker.of(context.session, context.client_id)
+                asker = Requester.of(context.session, context.client_id)
                 created = await broker.admin.create_topics(creations)
                 tell(automatically_created(created), asker)
                 if quota is not None:
