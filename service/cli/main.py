@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from service.cli.address import fill_in
 from service.cli.manual import add_pages
 
 _SPEAK_KAFKA = frozenset(
@@ -18,8 +19,8 @@ _SPEAK_KAFKA = frozenset(
 )  # fmt: skip
 _COMMANDS = (
     "server", "format", "dev", "console", "top", "config", "cluster", "topic", "produce", "consume",
-    "offsets", "group", "transaction", "log-dirs", "acl", "user", "quota", "tiers", "dump", "fsck", "sweep",
-    "repair", "bucket", "pipeline", "pyfiles", "completion",
+    "profile", "offsets", "group", "transaction", "log-dirs", "acl", "user", "quota", "tiers", "dump", "fsck",
+    "sweep", "repair", "bucket", "pipeline", "pyfiles", "completion",
 )  # fmt: skip
 
 
@@ -57,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from service.cli.kio_alone import import_kio_alone
 
             import_kio_alone()
+        fill_in(args, os.environ)
         code: int = args.run(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
