@@ -23,7 +23,6 @@ from service.base.stop_signals import receive_stops, receive_unused
 from service.base.turn_queues import turn_queues
 from service.base.turns import TurnTimes
 from service.base.world import World, system_world
-from service.config.parsing import without_effect
 from service.config.settings import BrokerConfig
 from service.node.event_loop import LoopWatch, new_loop
 from service.node.gc_policy import GcPolicy
@@ -101,8 +100,7 @@ def _stop_at_signals(loop: asyncio.AbstractEventLoop, supervisor: Supervisor) ->
 
 
 async def _run(config: BrokerConfig, turns: TurnTimes, open_console: OpenConsole | None) -> int:
-    complaints = (*without_effect(config.static), *config.cluster.complaints(), *principal_complaints(config))
-    for complaint in complaints:
+    for complaint in (*config.cluster.complaints(), *principal_complaints(config)):
         log.warning("configuration: %s", complaint)
     open_files = _allow_open_files()
     supervisor = Supervisor()
