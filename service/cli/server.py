@@ -110,20 +110,19 @@ def serve(
 
     `beside` can wrap the function that opens the HTTP listener. `remarks`: warnings about the settings.
     """
-    import logging
     import socket
     from pathlib import Path
 
+    from service.base.release import release
     from service.cli.log_lines import log_to_stderr
     from service.node.process import run_server
 
-    log_to_stderr(log_level)
-    for remark in remarks:
-        logging.getLogger(__name__).warning("configuration: %s", remark)
+    release()  # which may run git: no work for the event loop
+    log_to_stderr(log_level, config.log_format, config.node_id)
     console = _console(config)
     if console is not None and beside is not None:
         console = beside(console)
-    return run_server(config.placed(Path.cwd(), socket.gethostname()), console)
+    return run_server(config.placed(Path.cwd(), socket.gethostname()), console, remarks)
 
 
 def _console(config: BrokerConfig) -> OpenConsole | None:
