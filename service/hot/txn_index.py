@@ -37,7 +37,7 @@ class TxnIndex:
     """The rows of one segment. Owned by the loop; `sync` and `rows` are for any thread."""
 
     __slots__ = (
-        "_has_failed", "_is_dirty", "_is_new", "_least", "_lock", "_markers", "_stable", "_unwritten",
+        "_cuts", "_has_failed", "_is_dirty", "_is_new", "_least", "_lock", "_markers", "_stable", "_unwritten",
         "handle",
     )  # fmt: skip
 
@@ -49,6 +49,7 @@ class TxnIndex:
         self._markers, self._stable, self._least = array("q"), array("q"), array("q")
         self._is_new = not handle.size
         self._is_dirty = self._has_failed = False
+        self._cuts = 0
 
     def __len__(self) -> int:
         return self._size // ROW.size
@@ -129,6 +130,7 @@ class TxnIndex:
             block = bisect_left(self._markers, offset)
             if block == len(self._markers):
                 return
+            self._cuts += 1
             begin = block * _BLOCK_BYTES
             kept = [row for row in decode_rows(self._read(begin, _BLOCK_BYTES)) if row.last_offset < offset]
             size = begin + len(kept) * ROW.size
@@ -141,6 +143,7 @@ class TxnIndex:
     def replace(self, entries: Sequence[AbortedEntry]) -> None:
         """Write all rows anew, durably, at once. `DiskError`."""
         with self._lock:
+            self._cuts += 1
             write_atomically(self.handle.disk, self.handle.path, b"".join(map(encode_row, entries)))
             self.handle.drop()
             self.handle.size = len(entries) * ROW.size
@@ -169,13 +172,16 @@ class TxnIndex:
         in steps of a block; returns whether later segments have none. `DiskError`."""
         begin = bisect_left(self._markers, fetch_offset)
         end = bisect_left(self._stable, upper_bound)
-        size = part.stop - part.start
+        size, known, cuts = part.stop - part.start, len(found), self._cuts
         for block in range(begin, min(end + 1, len(self._markers))):
             if self._least[block] >= upper_bound:
                 if not block % _SKIPPED_AT_A_TIME:
                     yield
                 continue
             yield
+            if self._cuts != cuts:  # rows have gone, or other ones are in their places
+                del found[known:]
+                return (yield from self.find(fetch_offset, upper_bound, part, found))
             data = self._read(block * _BLOCK_BYTES, _BLOCK_BYTES)
             places = range(part.start, len(data), ROW.size)
             if block > begin and self._markers[block] < upper_bound:  # each begins before its marker

@@ -235,3 +235,28 @@ def test_a_start_knows_of_transactions_whose_markers_are_not_replicated(tmp_path
     log.close(clean)
     log = reopened(tmp_path, log, clean=clean, mark=7)
     assert log.first_unstable_offset is None
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_look_up_that_is_under_way_when_rows_are_cut_finds_those_that_are_left(
+    tmp_path: Path, steps: int
+) -> None:
+    """A look-up of many rows goes on in later turns; a follower may cut its log meanwhile."""
+    log = open_log(tmp_path)
+    rows = transactions(log, 1000)
+    finding = log.state.segments.aborted_from(0, 2000, slice(0, 34))
+    for _ in range(steps):
+        next(finding)
+    log.truncation.truncate_to(200)
+    assert at_once(finding) == [encode_row(row) for row in rows[:100]]
+
+
+def test_a_look_up_that_is_under_way_when_rows_are_replaced_finds_the_right_ones(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    rows = [encode_row(row) for row in transactions(log, 600)]
+    log.sealed.replace_rows(0, b"".join(rows[1:]))  # the first one is lost
+    finding = log.state.segments.aborted_from(0, 1200, slice(0, 34))
+    for _ in range(3):
+        next(finding)
+    log.sealed.replace_rows(0, b"".join(rows))
+    assert at_once(finding) == rows
