@@ -234,7 +234,7 @@ def test_a_row_that_is_lost_is_found_where_the_segment_is_read_whole(tmp_path: P
 def test_a_row_that_the_snapshot_at_the_base_does_not_know_stays_if_the_log_has_its_marker(
     tmp_path: Path,
 ) -> None:
-    """One of the two is wrong: nothing is uploaded then, and nothing is shown meanwhile that may be aborted."""
+    """One of the two is wrong: nothing is uploaded then, and nothing is shown that may be aborted."""
     log = open_log(tmp_path)
     send(log, 7, -1)
     log.appender.roll()
