@@ -274,8 +274,8 @@ class ProducerStates:
         return self.transactions
 
     def doubt_from(self, offset: int) -> None:
-        """Take all from `offset` on as unstable until the high watermark has reached the present end: the high
-        watermark of before is lost, and with it which of the completed transactions it has passed."""
+        """Take all from `offset` on as unstable until the high watermark has reached the present end: the one
+        of before is lost, and with it which of the completed transactions it has passed."""
         if offset < self.end_offset and any(entry.coordinator_epoch >= 0 for _, entry in self):
             self._open().doubt(offset, self.end_offset)
 
