@@ -17,8 +17,9 @@ _SPEAK_KAFKA = frozenset(
     }
 )  # fmt: skip
 _COMMANDS = (
-    "server", "format", "dev", "console", "top", "cluster", "topic", "group", "transaction", "acl", "user",
-    "quota", "tiers", "dump", "fsck", "sweep", "repair", "bucket", "pipeline", "pyfiles", "completion",
+    "server", "format", "dev", "console", "top", "config", "cluster", "topic", "group", "transaction",
+    "acl", "user", "quota", "tiers", "dump", "fsck", "sweep", "repair", "bucket", "pipeline", "pyfiles",
+    "completion",
 )  # fmt: skip
 
 
@@ -28,7 +29,9 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="firn", description="A tiered-storage log that speaks the Apache Kafka protocol."
     )
-    parser.add_argument("--version", action="store_true", help="print version and commit, and exit")
+    parser.add_argument(
+        "--version", action="store_true", help="print version, commit and kind of kernels, and exit"
+    )
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")
     for name in names:
         import_module(f"service.cli.{name}").add_parser(subparsers)

@@ -34,10 +34,11 @@ _AWS: Final = MappingProxyType(
 )
 _WRONG: Final = MappingProxyType({0: "nothing is wrong", 1: "something is, or could not be checked"})
 _NODE: Final = MappingProxyType(
-    {0: "ended by SIGTERM or SIGINT", 1: "could not start, or failed while it ran: the log says why"}
+    {0: "ended by SIGTERM, SIGINT or SIGHUP", 1: "could not start, or failed while it ran: the log says why"}
 )
 _PIPELINES: Final = "docs/pipelines.md"
 _OPERATIONS: Final = "docs/operations.md"
+_CONFIGURATION: Final = "docs/configuration.md"
 _CLUSTERS: Final = "docs/operations.md, Clusters"
 _SECURITY: Final = "docs/security.md"
 _QUOTAS: Final = "docs/quotas.md"
@@ -99,7 +100,7 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn console --bootstrap node-1:9092 --url s3://bucket/prefix", "another one"),
                 ("firn console --host 0.0.0.0 --token-file /etc/firn/console.token", "for others, too"),
             ),
-            {0: "ended by SIGTERM or SIGINT", 1: "could not start: stderr says why"},
+            {0: "ended by SIGTERM, SIGINT or SIGHUP", 1: "could not start: stderr says why"},
             _AWS,
             "docs/console.md",
         ),
@@ -110,6 +111,18 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn top --json | jq .metrics", "once, for programs"),
             ),
             see="docs/metrics.md",
+        ),
+        "firn config": ManualPage(
+            (("firn config explain server.properties", "what becomes of each key of a file"),),
+            see=_CONFIGURATION,
+        ),
+        "firn config explain": ManualPage(
+            (
+                ("firn config explain server.properties", "each key, its effect here, its default"),
+                ("firn config explain server.properties --json | jq .keys", "for programs"),
+            ),
+            {0: "a node would take the file", 1: "something in it is refused"},
+            see=_CONFIGURATION,
         ),
         "firn cluster": ManualPage((("firn cluster describe", "its health"),), see=_CLUSTERS),
         "firn cluster describe": ManualPage(

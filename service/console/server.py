@@ -27,14 +27,15 @@ from service.base.release import release
 from service.base.turns import LongTurn
 from service.base.types import TopicIdPartition
 from service.base.world import World
+from service.console.accepting import accepts_gzip, prefers_openmetrics
 from service.console.access import HttpAccess
 from service.console.access_settings import AccessSettings
 from service.console.connections import Connections
-from service.console.measuring import Sample
-from service.console.metrics_text import CONTENT_TYPE, render
+from service.console.metrics_text import OPENMETRICS, PLAIN, TextFormat, compressed, render
 from service.console.ports import ObservedNode
 from service.console.process import memory_limit, of_process
 from service.console.quiet import QuietLog
+from service.console.sample import Sample
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +44,6 @@ CONNECTION_S: Final = 30.0
 """Age at which a connection is closed, whatever it does: scrapers connect again."""
 _LINE_BYTES: Final = 2048
 _FIELD_BYTES: Final = 4096
-_PIECE_BYTES: Final = 64 << 10
 _MOST_TOLD: Final = 1000
 """Most entries of each list of `/tiering`."""
 _AGE_S: Final = 1.0
@@ -62,12 +62,12 @@ class Console:
         self._clock = world.clock
         self._access = HttpAccess(access, world)
         self._with_partitions = with_partitions
-        self._scraping: asyncio.Task[list[bytes]] | None = None
-        self._text: list[bytes] = []
-        self._text_at = float("-inf")
+        self._making: dict[tuple[TextFormat, bool], asyncio.Task[list[bytes]]] = {}
+        self._texts: dict[tuple[TextFormat, bool], tuple[float, list[bytes]]] = {}
+        """by format, and whether it is compressed: when it was made, and the text"""
         self._checks: Sequence[Check] = ()
         self._checked_at = float("-inf")
-        self._release = release(ask_git=False)
+        self._release = release()
         self._memory_limit = memory_limit()
         self._loop = asyncio.get_running_loop()
         self._listening: asyncio.Server | None = None
@@ -106,8 +106,8 @@ class Console:
             self._listening.close()
         await self._connections.shutdown(0)
         self._access.close()
-        if self._scraping is not None:
-            self._scraping.cancel()
+        for making in tuple(self._making.values()):
+            making.cancel()
 
     async def _serve(self, request: BaseRequest) -> StreamResponse:
         # From Python 3.12 on aiohttp handles 256 KiB of requests in one go where no answer waits.
@@ -133,39 +133,53 @@ class Console:
         return Response(status=404, text="/metrics, /healthz, /readyz, /version, /turns or /tiering\n")
 
     async def _metrics(self, request: BaseRequest) -> StreamResponse:
-        text = await self._scraped()
-        response = StreamResponse(headers={"Content-Type": CONTENT_TYPE})
+        asked = request.headers
+        text_format = PLAIN
+        if prefers_openmetrics(",".join(asked.getall("Accept", ()))):
+            text_format = OPENMETRICS
+        is_gzip = accepts_gzip(",".join(asked.getall("Accept-Encoding", ())))
+        text = await self._scraped(text_format, is_gzip=is_gzip)
+        headers = {"Content-Type": text_format.content_type, "Vary": "Accept, Accept-Encoding"}
+        if is_gzip:
+            headers["Content-Encoding"] = "gzip"
+        response = StreamResponse(headers=headers)
         response.content_length = sum(map(len, text))
         await response.prepare(request)
-        piece: list[bytes] = []
         if request.method == "GET":
-            for part in text:
-                piece.append(part)
-                if sum(map(len, piece)) >= _PIECE_BYTES:
-                    # Waits until the peer has received most of it.
-                    await response.write(b"".join(piece))
-                    piece = []
-        # Waits as well, but only if it has something to write: the next request follows.
-        await response.write_eof(b"".join(piece))
+            for block in text:
+                # Waits until the peer has received most of it.
+                await response.write(block)
+        await response.write_eof()
         return response
 
-    async def _scraped(self) -> list[bytes]:
-        if self._loop.time() - self._text_at <= _AGE_S:
-            return self._text
-        if self._scraping is None:
-            self._scraping = self._loop.create_task(self._scrape(), name="metrics")
-        return await asyncio.shield(self._scraping)
+    async def _scraped(self, text_format: TextFormat, *, is_gzip: bool) -> list[bytes]:
+        """Return the text, not older than `_AGE_S`; whoever asks while it is made gets the same."""
+        key = text_format, is_gzip
+        found = self._texts.get(key)
+        if found is not None and self._loop.time() - found[0] <= _AGE_S:
+            return found[1]
+        making = self._making.get(key)
+        if making is None:
+            making = self._making[key] = self._loop.create_task(self._make(*key), name="metrics")
+        return await asyncio.shield(making)
 
-    async def _scrape(self) -> list[bytes]:
+    async def _make(self, text_format: TextFormat, is_gzip: bool) -> list[bytes]:
         try:
-            more = (*of_process(self._memory_limit), *self._of_access())
-            self._text = await render(
-                self._node, self._clock.now_ms(), with_partitions=self._with_partitions, more=more
-            )
-            self._text_at = self._loop.time()
-            return self._text
+            if is_gzip:
+                text = await compressed(await self._scraped(text_format, is_gzip=False))
+            else:
+                more = (*of_process(self._memory_limit), *self._of_access())
+                text = await render(
+                    self._node,
+                    self._clock.now_ms(),
+                    with_partitions=self._with_partitions,
+                    more=more,
+                    text_format=text_format,
+                )
+            self._texts[text_format, is_gzip] = self._loop.time(), text
+            return text
         finally:
-            self._scraping = None
+            del self._making[text_format, is_gzip]
 
     def _of_access(self) -> Iterable[Sample]:
         if self._access.tls is not None:

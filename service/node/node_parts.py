@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from service.base.health import Check
+from service.base.steps import Steps
 from service.base.turns import TurnTimes
 from service.hot.manager import LogManager
 from service.metadata.publisher import Publisher
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from service.replicas.replica_manager import ReplicaManager
     from service.security.authorizer import Authorizer
 
+_REPLICA_COUNTS: Final = (
+    "led", "followed", "under_replicated", "under_min_isr", "at_min_isr", "resting",
+)  # fmt: skip
 _MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 
 
@@ -142,12 +146,14 @@ class NodeParts:
 
     # -- replication
 
-    def replica_counts(self) -> Mapping[str, int]:
-        """Return the numbers of partitions with several replicas: led and followed here, and those with a
-        problem."""
+    def replica_counts(self) -> Steps[tuple[Mapping[str, int], Mapping[int, int]]]:
+        """Count the partitions with several replicas: led and followed here, and those with a problem. The
+        second mapping has the records that each other broker lacks at most, of a partition led here."""
         if self.replication is None:
-            return dict.fromkeys(("led", "followed", "under_replicated", "under_min_isr", "resting"), 0)
-        return self.replication.counts()._asdict()
+            return dict.fromkeys(_REPLICA_COUNTS, 0), {}
+        found = (yield from self.replication.counts())._asdict()
+        lags = found.pop("lags")
+        return found, lags
 
     def replicated(self) -> ReplicationMetrics:
         """Return the counters of this node's replicas."""

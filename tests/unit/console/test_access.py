@@ -253,7 +253,7 @@ def test_a_long_answer_is_read_slowly_to_its_end(tmp_path: Path) -> None:
         text = b""
         while piece := await reader.read(1000):
             text += piece
-        assert text.count(b"# EOF\n") == 41
+        assert text.count(b"# TYPE firn_memory_limit_bytes gauge\nfirn_memory_limit_bytes") == 41
         writer.close()
 
     running(settings(tmp_path, token=False), test)
