@@ -143,7 +143,7 @@ def test_a_marker_in_the_log_of_states_means_nothing() -> None:
 
 @pytest.mark.parametrize(("version", "epoch"), [(0, 0), (1, 0), (2, 0), (2, 32766)])
 def test_a_transaction_that_fits_into_the_log_can_be_aborted(version: int, epoch: int) -> None:
-    """The record of the abort has more fields than that of the transaction, and a batch takes only so many."""
+    """The record of an abort has more fields than that of its transaction; a batch takes only so much."""
     leader = TransactionLeader(transaction_version=version)
     shard = leader.shard
     there = TransactionMetadata(7, epoch, 60_000, updated_ms=1)
