@@ -232,16 +232,18 @@ class Cluster:
             answers[p] = answered.offset
         return answers
 
-    def look_up(self, topic: str, leaders: Mapping[int, int], timestamp: int) -> dict[int, Any]:
+    def look_up(
+        self, topic: str, leaders: Mapping[int, int], timestamp: int, *, isolation_level: int = 0
+    ) -> dict[int, Any]:
         """Return, by partition, the whole answer of ListOffsets, errors included."""
         answers: dict[int, Any] = {}
         for leader in sorted(set(leaders.values())):
             partitions = [p for p, its_leader in leaders.items() if its_leader == leader]
-            answers.update(self._offsets_of(leader, topic, partitions, timestamp))
+            answers.update(self._offsets_of(leader, topic, partitions, timestamp, isolation_level))
         return answers
 
     def _offsets_of(
-        self, leader: int, topic: str, partitions: Iterable[int], timestamp: int
+        self, leader: int, topic: str, partitions: Iterable[int], timestamp: int, isolation_level: int
     ) -> Iterable[tuple[int, Any]]:
         module = request_module(ApiKey.LIST_OFFSETS)
         asked = tuple(
@@ -250,7 +252,7 @@ class Cluster:
         )
         request = module.ListOffsetsRequest(
             replica_id=-1,
-            isolation_level=0,
+            isolation_level=isolation_level,
             topics=(module.ListOffsetsTopic(name=topic, partitions=asked),),
             timeout=TIMEOUT,
         )

@@ -124,8 +124,9 @@ class NodeFacts(NamedTuple):
 
     `stops`: the failure that ends it; `waits`: what is not open yet, in words; `offline_partitions`: those
     that cannot be opened, or have failed; `is_owner_unknown`: the owner of the prefix is not known yet;
-    `asleep`: number of objects in an archive class, and the first of them; `failed_shards`: partitions of
-    coordinators that could not be loaded; `cluster`: the cluster by this node's metadata.
+    `asleep`: number of objects in an archive class, and the first; `under_min_isr`: number of partitions
+    that it leads; `failed_shards`: number of partitions of coordinators that could not be loaded;
+    `cluster`: the cluster by this node's metadata.
     """
 
     node_id: int
@@ -139,8 +140,9 @@ class NodeFacts(NamedTuple):
     held_back: tuple[HeldBackFacts, ...] = ()
     is_owner_unknown: bool = False
     asleep: tuple[int, str] | None = None
+    under_min_isr: int = 0
     failed_shards: int = 0
     recovery: RecoveryFacts | None = None
-    tls: tuple[str, ...] = ()
+    certificates: tuple[str, ...] = ()
     key_sets: tuple[str, ...] = ()
     cluster: ClusterFacts | None = None

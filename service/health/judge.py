@@ -159,6 +159,9 @@ def _node(facts: NodeFacts, now_ms: int) -> Iterator[Finding]:
         count = facts.offline_partitions
         words = f"{subject}: {_partitions_as_text(count)} {'are' if count > 1 else 'is'} offline on it"
         yield kinds.REPLICAS_OFFLINE.found(subject, words)
+    if facts.under_min_isr:
+        words = f"{subject}: {_partitions_as_text(facts.under_min_isr)} that it leads under min ISR"
+        yield kinds.UNDER_MIN_ISR.found(subject, words)
     for directory in facts.directories:
         yield _directory(directory)
     yield from _store(facts)
@@ -167,7 +170,7 @@ def _node(facts: NodeFacts, now_ms: int) -> Iterator[Finding]:
         yield kinds.SHARDS_FAILED.found(subject, words)
     if facts.recovery is not None:
         yield from _recovery(subject, facts.recovery)
-    for words in facts.tls:
+    for words in facts.certificates:
         yield kinds.TLS_PROBLEM.found(subject, f"{subject}: {words}")
     for words in facts.key_sets:
         yield kinds.KEYS_PROBLEM.found(subject, f"{subject}: {words}")

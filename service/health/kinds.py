@@ -15,6 +15,7 @@ STORE: Final = "store"
 RECOVERY: Final = "recovery"
 TLS: Final = "tls"
 TOKENS: Final = "tokens"
+HTTP: Final = "http"
 COORDINATORS: Final = "coordinators"
 
 
@@ -173,6 +174,11 @@ KEYS_PROBLEM: Final = _kind(
     "keys-of-an-issuer", TOKENS, WARNING,
     "Tokens of this issuer cannot be checked with fresh keys: logins may be refused.",
     "See whether the address of the keys can be reached from the node.",
+)  # fmt: skip
+HTTP_ACCESS: Final = _kind(
+    "http-access", HTTP, WARNING,
+    "The token or the certificate of the HTTP listener changed, and the old one stays; or it ends soon.",
+    "Mend the file that is named.",
 )  # fmt: skip
 
 KINDS: Final = tuple(one for one in list(globals().values()) if isinstance(one, FindingKind))

@@ -331,7 +331,7 @@ def test_a_group_says_how_far_it_is_and_how_its_lag_went() -> None:
     words = Checked(text).words
     assert "1 to 4, at most 9, in 2.0 s" in words
     assert "7 more partitions were not queried." in words
-    assert "not there" in words
+    assert "does not exist" in words
     assert "does not parse" in words
     assert "orders 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 8 more" in words
     assert 'href="/group?id=orders"' in all_groups("orders")
