@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 
 from service.base.world import system_world
 from service.cli.dev_nodes import agree_on_ports, format_nodes, plan_nodes
-from service.records.batch import complete_headers
 from service.partition.partition import Partition
+from service.records.batch import complete_headers
 from service.records.decode import iter_records
 from service.serving.handlers import write_txn_markers
 from service.serving.received_markers import write_markers
@@ -299,7 +299,7 @@ def test_committed_readers_of_a_follower_see_what_those_of_the_leader_see_from_d
         assert replica.unified.start_offset == 0
         assert is_seen(follower)
         assert settled(opened, lambda: opened.end(commit=False)) == NONE
-        wait_until("the last marker at the follower", lambda: replica.last_stable_offset == replica.end_offset)
+        wait_until("the last marker", lambda: replica.last_stable_offset == replica.end_offset)
         assert is_seen(follower)
 
 
