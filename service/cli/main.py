@@ -77,10 +77,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def describe(error: Exception) -> str:
     """Return an error's text, fit for a terminal; for an operating system's error, file and reason."""
-    from service.base.errors import RequestError
+    from service.base.errors import ConfigError, RequestError
     from service.base.printable import escaped
 
     words = str(error) or type(error).__name__
+    if isinstance(error, ConfigError) and len(error.problems) > 1:
+        words = f"{len(error.problems)} problems:\n{words}"
     if isinstance(error, RequestError):
         from service.cli.advice import advised
 
