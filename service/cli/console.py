@@ -82,6 +82,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--until-eof", action="store_true", help="end at the end of standard input")
     add_store_options(parser)
     add_log_level_option(parser)
+    parser.add_argument(
+        "--log-format", default="text", choices=("text", "json"), help="how it is logged (default: text)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -104,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{args.url}: {problem}")
     if args.survey_every < 0:
         raise ConfigError(f"--survey-every {args.survey_every}: not a number of seconds")
-    log_to_stderr(args.log_level)
+    log_to_stderr(args.log_level, args.log_format)
     settings = ConsoleSettings(
         bootstrap=args.bootstrap,
         host=args.host,

@@ -417,9 +417,9 @@ class _Nodes:
 
 
 def _copy_log(prefix: bytes, stream: IO[bytes]) -> None:
-    """Copy each line of a child's log to stderr, with the child's name."""
+    """Copy each line of a child's log to stderr, with the child's name; JSON has it in its objects."""
     with stream:
         while line := stream.readline(_LINE_BYTES):
             with contextlib.suppress(OSError, ValueError):  # without a reader a node must not block
-                sys.stderr.buffer.write(prefix + line)
+                sys.stderr.buffer.write(line if line.startswith(b'{"time": ') else prefix + line)
                 sys.stderr.buffer.flush()

@@ -29,7 +29,9 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="firn", description="A tiered-storage log that speaks the Apache Kafka protocol."
     )
-    parser.add_argument("--version", action="store_true", help="print version and commit, and exit")
+    parser.add_argument(
+        "--version", action="store_true", help="print version, commit and kind of kernels, and exit"
+    )
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")
     for name in names:
         import_module(f"service.cli.{name}").add_parser(subparsers)

@@ -108,10 +108,12 @@ def serve(
     import socket
     from pathlib import Path
 
+    from service.base.release import release
     from service.cli.log_lines import log_to_stderr
     from service.node.process import run_server
 
-    log_to_stderr(log_level)
+    release()  # which may run git: no work for the event loop
+    log_to_stderr(log_level, config.log_format, config.node_id)
     console = _console(config)
     if console is not None and beside is not None:
         console = beside(console)

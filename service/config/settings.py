@@ -145,6 +145,7 @@ class BrokerConfig:
     controller_listeners: tuple[Listener, ...]
     cluster_id: str | None
     broker_rack: str | None
+    log_format: str
     log_dirs: tuple[Path, ...]
     num_partitions: int
     default_replication_factor: int

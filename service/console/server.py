@@ -67,7 +67,7 @@ class Console:
         """by format, and whether it is compressed: when it was made, and the text"""
         self._checks: Sequence[Check] = ()
         self._checked_at = float("-inf")
-        self._release = release(ask_git=False)
+        self._release = release()
         self._memory_limit = memory_limit()
         self._loop = asyncio.get_running_loop()
         self._listening: asyncio.Server | None = None

@@ -122,6 +122,7 @@ class Node:
             # A node that fails during its start has not shut down cleanly: it leaves no marker.
             closing = _LogsClosing(parts.logs, self._supervisor)
             stack.push_async_exit(closing)
+        log.info("node %d belongs to cluster %s", config.node_id, cluster_id)
         home = self._directories.claim(stack, cluster_id, parts.logs)
         if config.cluster.is_controller:
             disk, log_dirs = self._world.disk, () if parts.logs is None else tuple(parts.logs.directories)

@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Final
 
 from service.base.errors import ConfigError, CorruptionError, StorageError
+from service.base.release import release
 from service.base.stop_signals import receive_stops, receive_unused
 from service.base.turn_queues import turn_queues
 from service.base.turns import TurnTimes
 from service.base.world import World, system_world
 from service.config.parsing import without_effect
 from service.config.settings import BrokerConfig
+from service.node import banner
 from service.node.event_loop import LoopWatch, new_loop
 from service.node.gc_policy import GcPolicy
 from service.node.memory_trim import MemoryTrimmer
@@ -101,6 +103,11 @@ def _stop_at_signals(loop: asyncio.AbstractEventLoop, supervisor: Supervisor) ->
 
 
 async def _run(config: BrokerConfig, turns: TurnTimes, open_console: OpenConsole | None) -> int:
+    running = release()
+    for line in banner.starting(config, running, os.getpid()):
+        log.info("%s", line)
+    if banner.has_slow_kernels(running):
+        log.warning("%s", banner.SLOW_KERNELS)
     complaints = (*without_effect(config.static), *config.cluster.complaints(), *principal_complaints(config))
     for complaint in complaints:
         log.warning("configuration: %s", complaint)
@@ -136,6 +143,7 @@ async def _run(config: BrokerConfig, turns: TurnTimes, open_console: OpenConsole
                 supervisor.run("memory", trimmer.run())
             await asyncio.sleep(0)
             watch.start()
+            log.info("node %d serves on %s", config.node_id, banner.bound(node.parts.listening))
             host, port = node.parts.address
             print(
                 f"ready: node {config.node_id} on {host}:{port}",

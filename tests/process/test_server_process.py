@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -114,6 +115,9 @@ def test_a_hangup_stops_it_in_order_and_user_signals_do_not_stop_it(tmp_path: Pa
         assert process.wait(60) == 0
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
     log = (tmp_path / "stderr").read_text()
+    assert re.search(r"Z INFO service.node.process: firn 0\.1\.0 \(commit \S+, kernels \w+\), Python ", log)
+    assert f"not default: listeners=PLAINTEXT://127.0.0.1:{port}, log.dirs={tmp_path}/data\n" in log
+    assert f"node 1 serves on PLAINTEXT://127.0.0.1:{port}\n" in log
     assert "SIGUSR1 has no use here, ignoring it\n" in log
     assert "SIGUSR2 has no use here, ignoring it\n" in log
     assert "node 1 stops in order: SIGHUP\n" in log
