@@ -36,7 +36,9 @@ def main() -> int:
             frames = {"Produce, one record of 100 B": _produced(), "Fetch, one record of 100 B": _fetched()}
             for what, frame in frames.items():
                 spent = [_spent_us(node, bootstrap, frame) for _ in range(rounds + 1)][1:]
-                print(f"{what}: {min(spent):.2f} µs at least, {statistics.median(spent):.2f} µs in the middle")
+                print(
+                    f"{what}: {min(spent):.2f} µs at least, {statistics.median(spent):.2f} µs in the middle"
+                )
         finally:
             node.stop()
     return 0

@@ -100,7 +100,13 @@ class Node:
         self._directories = DataDirectories(config, world)
         self._applier: Applier | None = None
         self._tls: NodeTls | None = None
-        self.parts = NodeParts(supervisor, turns or TurnTimes(), is_broker=config.cluster.is_broker)
+        self.parts = NodeParts(
+            supervisor,
+            turns or TurnTimes(),
+            is_broker=config.cluster.is_broker,
+            node_id=config.node_id,
+            rack=config.broker_rack or "",
+        )
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Start all parts. Raises `ConfigError`, `CorruptionError`, `StorageError` or `OSError`; what was
@@ -123,6 +129,7 @@ class Node:
             closing = _LogsClosing(parts.logs, self._supervisor)
             stack.push_async_exit(closing)
         log.info("node %d belongs to cluster %s", config.node_id, cluster_id)
+        parts.identity = parts.identity._replace(cluster_id=cluster_id)
         home = self._directories.claim(stack, cluster_id, parts.logs)
         if config.cluster.is_controller:
             disk, log_dirs = self._world.disk, () if parts.logs is None else tuple(parts.logs.directories)
@@ -248,6 +255,7 @@ class Node:
             await cold.recover(plane.adopter, metadata, self._static_config)
             config = dynamic_config(self._static_config, metadata.image)
         replicas = Replicas()
+        replicas.traffic.most = config.metrics_topics_max
         timers = Timers(asyncio.get_running_loop())
         reader = cold.reader if cold else None
         replication = self._make_replication(stack, plane, logs, replicas, reader)

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from service.base.health import Check
+from service.base.node_identity import NodeIdentity
 from service.base.steps import Steps
 from service.base.turns import TurnTimes
 from service.hot.manager import LogManager
@@ -24,6 +25,7 @@ from service.node.supervisor import Supervisor
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
+from service.partition.traffic import TopicTraffic
 from service.replication.metrics import ReplicationMetrics
 from service.serving.control_plane import ControlPlane
 from service.serving.group_coordinators import GroupCoordinators
@@ -46,7 +48,10 @@ _MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 class NodeParts:
     """Parts of one node (`ObservedNode` of the console)."""
 
-    def __init__(self, supervisor: Supervisor, turns: TurnTimes, *, is_broker: bool) -> None:
+    def __init__(
+        self, supervisor: Supervisor, turns: TurnTimes, *, is_broker: bool, node_id: int = -1, rack: str = ""
+    ) -> None:
+        self.identity = NodeIdentity(node_id, "", rack)
         self.turns = turns
         self.network = NetworkMetrics()
         self.logs: LogManager | None = None
@@ -99,6 +104,10 @@ class NodeParts:
     def partitions(self) -> Sequence[Partition]:
         """Return the open partitions."""
         return () if self.broker is None else tuple(self.broker.replicas)
+
+    def traffic(self) -> Mapping[str, TopicTraffic]:
+        """Return the counters of clients' traffic by topic."""
+        return {} if self.broker is None else self.broker.replicas.traffic.counters()
 
     def closed_count(self) -> int:
         """Return the number of partitions that could not be opened, or were taken offline."""
