@@ -27,8 +27,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--bootstrap",
         default=DEFAULT_BOOTSTRAP,
-        metavar="HOST:PORT",
-        help=f"a broker of the cluster (default: {DEFAULT_BOOTSTRAP})",
+        metavar="HOST:PORT,…",
+        help="brokers of the cluster, separated by commas; the others are found through them "
+        f"(default: {DEFAULT_BOOTSTRAP})",
     )
     parser.add_argument(
         "--host",

@@ -184,7 +184,7 @@ def _run_cluster(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> i
         print(line, flush=True)
         if line.startswith("ready: ") and not args.no_console:
             metrics = [f"{n}=http://{HOST}:{port}" for n, port in enumerate(http, start=1)]
-            bootstrap = line.rpartition(" ")[2].partition(",")[0]
+            bootstrap = line.rpartition(" ")[2]
             admin = None if security is None else security.admin
             consoles.append(start_console(bootstrap, metrics, args.console_port, args.log_level, admin))
 

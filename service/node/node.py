@@ -106,6 +106,7 @@ class Node:
             is_broker=config.cluster.is_broker,
             node_id=config.node_id,
             rack=config.broker_rack or "",
+            session_ms=config.cluster.broker_session_timeout_ms,
         )
 
     async def start(self, stack: AsyncExitStack) -> None:
@@ -337,6 +338,7 @@ class Node:
         if self._tls is not None:
             self._follow_stores(self._tls, broker, settings)
         broker.authorizer, broker.servers = parts.authorizer, lambda: parts.listening
+        broker.judged = lambda: parts.health(self._clock.now_ms()).findings
         if config.replication.selects_by_rack:
             broker.replica_selector = of_the_rack
         if (replication := parts.replication) is not None:

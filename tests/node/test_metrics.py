@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import SystemClock
 from service.base.release import release
 from service.base.steps import at_once
+from service.console.health_families import of_health
 from service.console.measuring import of_build
 from service.console.metrics_text import render
 from service.console.process import memory_limit, of_process, open_descriptors, start_time_s
@@ -38,6 +39,7 @@ def rendered(running: NodeThread) -> set[str]:
     process = (
         *of_build(release(), running.node.parts.identity),
         *of_process(memory_limit(), start_time_s(), at_once(open_descriptors())),
+        *of_health(running.node.parts.health(0)),
     )
     text = render(running.node.parts, SystemClock().now_ms(), with_partitions=True, more=process)
     lines = b"".join(asyncio.run_coroutine_threadsafe(text, running._loop).result(20)).decode().splitlines()

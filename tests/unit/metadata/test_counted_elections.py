@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -35,7 +36,7 @@ def counted(*changes: PartitionChangeRecord) -> tuple[int, int]:
 
 
 def change(
-    isr: tuple[int, ...] | None = None, leader: int = -2, recovery: int = -1, **more: tuple[int, ...]
+    isr: tuple[int, ...] | None = None, leader: int = -2, recovery: int = -1, **more: Any
 ) -> PartitionChangeRecord:
     return PartitionChangeRecord(
         partition_id=0, topic_id=TOPIC, isr=isr, leader=leader, leader_recovery_state=recovery, **more
