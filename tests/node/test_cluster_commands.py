@@ -256,3 +256,23 @@ def test_log_directories_are_told_with_their_replicas(firn: Firn, nodes: dict[in
     assert {p["topic"] for row in rows for p in row["partitions"]} == {"kept"}
     assert firn("log-dirs", "--broker", "2").splitlines()[1].split()[:3] == ["2", str(nodes[2].data), "ok"]
     assert "broker 9 is not there" in firn.refused("log-dirs", "--broker", "9")
+
+
+def test_a_broker_that_is_gone_is_forgotten(firn: Firn, nodes: dict[int, NodeThread]) -> None:
+    told = json.loads(firn("cluster", "quorum", "describe", "--json"))
+    gone = next(one for one in (1, 2, 3) if one != told["leader"])
+    create(firn, "lost")
+    firn("cluster", "reassign", "execute", "--topic", "lost", "--to", str(gone))
+    firn("cluster", "reassign", "verify", "--topic", "lost", "--wait", "30")
+    nodes[gone].stop()
+    left = Firn(",".join(f"127.0.0.1:{one.port}" for key, one in nodes.items() if key != gone), firn.capsys)
+    wait_until("it is fenced", lambda: described(left, "lost")[0]["leader"] < 0, 30)
+    said = left.refused("cluster", "elect", "unclean", "--topic", "lost")
+    assert "lost-0" in said
+    assert "ELIGIBLE_LEADERS_NOT_AVAILABLE" in said
+    assert "start the brokers that 'firn cluster describe' names" in said
+    said = left.refused("offsets", "lost")
+    assert "lost-1: it has no leader" in said
+    assert f"broker {gone} is fenced: it is not asked" in left.refused("log-dirs")
+    assert left("cluster", "unregister", str(gone)) == f"unregistered broker {gone}\n"
+    assert "no broker of this id" in left.refused("cluster", "unregister", str(gone))
