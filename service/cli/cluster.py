@@ -92,20 +92,24 @@ def _add_repair(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _describe(args: argparse.Namespace) -> int:
+    from service.base.world import system_world
     from service.cli.cluster_words import format_cluster
-    from service.client.cluster_health import as_json, problems_of
+    from service.client.cluster_health import as_json
     from service.client.cluster_health_queries import describe_controllers, describe_health
 
-    security = security_of_args(args)
+    security, world = security_of_args(args), system_world()
     if args.bootstrap_controller is not None:
-        found = describe_controllers(args.bootstrap_controller, security)
+        found = describe_controllers(args.bootstrap_controller, world.clock, security)
     else:
-        found = describe_health(args.bootstrap_server, args.most, security, node_http_of_args(args))
+        with world.threads.pool("describe", AT_ONCE) as pool:
+            found = describe_health(
+                args.bootstrap_server, args.most, pool, world.clock, security, node_http_of_args(args)
+            )
     if args.format == "json":
         print(json.dumps(as_json(found), indent=2))
     else:
         print("\n".join(format_cluster(found)))
-    return 1 if problems_of(found) else 0
+    return 0 if found.is_well else 1
 
 
 def _repair(args: argparse.Namespace) -> int:

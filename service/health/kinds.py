@@ -64,6 +64,11 @@ METADATA_STALE: Final = _kind(
     " Records are still served where it leads, but nothing can be elected, created or altered.",
     "See that a majority of the controllers runs and can be reached from this node.",
 )  # fmt: skip
+CLUSTER_SILENT: Final = _kind(
+    "cluster-does-not-answer", CLUSTER, CRITICAL,
+    "No broker that is known here can be reached: whether the cluster serves anybody is not known.",
+    "See whether the brokers run, and whether their listeners can be reached from here.",
+)  # fmt: skip
 QUORUM_SILENT: Final = _kind(
     "quorum-does-not-answer", CLUSTER, CRITICAL,
     "No controller leads: nothing can be elected, created or altered, and no dead broker is noticed.",
@@ -144,6 +149,11 @@ TIERING_HELD_BACK: Final = _kind(
     "tiering-held-back", STORE, WARNING,
     "Nothing of what is named is copied, expired or swept: local disks fill up.",
     "Do what the words say; firn fsck shows what the bucket has.",
+)  # fmt: skip
+UPLOADS_BEHIND: Final = _kind(
+    "uploads-behind", STORE, WARNING,
+    "Sealed segments wait for their upload: local disks fill up, and a lost disk loses more.",
+    "Read the reason: a store that is slow or away, too little bandwidth, a partition that cannot be copied.",
 )  # fmt: skip
 OWNER_UNKNOWN: Final = _kind(
     "prefix-owner-unknown", STORE, WARNING,

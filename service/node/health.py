@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -16,6 +17,7 @@ from service.health.facts import (
     PartitionFacts,
     RecoveryFacts,
     StoreFacts,
+    UploadFacts,
     ViewFacts,
 )
 from service.hot.disk_watermarks import Step, describe
@@ -189,15 +191,20 @@ def _with_store(facts: NodeFacts, cold: ColdTier) -> NodeFacts:
         StoreFacts(client, why) for client, one in cold.metrics.items() if (why := one.problem) is not None
     )
     held: list[HeldBackFacts] = []
+    uploads: UploadFacts | None = None
     if (metrics := cold.tiering) is not None:
         held += (HeldBackFacts(why) for why in (metrics.displaced, metrics.topics_file) if why is not None)
         held += _unpublished(metrics)
+        if (oldest_ms := metrics.oldest_sealed_ms) is not None:
+            reasons = Counter(metrics.reasons.values()).most_common(1)
+            uploads = UploadFacts(oldest_ms, reasons[0][0] if reasons else "")
         if metrics.waits is not None:
             words = f"nothing is copied, expired or swept {metrics.waits}"
             held.append(HeldBackFacts(words, metrics.waits_since_ms))
     return facts._replace(
         stores=stores,
         held_back=tuple(held),
+        uploads=uploads,
         is_owner_unknown=cold.tiering is None and not stores,
         asleep=(len(asleep), asleep[0]) if asleep else None,
     )

@@ -16,6 +16,7 @@ from service.client.node_http import NodeHttp
 from service.console.figures import Between, Figures, without_partitions
 from service.console.web.history import History, NodeSample, Point
 from service.console.web.trouble_log import TroubleLog
+from service.health.findings import from_json
 
 _log = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ def _health(said: Any) -> Mapping[str, Any]:
     checks = {
         str(what): {"state": one["state"], "why": one["why"]} for what, one in dict(said["checks"]).items()
     }
-    return {"ready": said["ready"] is True, "checks": checks}
+    return {"ready": said["ready"] is True, "checks": checks, "findings": from_json(said.get("findings", ()))}
 
 
 def _turns(said: Any) -> Sequence[Mapping[str, Any]]:
