@@ -56,11 +56,13 @@ def markdown() -> str:
     parts.append(_NODE)
     parts.append(_table(BROKER_KEYS.values()))
     parts.append(
-        "\n## Topic\n\nSet when a topic is created, or later with `firn topic alter` or `kafka-configs --alter`.\n\n"
+        "\n## Topic\n\nSet when a topic is created, or later with `firn topic alter` or `kafka-configs"
+        " --alter`.\n\n"
     )
     parts.append(_table(TOPIC_KEYS.values()))
     parts.append(
-        "\n## Group\n\nSet for one consumer group, with `firn config set --group` or `kafka-configs --alter --entity-type groups`.\n\n"
+        "\n## Group\n\nSet for one consumer group, with `firn config set --group` or `kafka-configs --alter"
+        " --entity-type groups`.\n\n"
     )
     parts.append(_table(GROUP))
     parts.append(

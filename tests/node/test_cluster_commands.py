@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from service.base.world import system_world
 from service.cli.dev_nodes import agree_on_ports, format_nodes, plan_nodes
+from service.cli.kafka_files import reassignment_json
 from tests.node.conftest import NodeThread, Talk
 from tests.support.firn_commands import Firn
 from tests.support.processes import wait_until
@@ -78,9 +80,10 @@ def test_a_topic_moves_and_its_throttle_goes_with_the_end(firn: Firn, tmp_path: 
     assert setting(firn, "--broker", str(one), "follower.replication.throttled.rate") == ["1000000"]
     assert f"0:{one}" in setting(firn, "--topic", "moved", "follower.replication.throttled.replicas")[0]
     plan = tmp_path / "plan.json"
-    plan.write_text(firn("cluster", "reassign", "generate", *to))
+    plan.write_text(json.dumps(reassignment_json({("moved", 0): [one], ("moved", 1): [one]})))
     assert "done" in firn("cluster", "reassign", "verify", str(plan), "--wait", "30")
     assert [row["replicas"] for row in described(firn, "moved")] == [[one], [one]]
+    assert firn("cluster", "reassign", "generate", *to).strip() == plan.read_text()
     said = firn.refused("config", "get", "--broker", str(one), "follower.replication.throttled.rate")
     assert "follower.replication.throttled.rate is not set" in said
     assert "throttled" not in firn("topic", "describe", "moved")
@@ -88,7 +91,8 @@ def test_a_topic_moves_and_its_throttle_goes_with_the_end(firn: Firn, tmp_path: 
     said = firn.refused("cluster", "reassign", "verify", str(back))
     assert said == ""  # it is told in the table
     firn("cluster", "reassign", "execute", str(back))
-    firn("cluster", "reassign", "verify", "--topic", "moved", "--wait", "30")
+    firn("cluster", "reassign", "verify", str(back), "--wait", "30")
+    firn("cluster", "reassign", "verify", "--topic", "moved")
     assert {row["partition"]: row["replicas"] for row in described(firn, "moved")} == before
     assert firn("cluster", "reassign", "execute", str(back)) == "nothing is to move: all replicas are there\n"
     assert firn("cluster", "reassign", "cancel", "--all") == "none of them is under way\n"
@@ -223,7 +227,11 @@ def test_offsets_are_told_by_name_time_and_tier(firn: Firn, nodes: dict[int, Nod
     leader = described(firn, "counted")[0]["leader"]
     with nodes[leader].client() as client:
         talk = Talk(client)
-        talk.produce(talk.topic_id("counted"), [b"x"] * 4, MIDNIGHT)
+        topic = talk.topic_id("counted")
+        wait_until(
+            "the leader",
+            lambda: talk.produce(topic, [b"x"] * 4, MIDNIGHT).error_code == ErrorCode.none,
+        )
     assert firn("offsets", "counted").splitlines() == [
         "topic    partition  earliest  latest",
         "counted  0          0         4",
