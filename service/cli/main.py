@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 
+from service.cli.address import fill_in
 from service.cli.manual import add_pages
 
 _SPEAK_KAFKA = frozenset(
@@ -20,8 +21,8 @@ _SPEAK_KAFKA = frozenset(
 _SHORT = frozenset({"topic", "group", "transaction", "acl", "user", "quota", "config", "offsets", "log-dirs"})
 _COMMANDS = (
     "server", "format", "dev", "console", "top", "config", "cluster", "topic", "produce", "consume",
-    "offsets", "group", "transaction", "log-dirs", "acl", "user", "quota", "tiers", "dump", "fsck", "sweep",
-    "repair", "bucket", "pipeline", "pyfiles", "completion",
+    "profile", "offsets", "group", "transaction", "log-dirs", "acl", "user", "quota", "tiers", "dump", "fsck",
+    "sweep", "repair", "bucket", "pipeline", "pyfiles", "completion",
 )  # fmt: skip
 
 
@@ -59,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from service.cli.kio_alone import import_kio_alone
 
             import_kio_alone()
+        fill_in(args, os.environ)
         with _waits_said(args):
             code: int = args.run(args)
         sys.stdout.flush()
@@ -88,10 +90,12 @@ def _waits_said(args: argparse.Namespace) -> AbstractContextManager[None]:
 
 def describe(error: Exception) -> str:
     """Return an error's text, fit for a terminal; for an operating system's error, file and reason."""
-    from service.base.errors import RequestError
+    from service.base.errors import ConfigError, RequestError
     from service.base.printable import escaped
 
     words = str(error) or type(error).__name__
+    if isinstance(error, ConfigError) and len(error.problems) > 1:
+        words = f"{len(error.problems)} problems:\n{words}"
     if isinstance(error, RequestError):
         from service.cli.advice import advised
 
