@@ -23,6 +23,7 @@ PAGES = {
     "/topic?name=audit": ("audit", "Partition"),
     "/records?topic=readings&partition=0&where=start": ("bucket answered in", "sensor"),
     "/records?topic=audit&partition=0&where=end": ("disk answered in", "sensor"),
+    "/records?topic=readings": ("disk answered in", "sensor", "Live tail"),
     "/bucket": ("Objects", "A month of it", "Days", "Requests", "Unfinished uploads", "Last fsck"),
     "/cold": ("Cold reads", "Calls of the store", "Found in memory"),
     "/configuration": ("log.dirs", "configuration file", "Data directories"),
@@ -180,7 +181,8 @@ def test_records_can_be_found_by_time_and_by_what_they_hold(browser: Any, shown:
         assert page.locator(".record").count() == 20
         assert all("kyoto" in one.lower() for one in page.locator(".record").all_inner_texts())
         first = page.locator(".record time").nth(19).inner_text()
-        day, clock = first.split()
+        day, clock, zone = first.split()
+        assert zone == "UTC"
         page = looking.open(f"/records?topic=readings&partition=0&where=time&at={day}T{clock}&most=20")
         assert page.locator(".record time").first.inner_text() >= first
 

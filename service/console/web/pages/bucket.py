@@ -22,6 +22,7 @@ from service.console.web.frame import (
     section,
     table,
     tiles,
+    utc_time,
 )
 from service.console.web.history import NodeSample
 from service.console.web.markup import Child, Markup, el, link
@@ -244,7 +245,7 @@ def _orphans(context: PageContext, found: Findings) -> Markup | None:
             [
                 code(one.key),
                 words.size(one.size),
-                words.moment(one.modified_ms),
+                utc_time(one.modified_ms),
                 words.ago(one.modified_ms, context.now_ms),
             ]
             for one in found.orphans
@@ -363,7 +364,7 @@ def _fsck(context: PageContext, fsck: Fsck | None) -> Markup:
         "Last fsck",
         facts(
             ("Outcome", badge("clean", "good") if fsck.clean else badge(f"{fsck.error_count} errors", "bad")),
-            ("When", f"{words.moment(fsck.at_ms)} ({words.ago(fsck.at_ms, context.now_ms)})"),
+            ("When", [utc_time(fsck.at_ms), f" ({words.ago(fsck.at_ms, context.now_ms)})"]),
             ("How", "every batch" if fsck.deep else "footers only"),
             ("Checked", f"{words.count(fsck.segments)} segments, {words.count(fsck.records)} records"),
             ("Orphans", words.count(fsck.orphans)),

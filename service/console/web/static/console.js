@@ -134,7 +134,7 @@
       if (point !== null) {
         if (charts.length) extendCharts(point); else if (looks % 2 === 0) drawCharts();
       }
-      if (looks++ % 2 === 0) renew();
+      if (looks++ % 2 === 0 || document.querySelector("[data-tail]")) renew();
     });
     events.addEventListener("error", () => {
       if (!silence) silence = setTimeout(() => say(false), 8000);
