@@ -264,7 +264,8 @@ def _found(data: Records, found: FoundRecords) -> list[Child]:
     else:
         most = most_shown(len(found.records))
         rows = [
-            _row(data, found.partition, record, record.offset < found.local_start, most) for record in found.records
+            _row(data, found.partition, record, record.offset < found.local_start, most)
+            for record in found.records
         ]
         parts.append(el("ol", rows, class_="records"))
     parts.append(_pager(form, found))
