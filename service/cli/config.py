@@ -1,4 +1,4 @@
-"""`firn config`: explains a node's configuration file."""
+"""`firn config`: explains a node's configuration file, shows and changes settings while nodes run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from service.cli.columns import aligned
+from service.cli.config_entries import add_entries
 from service.cli.server import add_set_option, given_properties
 
 if TYPE_CHECKING:
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "config",
-        help="explain settings",
-        description="Explain the settings of a node (docs/configuration.md).",
+        help="explain, show and change settings",
+        description="Explain the settings of a node's file, and show and change those of topics, brokers,"
+        " groups and loggers while they run (docs/configuration.md).",
     )
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
     explain = actions.add_parser(
@@ -30,6 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_set_option(explain)
     explain.add_argument("--json", action="store_true", help="print one JSON document")
     explain.set_defaults(run=_explain)
+    add_entries(actions)
 
 
 def _explain(args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from service.console.family import COUNTER, GAUGE, Family
 from service.console.family import counter as _counter
 from service.console.family import gauge as _gauge
 from service.console.family import histogram as _histogram
+from service.console.health_families import HEALTH
 from service.console.transaction_families import TRANSACTIONS
 
 _REQUEST: Final = "kafka.network:type=RequestMetrics,name={},request=*"
@@ -563,6 +564,7 @@ GROUPS: Final = MappingProxyType(
         "Metadata": METADATA,
         "Groups": COORDINATOR,
         "Transactions": TRANSACTIONS,
+        "Health": HEALTH,
         "The process": PROCESS,
         "Each partition (`firn.metrics.partitions.enable`)": PARTITION,
     }

@@ -316,6 +316,7 @@ def _metadata(metadata: Publisher) -> Iterator[Sample]:
     yield Sample("firn_metadata_appended_bytes", metrics.appended_bytes)
     yield Sample("firn_metadata_snapshot_seconds", metrics.snapshot_time.snapshot())
     yield Sample("firn_metadata_snapshot_errors", metrics.snapshot_errors)
+    yield Sample("firn_health_metadata_age_seconds", (metadata.confirmed_age_ms or 0) / 1000)
     standing = metadata.quorum_status
     if standing is not None:
         yield Sample("firn_quorum_is_leader", int(standing.is_leader))

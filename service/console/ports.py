@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from service.base.health import Check
 from service.base.metrics import HistogramSnapshot
 from service.base.steps import Steps
 from service.base.turns import TurnTimes
 from service.coordinator.metrics import RuntimeMetrics
 from service.groups.lag import LagReport
 from service.groups.metrics import GroupMetrics
+from service.health.readiness import NodeHealth
 from service.hot.manager import LogManager
 from service.metadata.publisher import Publisher
 from service.network.metrics import NetworkMetrics
@@ -161,4 +161,5 @@ class ObservedNode(Protocol):
     def memory(self) -> Mapping[str, int]:
         """Bytes of memory by owner."""
 
-    def health(self) -> Sequence[Check]: ...
+    def health(self, now_ms: int) -> NodeHealth:
+        """Return the findings about this node and its cluster; `now_ms` is the wall clock."""

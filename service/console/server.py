@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Final
@@ -22,7 +22,6 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
 
 from service.base.errors import ConfigError
-from service.base.health import Check, HealthState
 from service.base.release import release
 from service.base.turns import LongTurn
 from service.base.types import TopicIdPartition
@@ -31,11 +30,15 @@ from service.console.accepting import accepts_gzip, prefers_openmetrics
 from service.console.access import HttpAccess
 from service.console.access_settings import AccessSettings
 from service.console.connections import Connections
+from service.console.health_families import of_health
 from service.console.metrics_text import OPENMETRICS, PLAIN, TextFormat, compressed, render
 from service.console.ports import ObservedNode
 from service.console.process import memory_limit, of_process
 from service.console.quiet import QuietLog
 from service.console.sample import Sample
+from service.health.findings import as_json
+from service.health.kinds import HTTP
+from service.health.readiness import NodeHealth
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +68,7 @@ class Console:
         self._making: dict[tuple[TextFormat, bool], asyncio.Task[list[bytes]]] = {}
         self._texts: dict[tuple[TextFormat, bool], tuple[float, list[bytes]]] = {}
         """by format, and whether it is compressed: when it was made, and the text"""
-        self._checks: Sequence[Check] = ()
+        self._health: NodeHealth | None = None
         self._checked_at = float("-inf")
         self._release = release()
         self._memory_limit = memory_limit()
@@ -168,7 +171,7 @@ class Console:
             if is_gzip:
                 text = await compressed(await self._scraped(text_format, is_gzip=False))
             else:
-                more = (*of_process(self._memory_limit), *self._of_access())
+                more = (*of_process(self._memory_limit), *self._of_access(), *of_health(self._judged()))
                 text = await render(
                     self._node,
                     self._clock.now_ms(),
@@ -185,14 +188,21 @@ class Console:
         if self._access.tls is not None:
             yield Sample("firn_tls_certificate_days", self._access.tls.days_left(), (self._access.name,))
 
-    def _readyz(self) -> Response:
-        if self._loop.time() - self._checked_at > _AGE_S:
-            self._checks = (*self._node.health(), *self._access.checks())
+    def _judged(self) -> NodeHealth:
+        """Return the health of the node and of this listener, at most `_AGE_S` old."""
+        if self._health is None or self._loop.time() - self._checked_at > _AGE_S:
+            found = self._node.health(self._clock.now_ms())
+            parts = (*found.parts, HTTP) if self._access.has_files else found.parts
+            self._health = NodeHealth(parts, (*found.findings, *self._access.findings()))
             self._checked_at = self._loop.time()
-        checks = self._checks
-        is_ready = bool(checks) and all(one.state is not HealthState.FAILED for one in checks)
-        states = {one.what: {"state": one.state.value, "why": one.why} for one in checks}
-        return _json({"ready": is_ready, "checks": states}, 200 if is_ready else 503)
+        return self._health
+
+    def _readyz(self) -> Response:
+        health = self._judged()
+        checks = {one.what: {"state": one.state.value, "why": one.why} for one in health.checks}
+        findings = [as_json(one) for one in health.findings]
+        told = {"ready": health.is_ready, "checks": checks, "findings": findings}
+        return _json(told, 200 if health.is_ready else 503)
 
     def _turns(self) -> Response:
         now_s, turns = self._loop.time(), self._node.turns

@@ -84,6 +84,14 @@ class StoreFacts(NamedTuple):
     since_ms: int | None = None
 
 
+class UploadFacts(NamedTuple):
+    """The upload of a node's sealed segments: when the oldest that waits was sealed (wall clock), and why
+    most of those that wait do, empty for no reason but their number."""
+
+    oldest_ms: int
+    why: str = ""
+
+
 class HeldBackFacts(NamedTuple):
     """A reason why tiering does not go on, in words. `since_ms`: wall clock."""
 
@@ -104,7 +112,7 @@ class ClusterFacts(NamedTuple):
 
     None: not known. `view`: age of the metadata that the answers come from; `quorum_silence`: why the leader
     of the quorum could not be asked; `urls`: `firn.remote.url` by broker; `told`: findings of nodes about
-    themselves.
+    themselves; `listening`: number of HTTP listeners that answer; `silence`: why nobody answers.
     """
 
     view: ViewFacts | None = None
@@ -117,6 +125,13 @@ class ClusterFacts(NamedTuple):
     unanswered: tuple[UnansweredFacts, ...] = ()
     urls: Mapping[int, str | None] = {}
     told: tuple[Finding, ...] = ()
+    listening: int = 0
+    silence: str | None = None
+
+    @property
+    def is_stale(self) -> bool:
+        """Return whether no controller vouches for what the metadata say."""
+        return self.quorum_silence is not None or (self.view is not None and self.view.is_stale)
 
 
 class NodeFacts(NamedTuple):
@@ -124,8 +139,9 @@ class NodeFacts(NamedTuple):
 
     `stops`: the failure that ends it; `waits`: what is not open yet, in words; `offline_partitions`: those
     that cannot be opened, or have failed; `is_owner_unknown`: the owner of the prefix is not known yet;
-    `asleep`: number of objects in an archive class, and the first of them; `failed_shards`: partitions of
-    coordinators that could not be loaded; `cluster`: the cluster by this node's metadata.
+    `asleep`: number of objects in an archive class, and the first; `under_min_isr`: number of partitions
+    that it leads; `failed_shards`: number of partitions of coordinators that could not be loaded;
+    `cluster`: the cluster by this node's metadata.
     """
 
     node_id: int
@@ -137,10 +153,12 @@ class NodeFacts(NamedTuple):
     directories: tuple[DirectoryFacts, ...] = ()
     stores: tuple[StoreFacts, ...] = ()
     held_back: tuple[HeldBackFacts, ...] = ()
+    uploads: UploadFacts | None = None
     is_owner_unknown: bool = False
     asleep: tuple[int, str] | None = None
+    under_min_isr: int = 0
     failed_shards: int = 0
     recovery: RecoveryFacts | None = None
-    tls: tuple[str, ...] = ()
+    certificates: tuple[str, ...] = ()
     key_sets: tuple[str, ...] = ()
     cluster: ClusterFacts | None = None

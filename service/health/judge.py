@@ -17,11 +17,15 @@ from service.health.facts import (
     ViewFacts,
     VoterFacts,
 )
-from service.health.findings import Finding, worst_first
+from service.health.findings import Finding, Severity, worst_first
 
+LATE_UPLOAD_MS: Final = 600_000
+"""Age of the oldest segment that waits for its upload, above which uploads are behind."""
 AWAY_MS: Final = 10_000
 """A voter that has not fetched for this long is away."""
 CLUSTER: Final = "cluster"
+OK: Final = "ok"
+"""State of a broker that nothing is wrong with."""
 _NAMED_AT_MOST: Final = 5
 
 
@@ -42,13 +46,15 @@ def state_of(broker: BrokerFacts, *, is_stale: bool) -> str:
         return "does not answer"
     if is_stale:
         return "unknown"
-    return "fenced" if broker.is_fenced else "ok"
+    return "fenced" if broker.is_fenced else OK
 
 
 # -- a cluster
 
 
 def _cluster(facts: ClusterFacts, now_ms: int) -> Iterator[Finding]:
+    if facts.silence is not None:
+        yield kinds.CLUSTER_SILENT.found(CLUSTER, f"the cluster does not answer: {facts.silence}")
     yield from facts.told
     if facts.view is not None:
         yield from _view(facts.view, now_ms)
@@ -62,10 +68,12 @@ def _cluster(facts: ClusterFacts, now_ms: int) -> Iterator[Finding]:
         yield from _partitions(facts.partitions)
     for directory in facts.directories:
         yield _directory(directory)
+    # Where none of several answers, it is rather the way to them.
+    severity = None if facts.listening or len(facts.listeners) == 1 else Severity.NOTICE
     for listener in facts.listeners:
         subject = f"node {listener.node_id}"
         words = f"{subject}: its HTTP listener {listener.address} does not answer: {listener.why}"
-        yield kinds.HTTP_SILENT.found(subject, words)
+        yield kinds.HTTP_SILENT.found(subject, words, severity=severity)
     for question in facts.unanswered:
         yield kinds.UNANSWERED.found(CLUSTER, f"{question.what}: {question.why}")
     for sentence in strange_prefixes(facts.urls):
@@ -159,15 +167,18 @@ def _node(facts: NodeFacts, now_ms: int) -> Iterator[Finding]:
         count = facts.offline_partitions
         words = f"{subject}: {_partitions_as_text(count)} {'are' if count > 1 else 'is'} offline on it"
         yield kinds.REPLICAS_OFFLINE.found(subject, words)
+    if facts.under_min_isr:
+        words = f"{subject}: {_partitions_as_text(facts.under_min_isr)} that it leads under min ISR"
+        yield kinds.UNDER_MIN_ISR.found(subject, words)
     for directory in facts.directories:
         yield _directory(directory)
-    yield from _store(facts)
+    yield from _store(facts, now_ms)
     if facts.failed_shards:
         words = f"{subject}: {_partitions_as_text(facts.failed_shards)} of coordinators could not be loaded"
         yield kinds.SHARDS_FAILED.found(subject, words)
     if facts.recovery is not None:
         yield from _recovery(subject, facts.recovery)
-    for words in facts.tls:
+    for words in facts.certificates:
         yield kinds.TLS_PROBLEM.found(subject, f"{subject}: {words}")
     for words in facts.key_sets:
         yield kinds.KEYS_PROBLEM.found(subject, f"{subject}: {words}")
@@ -181,13 +192,17 @@ def _directory(directory: DirectoryFacts) -> Finding:
     return kind.found(subject, f"{subject}: log directory {directory.path} is {directory.fullness}")
 
 
-def _store(facts: NodeFacts) -> Iterator[Finding]:
+def _store(facts: NodeFacts, now_ms: int) -> Iterator[Finding]:
     subject = f"node {facts.node_id}"
     for store in facts.stores:
         words = f"{subject}: the store does not answer ({store.client}): {store.why}"
         yield kinds.STORE_FAILS.found(subject, words, store.since_ms)
     for held in facts.held_back:
         yield kinds.TIERING_HELD_BACK.found(subject, f"{subject}: {held.words}", held.since_ms)
+    if facts.uploads is not None and (late_ms := now_ms - facts.uploads.oldest_ms) > LATE_UPLOAD_MS:
+        why = f": {facts.uploads.why}" if facts.uploads.why else ""
+        words = f"{subject}: a sealed segment has waited for its upload for {seconds(late_ms)}{why}"
+        yield kinds.UPLOADS_BEHIND.found(subject, words, facts.uploads.oldest_ms + LATE_UPLOAD_MS)
     if facts.is_owner_unknown:
         yield kinds.OWNER_UNKNOWN.found(subject, f"{subject}: the owner of the prefix is not known yet")
     if facts.asleep is not None:

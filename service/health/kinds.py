@@ -15,6 +15,7 @@ STORE: Final = "store"
 RECOVERY: Final = "recovery"
 TLS: Final = "tls"
 TOKENS: Final = "tokens"
+HTTP: Final = "http"
 COORDINATORS: Final = "coordinators"
 
 
@@ -62,6 +63,11 @@ METADATA_STALE: Final = _kind(
     "What this node says of brokers, leaders and settings may have changed: no controller could tell it."
     " Records are still served where it leads, but nothing can be elected, created or altered.",
     "See that a majority of the controllers runs and can be reached from this node.",
+)  # fmt: skip
+CLUSTER_SILENT: Final = _kind(
+    "cluster-does-not-answer", CLUSTER, CRITICAL,
+    "No broker that is known here can be reached: whether the cluster serves anybody is not known.",
+    "See whether the brokers run, and whether their listeners can be reached from here.",
 )  # fmt: skip
 QUORUM_SILENT: Final = _kind(
     "quorum-does-not-answer", CLUSTER, CRITICAL,
@@ -144,6 +150,11 @@ TIERING_HELD_BACK: Final = _kind(
     "Nothing of what is named is copied, expired or swept: local disks fill up.",
     "Do what the words say; firn fsck shows what the bucket has.",
 )  # fmt: skip
+UPLOADS_BEHIND: Final = _kind(
+    "uploads-behind", STORE, WARNING,
+    "Sealed segments wait for their upload: local disks fill up, and a lost disk loses more.",
+    "Read the reason: a store that is slow or away, too little bandwidth, a partition that cannot be copied.",
+)  # fmt: skip
 OWNER_UNKNOWN: Final = _kind(
     "prefix-owner-unknown", STORE, WARNING,
     "The node has not yet read who owns the prefix; it copies nothing before.",
@@ -173,6 +184,11 @@ KEYS_PROBLEM: Final = _kind(
     "keys-of-an-issuer", TOKENS, WARNING,
     "Tokens of this issuer cannot be checked with fresh keys: logins may be refused.",
     "See whether the address of the keys can be reached from the node.",
+)  # fmt: skip
+HTTP_ACCESS: Final = _kind(
+    "http-access", HTTP, WARNING,
+    "The token or the certificate of the HTTP listener changed, and the old one stays; or it ends soon.",
+    "Mend the file that is named.",
 )  # fmt: skip
 
 KINDS: Final = tuple(one for one in list(globals().values()) if isinstance(one, FindingKind))

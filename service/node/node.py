@@ -100,7 +100,13 @@ class Node:
         self._directories = DataDirectories(config, world)
         self._applier: Applier | None = None
         self._tls: NodeTls | None = None
-        self.parts = NodeParts(supervisor, turns or TurnTimes(), is_broker=config.cluster.is_broker)
+        self.parts = NodeParts(
+            supervisor,
+            turns or TurnTimes(),
+            is_broker=config.cluster.is_broker,
+            node_id=config.node_id,
+            session_ms=config.cluster.broker_session_timeout_ms,
+        )
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Start all parts. Raises `ConfigError`, `CorruptionError`, `StorageError` or `OSError`; what was
@@ -329,6 +335,7 @@ class Node:
         if self._tls is not None:
             self._follow_stores(self._tls, broker, settings)
         broker.authorizer, broker.servers = parts.authorizer, lambda: parts.listening
+        broker.judged = lambda: parts.health(self._clock.now_ms()).findings
         if config.replication.selects_by_rack:
             broker.replica_selector = of_the_rack
         if (replication := parts.replication) is not None:

@@ -22,6 +22,7 @@ from service.base.rate_limited_log import RateLimitedLog
 from service.base.threads import Threads
 from service.base.timers import Timers
 from service.config.settings import BrokerConfig
+from service.health.findings import Finding
 from service.hot.files import FileSlice
 from service.hot.log import LocalLog
 from service.hot.lookup_prefetch import prefetch
@@ -119,6 +120,8 @@ class Broker:
         """None: everything is allowed"""
         self.servers: Callable[[], Sequence[Server]] = tuple
         """the listeners of this process"""
+        self.judged: Callable[[], Sequence[Finding]] = tuple
+        """the findings about this node and its cluster"""
         self.replica_selector: Selector | None = None
         """``replica.selector.class``: chooses the replica from which a consumer should read"""
         self.leader_throttle: ReplicationThrottle | None = None

@@ -24,7 +24,6 @@ from service.console.web.bucket_desk import BucketDesk
 from service.console.web.cluster_desk import ClusterDesk
 from service.console.web.disk_desk import blocks_on_disk
 from service.console.web.group_desk import GroupDesk
-from service.console.web.history import alerts
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.pages import bucket, cold, configuration, overview, records, topic, topics
 from service.console.web.partition_tiers import TIERED_KEY, PartitionData, partition_tiers, retention_limits
@@ -45,6 +44,8 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 THREADS: Final = 8
+BROKER_THREADS: Final = 8
+"""Brokers that are asked at the same time for their health."""
 STORE_THREADS: Final = 8
 """A pool of its own: a hanging store does not delay queries of the cluster."""
 READERS: Final = 2
@@ -100,8 +101,11 @@ class Desk:
         self._decoder = ValueDecoder(settings.decode, world.clock, world.threads)
         self.groups = GroupDesk(self._kafka, world.clock, self._call, error_text)
         self.transactions = TransactionDesk(self._kafka, world.clock, self._call, error_text)
-        self.cluster = ClusterDesk(self._kafka, world.clock, self._call, error_text)
         self.watch = NodeMonitor(self._find_listeners, world.clock, settings.node_http or PLAIN_HTTP)
+        self._asking = world.threads.pool("console-brokers", BROKER_THREADS)
+        self.cluster = ClusterDesk(
+            self._kafka, world.clock, self._call, error_text, self._asking, lambda: self.watch.nodes
+        )
         self.sampler = TopicSampler(self._kafka, world.clock, self._call, self._all_topics)
         self._topics: TopicList | None = None
         self._newer_topics: asyncio.Future[TopicList] | None = None
@@ -142,7 +146,7 @@ class Desk:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._kafka.close()
         self._decoder.close()
-        for pool in (self._pool, self._store_pool, self._readers):
+        for pool in (self._pool, self._store_pool, self._readers, self._asking):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _call(self, question: Callable[[], T]) -> asyncio.Future[T]:
@@ -270,9 +274,8 @@ class Desk:
             problem,
             None if rows is None else len(rows),
             None if rows is None else sum(one.partitions for one in rows),
-            sum(one.leaderless for one in rows or ()),
             self.watch.nodes,
-            alerts(self.watch.nodes),
+            (await self.cluster.find()).findings,
             self.watch.history.columns(),
         )
 

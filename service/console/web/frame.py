@@ -81,7 +81,7 @@ def _banner(context: PageContext, path: str) -> Markup:
     leave = None
     if context.has_session:
         leave = el(
-            "form", el("button", "Leave", type="submit", class_="quiet"), method="post", action="/logout"
+            "form", el("button", "Sign out", type="submit", class_="quiet"), method="post", action="/logout"
         )
     return el(
         "header",
@@ -311,7 +311,7 @@ def login_page(context: PageContext, wrong: str | None, to: str) -> str:
             "Token",
             el("input", type="password", name="token", autocomplete="current-password", autofocus=True),
         ),
-        el("button", "Look in", type="submit"),
+        el("button", "Sign in", type="submit"),
         method="post",
         action="/login",
         class_="login",

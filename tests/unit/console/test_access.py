@@ -84,7 +84,7 @@ class Client:
 
 @asynccontextmanager
 async def listening(access: AccessSettings) -> AsyncIterator[Client]:
-    parts = NodeParts(Supervisor(), TurnTimes(), is_broker=False)
+    parts = NodeParts(Supervisor(), TurnTimes(), is_broker=False, node_id=1, session_ms=9000)
     async with serving(
         parts, system_world(), listener="127.0.0.1:0", access=access, with_partitions=False
     ) as url:

@@ -14,7 +14,6 @@ from prometheus_client import parser as plain_parser
 from prometheus_client.openmetrics import parser
 
 from service.base import turn_queues
-from service.base.health import Check
 from service.base.purgatory import Purgatory
 from service.base.steps import Steps
 from service.base.turns import TurnTimes
@@ -26,6 +25,7 @@ from service.console.ports import ObservedNode
 from service.coordinator.metrics import RuntimeMetrics
 from service.groups.lag import GroupLag, LagReport
 from service.groups.metrics import GroupMetrics
+from service.health.readiness import NodeHealth
 from service.network.metrics import NetworkMetrics
 from service.partition.fetch_sessions import FetchSessions
 from service.replication.metrics import ReplicationMetrics
@@ -86,8 +86,8 @@ class Shown:
     def memory(self) -> Mapping[str, int]:
         return {}
 
-    def health(self) -> Sequence[Check]:
-        return ()
+    def health(self, now_ms: int) -> NodeHealth:
+        return NodeHealth((), ())
 
 
 async def rendered(count: int, *, with_partitions: bool) -> tuple[str, int]:

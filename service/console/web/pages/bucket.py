@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from service.base.extras import install_extra
 from service.console.web import words
 from service.console.web.costs import DAY_MS, FREE, READS, Prices
 from service.console.web.frame import (
@@ -117,9 +118,9 @@ def _survey(context: PageContext, shown: BucketPage, found: Findings) -> list[Ch
             Tile("Objects", words.count(found.objects), f"as of {words.ago(found.at_ms, context.now_ms)}"),
             Tile("Bytes", words.size(found.size), ", ".join(f"{words.size(n)} {kind}" for kind, n in used)),
             Tile("A month of it", words.money(month, prices.currency), "at the prices below"),
-            Tile("Named by nothing", words.count(found.orphan_count), words.size(found.orphan_bytes),
+            Tile("Orphans", words.count(found.orphan_count), words.size(found.orphan_bytes),
                  "warn" if found.orphan_count else ""),
-            Tile("On their way", words.count(found.young_count), "younger than an hour, not named yet"),
+            Tile("New objects", words.count(found.young_count), "younger than an hour, in no manifest yet"),
         )
     ]  # fmt: skip
     if not found.is_whole:
@@ -261,10 +262,10 @@ def _orphans(context: PageContext, found: Findings) -> Markup | None:
             )
         )
     return section(
-        "Named by nothing",
+        "Orphans",
         parts,
-        note="No published manifest names these. The node's sweeper deletes them after its grace; "
-        "firn sweep does so by hand.",
+        note="No published manifest names these objects. The node's sweeper deletes them after its grace "
+        "period; firn sweep deletes them by hand.",
     )
 
 
@@ -315,7 +316,7 @@ def _settings(context: PageContext, shown: BucketPage) -> Markup | None:
             notice(
                 "",
                 "Storage classes, unfinished uploads and lifecycle rules need aioboto3: ",
-                code("pip install 'firn-log[console]'"),
+                install_extra("console"),
             ),
         )
     found = shown.settings

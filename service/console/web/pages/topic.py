@@ -283,7 +283,7 @@ def _groups(found: TopicPage) -> Markup:
     if rest := len(found.groups) - len(rows):
         parts.append(notice("", f"{words.count(rest)} more groups."))
     if not found.all_groups:
-        parts.append(notice("", "Not all groups of the cluster were looked at."))
+        parts.append(notice("", "Only some of the cluster's groups were searched."))
     return section("Groups", parts)
 
 

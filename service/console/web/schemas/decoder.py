@@ -57,8 +57,11 @@ class ValueDecoder:
         self._blamed: dict[tuple[str, str, bytes], int] = {}
 
     def close(self) -> None:
-        with self._lock:
-            self._end()
+        """End the process, also while it decodes: a page that waits for it gets reasons instead."""
+        process = self._process
+        if process is not None:
+            process.kill()
+            process.wait()
 
     def decode(self, values: Sequence[Encoded]) -> list[Decoded | None]:
         """Return each value by its schema; None for one that has none."""
