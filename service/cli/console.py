@@ -79,6 +79,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="SECONDS",
         help="time between two listings of the bucket, 0 for none (default: 900)",
     )
+    _add_schema_options(parser)
+    add_command_config_option(parser)
+    parser.add_argument("--until-eof", action="store_true", help="end at the end of standard input")
+    add_store_options(parser)
+    add_log_level_option(parser)
+    parser.add_argument(
+        "--log-format", default="text", choices=("text", "json"), help="how it is logged (default: text)"
+    )
+    parser.set_defaults(run=run)
+
+
+def _add_schema_options(parser: argparse.ArgumentParser) -> None:
     schemas = parser.add_argument_group("keys and values by schemas", "They need the extra schemas.")
     schemas.add_argument(
         "--schema-registry",
@@ -94,14 +106,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     schemas.add_argument(
         "--schemas", metavar="FILE", help="JSON list of schemas by topic or by id (docs/console.md)"
     )
-    add_command_config_option(parser)
-    parser.add_argument("--until-eof", action="store_true", help="end at the end of standard input")
-    add_store_options(parser)
-    add_log_level_option(parser)
-    parser.add_argument(
-        "--log-format", default="text", choices=("text", "json"), help="how it is logged (default: text)"
-    )
-    parser.set_defaults(run=run)
 
 
 def _listener(text: str) -> tuple[int | None, str]:

@@ -30,7 +30,7 @@ from service.console.web.partition_tiers import TIERED_KEY, PartitionData, parti
 from service.console.web.record_desk import RecordDesk
 from service.console.web.record_query import RecordQuery
 from service.console.web.rows import AUTO, Decoded
-from service.console.web.schemas.decoder import Encoded, ValueDecoder
+from service.console.web.schemas.decoder import EncodedValue, ValueDecoder
 from service.console.web.settings import ConsoleSettings
 from service.console.web.survey import Findings
 from service.console.web.tier_layout import SCALES, PublishedTier
@@ -433,7 +433,7 @@ class Desk:
             else [(one.partition, one.record) for one in found.records]
         )
         parts = [
-            ((partition, record.offset, part), Encoded(ask.topic, part, data))
+            ((partition, record.offset, part), EncodedValue(ask.topic, part, data))
             for partition, record in rows
             for part, data in (("key", record.key), ("value", record.value))
             if data

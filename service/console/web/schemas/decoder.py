@@ -31,7 +31,7 @@ _MOST_LINE: Final = 1 << 20
 _PIECE: Final = 64 << 10
 
 
-class Encoded(NamedTuple):
+class EncodedValue(NamedTuple):
     """A key or value (`part`) of a topic."""
 
     topic: str
@@ -40,7 +40,7 @@ class Encoded(NamedTuple):
 
     @property
     def schema(self) -> tuple[str, str, bytes]:
-        """What decides on the schema: the topic, or the id in the header."""
+        """Return the topic and the possible id, which decide on the schema."""
         return self.topic, self.part, self.data[:5]
 
 
@@ -63,7 +63,7 @@ class ValueDecoder:
             process.kill()
             process.wait()
 
-    def decode(self, values: Sequence[Encoded]) -> list[Decoded | None]:
+    def decode(self, values: Sequence[EncodedValue]) -> list[Decoded | None]:
         """Return each value by its schema; None for one that has none."""
         if not self._settings.is_any:
             return [None] * len(values)
@@ -84,7 +84,9 @@ class ValueDecoder:
                 self._ask(values, wanted, found)
         return found
 
-    def _ask(self, values: Sequence[Encoded], wanted: Sequence[int], found: list[Decoded | None]) -> None:
+    def _ask(
+        self, values: Sequence[EncodedValue], wanted: Sequence[int], found: list[Decoded | None]
+    ) -> None:
         try:
             process = self._started()
             assert process.stdin is not None
@@ -116,7 +118,7 @@ class ValueDecoder:
             answer = json.loads(line)
             found[at] = Decoded(answer[0], answer[1]) if answer else None
 
-    def _blame(self, one: Encoded) -> None:
+    def _blame(self, one: EncodedValue) -> None:
         self._blamed.pop(one.schema, None)
         self._blamed[one.schema] = self._clock.monotonic_ms() + BLAMED_MS
         if len(self._blamed) > MOST_BLAMED:

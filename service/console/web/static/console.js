@@ -272,7 +272,7 @@
     if (event.key === "?") showHelp();
     else if (event.key === "l" && Date.now() - went >= 1500) turnTimes();
     else if (event.key === "/") {
-      const field = document.querySelector("[data-search], main input");
+      const field = document.querySelector("[data-search]") || document.querySelector("main input");
       if (field) { field.focus(); event.preventDefault(); }
     } else if (event.key === "g") {
       went = Date.now();

@@ -18,7 +18,7 @@ from service.base.threads import SystemThreads
 from service.cli.console_schemas import decode_settings
 from service.console.web.rows import Decoded
 from service.console.web.schemas import decoder
-from service.console.web.schemas.decoder import Encoded, ValueDecoder
+from service.console.web.schemas.decoder import EncodedValue, ValueDecoder
 from service.console.web.schemas.settings import DecodeSettings, LocalSchema, parse_schema_file
 from tests.support.requirements import need_schemas
 from tests.support.schema_registry import Registry, stand_in
@@ -77,8 +77,8 @@ def decoders() -> Iterator[Any]:
         one.close()
 
 
-def value(data: bytes, topic: str = "readings") -> Encoded:
-    return Encoded(topic, "value", data)
+def value(data: bytes, topic: str = "readings") -> EncodedValue:
+    return EncodedValue(topic, "value", data)
 
 
 def register_proto(registry: Registry, subject: str, text: str, references: Any = ()) -> int:
@@ -209,7 +209,7 @@ def test_a_file_names_schemas_by_topic_and_by_id(tmp_path: Path, decoders: Any) 
     found = made.decode(
         [
             value(avro(READING, {"city": "Oslo", "celsius": None, "raw": b""})),
-            Encoded("readings", "key", b"\x09" + struct.pack("<d", 2.5)),
+            EncodedValue("readings", "key", b"\x09" + struct.pack("<d", 2.5)),
             value(framed(5, b"[1]"), "other"),
             value(framed(6, b"[1]"), "other"),
             value(b"text", "other"),
