@@ -13,13 +13,13 @@ from service.cli.manual import add_pages
 _SPEAK_KAFKA = frozenset(
     {
         "server", "format", "dev", "topic", "group", "transaction", "acl", "user", "quota", "tiers",
-        "console", "cluster", "config", "offsets", "log-dirs",
+        "console", "cluster", "config", "offsets", "log-dirs", "produce", "consume",
     }
 )  # fmt: skip
 _COMMANDS = (
-    "server", "format", "dev", "console", "top", "config", "cluster", "topic", "offsets", "group",
-    "transaction", "log-dirs", "acl", "user", "quota", "tiers", "dump", "fsck", "sweep", "repair", "bucket",
-    "pipeline", "pyfiles", "completion",
+    "server", "format", "dev", "console", "top", "config", "cluster", "topic", "produce", "consume",
+    "offsets", "group", "transaction", "log-dirs", "acl", "user", "quota", "tiers", "dump", "fsck", "sweep",
+    "repair", "bucket", "pipeline", "pyfiles", "completion",
 )  # fmt: skip
 
 
