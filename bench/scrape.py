@@ -1,8 +1,8 @@
 """`python -m bench.scrape [--partitions N]`: what a scrape of many partitions costs the node's loop.
 
-One node with the partitions, as topics of 1,000, and a group with an offset in each. For each format it prints
-the size of the text, the CPU time of the loop's thread, and the longest turns meanwhile, by the clock and by
-CPU time: on a machine that others use, the latter is what the node itself took.
+One node with the partitions, as topics of 1,000, and a group with an offset in each. For each format it
+prints the size of the text, the CPU time of the loop's thread, and the longest turns meanwhile, by the clock
+and by CPU time: on a machine that others use, the latter is what the node itself took.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def _commit(talk: Talk, topic_id: Any, partitions: range) -> bool:
         for n in partitions
     )
     topic = module.OffsetCommitRequestTopic(topic_id=topic_id, partitions=asked)
-    answer = talk(ApiKey.OFFSET_COMMIT, "OffsetCommitRequest", group_id="group", member_id="", topics=(topic,))
+    fields = {"group_id": "group", "member_id": "", "topics": (topic,)}
+    answer = talk(ApiKey.OFFSET_COMMIT, "OffsetCommitRequest", **fields)
     return all(one.error_code == ErrorCode.none for one in answer.topics[0].partitions)
 
 
@@ -109,7 +110,8 @@ def threading_context(node: NodeThread, port: int, *, with_partitions: bool) -> 
 
 def _scrape(node: NodeThread, url: str, accept: str, encoding: str) -> bytes:
     headers = {"Accept": accept or "*/*", "Accept-Encoding": encoding}
-    with urllib.request.urlopen(urllib.request.Request(url + "/metrics", headers=headers), timeout=60) as answer:
+    asked = urllib.request.Request(url + "/metrics", headers=headers)
+    with urllib.request.urlopen(asked, timeout=60) as answer:
         return bytes(answer.read())
 
 
