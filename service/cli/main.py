@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from service.cli.address import fill_in
 from service.cli.manual import add_pages
 
 _SPEAK_KAFKA = frozenset(
@@ -18,8 +19,8 @@ _SPEAK_KAFKA = frozenset(
 )  # fmt: skip
 _COMMANDS = (
     "server", "format", "dev", "console", "top", "config", "cluster", "topic", "produce", "consume",
-    "offsets", "group", "transaction", "log-dirs", "acl", "user", "quota", "tiers", "dump", "fsck", "sweep",
-    "repair", "bucket", "pipeline", "pyfiles", "completion",
+    "profile", "offsets", "group", "transaction", "log-dirs", "acl", "user", "quota", "tiers", "dump", "fsck",
+    "sweep", "repair", "bucket", "pipeline", "pyfiles", "completion",
 )  # fmt: skip
 
 
@@ -57,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from service.cli.kio_alone import import_kio_alone
 
             import_kio_alone()
+        fill_in(args, os.environ)
         code: int = args.run(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -75,10 +77,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def describe(error: Exception) -> str:
     """Return an error's text, fit for a terminal; for an operating system's error, file and reason."""
-    from service.base.errors import RequestError
+    from service.base.errors import ConfigError, RequestError
     from service.base.printable import escaped
 
     words = str(error) or type(error).__name__
+    if isinstance(error, ConfigError) and len(error.problems) > 1:
+        words = f"{len(error.problems)} problems:\n{words}"
     if isinstance(error, RequestError):
         from service.cli.advice import advised
 

@@ -54,8 +54,9 @@ class TestErrors:
         captured = capsys.readouterr()
         assert captured.out == ""
         assert captured.err.splitlines() == [
-            "firn server: log.segmnt.bytes: unknown configuration key; did you mean 'log.segment.bytes'?",
-            "Invalid value 0 for configuration num.partitions: Value must be at least 1",
+            "firn server: 2 problems:",
+            f"{config}:2: log.segmnt.bytes: unknown configuration key; did you mean 'log.segment.bytes'?",
+            "--set num.partitions: invalid value '0': Value must be at least 1",
         ]
 
     def test_no_such_file(self, capsys: pytest.CaptureFixture[str]) -> None:
