@@ -20,7 +20,8 @@ def add_command_config_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--command-config",
         metavar="FILE",
-        help="properties with security.protocol, sasl.… and ssl.…, in Java's names or librdkafka's",
+        help="properties with security.protocol, sasl.… and ssl.…, in Java's names or librdkafka's"
+        " (default: FIRN_COMMAND_CONFIG, or the profile in use)",
     )
 
 
@@ -58,6 +59,12 @@ def client_options_of_args(args: argparse.Namespace) -> ClientOptions:
     from service.config.client import ClientOptions
 
     return ClientOptions() if args.command_config is None else _read_options(args.command_config)
+
+
+def check_properties(path: str) -> None:
+    """Raise `ConfigError` where a file of client properties would not be taken."""
+    read_security_file(path)
+    read_node_http(path)
 
 
 def _read_options(path: str) -> ClientOptions:

@@ -6,8 +6,10 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 
+from service.cli.address import fill_in
 from service.cli.manual import add_pages
 
 _SPEAK_KAFKA = frozenset(
@@ -16,10 +18,11 @@ _SPEAK_KAFKA = frozenset(
         "console", "cluster", "config", "offsets", "log-dirs", "produce", "consume",
     }
 )  # fmt: skip
+_SHORT = frozenset({"topic", "group", "transaction", "acl", "user", "quota", "config", "offsets", "log-dirs"})
 _COMMANDS = (
     "server", "format", "dev", "console", "top", "config", "cluster", "topic", "produce", "consume",
-    "offsets", "group", "transaction", "log-dirs", "acl", "user", "quota", "tiers", "dump", "fsck", "sweep",
-    "repair", "bucket", "pipeline", "pyfiles", "completion",
+    "profile", "offsets", "group", "transaction", "log-dirs", "acl", "user", "quota", "tiers", "dump", "fsck",
+    "sweep", "repair", "bucket", "pipeline", "pyfiles", "completion",
 )  # fmt: skip
 
 
@@ -57,7 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             from service.cli.kio_alone import import_kio_alone
 
             import_kio_alone()
-        code: int = args.run(args)
+        fill_in(args, os.environ)
+        with _waits_said(args):
+            code: int = args.run(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
@@ -71,6 +76,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"firn {args.command}: {describe(e)}", file=sys.stderr)
         return 1
     return code
+
+
+def _waits_said(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """Say on stderr that a short command still waits, as it does without a majority of controllers."""
+    place = getattr(args, "bootstrap_server", None)
+    if args.command not in _SHORT or not place:
+        return nullcontext()
+    from service.base.told_waits import wait_said
+
+    return wait_said(lambda: print(f"firn {args.command}: still waiting for {place}", file=sys.stderr))
 
 
 def describe(error: Exception) -> str:

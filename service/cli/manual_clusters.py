@@ -181,6 +181,20 @@ CLUSTER_PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
             ),
             see=COMMANDS,
         ),
+        "firn profile": ManualPage((("firn profile list", "the clusters that have a name"),), see=COMMANDS),
+        "firn profile list": ManualPage(
+            (("firn profile list --json | jq -r .[].name", "names, one a line"),)
+        ),
+        "firn profile add": ManualPage(
+            (("firn profile add test node-1:9092,node-2:9092 --properties admin.properties", "with a login"),)
+        ),
+        "firn profile use": ManualPage(
+            (
+                ("firn profile use test", "commands ask that cluster"),
+                ("firn profile use", "they ask none by name"),
+            )
+        ),
+        "firn profile remove": ManualPage((("firn profile remove test", "its file goes"),)),
         "firn topic": ManualPage((("firn topic list", "all topics"),)),
         "firn topic create": ManualPage(
             (
