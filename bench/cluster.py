@@ -41,7 +41,7 @@ IDLE_S = 20.0
 SETTLE_S = 5.0
 PARTITIONS = 100_000
 IN_A_TOPIC = 1_000
-_TURN = re.compile(r"a turn of the loop took (\d+) ms")
+_TURN = re.compile(r"(?:a turn of the loop took|, the longest) (\d+) ms: ")
 
 
 def main() -> int:

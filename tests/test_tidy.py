@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.source import nodes_of, parsed, statements, statements_in
+
 ROOT = Path(__file__).resolve().parents[1]
 SERVICE = ROOT / "service"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
@@ -25,13 +27,14 @@ MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(SERVICE.rglob("*.py"))
 }
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+DEFINITIONS = (*FUNCTIONS, ast.ClassDef, ast.Module)
 
 
 @cache
 def trees() -> dict[str, ast.Module]:
     """Every module read: by the worker that runs these tests, not by each that collects them."""
-    return {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.items()}
+    return {name: parsed(path) for name, path in MODULES.items()}
 
 
 def docstring(name: str) -> str:
@@ -44,7 +47,7 @@ def first_line(name: str) -> str:
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """(module, name) of each import that runs; the name is "" where a module is imported as a whole."""
-    for node in ast.iter_child_nodes(tree):
+    for node in statements_in(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -112,7 +115,7 @@ def test_pure_modules_ask_no_file_system() -> None:
     found = {
         (name, node.attr)
         for name in pure()
-        for node in ast.walk(trees()[name])
+        for node in nodes_of(MODULES[name])
         if isinstance(node, ast.Attribute) and node.attr in asking
     }
     assert not found
@@ -143,9 +146,8 @@ def test_modules_and_functions_are_small(folder: str) -> None:
             found.add(f"{path.relative_to(ROOT)}")
         if "import cython\n" in text:
             continue  # compiled loops, in which a call costs more than a line
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for node in ast.walk(trees().get(name) or ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        for node in statements(parsed(path)):
+            if isinstance(node, FUNCTIONS):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > MOST_LINES_OF_A_FUNCTION[folder]:
                     found.add(f"{path.relative_to(ROOT)}:{node.name}")
@@ -162,9 +164,9 @@ LARGE_CLASSES = {
 def test_classes_are_small() -> None:
     found = {}
     for name, tree in trees().items():
-        for node in ast.walk(tree):
+        for node in statements(tree):
             if isinstance(node, ast.ClassDef):
-                methods = sum(isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) for one in node.body)
+                methods = sum(isinstance(one, FUNCTIONS) for one in node.body)
                 if methods > MOST_METHODS:
                     found[f"{name}.{node.name}"] = methods
     assert not {name: count for name, count in found.items() if count > LARGE_CLASSES.get(name, 0)}
@@ -217,8 +219,8 @@ def test_each_counter_is_shown() -> None:
 def test_each_sum_is_read_somewhere() -> None:
     added = {
         node.target.attr
-        for tree in trees().values()
-        for node in ast.walk(tree)
+        for path in MODULES.values()
+        for node in nodes_of(path)
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute)
     }
     assert len(added) > 100
@@ -244,7 +246,7 @@ def all_imports(name: str) -> set[str]:
     """Modules of the same room that a module imports anywhere, also under TYPE_CHECKING."""
     room = ".".join(name.split(".")[:2]) + "."
     found = set()
-    for node in ast.walk(trees()[name]):
+    for node in nodes_of(MODULES[name]):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -296,8 +298,8 @@ def test_docstrings_begin_with_whole_sentences() -> None:
     """The first line of a module, the first paragraph of anything in it."""
     found = []
     for name, tree in trees().items():
-        for node in ast.walk(tree):
-            if not isinstance(node, Definition):
+        for node in statements(tree):
+            if not isinstance(node, DEFINITIONS):
                 continue
             text = ast.get_docstring(node)
             if text is None:
@@ -490,7 +492,7 @@ def api_keys_in(node: ast.AST) -> set[str]:
     """The API keys that a collection names: as elements, as keys or values, or first in each element."""
     if isinstance(node, ast.Dict):
         elements: list[Any] = [*node.keys, *node.values]
-    elif isinstance(node, ast.Set | ast.List | ast.Tuple):
+    elif isinstance(node, (ast.Set, ast.List, ast.Tuple)):
         elements = [*node.elts]
     else:
         return set()
@@ -506,8 +508,8 @@ def test_facts_of_an_api_stand_in_its_row() -> None:
     """A list of APIs elsewhere has to be kept like the rows: `Api` gets a field instead."""
     found = [
         name
-        for name, tree in trees().items()
-        for node in ast.walk(tree)
+        for name, path in MODULES.items()
+        for node in nodes_of(path)
         if len(api_keys_in(node)) >= TABLE_KEYS
     ]
     assert sorted(found) == sorted(TABLES_OF_APIS), "once in each, and no exception that is not needed"

@@ -12,7 +12,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from tests.test_tidy import MODULES, ROOT, SERVICE, trees
+from tests.support.source import parsed, statements
+from tests.test_tidy import DEFINITIONS, FUNCTIONS, MODULES, ROOT, SERVICE, trees
 
 OPENERS = re.compile(
     r"(It|They|He|She|We|You|This|That|These|Those|Its|Their|Nobody|Somebody|Whoever|Whatever|Whichever|What|Who"
@@ -43,14 +44,14 @@ def modules_beside() -> Iterator[tuple[str, ast.Module]]:
     """Yield folder and tree of each module beside service/."""
     for folder in BESIDE:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            yield folder, ast.parse(path.read_text("utf-8"))
+            yield folder, parsed(path)
 
 
 def test_docstrings_begin_with_what_a_thing_does_or_is() -> None:
     found: Counter[str] = Counter()
     for place, tree in (*modules_of_service(), *modules_beside()):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+        for node in statements(tree):
+            if isinstance(node, DEFINITIONS):
                 found[place] += bool(OPENERS.match(ast.get_docstring(node) or ""))
     assert not {*BESIDE} - {*found}, "a folder was renamed"
     assert {room: count for room, count in found.items() if count} == LEFT, "fewer: write the number down"
@@ -59,7 +60,7 @@ def test_docstrings_begin_with_what_a_thing_does_or_is() -> None:
 def test_a_public_class_name_stands_for_one_thing() -> None:
     places = defaultdict(list)
     for name, tree in trees().items():
-        for node in ast.walk(tree):
+        for node in statements(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(name)
     assert {name for name, found in places.items() if len(found) > 1} == SHARED
@@ -68,13 +69,13 @@ def test_a_public_class_name_stands_for_one_thing() -> None:
 def test_tests_are_named_for_a_thing_and_what_it_does() -> None:
     found, openers = [], []
     for path in sorted((ROOT / "tests").rglob("*.py")):
-        tree = ast.parse(path.read_text("utf-8"))
+        tree = parsed(path)
         if OPENERS.match(ast.get_docstring(tree) or ""):
             openers.append(f"{path.relative_to(ROOT)}")
         found += [
             f"{path.relative_to(ROOT)}:{node.name}"
-            for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and OPENERS_OF_TESTS.match(node.name)
+            for node in statements(tree)
+            if isinstance(node, FUNCTIONS) and OPENERS_OF_TESTS.match(node.name)
         ]
     assert not found
     assert not openers, "modules whose docstring begins with a pronoun, a preposition or a question word"

@@ -1,4 +1,4 @@
-"""`firn cluster`: health of a cluster, and repair of internal topics with too few replicas."""
+"""`firn cluster`: health of a cluster, replicas, leaders, brokers and controllers, internal topics."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import argparse
 import json
 import sys
 
+from service.cli.arguments import positive
 from service.cli.client_properties import add_command_config_option, node_http_of_args, security_of_args
-from service.cli.topic import DEFAULT_BOOTSTRAP, add_bootstrap_option, positive
+from service.cli.cluster_brokers import add_elect, add_unregister
+from service.cli.cluster_controllers import add_features, add_quorum
+from service.cli.cluster_reassign import add_reassign
+from service.cli.topic import DEFAULT_BOOTSTRAP, add_bootstrap_option
 
 MOST_ILL = 50
 AT_ONCE = 10
@@ -18,11 +22,17 @@ PATIENCE_S = 300
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "cluster",
-        help="show the health of a cluster, and repair its internal topics",
-        description="Show the health of a cluster, and add missing replicas to internal topics.",
+        help="show the health of a cluster, move replicas and leaders, change brokers and controllers",
+        description="Show the health of a cluster, move replicas and leaders, change levels of features,"
+        " voters and brokers, and add missing replicas to internal topics.",
     )
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
     _add_describe(actions)
+    add_reassign(actions)
+    add_elect(actions)
+    add_unregister(actions)
+    add_features(actions)
+    add_quorum(actions)
     _add_repair(actions)
 
 
@@ -82,20 +92,24 @@ def _add_repair(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _describe(args: argparse.Namespace) -> int:
+    from service.base.world import system_world
     from service.cli.cluster_words import format_cluster
-    from service.client.cluster_health import as_json, problems_of
+    from service.client.cluster_health import as_json
     from service.client.cluster_health_queries import describe_controllers, describe_health
 
-    security = security_of_args(args)
+    security, world = security_of_args(args), system_world()
     if args.bootstrap_controller is not None:
-        found = describe_controllers(args.bootstrap_controller, security)
+        found = describe_controllers(args.bootstrap_controller, world.clock, security)
     else:
-        found = describe_health(args.bootstrap_server, args.most, security, node_http_of_args(args))
+        with world.threads.pool("describe", AT_ONCE) as pool:
+            found = describe_health(
+                args.bootstrap_server, args.most, pool, world.clock, security, node_http_of_args(args)
+            )
     if args.format == "json":
         print(json.dumps(as_json(found), indent=2))
     else:
         print("\n".join(format_cluster(found)))
-    return 1 if problems_of(found) else 0
+    return 0 if found.is_well else 1
 
 
 def _repair(args: argparse.Namespace) -> int:

@@ -9,9 +9,10 @@ from typing import Final
 from service.base.clock import Clock
 from service.cli.cluster_words import numbers
 from service.client.admin import ChangingCluster
+from service.client.admin_models import Place
 from service.client.cluster_health import PartitionState
 from service.client.cluster_health_queries import ask_moving, partition_pages
-from service.client.replica_widening import Place, Widening, WideningPlan, batches, plan
+from service.client.replica_widening import Widening, WideningPlan, batches, plan
 
 LOOK_S: Final = 0.5
 SETTLE_MS: Final = 15_000

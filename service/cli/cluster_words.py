@@ -16,8 +16,8 @@ from service.client.cluster_health import (
     QuorumInfo,
     ReassignmentInfo,
     UnhealthyPartition,
-    problems_of,
 )
+from service.health.findings import Finding, Severity
 
 MOST_MOVING: Final = 50
 NOTHING: Final = "-"
@@ -28,13 +28,13 @@ def format_cluster(found: ClusterHealth) -> list[str]:
     lines = [f"cluster: {escaped(found.cluster_id)}"]
     if found.quorum is not None:
         lines.append(_quorum(found.quorum))
-    elif found.partitions is not None and not found.problems:
+    elif found.is_alone:
         lines.append("quorum: the node is alone")
     if found.partitions is not None:
         lines.append(_partitions(found.partitions))
     if found.moving is not None:
         lines.append(f"reassignments: {len(found.moving)} under way")
-    lines += [f"wrong: {escaped(one)}" for one in problems_of(found)] or ["wrong: nothing"]
+    lines += _findings(found.findings)
     for block in _tables(found):
         lines += ["", *block]
     return lines
@@ -54,6 +54,15 @@ def _tables(found: ClusterHealth) -> Iterator[list[str]]:
         yield _moving(found.moving)
 
 
+def _findings(findings: Sequence[Finding]) -> list[str]:
+    """Return what is wrong, each with what to do, and behind that what is worth a notice."""
+    lines = []
+    for one in findings:
+        kind = "note" if one.severity is Severity.NOTICE else "wrong"
+        lines += [f"{kind}: {escaped(one.words)}", f"       {escaped(one.action)} (health.md#{one.anchor})"]
+    return lines if any(one.severity > Severity.NOTICE for one in findings) else ["wrong: nothing", *lines]
+
+
 def _quorum(quorum: QuorumInfo) -> str:
     return (
         f"quorum: leader {quorum.leader}, epoch {quorum.epoch}, high watermark {quorum.high_watermark}, "
@@ -71,7 +80,7 @@ def _partitions(found: PartitionSummary) -> str:
 
 
 def _node(one: NodeState) -> Sequence[str]:
-    state = NOTHING if one.is_fenced is None else "fenced" if one.is_fenced else "ok"
+    state = one.state or NOTHING
     return (
         str(one.node_id), ",".join(one.roles) or NOTHING, one.rack or NOTHING, state,
         " ".join(one.listeners) or NOTHING,

@@ -22,13 +22,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "console",
         help="show a cluster and its bucket in a browser",
         description="Serve the web console: a process of its own that only reads. Prints "
-        "'console: URL' once it serves; SIGTERM or SIGINT ends it.",
+        "'console: URL' once it serves; SIGTERM, SIGINT or SIGHUP ends it.",
     )
     parser.add_argument(
         "--bootstrap",
         default=DEFAULT_BOOTSTRAP,
-        metavar="HOST:PORT",
-        help=f"a broker of the cluster (default: {DEFAULT_BOOTSTRAP})",
+        metavar="HOST:PORT,…",
+        help="brokers of the cluster, separated by commas; the others are found through them "
+        f"(default: {DEFAULT_BOOTSTRAP})",
     )
     parser.add_argument(
         "--host",
@@ -82,6 +83,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--until-eof", action="store_true", help="end at the end of standard input")
     add_store_options(parser)
     add_log_level_option(parser)
+    parser.add_argument(
+        "--log-format", default="text", choices=("text", "json"), help="how it is logged (default: text)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -104,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{args.url}: {problem}")
     if args.survey_every < 0:
         raise ConfigError(f"--survey-every {args.survey_every}: not a number of seconds")
-    log_to_stderr(args.log_level)
+    log_to_stderr(args.log_level, args.log_format)
     settings = ConsoleSettings(
         bootstrap=args.bootstrap,
         host=args.host,
@@ -149,16 +153,20 @@ def serve(settings: ConsoleSettings, *, until_eof: bool = False) -> int:
 async def _serve(settings: ConsoleSettings, until_eof: bool) -> int:
     import asyncio
     import os
-    import signal
     import sys
     import threading
 
+    from service.base.stop_signals import ignore_unused, receive_stops
     from service.base.world import system_world
     from service.console.web.server import console
 
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
+    receive_stops(lambda _: None if loop.is_closed() else end_soon())
+    ignore_unused()
+
+    def end_soon() -> None:
+        loop.call_soon_threadsafe(ended.set)
+
     if until_eof:
         descriptor = sys.stdin.fileno()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,8 +33,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "dev",
         help="run a node, or a cluster, with an embedded S3",
         description="Run a node, or with --nodes a cluster of several, whose cold tier is an embedded S3 "
-        "server (moto), and their web console. All end with SIGTERM or SIGINT. The embedded S3 keeps its "
-        "objects only as long as it runs.",
+        "server (moto), and their web console. All end with SIGTERM, SIGINT or SIGHUP. The "
+        "embedded S3 keeps its objects only as long as it runs.",
     )
     parser.add_argument(
         "--port",
@@ -78,6 +79,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
+    from service.base.stop_signals import ignore_stops, ignore_unused, stops_received
     from service.cli.embedded_s3 import FOREIGN, EmbeddedS3, environment
 
     if args.nodes < 1:
@@ -85,8 +87,10 @@ def run(args: argparse.Namespace) -> int:
     if args.nodes == 1 and args.controllers not in (None, 1):
         raise ConfigError(f"--controllers {args.controllers}: there is one node")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_terminated_is_interrupted())
+        stack.enter_context(stops_received(_interrupt))
+        ignore_unused()
         directory = stack.enter_context(_data_directory(args.dir))
+        stack.callback(ignore_stops)  # a second one must not interrupt the removal of the directory
         s3 = stack.enter_context(EmbeddedS3(BUCKET))
         for name in FOREIGN:
             os.environ.pop(name, None)
@@ -104,6 +108,7 @@ def _store_settings(directory: Path, s3: EmbeddedS3) -> dict[str, str]:
 def _run_node(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> int:
     from functools import partial
 
+    from service.base.stop_signals import handlers_given_back
     from service.cli.dev_console import with_console
     from service.config.settings import BrokerConfig
 
@@ -133,7 +138,7 @@ def _run_node(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> int:
             log_level=args.log_level,
             command_config=None if security is None else security.admin,
         )
-    with _signals_given_back():
+    with handlers_given_back():
         return serve(config, args.log_level, beside)
 
 
@@ -179,7 +184,7 @@ def _run_cluster(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> i
         print(line, flush=True)
         if line.startswith("ready: ") and not args.no_console:
             metrics = [f"{n}=http://{HOST}:{port}" for n, port in enumerate(http, start=1)]
-            bootstrap = line.rpartition(" ")[2].partition(",")[0]
+            bootstrap = line.rpartition(" ")[2]
             admin = None if security is None else security.admin
             consoles.append(start_console(bootstrap, metrics, args.console_port, args.log_level, admin))
 
@@ -225,30 +230,6 @@ def _data_directory(chosen: Path | None) -> Iterator[Path]:
     yield chosen
 
 
-@contextlib.contextmanager
-def _signals_given_back() -> Iterator[None]:
-    """Restore the signal handlers that the body replaces."""
-    import signal
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _terminated_is_interrupted() -> Iterator[None]:
-    """Make SIGTERM unwind as Ctrl-C does, while the node has not installed its own handler."""
-    import signal
-    from types import FrameType
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _interrupt(number: signal.Signals) -> None:
+    """Unwind as Ctrl-C does, while the node has not installed its own handlers."""
+    raise KeyboardInterrupt

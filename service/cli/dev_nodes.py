@@ -10,6 +10,7 @@ If a node dies, its name is printed and the others continue.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import queue
 import random
@@ -19,12 +20,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from service.base.errors import ConfigError
+from service.base.stop_signals import stops_received
 from service.base.world import World
 
 if TYPE_CHECKING:
@@ -266,7 +267,14 @@ class _Exit(NamedTuple):
 
 
 class _StopSignal(NamedTuple):
-    """Signal that ends this process."""
+    """Signal that ends this process; SIGHUP, too, if nobody reads its output any more."""
+
+    number: signal.Signals = signal.SIGTERM
+
+    @property
+    def insists(self) -> bool:
+        """Return whether a second one kills. Kernel and shell both send SIGHUP when a terminal closes."""
+        return self.number != signal.SIGHUP
 
 
 _Event = _Line | _Exit | _StopSignal
@@ -278,31 +286,18 @@ def run_nodes(
     say: Callable[[str], None] = lambda line: print(line, flush=True),
     patience_s: float = PATIENCE_S,
 ) -> int:
-    """Run all nodes until SIGTERM or SIGINT, or until none is left; return the exit code.
+    """Run all nodes until SIGTERM, SIGINT or SIGHUP, or until none is left; return the exit code.
 
     For the main thread. A second signal kills the nodes that are still ending. Raises `OSError` if a child
     cannot be started; no child is left running then.
     """
     nodes = _Nodes(children, say, patience_s)
-    with _signals(nodes.events):
+    with stops_received(lambda number: nodes.events.put(_StopSignal(number))):
         try:
             nodes.start()
             return nodes.run()
         finally:
             nodes.kill()
-
-
-@contextlib.contextmanager
-def _signals(events: queue.SimpleQueue[_Event]) -> Iterator[None]:
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        events.put(_StopSignal())
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _Nodes:
@@ -378,8 +373,10 @@ class _Nodes:
         for line in lines:
             try:
                 self._say(line)
-            except BrokenPipeError:  # the reader has closed the pipe
-                self.events.put(_StopSignal())
+            except OSError as e:
+                if e.errno not in (errno.EPIPE, errno.EIO):
+                    raise
+                self.events.put(_StopSignal(signal.SIGHUP))  # the reader or the terminal is gone
 
     def _stop(self) -> None:
         """End all nodes: pure brokers first, while there are controllers to move their leaderships."""
@@ -399,6 +396,8 @@ class _Nodes:
             except queue.Empty:
                 event = _StopSignal()
             if isinstance(event, _StopSignal):
+                if not event.insists:
+                    continue
                 killed = True
                 doomed = ids if time.monotonic() >= deadline else self._processes.keys()
                 for node_id in doomed & set(self._roster.living):
@@ -418,9 +417,9 @@ class _Nodes:
 
 
 def _copy_log(prefix: bytes, stream: IO[bytes]) -> None:
-    """Copy each line of a child's log to stderr, with the child's name."""
+    """Copy each line of a child's log to stderr, with the child's name; JSON has it in its objects."""
     with stream:
         while line := stream.readline(_LINE_BYTES):
             with contextlib.suppress(OSError, ValueError):  # without a reader a node must not block
-                sys.stderr.buffer.write(prefix + line)
+                sys.stderr.buffer.write(line if line.startswith(b'{"time": ') else prefix + line)
                 sys.stderr.buffer.flush()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from service.base.errors import ConfigError
+from service.base.extras import install_extra
 
 if TYPE_CHECKING:
     from service.cli.dev_nodes import Plan
@@ -214,7 +215,7 @@ def _make_certificates(found: DevSecurity) -> None:
     try:
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError as e:
-        raise ConfigError("--secure makes certificates with a package: pip install firn-log[security]") from e
+        raise ConfigError(f"--secure makes certificates with a package: {install_extra('security')}") from e
     ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     ca = _signed("firn dev CA", ca_key, "firn dev CA", ca_key, is_ca=True)
     node = _signed(NODE_NAME, key, "firn dev CA", ca_key, is_ca=False)

@@ -15,6 +15,7 @@ import sys
 from types import TracebackType
 
 from service.base.errors import ConfigError, StorageError
+from service.base.extras import install_extra
 
 # moto accepts any credentials; these keep real ones from being sent to it
 CREDENTIALS = {
@@ -37,7 +38,7 @@ class EmbeddedS3:
 
     def __enter__(self) -> EmbeddedS3:
         if importlib.util.find_spec("moto") is None or importlib.util.find_spec("flask") is None:
-            raise ConfigError("the embedded S3 needs moto; install it with: pip install 'firn-log[dev]'")
+            raise ConfigError(f"the embedded S3 needs moto: {install_extra('dev')}")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "service.cli.embedded_s3", self.bucket],
             stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""`firn group`: lists and describes consumer groups of both protocols."""
+"""`firn group`: lists and describes consumer groups of both protocols, resets and deletes them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
+from service.cli.group_changes import add_changes
+from service.cli.group_reset import add_reset
 from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "group",
-        help="list and describe consumer groups",
-        description="List consumer groups of both protocols, classic and KIP-848, and describe one.",
+        help="list, describe, reset and delete consumer groups",
+        description="List consumer groups of both protocols, classic and KIP-848, describe one, move what"
+        " groups have committed, and delete them.",
     )
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
 
@@ -39,7 +42,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     describe.add_argument("group", metavar="GROUP", help="the group's id (group.id)")
     describe.set_defaults(run=_describe)
-    for action in (listing, describe):
+
+    for action in (listing, describe, add_reset(actions), *add_changes(actions)):
         action.add_argument("--json", action="store_true", help="print one JSON document")
         add_bootstrap_option(action)
 

@@ -1,9 +1,11 @@
-"""Format of a node's log lines: one line each, with foreign text escaped."""
+"""Formats of a process's log, text and JSON: one line each, times in UTC, foreign text escaped."""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+import time
 import traceback
 from types import TracebackType
 from typing import Final
@@ -25,6 +27,10 @@ class OneLineFormatter(logging.Formatter):
     A traceback follows its message as usual, with the text of each exception in one line.
     """
 
+    converter = staticmethod(time.gmtime)
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = printable(record.message, MOST_CHARACTERS)
         return super().formatMessage(record)
@@ -32,6 +38,33 @@ class OneLineFormatter(logging.Formatter):
     def formatException(self, ei: _ExcInfo) -> str:
         error = ei[1]
         return "" if error is None else "".join(_lines(error)).rstrip("\n")
+
+
+class JsonFormatter(OneLineFormatter):
+    """Formatter of one JSON object a line.
+
+    Its keys are `time`, `level`, `logger` and `message`; `node`, the id of a node; `exception`, a traceback
+    with its line feeds; and `audit`, an object, in lines of the audit log that tell a change.
+    """
+
+    def __init__(self, node_id: int | None = None) -> None:
+        super().__init__()
+        self._node_id = node_id
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": self.formatTime(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": printable(record.getMessage(), MOST_CHARACTERS),
+        }
+        if self._node_id is not None:
+            line["node"] = self._node_id
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if (audit := getattr(record, "audit", None)) is not None:
+            line["audit"] = audit
+        return json.dumps(line)
 
 
 def _lines(error: BaseException) -> list[str]:
@@ -60,8 +93,12 @@ def _cause(error: BaseException) -> tuple[BaseException, str] | None:
     return None
 
 
-def log_to_stderr(level: str) -> None:
-    """Log from this process to stderr, from `level` ("debug" to "error") on."""
+def log_to_stderr(level: str, form: str = "text", node_id: int | None = None) -> None:
+    """Log from this process to stderr, from `level` ("debug" to "error") on, as "text" or "json"."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(
+        JsonFormatter(node_id)
+        if form == "json"
+        else OneLineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    )
     logging.basicConfig(level=level.upper(), handlers=[handler])

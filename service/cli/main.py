@@ -13,12 +13,13 @@ from service.cli.manual import add_pages
 _SPEAK_KAFKA = frozenset(
     {
         "server", "format", "dev", "topic", "group", "transaction", "acl", "user", "quota", "tiers",
-        "console", "cluster",
+        "console", "cluster", "config", "offsets", "log-dirs",
     }
 )  # fmt: skip
 _COMMANDS = (
-    "server", "format", "dev", "console", "top", "cluster", "topic", "group", "transaction", "acl", "user",
-    "quota", "tiers", "dump", "fsck", "sweep", "repair", "bucket", "pipeline", "pyfiles", "completion",
+    "server", "format", "dev", "console", "top", "config", "cluster", "topic", "offsets", "group",
+    "transaction", "log-dirs", "acl", "user", "quota", "tiers", "dump", "fsck", "sweep", "repair", "bucket",
+    "pipeline", "pyfiles", "completion",
 )  # fmt: skip
 
 
@@ -28,10 +29,12 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="firn", description="A tiered-storage log that speaks the Apache Kafka protocol."
     )
-    parser.add_argument("--version", action="store_true", help="print version and commit, and exit")
+    parser.add_argument(
+        "--version", action="store_true", help="print version, commit and kind of kernels, and exit"
+    )
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")
     for name in names:
-        import_module(f"service.cli.{name}").add_parser(subparsers)
+        import_module(f"service.cli.{name.replace('-', '_')}").add_parser(subparsers)
     add_pages(parser)
     return parser
 
@@ -72,9 +75,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def describe(error: Exception) -> str:
     """Return an error's text, fit for a terminal; for an operating system's error, file and reason."""
+    from service.base.errors import RequestError
     from service.base.printable import escaped
 
     words = str(error) or type(error).__name__
+    if isinstance(error, RequestError):
+        from service.cli.advice import advised
+
+        words = advised(error)
     if isinstance(error, OSError) and error.strerror:
         words = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return "\n".join(escaped(line) for line in words.split("\n"))

@@ -9,39 +9,23 @@ import argparse
 import textwrap
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
+
+from service.cli.manual_clusters import CLUSTER_PAGES
+from service.cli.manual_page import (
+    AWS,
+    CONFIGURATION,
+    NODE,
+    OPERATIONS,
+    PIPELINES,
+    QUOTAS,
+    SECURITY,
+    TRANSACTIONS,
+    WRONG,
+    ManualPage,
+)
 
 WIDTH: Final = 80
-
-
-class ManualPage(NamedTuple):
-    """End of one command's help. `examples` are (command, effect)."""
-
-    examples: tuple[tuple[str, str], ...]
-    exits: Mapping[int, str] = MappingProxyType({0: "done", 1: "an error: see stderr"})
-    environment: Mapping[str, str] = MappingProxyType({})
-    see: str = ""
-
-
-_AWS: Final = MappingProxyType(
-    {
-        "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN": "credentials for S3",
-        "AWS_PROFILE": "a profile of ~/.aws instead; without either, the machine's role",
-        "AWS_REGION": "the bucket's region",
-        "AWS_ENDPOINT_URL": "another S3 server than AWS",
-        "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME": "and others for gs:// and az://",
-    }
-)
-_WRONG: Final = MappingProxyType({0: "nothing is wrong", 1: "something is, or could not be checked"})
-_NODE: Final = MappingProxyType(
-    {0: "ended by SIGTERM or SIGINT", 1: "could not start, or failed while it ran: the log says why"}
-)
-_PIPELINES: Final = "docs/pipelines.md"
-_OPERATIONS: Final = "docs/operations.md"
-_CLUSTERS: Final = "docs/operations.md, Clusters"
-_SECURITY: Final = "docs/security.md"
-_QUOTAS: Final = "docs/quotas.md"
-_TRANSACTIONS: Final = "docs/transactions.md"
 
 PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
     {
@@ -63,8 +47,8 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn server --set firn.remote.url=s3://bucket/prefix", "with a cold tier"),
                 ("firn server --set firn.http.listener=:9464", "with metrics and health over HTTP"),
             ),
-            _NODE,
-            _AWS,
+            NODE,
+            AWS,
             "docs/configuration.md for settings, docs/operations.md for operation",
         ),
         "firn format": ManualPage(
@@ -90,7 +74,7 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn dev", "a node on 127.0.0.1:9092 and an S3 on a free port"),
                 ("firn dev --port 0 --set log.segment.bytes=1048576", "a free port, small segments"),
             ),
-            _NODE,
+            NODE,
             see="localstack/README.md for a local cloud that outlives the shell",
         ),
         "firn console": ManualPage(
@@ -99,8 +83,8 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn console --bootstrap node-1:9092 --url s3://bucket/prefix", "another one"),
                 ("firn console --host 0.0.0.0 --token-file /etc/firn/console.token", "for others, too"),
             ),
-            {0: "ended by SIGTERM or SIGINT", 1: "could not start: stderr says why"},
-            _AWS,
+            {0: "ended by SIGTERM, SIGINT or SIGHUP", 1: "could not start: stderr says why"},
+            AWS,
             "docs/console.md",
         ),
         "firn top": ManualPage(
@@ -111,67 +95,24 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
             ),
             see="docs/metrics.md",
         ),
-        "firn cluster": ManualPage((("firn cluster describe", "its health"),), see=_CLUSTERS),
-        "firn cluster describe": ManualPage(
+        "firn config": ManualPage(
+            (("firn config explain server.properties", "what becomes of each key of a file"),),
+            see=CONFIGURATION,
+        ),
+        "firn config explain": ManualPage(
             (
-                ("firn cluster describe", "nodes, quorum, brokers, unhealthy partitions, reassignments"),
-                ("firn cluster describe --format json | jq .wrong", "problems that need attention"),
-                ("firn cluster describe --bootstrap-controller a:9093", "when no broker is left"),
+                ("firn config explain server.properties", "each key, its effect here, its default"),
+                ("firn config explain server.properties --json | jq .keys", "for programs"),
             ),
-            {
-                0: "nothing is wrong",
-                1: "something is (see lines that begin with wrong:), or no answer came",
-            },
-            see=_CLUSTERS,
-        ),
-        "firn cluster repair-internal": ManualPage(
-            (
-                ("firn cluster repair-internal --dry-run", "print the changes"),
-                ("firn cluster repair-internal", "make them, ten partitions at a time"),
-            ),
-            {
-                0: "all have their replicas, or with --dry-run could get them",
-                1: "some lack them, or the repair failed: stderr says why",
-            },
-            see=_CLUSTERS,
-        ),
-        "firn topic": ManualPage((("firn topic list", "all topics"),)),
-        "firn topic create": ManualPage(
-            (
-                ("firn topic create flights --partitions 4", "on local disks only"),
-                (
-                    "firn topic create flights --config remote.storage.enable=true "
-                    "--config local.retention.ms=3600000",
-                    "tiered: an hour on disk, the rest in the bucket",
-                ),
-            ),
-            see="docs/configuration.md, Topics",
-        ),
-        "firn topic list": ManualPage((("firn topic list --json | jq -r .[].name", "names, one a line"),)),
-        "firn topic describe": ManualPage((("firn topic describe flights", "id, settings, partitions"),)),
-        "firn topic settings-known": ManualPage(
-            (("firn topic settings-known flights", "its retention works again after a recovery"),),
-            see="docs/operations.md, Taking a prefix over",
-        ),
-        "firn topic delete": ManualPage(
-            (("firn topic delete flights", "and its archive, after the grace period"),),
-            see="docs/operations.md, The cold tier",
-        ),
-        "firn group": ManualPage((("firn group list", "all groups, their protocol and state"),)),
-        "firn group list": ManualPage((("firn group list --json | jq -r .[].group_id", "ids, one a line"),)),
-        "firn group describe": ManualPage(
-            (
-                ("firn group describe billing", "members, their assignments, lag by partition"),
-                ("firn group describe billing --json | jq .lag", "total lag in records"),
-            ),
-            see="docs/operations.md, Consumer groups",
+            {0: "a node would take the file", 1: "something in it is refused"},
+            see=CONFIGURATION,
         ),
         "firn transaction": ManualPage(
             (
                 ("firn transaction list", "all transactional ids and their states"),
                 ("firn transaction hanging", "transactions that nobody will end"),
             ),
-            see=_TRANSACTIONS,
+            see=TRANSACTIONS,
         ),
         "firn transaction list": ManualPage(
             (
@@ -180,11 +121,11 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn transaction list --pattern 'billing-.*' --json", "by name, for programs"),
             ),
             {0: "done", 1: "a node did not answer: see stderr; the ids of the others are listed"},
-            see=_TRANSACTIONS,
+            see=TRANSACTIONS,
         ),
         "firn transaction describe": ManualPage(
             (("firn transaction describe billing-7", "producer, state, since when, partitions"),),
-            see=_TRANSACTIONS,
+            see=TRANSACTIONS,
         ),
         "firn transaction hanging": ManualPage(
             (
@@ -193,7 +134,7 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn transaction hanging --older-than-ms 0", "however young"),
             ),
             {0: "none hangs", 1: "some hang, or could not be looked for: see stderr"},
-            see=_TRANSACTIONS,
+            see=TRANSACTIONS,
         ),
         "firn transaction abort": ManualPage(
             (
@@ -202,13 +143,13 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                     "as 'hanging' lists it",
                 ),
             ),
-            see=_TRANSACTIONS,
+            see=TRANSACTIONS,
         ),
         "firn transaction terminate": ManualPage(
             (("firn transaction terminate billing-7", "abort it, and fence its producer"),),
-            see=_TRANSACTIONS,
+            see=TRANSACTIONS,
         ),
-        "firn acl": ManualPage((("firn acl list", "all entries"),), see=_SECURITY),
+        "firn acl": ManualPage((("firn acl list", "all entries"),), see=SECURITY),
         "firn acl list": ManualPage(
             (
                 ("firn acl list --command-config admin.properties", "all entries"),
@@ -216,7 +157,7 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn acl list --topic orders --resource-pattern-type match", "what counts for a topic"),
                 ("firn acl list --json | jq -r .[].principal", "for programs"),
             ),
-            see=_SECURITY,
+            see=SECURITY,
         ),
         "firn acl add": ManualPage(
             (
@@ -236,7 +177,7 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ),
             ),
             {0: "all of them are there now", 1: "some were refused, or an error: see stderr"},
-            see=_SECURITY,
+            see=SECURITY,
         ),
         "firn acl remove": ManualPage(
             (
@@ -248,9 +189,9 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn acl remove --topic orders", "remove them"),
             ),
             {0: "removed", 1: "there was nothing to remove, or an error: see stderr"},
-            see=_SECURITY,
+            see=SECURITY,
         ),
-        "firn user": ManualPage((("firn user list", "users with SCRAM credentials"),), see=_SECURITY),
+        "firn user": ManualPage((("firn user list", "users with SCRAM credentials"),), see=SECURITY),
         "firn user list": ManualPage((("firn user list --json | jq -r .[].user", "names, one a line"),)),
         "firn user add": ManualPage(
             (
@@ -258,7 +199,7 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn user add alice --password @/etc/firn/alice.password", "from a file"),
                 ("pass show alice | firn user add alice --mechanism SCRAM-SHA-256", "from a program"),
             ),
-            see=_SECURITY,
+            see=SECURITY,
         ),
         "firn user remove": ManualPage(
             (
@@ -266,7 +207,7 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn user remove alice --mechanism SCRAM-SHA-256", "one of the credentials"),
             ),
             {0: "removed", 1: "there is no such credential, or an error: see stderr"},
-            see=_SECURITY,
+            see=SECURITY,
         ),
         "firn user sessions": ManualPage(
             (
@@ -276,15 +217,15 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn user sessions --end CN=billing,O=Acme", "of a certificate"),
             ),
             {0: "done at all nodes", 1: "a node did not answer, or does not know this request: see stderr"},
-            see=_SECURITY,
+            see=SECURITY,
         ),
-        "firn quota": ManualPage((("firn quota list", "all quotas"),), see=_QUOTAS),
+        "firn quota": ManualPage((("firn quota list", "all quotas"),), see=QUOTAS),
         "firn quota list": ManualPage(
             (
                 ("firn quota list", "all quotas"),
                 ("firn quota list --user alice --json", "those that name alice, for programs"),
             ),
-            see=_QUOTAS,
+            see=QUOTAS,
         ),
         "firn quota set": ManualPage(
             (
@@ -295,7 +236,7 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ),
                 ("firn quota set connection_creation_rate=20 --default-ip", "for each address"),
             ),
-            see=_QUOTAS,
+            see=QUOTAS,
         ),
         "firn quota remove": ManualPage(
             (
@@ -303,7 +244,7 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn quota remove --user alice", "all of alice's own"),
             ),
             {0: "removed", 1: "there is no such quota, or an error: see stderr"},
-            see=_QUOTAS,
+            see=QUOTAS,
         ),
         "firn tiers": ManualPage(
             (
@@ -311,7 +252,7 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn tiers flights --watch", "repeated every second"),
                 ("firn tiers flights --url s3://bucket/prefix", "if the broker does not tell its URL"),
             ),
-            environment=_AWS,
+            environment=AWS,
         ),
         "firn dump": ManualPage(
             (
@@ -327,7 +268,7 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn dump s3://bucket/prefix/cluster.json", "an object"),
                 ("firn dump firn-data/__cluster_metadata-0/00000000000000000000.log", "the metadata log"),
             ),
-            environment=_AWS,
+            environment=AWS,
             see="docs/bucket-format.md",
         ),
         "firn fsck": ManualPage(
@@ -336,17 +277,17 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn fsck s3://bucket/prefix --shallow --threads 16", "footers only, faster"),
                 ("firn fsck s3://bucket/prefix --topic flights --json", "one topic, for programs"),
             ),
-            _WRONG,
-            _AWS,
-            _OPERATIONS,
+            WRONG,
+            AWS,
+            OPERATIONS,
         ),
         "firn sweep": ManualPage(
             (
                 ("firn sweep s3://bucket/prefix", "list them"),
                 ("firn sweep s3://bucket/prefix --delete", "delete them, and abort unfinished uploads"),
             ),
-            environment=_AWS,
-            see=_OPERATIONS,
+            environment=AWS,
+            see=OPERATIONS,
         ),
         "firn repair": ManualPage(
             (
@@ -354,10 +295,10 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn repair s3://bucket/prefix --write", "repair it: stop the node first"),
             ),
             {0: "nothing is wrong, or all of it was repaired", 1: "something is wrong and was not repaired"},
-            _AWS,
-            _OPERATIONS,
+            AWS,
+            OPERATIONS,
         ),
-        "firn bucket": ManualPage((("firn bucket check s3://bucket/prefix", "is it fit?"),), see=_OPERATIONS),
+        "firn bucket": ManualPage((("firn bucket check s3://bucket/prefix", "is it fit?"),), see=OPERATIONS),
         "firn bucket check": ManualPage(
             (
                 ("firn bucket check s3://bucket/prefix", "with the node's credentials"),
@@ -365,8 +306,8 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn bucket check file:///mnt/archive --json", "a folder, for programs"),
             ),
             {0: "the store is fit", 1: "it is not, or a permission is missing"},
-            _AWS,
-            _OPERATIONS,
+            AWS,
+            OPERATIONS,
         ),
         "firn bucket create": ManualPage(
             (
@@ -377,8 +318,8 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ),
             ),
             {0: "created as recommended", 1: "it exists, cannot be created, or lacks a setting: see stderr"},
-            _AWS,
-            _OPERATIONS,
+            AWS,
+            OPERATIONS,
         ),
         "firn bucket policy": ManualPage(
             (
@@ -389,12 +330,12 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                     "attach it to the role",
                 ),
             ),
-            see=_OPERATIONS,
+            see=OPERATIONS,
         ),
         "firn pipeline": ManualPage(
             (("firn pipeline stats s3://bucket/prefix", "its content in numbers"),),
-            environment=_AWS,
-            see=_PIPELINES,
+            environment=AWS,
+            see=PIPELINES,
         ),
         "firn pipeline archive": ManualPage(
             (
@@ -404,14 +345,14 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                     "as Parquet, new records with each run",
                 ),
             ),
-            environment=_AWS,
-            see=_PIPELINES,
+            environment=AWS,
+            see=PIPELINES,
         ),
         "firn pipeline audit": ManualPage(
             (("firn pipeline audit s3://bucket/prefix", "every batch of every topic"),),
-            _WRONG,
-            _AWS,
-            _PIPELINES,
+            WRONG,
+            AWS,
+            PIPELINES,
         ),
         "firn pipeline replay": ManualPage(
             (
@@ -421,8 +362,8 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                     "a month again",
                 ),
             ),
-            environment=_AWS,
-            see=_PIPELINES,
+            environment=AWS,
+            see=PIPELINES,
         ),
         "firn pipeline stats": ManualPage(
             (
@@ -431,8 +372,8 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                     "with a picture",
                 ),
             ),
-            environment=_AWS,
-            see=_PIPELINES,
+            environment=AWS,
+            see=PIPELINES,
         ),
         "firn pyfiles": ManualPage(
             (
@@ -448,6 +389,7 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn completion fish > ~/.config/fish/completions/firn.fish", "fish"),
             )
         ),
+        **CLUSTER_PAGES,
     }
 )
 

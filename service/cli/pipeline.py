@@ -26,7 +26,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "pipeline",
         help="run a Spark job over the archive",
         description="Spark jobs over the archive in a bucket. Each also runs under spark-submit, see"
-        " docs/pipelines.md. Needs the extra: pip install 'firn-log[spark]'.",
+        " docs/pipelines.md. Needs the extra [spark] (docs/install.md).",
     )
     pipelines = parser.add_subparsers(metavar="PIPELINE", dest="pipeline", required=True)
     for name, (summary, add_arguments) in _PIPELINES.items():
@@ -36,9 +36,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
+    from service.base.extras import install_extra
 
     for module in ("pyspark", "pyarrow"):
         if find_spec(module) is None:
-            raise ConfigError(f"pipelines need {module}; install it with: pip install 'firn-log[spark]'")
+            raise ConfigError(f"pipelines need {module}: {install_extra('spark')}")
     code: int = import_module(f"service.pipelines.{args.pipeline}").run(args)
     return code

@@ -11,7 +11,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="write the package as a zip for spark-submit --py-files",
         description="Write this package, with the record kernels that are compiled here, as a zip for "
         "spark-submit --py-files. Executors with the same Python and platform run them, others read about 17"
-        " times slower. Executors need its libraries: pip install 'firn-log[executor]'.",
+        " times slower. Executors need its libraries, those of the extra [executor] (docs/install.md).",
     )
     parser.add_argument("output", metavar="OUT.zip", help="the file to write")
     parser.set_defaults(run=run)

@@ -16,8 +16,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "server",
         help="run a node",
         description="Run a node. Without a file it listens on 127.0.0.1:9092 and keeps its data in ./firn-"
-        "data. Prints 'ready: node ID on HOST:PORT' once it serves; logs to stderr; SIGTERM or "
-        "SIGINT ends it cleanly.",
+        "data. Prints 'ready: node ID on HOST:PORT' once it serves; logs to stderr; SIGTERM, "
+        "SIGINT or SIGHUP ends it cleanly.",
     )
     parser.add_argument(
         "config", nargs="?", metavar="CONFIG.properties", help="settings, in Java's .properties syntax"
@@ -57,16 +57,14 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    import signal
-
+    from service.base.stop_signals import ignore_stops
     from service.config.settings import BrokerConfig
 
     if args.until_eof:
         _end_at_eof()
     code = serve(BrokerConfig.from_properties(given_properties(args)), args.log_level)
     # A signal that comes while the interpreter exits must not change the exit code.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+    ignore_stops()
     return code
 
 
@@ -110,10 +108,12 @@ def serve(
     import socket
     from pathlib import Path
 
+    from service.base.release import release
     from service.cli.log_lines import log_to_stderr
     from service.node.process import run_server
 
-    log_to_stderr(log_level)
+    release()  # which may run git: no work for the event loop
+    log_to_stderr(log_level, config.log_format, config.node_id)
     console = _console(config)
     if console is not None and beside is not None:
         console = beside(console)

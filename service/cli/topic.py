@@ -1,19 +1,21 @@
-"""`firn topic`: creates, lists, describes and deletes topics, and confirms their retention."""
+"""`firn topic`: creates, lists, describes, alters and deletes topics, and confirms their retention."""
 
 from __future__ import annotations
 
 import argparse
 import json
 
+from service.cli.arguments import positive
 from service.cli.client_properties import add_command_config_option, security_of_args
 from service.cli.server import setting
+from service.cli.topic_changes import add_changes
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 RETENTION = ("retention.ms", "retention.bytes")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser("topic", help="create, list, describe and delete topics")
+    parser = subparsers.add_parser("topic", help="create, list, describe, alter and delete topics")
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
 
     create = actions.add_parser("create", help="create a topic")
@@ -51,7 +53,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     known.add_argument("topic", metavar="TOPIC")
     known.set_defaults(run=_settings_known)
-    for action in (create, listing, describe, delete, known):
+
+    for action in (create, listing, describe, *add_changes(actions), delete, known):
         add_bootstrap_option(action)
 
 
@@ -63,13 +66,6 @@ def add_bootstrap_option(parser: argparse.ArgumentParser) -> None:
         help=f"a broker of the cluster (default: {DEFAULT_BOOTSTRAP})",
     )
     add_command_config_option(parser)
-
-
-def positive(text: str) -> int:
-    """Parse an argument of 1 to 2^31 - 1; `ArgumentTypeError` for any other text."""
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**31:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
-    return int(text)
 
 
 def _create(args: argparse.Namespace) -> int:

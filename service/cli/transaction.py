@@ -6,11 +6,11 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
+from service.cli.patience import patience
 from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _OLDER_THAN_MS = 900_000
 """The default of transaction.max.timeout.ms."""
-_PATIENCE_S, _PAUSE_S = 30.0, 0.1
 _OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _STATES = (
     "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort",
@@ -127,7 +126,7 @@ def _list(args: argparse.Namespace) -> int:
         states = _OPEN_STATES  # an id at rest is older than any time: it began, says Kafka, at -1
     with Cluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         found = list_transactions(
-            cluster, _patience(), states=states, longer_than_ms=args.longer_than_ms, pattern=args.pattern
+            cluster, patience(), states=states, longer_than_ms=args.longer_than_ms, pattern=args.pattern
         )
     if args.json:
         print(json.dumps([row._asdict() for row in found.rows], indent=2))
@@ -142,7 +141,7 @@ def _describe(args: argparse.Namespace) -> int:
     from service.client.transaction_queries import describe_transaction
 
     with Cluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
-        info = describe_transaction(cluster, _patience(), args.id)
+        info = describe_transaction(cluster, patience(), args.id)
     if args.json:
         partitions = [{"topic": topic, "partition": number} for topic, number in info.partitions]
         print(json.dumps({**info._asdict(), "partitions": partitions}, indent=2))
@@ -182,7 +181,7 @@ def _hanging(args: argparse.Namespace) -> int:
         if args.partition is not None and not places:
             raise ConfigError(f"{args.topic} has no partition {args.partition}")
         found = hanging_transactions(
-            cluster, _patience(), places, older_than_ms=args.older_than_ms, now_ms=now_ms
+            cluster, patience(), places, older_than_ms=args.older_than_ms, now_ms=now_ms
         )
     if args.json:
         rows = [{**one.open._asdict(), "transactional_id": one.transactional_id} for one in found.rows]
@@ -215,7 +214,7 @@ def _abort(args: argparse.Namespace) -> int:
     from service.client.transaction_changes import abort_hanging
 
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
-        one = abort_hanging(cluster, _patience(), args.topic, args.partition, args.start_offset)
+        one = abort_hanging(cluster, patience(), args.topic, args.partition, args.start_offset)
     print(
         f"aborted the transaction of producer {one.producer_id}, epoch {one.producer_epoch},"
         f" in {args.topic}-{args.partition} from offset {one.first_offset} on"
@@ -228,20 +227,9 @@ def _terminate(args: argparse.Namespace) -> int:
     from service.client.transaction_changes import terminate
 
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
-        fence = terminate(cluster, _patience(), args.id)
+        fence = terminate(cluster, patience(), args.id)
     print(f"fenced by producer {fence.producer_id}, epoch {fence.producer_epoch}")
     return 0
-
-
-def _patience() -> Callable[[], bool]:
-    """Return a call that waits a moment and says whether there is time for another try."""
-    deadline = time.monotonic() + _PATIENCE_S
-
-    def again() -> bool:
-        time.sleep(_PAUSE_S)
-        return time.monotonic() < deadline
-
-    return again
 
 
 def _tell(problems: tuple[str, ...]) -> int:

@@ -7,9 +7,10 @@ import json
 import sys
 from collections.abc import Sequence
 
+from service.cli.arguments import positive
 from service.cli.client_properties import add_command_config_option, security_of_args
 from service.cli.columns import aligned
-from service.cli.topic import DEFAULT_BOOTSTRAP, add_bootstrap_option, positive
+from service.cli.topic import DEFAULT_BOOTSTRAP, add_bootstrap_option
 
 _MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _ITERATIONS = 4096

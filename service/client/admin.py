@@ -19,6 +19,7 @@ from service.client.admin_models import (
     NodeInfo,
     PartitionInfo,
     PartitionPage,
+    Place,
     TopicInfo,
 )
 from service.client.blocking_client import BlockingClient
@@ -32,6 +33,8 @@ GREETING_S: Final = 5.0
 """Time for the connection to one of several brokers, before the next is tried."""
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
+LOGGER_RESOURCE: Final = 8
+GROUP_RESOURCE: Final = 32
 BROKER_ENDPOINTS: Final = 1
 CONTROLLER_ENDPOINTS: Final = 2
 
@@ -184,11 +187,12 @@ class Cluster:
         return {name: {c.name: c.value for c in configs} for name, configs in zip(names, found, strict=True)}
 
     def entries(self, resource_type: int, name: str) -> list[ConfigEntry]:
-        """Return every key of a topic or of a broker (by its id), with documentation, sorted by name.
+        """Return every key of a resource, with documentation, sorted by name.
 
-        Raises `RequestError` for an unknown topic, `StorageError` for an unknown broker.
+        Brokers and their loggers go by id; the broker "" is all brokers. Raises `RequestError` for an unknown
+        topic, `StorageError` for an unknown broker.
         """
-        client = self.client(int(name)) if resource_type == BROKER_RESOURCE else self._first
+        client = self.keeper_of(resource_type, name)
         (configs,) = self._configs(client, resource_type, (name,), None, with_documentation=True)
         return sorted(
             ConfigEntry(
@@ -197,6 +201,11 @@ class Cluster:
             )
             for c in configs
         )  # fmt: skip
+
+    def keeper_of(self, resource_type: int, name: str) -> BlockingClient:
+        """Return the connection to the node that answers for settings of a resource."""
+        is_of_a_broker = resource_type in (BROKER_RESOURCE, LOGGER_RESOURCE) and name
+        return self.client(int(name)) if is_of_a_broker else self._first
 
     def _configs(
         self,
@@ -232,16 +241,18 @@ class Cluster:
             answers[p] = answered.offset
         return answers
 
-    def look_up(self, topic: str, leaders: Mapping[int, int], timestamp: int) -> dict[int, Any]:
+    def look_up(
+        self, topic: str, leaders: Mapping[int, int], timestamp: int, *, isolation_level: int = 0
+    ) -> dict[int, Any]:
         """Return, by partition, the whole answer of ListOffsets, errors included."""
         answers: dict[int, Any] = {}
         for leader in sorted(set(leaders.values())):
             partitions = [p for p, its_leader in leaders.items() if its_leader == leader]
-            answers.update(self._offsets_of(leader, topic, partitions, timestamp))
+            answers.update(self._offsets_of(leader, topic, partitions, timestamp, isolation_level))
         return answers
 
     def _offsets_of(
-        self, leader: int, topic: str, partitions: Iterable[int], timestamp: int
+        self, leader: int, topic: str, partitions: Iterable[int], timestamp: int, isolation_level: int
     ) -> Iterable[tuple[int, Any]]:
         module = request_module(ApiKey.LIST_OFFSETS)
         asked = tuple(
@@ -250,7 +261,7 @@ class Cluster:
         )
         request = module.ListOffsetsRequest(
             replica_id=-1,
-            isolation_level=0,
+            isolation_level=isolation_level,
             topics=(module.ListOffsetsTopic(name=topic, partitions=asked),),
             timeout=TIMEOUT,
         )
@@ -414,12 +425,15 @@ class ChangingCluster(Cluster):
         topic_id: UUID | None = result.topic_id
         return topic_id
 
-    def reassign(self, wanted: Mapping[tuple[str, int], Sequence[int]]) -> dict[tuple[str, int], str]:
-        """Start reassignments to these replicas, preferred leaders first; return the refused ones and why."""
+    def reassign(self, wanted: Mapping[Place, Sequence[int] | None]) -> dict[Place, str]:
+        """Start reassignments to these replicas, preferred leaders first, and cancel those to None; return
+        the refused ones and why."""
         module = request_module(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
         by_topic: dict[str, list[Any]] = {}
         for (topic, partition), replicas in wanted.items():
-            one = module.ReassignablePartition(partition_index=partition, replicas=tuple(replicas))
+            one = module.ReassignablePartition(
+                partition_index=partition, replicas=None if replicas is None else tuple(replicas)
+            )
             by_topic.setdefault(topic, []).append(one)
         request = module.AlterPartitionReassignmentsRequest(
             timeout=TIMEOUT,

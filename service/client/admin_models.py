@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 from uuid import UUID
 
+Place = tuple[str, int]
+"""A topic and the number of one of its partitions."""
+
 
 class NodeInfo(NamedTuple):
     """A node, as DescribeCluster reports it."""

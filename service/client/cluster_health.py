@@ -7,17 +7,18 @@ in Kafka's ``TopicCommand``.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
 from service.client.admin_models import ClusterInfo, NodeInfo
+from service.health.facts import BrokerFacts, ClusterFacts, PartitionFacts, VoterFacts
+from service.health.findings import Finding, Severity
+from service.health.findings import as_json as finding_as_json
+from service.health.judge import AWAY_MS, state_of
 
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
-AWAY_MS: Final = 10_000
-"""A voter that has not fetched for this long is reported as away."""
 
 
 class MetadataReplica(NamedTuple):
@@ -71,13 +72,14 @@ def _between(then_ms: int | None, now_ms: int | None) -> int | None:
 
 
 class NodeState(NamedTuple):
-    """A node of the cluster. `is_fenced` is None where it is no broker."""
+    """A node of the cluster. `is_fenced` is None where it is no broker, and `state` empty."""
 
     node_id: int
     roles: tuple[str, ...]
     rack: str | None
     listeners: tuple[str, ...]
     is_fenced: bool | None
+    state: str = ""
 
 
 def nodes_of(
@@ -105,6 +107,37 @@ def nodes_of(
         rack, is_fenced = (None, None) if broker is None else (broker.rack, broker.is_fenced)
         found.append(NodeState(node_id, roles, rack, tuple(listeners), is_fenced))
     return tuple(found)
+
+
+def with_states(nodes: Sequence[NodeState], facts: ClusterFacts) -> tuple[NodeState, ...]:
+    """Return the nodes with the states of brokers: none is `ok` by metadata that nobody has confirmed."""
+    known = {one.node_id: one for one in facts.brokers}
+    return tuple(
+        one
+        if one.is_fenced is None
+        else one._replace(
+            state=state_of(
+                known.get(one.node_id, BrokerFacts(one.node_id, one.is_fenced)), is_stale=facts.is_stale
+            )
+        )
+        for one in nodes
+    )
+
+
+def voters_of(quorum: QuorumInfo | None) -> tuple[VoterFacts, ...] | None:
+    """Return the facts of the quorum's voters."""
+    if quorum is None:
+        return None
+    return tuple(
+        VoterFacts(one.node_id, quorum.silent_ms(one), one.node_id == quorum.leader) for one in quorum.voters
+    )
+
+
+def partitions_of(counted: PartitionSummary | None) -> PartitionFacts | None:
+    """Return the facts of the partitions."""
+    if counted is None:
+        return None
+    return PartitionFacts(counted.offline, counted.under_min_isr, counted.under_replicated)
 
 
 def _address(host: str, port: int) -> str:
@@ -264,16 +297,8 @@ def with_idle_brokers(found: PartitionSummary, brokers: Sequence[NodeInfo]) -> P
     return found._replace(shares=dict(sorted(shares.items())))
 
 
-class DirectoryRefusal(NamedTuple):
-    """A log directory of a broker that is offline or refuses records, and why."""
-
-    node_id: int
-    path: str
-    why: str
-
-
 class ClusterHealth(NamedTuple):
-    """Health of a cluster. None: unknown; `problems` says why, unless the node that answered never knows
+    """Health of a cluster. None: unknown; `findings` say why, unless the node that answered never knows
     it."""
 
     cluster_id: str
@@ -281,58 +306,18 @@ class ClusterHealth(NamedTuple):
     quorum: QuorumInfo | None
     partitions: PartitionSummary | None
     moving: tuple[ReassignmentInfo, ...] | None
-    problems: tuple[str, ...] = ()
-    refusals: tuple[DirectoryRefusal, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    is_alone: bool = False
 
-
-def strange_prefixes(urls: Mapping[int, str | None]) -> list[str]:
-    """Return a sentence for each broker whose `firn.remote.url` is not what most have.
-
-    >>> strange_prefixes({1: "s3://b/other", 2: "s3://b/p", 3: "s3://b/p/"})
-    ['broker 1: firn.remote.url is s3://b/other, most brokers have s3://b/p']
-    >>> strange_prefixes({1: None, 2: "s3://b/p"})
-    ['firn.remote.url differs: broker 1 has none, broker 2 has s3://b/p']
-    """
-    plain = {broker: None if url is None else url.rstrip("/") for broker, url in sorted(urls.items())}
-    counted = Counter(plain.values()).most_common()
-    if len(counted) < 2:
-        return []
-    usual, most = counted[0]
-    if 2 * most <= len(plain):
-        said = ", ".join(f"broker {broker} has {url or 'none'}" for broker, url in plain.items())
-        return [f"firn.remote.url differs: {said}"]
-    return [
-        f"broker {broker}: firn.remote.url is {url or 'not set'}, most brokers have {usual or 'none'}"
-        for broker, url in plain.items()
-        if url != usual
-    ]
+    @property
+    def is_well(self) -> bool:
+        """Return whether there is nothing but notices."""
+        return not any(one.severity > Severity.NOTICE for one in self.findings)
 
 
 def is_alone(info: ClusterInfo) -> bool:
     """Return whether the cluster is one node that is its own controller."""
     return [one.node_id for one in info.nodes] == [info.controller]
-
-
-def problems_of(found: ClusterHealth) -> list[str]:
-    """Return a sentence for each problem of the cluster."""
-    said = list(found.problems)
-    said += [f"node {one.node_id} is fenced" for one in found.nodes if one.is_fenced]
-    said += [f"broker {one.node_id}: log directory {one.path} is {one.why}" for one in found.refusals]
-    if (quorum := found.quorum) is not None:
-        for one in quorum.voters:
-            if quorum.is_away(one):
-                silent = quorum.silent_ms(one)
-                since = "at all" if silent is None else f"for {silent // 1000} s"
-                said.append(f"voter {one.node_id} has not fetched {since}")
-    if (counted := found.partitions) is not None:
-        for count, what in (
-            (counted.offline, "without a leader"),
-            (counted.under_min_isr, "under min ISR"),
-            (counted.under_replicated, "under-replicated"),
-        ):
-            if count:
-                said.append(f"{count} partition{'s' if count > 1 else ''} {what}")
-    return said
 
 
 def as_json(found: ClusterHealth) -> Mapping[str, object]:
@@ -343,9 +328,8 @@ def as_json(found: ClusterHealth) -> Mapping[str, object]:
         "quorum": None if found.quorum is None else _quorum_as_json(found.quorum),
         "partitions": None if found.partitions is None else _partitions_as_json(found.partitions),
         "reassignments": None if found.moving is None else [one._asdict() for one in found.moving],
-        "problems": list(found.problems),
-        "refusals": [one._asdict() for one in found.refusals],
-        "wrong": problems_of(found),
+        "wrong": [one.words for one in found.findings if one.severity > Severity.NOTICE],
+        "findings": [finding_as_json(one) for one in found.findings],
     }
 
 

@@ -7,17 +7,18 @@ only for topics with replicas out of sync.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from service.base.clock import Clock
 from service.base.errors import FirnError, RequestError
 from service.client.admin import TOPIC_RESOURCE, Cluster, raise_for
-from service.client.admin_models import NodeInfo
+from service.client.broker_health_queries import ask_broker, ask_view, with_answers
 from service.client.cluster_health import (
     ClusterHealth,
-    DirectoryRefusal,
     MetadataReplica,
     PartitionCounter,
     PartitionState,
@@ -26,12 +27,15 @@ from service.client.cluster_health import (
     ReassignmentInfo,
     is_alone,
     nodes_of,
-    strange_prefixes,
+    partitions_of,
+    voters_of,
     with_idle_brokers,
+    with_states,
 )
-from service.client.node_http import HTTP_KEYS, PLAIN_HTTP, NodeHttp, http_url
-from service.client.readiness_queries import ask_health
+from service.client.node_http import PLAIN_HTTP, NodeHttp
 from service.client.security import PLAINTEXT, Security
+from service.health.facts import ClusterFacts, UnansweredFacts
+from service.health.judge import judge
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import MalformedMessage
 
@@ -39,12 +43,12 @@ T = TypeVar("T")
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 MIN_ISR_KEY: Final = "min.insync.replicas"
-URL_KEY: Final = "firn.remote.url"
 AT_ONCE: Final = 2_000
-CONTROLLER_WAIT_S: Final = 10.0
+CONTROLLER_WAIT_S: Final = 5.0
 """Time-out of requests that a controller answers: there may be none."""
-DIRECTORY_WAIT_S: Final = 5.0
-"""Time-out of requests to one broker: it may hang."""
+_NO_LEADER: Final = frozenset(
+    (ErrorCode.request_timed_out, ErrorCode.not_controller, ErrorCode.not_leader_or_follower)
+)
 Page = list[tuple[str, PartitionState]]
 
 
@@ -170,98 +174,97 @@ def _min_isrs(cluster: Cluster, names: Sequence[str]) -> dict[str, int]:
     }
 
 
-def ask_directories(
-    bootstrap: str, brokers: Sequence[NodeInfo], security: Security = PLAINTEXT
-) -> list[DirectoryRefusal]:
-    """Return the log directories of unfenced brokers that refuse records or are offline."""
-    module = request_module(ApiKey.DESCRIBE_LOG_DIRS)
-    found = []
-    with Cluster(bootstrap, timeout_s=DIRECTORY_WAIT_S, security=security) as cluster:
-        cluster.describe()
-        for broker in brokers:
-            if broker.is_fenced:
-                continue
-            answer = cluster.client(broker.node_id).request(
-                ApiKey.DESCRIBE_LOG_DIRS, module.DescribeLogDirsRequest(topics=())
-            )
-            for one in answer.results:
-                why = "offline" if one.error_code != ErrorCode.none else one.refusal
-                if why:
-                    found.append(DirectoryRefusal(broker.node_id, one.log_dir, why))
-    return found
-
-
-def ask_prefixes(
+def describe_health(
     bootstrap: str,
-    brokers: Sequence[NodeInfo],
+    most: int,
+    pool: Executor,
+    clock: Clock,
     security: Security = PLAINTEXT,
     http: NodeHttp = PLAIN_HTTP,
-) -> list[str]:
-    """Return problems of unfenced brokers with their prefix of object storage: one that differs, a store that
-    fails, a recovery that waits."""
-    with Cluster(bootstrap, timeout_s=DIRECTORY_WAIT_S, security=security) as cluster:
-        found = {
-            one: cluster.broker_configs(one.node_id, (URL_KEY, *HTTP_KEYS))
-            for one in brokers
-            if not one.is_fenced
-        }
-    urls = {one.node_id: configs.get(URL_KEY) for one, configs in found.items()}
-    listeners = {
-        one.node_id: url
-        for one, configs in found.items()
-        if (url := http_url(configs, one.host)) and configs.get(URL_KEY)
-    }
-    return strange_prefixes(urls) + ask_health(listeners, http)
-
-
-def describe_health(
-    bootstrap: str, most: int, security: Security = PLAINTEXT, http: NodeHttp = PLAIN_HTTP
 ) -> ClusterHealth:
     """Describe the whole cluster through a broker. What only a controller can answer may be missing."""
-    problems: list[str] = []
-    with Cluster(bootstrap, security=security) as cluster:
+    tries = _Tries()
+    with Cluster(bootstrap, timeout_s=CONTROLLER_WAIT_S, security=security) as cluster:
         info = cluster.describe()
-        moving = _tried(problems, "reassignments", lambda: ask_moving(cluster))
-    # Each on its own connection: after a time-out a connection is of no use.
+        view = tries.ask("the health of the broker that was asked", lambda: ask_view(cluster.first))
+        asked = [pool.submit(ask_broker, cluster, one, http) for one in info.nodes if not one.is_fenced]
+        moving: tuple[ReassignmentInfo, ...] | None = None
+        quorum: QuorumInfo | None = None
+        is_led = view is None or not view.is_stale
+        if is_led:  # else nobody answers, and this would only wait
+            quorum = tries.ask("the quorum", lambda: ask_quorum(cluster))
+            is_led = tries.quorum_silence is None
+        answers = [one.result() for one in asked]
+    # On a new connection: after a time-out a connection is of no use.
+    with Cluster(bootstrap, timeout_s=CONTROLLER_WAIT_S, security=security) as cluster:
+        if is_led:
+            moving = tries.ask("reassignments", lambda: ask_moving(cluster))
     with Cluster(bootstrap, security=security) as cluster:
         partitions = with_idle_brokers(ask_partitions(cluster, moving or (), most), info.nodes)
-    with Cluster(bootstrap, timeout_s=CONTROLLER_WAIT_S, security=security) as cluster:
-        quorum = _tried(problems, "the quorum", lambda: ask_quorum(cluster))
-    refusals = _tried(problems, "log directories", lambda: ask_directories(bootstrap, info.nodes, security))
-    controllers = info.nodes if quorum is None and not problems and is_alone(info) else ()
-    nodes = nodes_of(info.nodes, quorum, controllers)
-    problems += (
-        _tried(problems, "firn.remote.url", lambda: ask_prefixes(bootstrap, info.nodes, security, http)) or ()
+    facts = ClusterFacts(
+        view,
+        voters=voters_of(quorum),
+        quorum_silence=tries.quorum_silence,
+        partitions=partitions_of(partitions),
+        unanswered=tuple(tries.unanswered),
     )
+    facts = with_answers(facts, info.nodes, answers)
+    alone = quorum is None and is_led and is_alone(info)
+    nodes = with_states(nodes_of(info.nodes, quorum, info.nodes if alone else ()), facts)
     return ClusterHealth(
-        info.cluster_id, nodes, quorum, partitions, moving, tuple(problems), tuple(refusals or ())
+        info.cluster_id, nodes, quorum, partitions, moving, judge(facts, clock.now_ms()), alone
     )
 
 
-def describe_controllers(bootstrap: str, security: Security = PLAINTEXT) -> ClusterHealth:
+def describe_controllers(bootstrap: str, clock: Clock, security: Security = PLAINTEXT) -> ClusterHealth:
     """Describe quorum and reassignments through a controller, for a cluster without brokers."""
-    problems: list[str] = []
+    tries = _Tries()
     with Cluster(bootstrap, timeout_s=CONTROLLER_WAIT_S, security=security) as cluster:
         info = cluster.describe(controllers=True)
         quorum = None
         if info.controller < 0:
-            problems.append("the quorum: nobody leads it")
+            tries.quorum_silence = "nobody leads it"
         else:
-            quorum = _tried(problems, "the quorum", lambda: ask_quorum(cluster, info.controller))
-        moving = _tried(problems, "reassignments", lambda: ask_moving(cluster))
-    return ClusterHealth(
-        info.cluster_id, nodes_of((), quorum, info.nodes), quorum, None, moving, tuple(problems)
+            quorum = tries.ask("the quorum", lambda: ask_quorum(cluster, info.controller))
+        moving = tries.ask("reassignments", lambda: ask_moving(cluster))
+    facts = ClusterFacts(
+        voters=voters_of(quorum),
+        quorum_silence=tries.quorum_silence,
+        unanswered=tuple(tries.unanswered),
     )
+    nodes = nodes_of((), quorum, info.nodes)
+    return ClusterHealth(info.cluster_id, nodes, quorum, None, moving, judge(facts, clock.now_ms()))
 
 
-def _tried(problems: list[str], what: str, question: Callable[[], T]) -> T | None:
-    """Return the answer, or None, with the reason in `problems`."""
-    try:
-        return question()
-    except TimeoutError:
-        problems.append(f"{what}: no answer in time: is there a majority of the controllers?")
-    except RequestError as e:
-        problems.append(str(e))
-    except (FirnError, OSError) as e:
-        problems.append(f"{what}: {e}")
-    return None
+class _Tries:
+    """Questions of which some are not answered."""
+
+    def __init__(self) -> None:
+        self.unanswered: list[UnansweredFacts] = []
+        self.quorum_silence: str | None = None
+
+    def ask(self, what: str, question: Callable[[], T]) -> T | None:
+        """Return the answer, or None, and remember the reason."""
+        try:
+            return question()
+        except (FirnError, OSError) as e:
+            why = why_unanswered(e)
+            if is_without_leader(e) and what == "the quorum":
+                self.quorum_silence = why
+            else:
+                self.unanswered.append(UnansweredFacts(what, why))
+        return None
+
+
+def is_without_leader(error: BaseException) -> bool:
+    """Return whether a question to the quorum's leader failed as there may be none: not for a refusal."""
+    if isinstance(error, RequestError):
+        return error.code in _NO_LEADER
+    return isinstance(error, TimeoutError)
+
+
+def why_unanswered(error: BaseException) -> str:
+    """Return why a question was not answered, in words."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time: is there a majority of the controllers?"
+    return str(error)

@@ -8,17 +8,18 @@ from http.client import HTTPException
 from typing import Final
 
 from service.client.node_http import NodeHttp
+from service.health.findings import from_json
+from service.health.kinds import KINDS, RECOVERY, STORE
 
 WAIT_S: Final = 3.0
 """Time-out of one broker: it may hang."""
 MOST_BYTES: Final = 1 << 20
 _MOST_SILENT: Final = 3
-_CHECKS: Final = ("store", "recovery")
-"""Checks that Kafka's protocol has no request for."""
+_ANCHORS: Final = frozenset(one.anchor for one in KINDS if one.part in (STORE, RECOVERY))
 
 
 def ask_health(listeners: Mapping[int, str], http: NodeHttp) -> list[str]:
-    """Return a sentence for each problem of brokers with their store or their recovery.
+    """Return the words of each finding of brokers about their store or their recovery.
 
     `listeners`: URLs of HTTP listeners by broker id. A broker that cannot be reached is skipped: its
     listener may be on another machine's loopback. After three time-outs the rest are skipped, too: a packet
@@ -26,9 +27,9 @@ def ask_health(listeners: Mapping[int, str], http: NodeHttp) -> list[str]:
     """
     problems: list[str] = []
     silent = 0
-    for broker, url in sorted(listeners.items()):
+    for _, url in sorted(listeners.items()):
         try:
-            checks = _checks(http, f"{url}/readyz")
+            problems += _words(http, f"{url}/readyz")
         except (
             OSError,
             HTTPException,
@@ -41,12 +42,9 @@ def ask_health(listeners: Mapping[int, str], http: NodeHttp) -> list[str]:
             silent += isinstance(getattr(e, "reason", e), TimeoutError)
             if silent == _MOST_SILENT:
                 break
-            continue
-        problems += [f"broker {broker}: {what}: {why}" for what, why in checks]
     return problems
 
 
-def _checks(http: NodeHttp, url: str) -> list[tuple[str, str]]:
-    answered = json.loads(http.get(url, WAIT_S, MOST_BYTES))["checks"]
-    checks = {what: answered.get(what, {}) for what in _CHECKS}
-    return [(what, str(one["why"])) for what, one in checks.items() if one.get("why")]
+def _words(http: NodeHttp, url: str) -> list[str]:
+    told = from_json(json.loads(http.get(url, WAIT_S, MOST_BYTES))["findings"])
+    return [one.words for one in told if one.anchor in _ANCHORS]

@@ -11,10 +11,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from service.client.admin_models import NodeInfo
+from service.client.admin_models import NodeInfo, Place
 from service.client.cluster_health import PartitionState
-
-Place = tuple[str, int]
 
 
 class Widening(NamedTuple):

@@ -13,10 +13,9 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.client.admin import ChangingCluster, raise_for
+from service.client.coordinators import COORDINATOR_MOVED, Again
 from service.client.transaction_models import PartitionTransaction
 from service.client.transaction_queries import (
-    COORDINATOR_MOVED,
-    Again,
     coordinator_of,
     describe_transaction,
     led_partitions,

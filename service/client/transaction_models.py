@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+MOST_SCANNED: Final = 2_000
+"""Most partitions of a cluster that are looked through for what else an id has open."""
 
 
 class TransactionRow(NamedTuple):
@@ -59,6 +62,51 @@ class HangingTransaction(NamedTuple):
 
     open: PartitionTransaction
     transactional_id: str | None
+
+
+class OpenPartition(NamedTuple):
+    """A partition of a transaction. `first_offset` is None where no record of it is; `hangs`: no coordinator
+    will end it there."""
+
+    topic: str
+    partition: int
+    first_offset: int | None
+    last_timestamp_ms: int | None
+    hangs: bool
+
+
+class TransactionPlaces(NamedTuple):
+    """One id with its partitions; `is_whole`: all partitions of the cluster were looked through."""
+
+    info: TransactionInfo
+    partitions: tuple[OpenPartition, ...]
+    is_whole: bool
+    problems: tuple[str, ...]
+
+
+class OldestTransaction(NamedTuple):
+    """The open transaction that holds a partition's stable offset back.
+
+    `since_ms`: its begin if a coordinator (`info`) knows it, else the time of its first record here.
+    """
+
+    open: PartitionTransaction
+    transactional_id: str | None
+    info: TransactionInfo | None
+    since_ms: int | None
+
+
+class StableOffset(NamedTuple):
+    """The last stable offset of a partition and its high watermark, with the number of open transactions."""
+
+    last_stable: int
+    high_watermark: int
+    open: int
+    oldest: OldestTransaction | None
+
+    @property
+    def lag(self) -> int:
+        return max(self.high_watermark - self.last_stable, 0)
 
 
 def hanging_among(

@@ -5,13 +5,14 @@ Raises `RequestError`, `StorageError` and `OSError`. Source: KIP-664; Kafka ``Tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.client.admin import Cluster, raise_for
+from service.client.coordinators import COORDINATOR_MOVED, TRANSACTION_KEY, Again, find_coordinator
 from service.client.transaction_models import (
     HangingTransaction,
     PartitionTransaction,
@@ -22,20 +23,10 @@ from service.client.transaction_models import (
 )
 from service.wire.api import ApiKey, millis, request_module
 
-Again = Callable[[], bool]
-"""Wait a moment for a coordinator to be there and to load its ids; False when no time is left."""
 _NODE_WAIT_S: Final = 5.0
 _PARTITIONS_AT_ONCE: Final = 500
-_TRANSACTION_KEY: Final = 1
 _FILTERS: Final = (("duration_filter", 1, -1), ("transactional_id_pattern", 2, None))
 """Fields of ListTransactions, the first version with each, and the value that filters nothing."""
-COORDINATOR_MOVED: Final = frozenset(
-    {
-        ErrorCode.not_coordinator,
-        ErrorCode.coordinator_not_available,
-        ErrorCode.coordinator_load_in_progress,
-    }
-)
 
 
 class PartitionTransactions(NamedTuple):
@@ -117,14 +108,7 @@ def _ids_of(cluster: Cluster, request: Any, node: int, again: Again) -> list[Tra
 
 def coordinator_of(cluster: Cluster, again: Again, transactional_id: str) -> int:
     """Return the node that coordinates an id, asked for until there is one."""
-    module = request_module(ApiKey.FIND_COORDINATOR)
-    request = module.FindCoordinatorRequest(key_type=_TRANSACTION_KEY, coordinator_keys=(transactional_id,))
-    (one,) = cluster.first.request(ApiKey.FIND_COORDINATOR, request).coordinators
-    while one.error_code in COORDINATOR_MOVED and again():
-        (one,) = cluster.first.request(ApiKey.FIND_COORDINATOR, request).coordinators
-    raise_for(one.error_code, one.error_message, f"the coordinator of {transactional_id}")
-    node: int = one.node_id
-    return node
+    return find_coordinator(cluster, again, TRANSACTION_KEY, transactional_id)
 
 
 def describe_transaction(cluster: Cluster, again: Again, transactional_id: str) -> TransactionInfo:

@@ -145,6 +145,7 @@ class BrokerConfig:
     controller_listeners: tuple[Listener, ...]
     cluster_id: str | None
     broker_rack: str | None
+    log_format: str
     log_dirs: tuple[Path, ...]
     num_partitions: int
     default_replication_factor: int
@@ -167,6 +168,7 @@ class BrokerConfig:
     http_ssl_key_password: Password | None
     http_token_file: str | None
     metrics_partitions_enable: bool
+    metrics_groups_max: int
     log_cleaner_enable: bool
     log_cleaner_threads: int
     log_cleaner_dedupe_buffer_size: int

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from service.base.addresses import is_loopback
 from service.base.errors import ConfigError
-from service.base.health import Check, HealthState
 from service.base.secret_file import read_secret_file
 from service.base.threads import Threads
 from service.console.access_settings import AccessSettings
+from service.health.findings import Finding
+from service.health.kinds import HTTP_ACCESS
 
 if TYPE_CHECKING:
     from service.base.world import World
@@ -94,14 +95,17 @@ class HttpAccess:
         """Return whether a request with this Authorization header is served; "" is none."""
         return self._token is None or self._token.admits(authorization)
 
-    def checks(self) -> tuple[Check, ...]:
-        """Return whether the files can be used, and whether the certificate ends soon; nothing without."""
-        if not self._looks:
-            return ()
+    @property
+    def has_files(self) -> bool:
+        """Return whether there are files that can be unusable."""
+        return bool(self._looks)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return whether the files cannot be used, and whether the certificate ends soon."""
         reasons = [f"{self.name} {what}: {why}" for what, why in self._problems.items()]
         if self.tls is not None and (words := self.tls.ending()) is not None:
             reasons.append(f"the certificate of {self.name} {words}")
-        return (Check("http", HealthState.DEGRADED if reasons else HealthState.OK, "; ".join(reasons)),)
+        return tuple(HTTP_ACCESS.found(self.name, one) for one in reasons)
 
     def start(self, host: str) -> None:
         """Begin to look at the files, where there are any. `host`: the address that is listened on."""

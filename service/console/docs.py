@@ -28,7 +28,8 @@ loaded. `firn dev` sets it.
   `took_ms`, other threads or processes used the CPU.
 - `/tiering`: partitions that do not tier and failing steps for the whole bucket, each with its reason;
   `?topic=ID` for one topic. `firn tiers TOPIC` shows it.
-- `/version`: the version, and the commit that it was built from.
+- `/version`: the version, the commit that it was built from, and whether the kernels are `compiled` or
+  `interpreted` (slow).
 
 `firn top` shows a node's metrics as a table and repeats it; `firn top --json` prints them once for programs.
 

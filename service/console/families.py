@@ -13,6 +13,7 @@ from service.console.family import COUNTER, GAUGE, Family
 from service.console.family import counter as _counter
 from service.console.family import gauge as _gauge
 from service.console.family import histogram as _histogram
+from service.console.health_families import HEALTH
 from service.console.transaction_families import TRANSACTIONS
 
 _REQUEST: Final = "kafka.network:type=RequestMetrics,name={},request=*"
@@ -408,6 +409,16 @@ METADATA: Final = (
         kafka="kafka.server:type=ReplicaManager,name=UnderMinIsrPartitionCount",
     ),
     _gauge(
+        "replicas_at_min_isr",
+        "Partitions led here that refuse records with acks=all as soon as one more replica is out of sync.",
+        kafka="kafka.server:type=ReplicaManager,name=AtMinIsrPartitionCount",
+    ),
+    _gauge(
+        "replicas_lag",
+        "Records that a replica on that broker lacks at most, of a partition led here.", "broker",
+        kafka="kafka.server:type=ReplicaFetcherManager,name=MaxLag,clientId=Replica",
+    ),
+    _gauge(
         "replicas_resting",
         "Partitions that this node does not fetch because their log directory has no room.",
     ),
@@ -456,6 +467,12 @@ PARTITION: Final = (
         "partition_local_bytes", "Bytes on the local disk.", "topic", "partition", kafka=_LOG.format("Size"),
     ),
     _gauge("partition_bucket_bytes", "Bytes in the bucket.", "topic", "partition"),
+    _gauge(
+        "partition_replica_lag",
+        "Records that the replica furthest behind lacks, of a partition led here that has several.",
+        "topic", "partition",
+        kafka="kafka.server:type=FetcherLagMetrics,name=ConsumerLag,clientId=*,topic=*,partition=*",
+    ),
 )  # fmt: skip
 """Present if `firn.metrics.partitions.enable` is set."""
 
@@ -463,6 +480,20 @@ COORDINATOR: Final = (
     _gauge(
         "groups", "Groups that this node coordinates, by protocol and state.", "protocol", "state",
         kafka=_GROUPS.format("NumGroups"),
+    ),
+    _gauge(
+        "group_lag",
+        "Records between a group's committed offset and the partition's high watermark, of groups that this "
+        "node coordinates.", "group", "topic", "partition",
+        kafka="kafka.consumer:type=consumer-fetch-manager-metrics,name=records-lag,topic=*,partition=*",
+    ),
+    _gauge("group_topic_lag", "Lag of a group over all partitions of a topic.", "group", "topic"),
+    _gauge("group_members", "Members of a group.", "group"),
+    _gauge(
+        "group_lag_left_out",
+        "What has no lag of its own here: `groups` beyond `firn.metrics.groups.max`, or with ids of more "
+        "than 255 bytes; `topics` and `partitions` (of groups in the text) for which there is no room; "
+        "`unknown`: partitions without a leader, or whose leader did not tell the end.", "what",
     ),
     _gauge("group_offsets", "Committed offsets of groups.", kafka=_GROUPS.format("NumOffsets")),
     _counter(
@@ -533,6 +564,7 @@ GROUPS: Final = MappingProxyType(
         "Metadata": METADATA,
         "Groups": COORDINATOR,
         "Transactions": TRANSACTIONS,
+        "Health": HEALTH,
         "The process": PROCESS,
         "Each partition (`firn.metrics.partitions.enable`)": PARTITION,
     }

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from service.base.metrics import Histogram, HistogramSnapshot
 from service.base.printable import printable
 from service.base.turns import TurnTimes
-from service.console.ports import CoordinatedGroups, ObservedColdTier, ObservedNode, ObservedTransactions
+from service.console.ports import ObservedColdTier, ObservedNode, ObservedTransactions
+from service.console.sample import Sample
 from service.hot.metrics import HotMetrics
 from service.metadata.partition_index import NO_LEADER_SHELF
 from service.metadata.publisher import Publisher
@@ -40,14 +41,6 @@ if TYPE_CHECKING:
 
 MOST_REASONS: Final = 20
 _REASON_CHARACTERS: Final = 120
-
-
-class Sample(NamedTuple):
-    """One number, or one histogram, of the family `name`; label values in the family's order."""
-
-    name: str
-    value: float | HistogramSnapshot
-    labels: tuple[str, ...] = ()
 
 
 _LATE_MS: Final = 300_000
@@ -110,9 +103,20 @@ OF_PARTITION: Final[Mapping[str, Callable[[Partition], int | None]]] = MappingPr
         "firn_partition_last_stable_offset_lag": lambda one: one.high_watermark - one.last_stable_offset,
         "firn_partition_local_bytes": lambda one: one.log.size,
         "firn_partition_bucket_bytes": lambda one: one.unified.remote and one.unified.remote.size_bytes,
+        "firn_partition_replica_lag": lambda one: _replica_lag(one),
     }
 )
 """Value of each family for one partition, None for none."""
+
+
+def _replica_lag(partition: Partition) -> int | None:
+    leading = partition.leading
+    if leading is None:
+        return None
+    start = partition.start_offset
+    return leading.end_offset - min(
+        (max(one.end_offset, start) for one in leading.followers), default=leading.end_offset
+    )
 
 
 def of_partitions(name: str, partitions: Sequence[Partition]) -> Iterator[Sample]:
@@ -123,15 +127,22 @@ def of_partitions(name: str, partitions: Sequence[Partition]) -> Iterator[Sample
             yield Sample(name, value, (partition.tip.topic, str(partition.tip.partition)))
 
 
+def of_replicas(counts: Mapping[str, int], lags: Mapping[int, int]) -> Iterator[Sample]:
+    """Yield the samples of `ObservedNode.replica_counts`."""
+    for kind, count in counts.items():
+        yield Sample(f"firn_replicas_{kind}", count)
+    for broker, behind in sorted(lags.items()):
+        yield Sample("firn_replicas_lag", behind, (str(broker),))
+
+
 def of_node(node: ObservedNode, now_ms: int) -> Iterator[Sample]:
-    """Yield all samples but those of partitions; `now_ms` is the wall clock."""
+    """Yield all samples but those of partitions, replicas and groups; `now_ms` is the wall clock."""
     yield from _loop(node.turns)
     yield from _network(node.network)
     yield from (Sample("firn_connections", n, (name,)) for name, n in node.connections().items())
     if node.tls is not None:
         yield from _tls(node.tls)
     yield from (Sample("firn_memory_bytes", size, (owner,)) for owner, size in node.memory().items())
-    yield from (Sample(f"firn_replicas_{kind}", n) for kind, n in node.replica_counts().items())
     replicated = node.replicated()
     yield Sample("firn_replication_received_bytes", replicated.received_bytes)
     yield Sample("firn_replication_cuts_below_high_watermark", replicated.cuts_below_high_watermark)
@@ -305,6 +316,7 @@ def _metadata(metadata: Publisher) -> Iterator[Sample]:
     yield Sample("firn_metadata_appended_bytes", metrics.appended_bytes)
     yield Sample("firn_metadata_snapshot_seconds", metrics.snapshot_time.snapshot())
     yield Sample("firn_metadata_snapshot_errors", metrics.snapshot_errors)
+    yield Sample("firn_health_metadata_age_seconds", (metadata.confirmed_age_ms or 0) / 1000)
     standing = metadata.quorum_status
     if standing is not None:
         yield Sample("firn_quorum_is_leader", int(standing.is_leader))
@@ -315,31 +327,6 @@ def _metadata(metadata: Publisher) -> Iterator[Sample]:
     yield Sample("firn_cluster_brokers", len(image.brokers) - fenced, ("active",))
     yield Sample("firn_cluster_brokers", fenced, ("fenced",))
     yield Sample("firn_cluster_partitions_without_leader", image.index.count(NO_LEADER_SHELF))
-
-
-def of_groups(groups: CoordinatedGroups, census: Mapping[tuple[str, str], int]) -> Iterator[Sample]:
-    """Yield the samples of groups; `census` is the result of `CoordinatedGroups.census`."""
-    for (protocol, state), count in sorted(census.items()):
-        yield Sample("firn_groups", count, (protocol, state))
-    counts, runtime = groups.metrics, groups.runtime_metrics
-    yield Sample("firn_group_offsets", groups.offset_count())
-    yield Sample("firn_group_offset_commits", counts.offset_commits)
-    yield Sample("firn_group_offset_expirations", counts.offset_expirations)
-    yield Sample("firn_group_offset_deletions", counts.offset_deletions)
-    yield Sample("firn_group_rebalances", counts.classic_rebalances_completed, ("classic",))
-    yield Sample("firn_group_rebalances", counts.consumer_rebalances, ("consumer",))
-    for state, count in groups.partition_states().items():
-        yield Sample("firn_group_partitions", count, (state,))
-    yield Sample("firn_group_partition_load_seconds", runtime.load.snapshot())
-    yield Sample("firn_group_loaded_records", runtime.loaded_records)
-    yield Sample("firn_group_writes_waiting", runtime.waiting)
-    yield Sample("firn_group_write_seconds", runtime.purgatory.snapshot())
-    yield Sample("firn_group_write_timeouts", runtime.timeouts)
-    yield Sample("firn_group_batches", runtime.batches)
-    yield Sample("firn_group_batch_records", runtime.records)
-    yield Sample("firn_group_batch_errors", runtime.failed_batches)
-    yield Sample("firn_group_batch_linger_seconds", runtime.linger.snapshot())
-    yield Sample("firn_group_batch_flush_seconds", runtime.flush.snapshot())
 
 
 def of_transactions(found: ObservedTransactions) -> Iterator[Sample]:

@@ -1,4 +1,4 @@
-"""Rendering of samples as OpenMetrics text, a slice of the loop at a time.
+"""Rendering of samples as text for Prometheus, a slice of the loop at a time.
 
 `prometheus_client` writes the lines. It gets few enough at once that a turn of the loop stays short, whatever
 the number of partitions.
@@ -6,17 +6,19 @@ the number of partitions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
-from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.utils import floatToGoString
 
 from service.base.metrics import HistogramSnapshot
@@ -25,24 +27,44 @@ from service.console.families import FAMILIES, PARTITION
 from service.console.family import COUNTER, GAUGE, HISTOGRAM, Family
 from service.console.measuring import (
     PartitionTotals,
-    Sample,
-    of_groups,
     of_node,
     of_partitions,
+    of_replicas,
     of_transactions,
 )
+from service.console.measuring_groups import of_groups, of_lag
 from service.console.ports import ObservedNode
+from service.console.sample import Sample
 from service.partition.partition import Partition
 
-CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+
+class TextFormat(NamedTuple):
+    """A text format of metrics. `write` gives the text of a registry."""
+
+    content_type: str
+    write: Callable[[Any], bytes]
+    end: bytes
+
+
+_EOF: Final = b"# EOF\n"
+OPENMETRICS: Final = TextFormat(openmetrics.CONTENT_TYPE_LATEST, openmetrics.generate_latest, _EOF)
+PLAIN: Final = TextFormat("text/plain; version=0.0.4; charset=utf-8", generate_latest, b"")
+"""What Prometheus has always read, and everybody who does not ask for another format."""
+
+BLOCK_BYTES: Final = 64 << 10
 _LINES: Final = 50
 """Lines that are written at once."""
+_SAMPLES: Final = 10
+"""Samples that are measured at once."""
+_COMPRESSED_AT_ONCE: Final = 16 << 10
+_GZIP_LEVEL: Final = 5
+_GZIP: Final = 31
+"""`wbits` of zlib for gzip's head and trailer."""
 _METRICS: Final = {
     COUNTER: CounterMetricFamily,
     GAUGE: GaugeMetricFamily,
     HISTOGRAM: HistogramMetricFamily,
 }
-_EOF: Final = b"# EOF\n"
 
 
 class _Registry:
@@ -56,26 +78,18 @@ class _Registry:
 
 
 async def render(
-    node: ObservedNode, now_ms: int, *, with_partitions: bool, more: Iterable[Sample] = ()
+    node: ObservedNode,
+    now_ms: int,
+    *,
+    with_partitions: bool,
+    more: Iterable[Sample] = (),
+    text_format: TextFormat = OPENMETRICS,
 ) -> list[bytes]:
     """Return the whole text, in pieces. `now_ms` is the wall clock; `more` are samples of the process."""
     piece = Slice()
     partitions = node.partitions()
-    totals = PartitionTotals(now_ms, node.transaction_max_timeout_ms)
-    for partition in partitions:
-        if piece.is_over():
-            await piece.next_turn()
-        totals.add(partition)
-    found: dict[str, list[Sample]] = {}
-    groups: Iterable[Sample] = ()
-    if node.groups is not None:
-        groups = of_groups(node.groups, await piece.go_on(node.groups.census()))
-    figures = node.transactions(now_ms)
-    transactions: Iterable[Sample] = () if figures is None else of_transactions(figures)
-    own = (*of_node(node, now_ms), *totals.samples(node.closed_count()))
-    for sample in (*own, *groups, *transactions, *more):
-        found.setdefault(sample.name, []).append(sample)
-    text: list[bytes] = []
+    found = await _measured(piece, node, partitions, now_ms, more)
+    text = _Text()
     for name, family in FAMILIES.items():
         is_first = True
         if family in PARTITION:
@@ -85,11 +99,78 @@ async def render(
         for chunk in chunks:
             if piece.is_over():
                 await piece.next_turn()
-            lines: bytes = generate_latest(_Registry(_metric(family, chunk)))  # type: ignore[no-untyped-call]
-            text.append(_without_head(lines) if not is_first else lines.removesuffix(_EOF))
+            lines = text_format.write(_Registry(_metric(family, chunk)))
+            text.add(_without_head(lines) if not is_first else lines.removesuffix(_EOF))
             is_first = False
-    text.append(_EOF)
-    return text
+    text.add(text_format.end)
+    return text.blocks()
+
+
+async def compressed(text: Iterable[bytes]) -> list[bytes]:
+    """Return `text` as gzip compresses it."""
+    piece, found = Slice(), _Text()
+    gzip = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP)
+    for block in text:
+        for at in range(0, len(block), _COMPRESSED_AT_ONCE):
+            if piece.is_over():
+                await piece.next_turn()
+            found.add(gzip.compress(block[at : at + _COMPRESSED_AT_ONCE]))
+    found.add(gzip.flush())
+    return found.blocks()
+
+
+class _Text:
+    """Text that grows by small pieces and is sent in large ones."""
+
+    def __init__(self) -> None:
+        self._blocks: list[bytes] = []
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def add(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self._size += len(piece)
+        if self._size >= BLOCK_BYTES:
+            self._join()
+
+    def _join(self) -> None:
+        self._blocks.append(b"".join(self._pieces))
+        self._pieces.clear()
+        self._size = 0
+
+    def blocks(self) -> list[bytes]:
+        self._join()
+        return [one for one in self._blocks if one]
+
+
+async def _measured(
+    piece: Slice, node: ObservedNode, partitions: Sequence[Partition], now_ms: int, more: Iterable[Sample]
+) -> dict[str, list[Sample]]:
+    """Return the samples of everything but single partitions, by family."""
+    found: dict[str, list[Sample]] = {}
+
+    async def add(samples: Iterable[Sample]) -> None:
+        for count, sample in enumerate(samples):
+            if count % _SAMPLES == 0 and piece.is_over():
+                await piece.next_turn()
+            found.setdefault(sample.name, []).append(sample)
+
+    totals = PartitionTotals(now_ms, node.transaction_max_timeout_ms)
+    for partition in partitions:
+        if piece.is_over():
+            await piece.next_turn()
+        totals.add(partition)
+    await add(totals.samples(node.closed_count()))
+    await add(of_node(node, now_ms))
+    await add(of_replicas(*await piece.go_on(node.replica_counts())))
+    if node.groups is not None:
+        await add(of_groups(node.groups, await piece.go_on(node.groups.census())))
+        await add(of_lag(await node.groups.lag()))
+    figures = node.transactions(now_ms)
+    if figures is not None:
+        await add(of_transactions(figures))
+    await add(more)
+    return found
 
 
 def _chunks(samples: Sequence[Sample]) -> Iterator[Sequence[Sample]]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from service.base.health import Check
 from service.base.metrics import HistogramSnapshot
 from service.base.steps import Steps
 from service.base.turns import TurnTimes
 from service.coordinator.metrics import RuntimeMetrics
+from service.groups.lag import LagReport
 from service.groups.metrics import GroupMetrics
+from service.health.readiness import NodeHealth
 from service.hot.manager import LogManager
 from service.metadata.publisher import Publisher
 from service.network.metrics import NetworkMetrics
@@ -59,6 +60,9 @@ class CoordinatedGroups(Protocol):
 
     def census(self) -> Steps[Mapping[tuple[str, str], int]]:
         """Number of groups by protocol and state."""
+
+    async def lag(self) -> LagReport:
+        """Lag of the groups, measured now."""
 
 
 class ObservedTransactions(Protocol):
@@ -140,9 +144,10 @@ class ObservedNode(Protocol):
     def closed_count(self) -> int:
         """Number of partitions of this node that could not be opened, or were taken offline."""
 
-    def replica_counts(self) -> Mapping[str, int]:
+    def replica_counts(self) -> Steps[tuple[Mapping[str, int], Mapping[int, int]]]:
         """Number of partitions with several replicas: `led` and `followed` here; of the led ones
-        `under_replicated` and `under_min_isr`; and `resting`, whose disk has no room."""
+        `under_replicated`, `under_min_isr` and `at_min_isr`; and `resting`, whose disk has no room. Then, by
+        broker, the records that it lacks at most, of a partition led here."""
 
     def replicated(self) -> ReplicationMetrics:
         """Counters of this node's replicas."""
@@ -156,4 +161,5 @@ class ObservedNode(Protocol):
     def memory(self) -> Mapping[str, int]:
         """Bytes of memory by owner."""
 
-    def health(self) -> Sequence[Check]: ...
+    def health(self, now_ms: int) -> NodeHealth:
+        """Return the findings about this node and its cluster; `now_ms` is the wall clock."""

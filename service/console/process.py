@@ -8,7 +8,7 @@ from pathlib import Path
 from resource import RUSAGE_SELF, getpagesize, getrusage
 from typing import Final
 
-from service.console.measuring import Sample
+from service.console.sample import Sample
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 

@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Final
@@ -22,19 +22,23 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
 
 from service.base.errors import ConfigError
-from service.base.health import Check, HealthState
 from service.base.release import release
 from service.base.turns import LongTurn
 from service.base.types import TopicIdPartition
 from service.base.world import World
+from service.console.accepting import accepts_gzip, prefers_openmetrics
 from service.console.access import HttpAccess
 from service.console.access_settings import AccessSettings
 from service.console.connections import Connections
-from service.console.measuring import Sample
-from service.console.metrics_text import CONTENT_TYPE, render
+from service.console.health_families import of_health
+from service.console.metrics_text import OPENMETRICS, PLAIN, TextFormat, compressed, render
 from service.console.ports import ObservedNode
 from service.console.process import memory_limit, of_process
 from service.console.quiet import QuietLog
+from service.console.sample import Sample
+from service.health.findings import as_json
+from service.health.kinds import HTTP
+from service.health.readiness import NodeHealth
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +47,6 @@ CONNECTION_S: Final = 30.0
 """Age at which a connection is closed, whatever it does: scrapers connect again."""
 _LINE_BYTES: Final = 2048
 _FIELD_BYTES: Final = 4096
-_PIECE_BYTES: Final = 64 << 10
 _MOST_TOLD: Final = 1000
 """Most entries of each list of `/tiering`."""
 _AGE_S: Final = 1.0
@@ -62,12 +65,12 @@ class Console:
         self._clock = world.clock
         self._access = HttpAccess(access, world)
         self._with_partitions = with_partitions
-        self._scraping: asyncio.Task[list[bytes]] | None = None
-        self._text: list[bytes] = []
-        self._text_at = float("-inf")
-        self._checks: Sequence[Check] = ()
+        self._making: dict[tuple[TextFormat, bool], asyncio.Task[list[bytes]]] = {}
+        self._texts: dict[tuple[TextFormat, bool], tuple[float, list[bytes]]] = {}
+        """by format, and whether it is compressed: when it was made, and the text"""
+        self._health: NodeHealth | None = None
         self._checked_at = float("-inf")
-        self._release = release(ask_git=False)
+        self._release = release()
         self._memory_limit = memory_limit()
         self._loop = asyncio.get_running_loop()
         self._listening: asyncio.Server | None = None
@@ -106,8 +109,8 @@ class Console:
             self._listening.close()
         await self._connections.shutdown(0)
         self._access.close()
-        if self._scraping is not None:
-            self._scraping.cancel()
+        for making in tuple(self._making.values()):
+            making.cancel()
 
     async def _serve(self, request: BaseRequest) -> StreamResponse:
         # From Python 3.12 on aiohttp handles 256 KiB of requests in one go where no answer waits.
@@ -133,52 +136,73 @@ class Console:
         return Response(status=404, text="/metrics, /healthz, /readyz, /version, /turns or /tiering\n")
 
     async def _metrics(self, request: BaseRequest) -> StreamResponse:
-        text = await self._scraped()
-        response = StreamResponse(headers={"Content-Type": CONTENT_TYPE})
+        asked = request.headers
+        text_format = PLAIN
+        if prefers_openmetrics(",".join(asked.getall("Accept", ()))):
+            text_format = OPENMETRICS
+        is_gzip = accepts_gzip(",".join(asked.getall("Accept-Encoding", ())))
+        text = await self._scraped(text_format, is_gzip=is_gzip)
+        headers = {"Content-Type": text_format.content_type, "Vary": "Accept, Accept-Encoding"}
+        if is_gzip:
+            headers["Content-Encoding"] = "gzip"
+        response = StreamResponse(headers=headers)
         response.content_length = sum(map(len, text))
         await response.prepare(request)
-        piece: list[bytes] = []
         if request.method == "GET":
-            for part in text:
-                piece.append(part)
-                if sum(map(len, piece)) >= _PIECE_BYTES:
-                    # Waits until the peer has received most of it.
-                    await response.write(b"".join(piece))
-                    piece = []
-        # Waits as well, but only if it has something to write: the next request follows.
-        await response.write_eof(b"".join(piece))
+            for block in text:
+                # Waits until the peer has received most of it.
+                await response.write(block)
+        await response.write_eof()
         return response
 
-    async def _scraped(self) -> list[bytes]:
-        if self._loop.time() - self._text_at <= _AGE_S:
-            return self._text
-        if self._scraping is None:
-            self._scraping = self._loop.create_task(self._scrape(), name="metrics")
-        return await asyncio.shield(self._scraping)
+    async def _scraped(self, text_format: TextFormat, *, is_gzip: bool) -> list[bytes]:
+        """Return the text, not older than `_AGE_S`; whoever asks while it is made gets the same."""
+        key = text_format, is_gzip
+        found = self._texts.get(key)
+        if found is not None and self._loop.time() - found[0] <= _AGE_S:
+            return found[1]
+        making = self._making.get(key)
+        if making is None:
+            making = self._making[key] = self._loop.create_task(self._make(*key), name="metrics")
+        return await asyncio.shield(making)
 
-    async def _scrape(self) -> list[bytes]:
+    async def _make(self, text_format: TextFormat, is_gzip: bool) -> list[bytes]:
         try:
-            more = (*of_process(self._memory_limit), *self._of_access())
-            self._text = await render(
-                self._node, self._clock.now_ms(), with_partitions=self._with_partitions, more=more
-            )
-            self._text_at = self._loop.time()
-            return self._text
+            if is_gzip:
+                text = await compressed(await self._scraped(text_format, is_gzip=False))
+            else:
+                more = (*of_process(self._memory_limit), *self._of_access(), *of_health(self._judged()))
+                text = await render(
+                    self._node,
+                    self._clock.now_ms(),
+                    with_partitions=self._with_partitions,
+                    more=more,
+                    text_format=text_format,
+                )
+            self._texts[text_format, is_gzip] = self._loop.time(), text
+            return text
         finally:
-            self._scraping = None
+            del self._making[text_format, is_gzip]
 
     def _of_access(self) -> Iterable[Sample]:
         if self._access.tls is not None:
             yield Sample("firn_tls_certificate_days", self._access.tls.days_left(), (self._access.name,))
 
-    def _readyz(self) -> Response:
-        if self._loop.time() - self._checked_at > _AGE_S:
-            self._checks = (*self._node.health(), *self._access.checks())
+    def _judged(self) -> NodeHealth:
+        """Return the health of the node and of this listener, at most `_AGE_S` old."""
+        if self._health is None or self._loop.time() - self._checked_at > _AGE_S:
+            found = self._node.health(self._clock.now_ms())
+            parts = (*found.parts, HTTP) if self._access.has_files else found.parts
+            self._health = NodeHealth(parts, (*found.findings, *self._access.findings()))
             self._checked_at = self._loop.time()
-        checks = self._checks
-        is_ready = bool(checks) and all(one.state is not HealthState.FAILED for one in checks)
-        states = {one.what: {"state": one.state.value, "why": one.why} for one in checks}
-        return _json({"ready": is_ready, "checks": states}, 200 if is_ready else 503)
+        return self._health
+
+    def _readyz(self) -> Response:
+        health = self._judged()
+        checks = {one.what: {"state": one.state.value, "why": one.why} for one in health.checks}
+        findings = [as_json(one) for one in health.findings]
+        told = {"ready": health.is_ready, "checks": checks, "findings": findings}
+        return _json(told, 200 if health.is_ready else 503)
 
     def _turns(self) -> Response:
         now_s, turns = self._loop.time(), self._node.turns

@@ -28,6 +28,7 @@ from service.controller_client.controller_channel import Active, Calls, Controll
 from service.controller_client.lifecycle_messages import Feature
 from service.controller_server.api_table import CONTROLLER_APIS, handle_locally
 from service.controller_server.broker_prober import BrokerProber
+from service.controller_server.change_log import ClusterChangeLog
 from service.controller_server.request_host import ControllerSide, features_of
 from service.metadata.controller.controller import Controller, ControllerOptions
 from service.metadata.controller.periodic import NEVER
@@ -179,12 +180,8 @@ class ControllerNode:
             authorizer=authorizer,
         )
         self.leaders = QuorumLeaders(self.publisher)
-        self.controllers = Controllers(
-            options.controller.node_id,
-            self.leaders,
-            self._channels(metrics.channel(OF_CONTROLLER)) if calls is None else calls,
-            self.here,
-        )
+        own = self._channels(metrics.channel(OF_CONTROLLER)) if calls is None else calls
+        self.controllers = Controllers(node_id, self.leaders, own, self.here)
         self.servers = self._make_servers(metrics, turns, world, security, key_sets)
         self._claiming: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
@@ -193,6 +190,7 @@ class ControllerNode:
         self._registering: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
         self._registrations = asyncio.Event()
+        self._change_log = ClusterChangeLog()
         self._stopping = False
 
     def _make_servers(
@@ -271,6 +269,7 @@ class ControllerNode:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.publisher.stop()
+        await self._change_log.close()
         for server in self.servers:
             await server.close(1.0)
         self.arrivals.close()
@@ -367,6 +366,8 @@ class ControllerNode:
             self._registrations.set()
         if before.brokers is not after.brokers:
             self._prober.published(after.brokers)
+        if self.controller.is_active:
+            self._change_log.published(before, after, delta)
 
     def _is_registered(self) -> bool:
         known = self.publisher.image.controllers.get(self._options.controller.node_id)

@@ -85,6 +85,26 @@ class GroupInfo(NamedTuple):
         return sum(known) if known else None
 
 
+class TopicLag(NamedTuple):
+    """Partitions of a topic that a group has or has committed in, and their lag; None: not known."""
+
+    topic: str
+    partitions: int
+    lag: int | None
+
+
+class GroupSummary(NamedTuple):
+    """A group in a list. `members` and `lag` are None where they are not known; `cut` is the number of
+    partitions that were left out; `problem`: the group's error."""
+
+    row: GroupRow
+    members: int | None
+    lag: int | None
+    topics: tuple[TopicLag, ...] = ()
+    cut: int = 0
+    problem: str | None = None
+
+
 def as_json(info: GroupInfo) -> Mapping[str, object]:
     """Return the group as commands print it in JSON."""
     return {

@@ -92,7 +92,7 @@ def describe_group(cluster: Cluster, row: GroupRow, most: int | None = None) -> 
         for topic, partitions in member.assigned
         for partition in partitions
     }
-    committed = _committed(cluster, row)
+    committed = committed_offsets(cluster, row.node, row.group_id)
     places = sorted(owners.keys() | committed.keys())
     looked_up = places if most is None else places[:most]
     ends = cluster.ends(looked_up)
@@ -103,11 +103,12 @@ def describe_group(cluster: Cluster, row: GroupRow, most: int | None = None) -> 
     return info._replace(positions=positions, cut=len(places) - len(looked_up))
 
 
-def _committed(cluster: Cluster, row: GroupRow) -> dict[tuple[str, int], int]:
-    asked = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=row.group_id, topics=None),))
-    response = cluster.client(row.node).request(ApiKey.OFFSET_FETCH, asked, newest=_FETCH_BY_NAMES)
+def committed_offsets(cluster: Cluster, coordinator: int, group_id: str) -> dict[tuple[str, int], int]:
+    """Return the offsets that a group has committed, by topic and partition."""
+    asked = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=group_id, topics=None),))
+    response = cluster.client(coordinator).request(ApiKey.OFFSET_FETCH, asked, newest=_FETCH_BY_NAMES)
     (group,) = response.groups
-    _raise_for(group.error_code, None, f"offsets of {row.group_id}")
+    _raise_for(group.error_code, None, f"offsets of {group_id}")
     return {
         (topic.name, one.partition_index): one.committed_offset
         for topic in group.topics

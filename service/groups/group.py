@@ -35,6 +35,9 @@ class Group(Protocol):
     def protocol_type(self) -> str | None: ...
 
     @property
+    def member_count(self) -> int: ...
+
+    @property
     def is_empty(self) -> bool:
         """The group has no members and may be deleted."""
 

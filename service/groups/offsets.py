@@ -37,6 +37,7 @@ _NEWEST_HEAD = struct.Struct(">hqi")
 _SHORT = struct.Struct(">hqiBq3s16s")
 """value of the newest version without metadata and with a topic id"""
 _COMMIT_TIME = struct.Struct(">q")
+_COMMIT_OFFSET = struct.Struct(">q")
 _RECORD_OFFSET = struct.Struct(">q")
 _RECORD_OFFSET_AT: Final = 28
 _NO_ID: Final = bytes(16)
@@ -178,6 +179,12 @@ class CommittedOffsets:
         rows = tuple(timeline.committed_items() if committed else timeline.items())
         return ((place, _unpack(row)) for place, row in rows)
 
+    def positions(self, group: str) -> Iterator[tuple[Place, int]]:
+        """Return partition and committed offset of each of the group's offsets, as of now."""
+        timeline = self._positions.get(group)
+        rows = () if timeline is None else tuple(timeline.committed_items())
+        return ((place, _offset(row)) for place, row in rows)
+
     def places(self, group: str) -> Iterator[Place]:
         """Return the partitions with offsets of the group; nothing may change during the iteration."""
         return iter(self._positions.get(group) or ())
@@ -314,6 +321,11 @@ class CommittedOffsets:
                 yield
             if place[0] in names:
                 self._places.pop(rest, None)
+
+
+def _offset(row: bytes) -> int:
+    offset: int = _COMMIT_OFFSET.unpack_from(row)[0]
+    return offset
 
 
 def _record_offset(row: bytes) -> int:

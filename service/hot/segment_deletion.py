@@ -124,7 +124,9 @@ class SegmentDeletion:
         count = min(decision.segments, len(state.segments) - 1)
         if count:
             copied = limits.remote and state.segments.bases[count] <= bounds.remote_end_offset
-            self._delete_oldest(count, "retention by " + ", ".join(decision.reasons), copied)
+            by = ", ".join(decision.reasons)
+            words = f"local retention by {by}; the archive has them" if copied else f"retention by {by}"
+            self._delete_oldest(count, words, copied)
         return count
 
     def _or_overdue(

@@ -19,7 +19,7 @@ MAX_LISTED: Final = 10_000
 """Most errors, and most orphans, that are listed; more are only counted."""
 
 
-class Finding(NamedTuple):
+class FsckFinding(NamedTuple):
     """An error or a note: the object or prefix, and what is wrong."""
 
     where: str
@@ -69,13 +69,13 @@ class FsckReport:
     batches: int = 0
     records: int = 0
     checked_bytes: int = 0
-    errors: list[Finding] = field(default_factory=list)
+    errors: list[FsckFinding] = field(default_factory=list)
     error_count: int = 0
     orphans: list[OrphanObject] = field(default_factory=list)
     orphan_count: int = 0
     orphan_bytes: int = 0
     unknown_topics: dict[str, UnknownTopic] = field(default_factory=dict)
-    notes: list[Finding] = field(default_factory=list)
+    notes: list[FsckFinding] = field(default_factory=list)
 
     @property
     def is_clean(self) -> bool:
@@ -89,7 +89,7 @@ class FsckReport:
     def error(self, where: str, what: str) -> None:
         self.error_count += 1
         if len(self.errors) < MAX_LISTED:
-            self.errors.append(Finding(where, what))
+            self.errors.append(FsckFinding(where, what))
 
     def no_errors_below(self, prefix: str) -> None:
         """Take back the errors of objects below `prefix`, which are being deleted."""
@@ -100,7 +100,7 @@ class FsckReport:
     def note(self, where: str, what: str) -> None:
         """Add what is worth a line and is no error; beyond `MAX_LISTED` notes it is dropped."""
         if len(self.notes) < MAX_LISTED:
-            self.notes.append(Finding(where, what))
+            self.notes.append(FsckFinding(where, what))
 
     def orphan(self, key: str, size_bytes: int) -> None:
         self.orphan_count += 1

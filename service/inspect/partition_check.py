@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
 from service.inspect.committed import describe_entry
-from service.inspect.fsck_report import MAX_LISTED, Finding, FsckReport, PartitionReport
+from service.inspect.fsck_report import MAX_LISTED, FsckFinding, FsckReport, PartitionReport
 from service.inspect.transaction_check import TransactionCheck
 from service.remote.catalog import NO_VERSION, CatalogEntry
 from service.remote.format.keys import (
@@ -105,7 +105,7 @@ class _PartitionCheck:
         self._firsts: tuple[ListedManifest, ...] = ()
         """manifests of the first version, where only one of these can have been committed"""
         self._unjudged = 0
-        self._doubts: list[Finding] = []
+        self._doubts: list[FsckFinding] = []
         self._more_doubts = 0
         """number of doubts beyond those that a report lists"""
         self._wrong: dict[str, SegmentEntry] = {}
@@ -133,7 +133,7 @@ class _PartitionCheck:
 
     def _doubt(self, where: str, what: str) -> None:
         if len(self._doubts) < MAX_LISTED:
-            self._doubts.append(Finding(where, what))
+            self._doubts.append(FsckFinding(where, what))
         else:
             self._more_doubts += 1
 
@@ -394,21 +394,23 @@ class _PartitionCheck:
         for where, what in self._doubts:
             self.report.note(where, f"not judged, as HEAD moved at each of {HEAD_READS} reads: {what}")
 
-    def _recheck(self) -> list[Finding]:
+    def _recheck(self) -> list[FsckFinding]:
         """Compare the doubts with the new chain, as HEAD has moved; return those still undecided.
 
         Doubts about objects that the new chain names are reported as errors.
         """
-        found: list[Finding] = []
-        chain = self._chain(lambda where, what: found.append(Finding(where, what)), lambda where, what: None)
+        found: list[FsckFinding] = []
+        chain = self._chain(
+            lambda where, what: found.append(FsckFinding(where, what)), lambda where, what: None
+        )
         if chain is not None:
             load = partial(self._load, chain.manifest)
             if not all(_is_object(one.where) for one in self._doubts):
-                errors: list[Finding] = []
-                for _ in proved_segments(chain, load, lambda *one: errors.append(Finding(*one))):
+                errors: list[FsckFinding] = []
+                for _ in proved_segments(chain, load, lambda *one: errors.append(FsckFinding(*one))):
                     pass
                 found += [one for one in errors if not _is_object(one.where)]
-        named: list[Finding] = []
+        named: list[FsckFinding] = []
         for one in self._doubts:
             parsed = parse_key(one.where)
             if not isinstance(parsed, (SegmentKey, PageKey)):
@@ -421,7 +423,7 @@ class _PartitionCheck:
         self._report_errors(named)
         return found
 
-    def _report_errors(self, doubts: Iterable[Finding]) -> None:
+    def _report_errors(self, doubts: Iterable[FsckFinding]) -> None:
         """Report the doubts as errors, except segments that are whole by now."""
         for where, what in doubts:
             entry = self._wrong.get(where)

@@ -1,10 +1,10 @@
 """Index of partitions by broker and directory: work for one broker depends on its own partitions only. [P]
 
 A *shelf* is a set of partitions: those in whose ISR or ELR a broker is (`member`); those that it leads
-(`led`); those without a leader, with another than the preferred leader, or being reassigned; those in a
-directory. A shelf has one integer per topic, whose bit n is partition n: a change of ten thousand partitions
-of a topic replaces one integer, and an image shares all others with its predecessor. Only
-`TopicsDelta` updates it.
+(`led`); those without a leader, with another than the preferred leader, with too few in-sync replicas, or
+being reassigned; those in a directory. A shelf has one integer per topic, whose bit n is partition n: a
+change of ten thousand partitions of a topic replaces one integer, and an image shares all others with its
+predecessor. Only `TopicsDelta` updates it.
 
 >>> index = PartitionIndex().toggled({leads(1): {UUID(int=5): [0, 9]}})
 >>> list(index.partitions(leads(1)))
@@ -28,6 +28,7 @@ Shelf = tuple[str, int]
 NO_LEADER_SHELF: Final[Shelf] = ("no leader", -1)
 NOT_PREFERRED_SHELF: Final[Shelf] = ("not preferred", -1)
 MOVING_SHELF: Final[Shelf] = ("moving", -1)
+UNDER_REPLICATED_SHELF: Final[Shelf] = ("under-replicated", -1)
 _RESERVED_DIRECTORY_IDS: Final = 100
 
 
@@ -111,6 +112,7 @@ def shelves(
     leader: int,
     directories: Iterable[UUID],
     *,
+    adding: tuple[int, ...] = (),
     is_moving: bool = False,
 ) -> set[Shelf]:
     """Return all shelves that a partition is on."""
@@ -122,6 +124,8 @@ def shelves(
         found.add(("led", leader))
     if replicas and leader != replicas[0]:
         found.add(NOT_PREFERRED_SHELF)
+    if len(isr) < sum(broker not in adding for broker in replicas):
+        found.add(UNDER_REPLICATED_SHELF)
     if is_moving:
         found.add(MOVING_SHELF)
     for directory in directories:

@@ -178,6 +178,12 @@ class Publisher:
         return QuorumStatus(self._quorum.is_leader, machine.leader_id, machine.epoch, machine.high_watermark)
 
     @property
+    def confirmed_age_ms(self) -> int | None:
+        """Time since the quorum has confirmed this node's image; None before `start`, and for a controller
+        that is alone."""
+        return None if self._quorum is None else self._quorum.confirmed_age_ms
+
+    @property
     def has_loaded(self) -> bool:
         """True once the image has had all that the leader of the quorum called committed.
 

@@ -258,6 +258,7 @@ def _shelves(one: PartitionImage) -> set[Shelf]:
         one.eligible_leader_replicas,
         one.leader,
         one.directories,
+        adding=one.adding_replicas,
         is_moving=one.is_moving,
     )
 

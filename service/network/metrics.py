@@ -12,6 +12,7 @@ OF_QUORUM: Final = "quorum"
 OF_CONTROLLER: Final = "controller"
 OF_REPLICATION: Final = "replication"
 OF_TRANSACTIONS: Final = "transactions"
+OF_LAG: Final = "lag"
 """Purposes of the node's own connections to other nodes."""
 
 OF_PRODUCE: Final = "produce"

@@ -40,7 +40,7 @@ from service.network.response_order import EMPTY, FULL, Queued, ResponseOrder
 from service.network.sender import Part, PeerLost, ResponseSender
 from service.network.shared import FULL_S, Shared
 from service.network.transfer_deadlines import MonitoredConnection
-from service.wire.errors import WireError
+from service.wire.errors import Unanswered, WireError
 from service.wire.frames import SIZE_BYTES
 
 _LOG = logging.getLogger("service.network")
@@ -455,7 +455,9 @@ class RequestPipeline:
             return
         if isinstance(error, WireError):
             shared.counters.wire_errors += 1
-            shared.warnings.warning("closed %s: %s", self.context, printable(error))
+            # A node that stops owes no answer, and is well.
+            level = logging.INFO if isinstance(error, Unanswered) else logging.WARNING
+            shared.warnings.log(level, "closed %s: %s", self.context, printable(error))
         elif isinstance(error, PeerLost):
             _LOG.debug("lost %s: %s", self.context, error)
         else:

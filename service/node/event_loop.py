@@ -12,7 +12,6 @@ process by a segmentation fault.
 from __future__ import annotations
 
 import asyncio
-import logging
 import selectors
 import signal
 from bisect import bisect_left
@@ -22,12 +21,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from service.base.printable import printable
-from service.base.rate_limited_log import RateLimitedLog
 from service.base.threads import Threads
-from service.base.turns import LONG_S, NO_TURN, NOTICED_S, LongTurn, TurnSample, TurnTimes
+from service.base.turns import LONG_S, NO_TURN, NOTICED_S, TurnSample, TurnTimes
+from service.node.long_turns import LongTurnLog
 
-_log = logging.getLogger(__name__)
 _CHECK_S: Final = LONG_S / 2
 _PACKAGE: Final = str(Path(__file__).parents[1])
 MOST_EVENTS: Final = 32
@@ -111,14 +108,14 @@ class LoopWatch:
         self._loop = asyncio.get_running_loop()
         self._thread_id = thread_id
         self._pool: Executor | None = None
-        self._warnings = RateLimitedLog(_log, now=self._loop.time)
+        self._long = LongTurnLog(self._loop.call_later)
         self._stopped = False
         self._name_of = name_of
         self._handler: Any = signal.SIG_DFL
         """the signal's handler before `start`"""
 
     def start(self) -> None:
-        self._turns.on_long = self._log_long
+        self._turns.on_long = self._long.note
         self._handler = signal.signal(_SIGNAL, self._on_signal)
         self._pool = self._threads.pool("loop-watch", 1)
         self._pool.submit(self._watch_turns)
@@ -126,14 +123,10 @@ class LoopWatch:
     def close(self) -> None:
         self._stopped = True
         self._turns.on_long = None
+        self._long.tell()
         if self._pool is not None:
             self._pool.shutdown(wait=False)
             signal.signal(_SIGNAL, self._handler)
-
-    def _log_long(self, turn: LongTurn) -> None:
-        self._warnings.warning(
-            "a turn of the loop took %d ms: %s", round(1000 * turn.took_s), printable(turn.who, 1024)
-        )
 
     def _watch_turns(self) -> None:
         """Send the loop's thread a signal in each long turn, once. Runs on a thread of its own."""

@@ -1,111 +1,170 @@
-"""Health checks of a node's parts, for `/readyz`."""
+"""Facts of a node's parts, from which `service/health` judges for `/readyz`, metrics and DescribeHealth."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from service.base.health import Check, HealthState
+from service.health import kinds
+from service.health.facts import (
+    BrokerFacts,
+    ClusterFacts,
+    DirectoryFacts,
+    HeldBackFacts,
+    NodeFacts,
+    PartitionFacts,
+    RecoveryFacts,
+    StoreFacts,
+    UploadFacts,
+    ViewFacts,
+)
 from service.hot.disk_watermarks import Step, describe
-from service.hot.manager import LogManager
 from service.metadata.image import MetadataImage
-from service.serving.request_host import Broker
+from service.metadata.partition_index import NO_LEADER_SHELF, UNDER_REPLICATED_SHELF
 
 if TYPE_CHECKING:
+    from service.hot.manager import LogManager
+    from service.metadata.publisher import Publisher
     from service.network.jwks.key_sets import KeySets
     from service.network.tls.node_tls import NodeTls
     from service.node.cold_tier import ColdTier
+    from service.serving.request_host import Broker
     from service.tiering.metrics import TieringMetrics
 
-_NAMED_AT_MOST: Final = 5
+FAILED: Final = "failed"
+_JUDGED: Final = 1000
+"""Partitions whose settings are looked up at once: so many take a millisecond."""
 
 
-def checks(
-    failure: BaseException | None,
-    broker: Broker | None,
-    logs: LogManager | None,
-    cold: ColdTier | None,
-    is_serving: bool,
-    tls: NodeTls | None,
-    key_sets: KeySets | None = None,
-    *,
-    is_broker: bool = True,
-) -> tuple[Check, ...]:
-    """Return the checks of all parts. A part that is None has not started; without `cold` there is no check
-    of the store."""
-    found = [_node(failure, is_serving)]
-    if tls is not None and tls.handshakes is not None:
-        found.append(_tls(tls))
-    if key_sets is not None:
-        found.append(_tokens(key_sets))
-    if not is_broker:
-        return tuple(found)
-    found += [_logs(broker, logs), _disks(broker, logs), _metadata(broker)]
-    if cold is not None:
-        found.append(_store(cold))
-    if broker is not None and broker.image.life:
-        found.append(_recovery(broker.image))
-    return tuple(found)
+class ObservedParts(NamedTuple):
+    """Parts of a node as far as they have started; None: it has not, or the node has none."""
+
+    node_id: int
+    session_ms: int
+    is_broker: bool
+    is_serving: bool
+    failure: BaseException | None = None
+    broker: Broker | None = None
+    logs: LogManager | None = None
+    cold: ColdTier | None = None
+    tls: NodeTls | None = None
+    key_sets: KeySets | None = None
+    metadata: Publisher | None = None
 
 
-def _node(failure: BaseException | None, is_serving: bool) -> Check:
-    if failure is not None:
-        return Check("node", HealthState.FAILED, f"the node ends: {failure}")
-    return (
-        Check("node", HealthState.OK)
-        if is_serving
-        else Check("node", HealthState.FAILED, "the node is starting or stopping")
+def parts_of(node: ObservedParts) -> tuple[str, ...]:
+    """Return the parts that the node has, as checks of `/readyz` in their order."""
+    found = [kinds.NODE]
+    if node.tls is not None and node.tls.handshakes is not None:
+        found.append(kinds.TLS)
+    if node.key_sets is not None:
+        found.append(kinds.TOKENS)
+    if node.is_broker:
+        found += [kinds.LOGS, kinds.DISKS]
+    found.append(kinds.METADATA)
+    if node.cold is not None:
+        found.append(kinds.STORE)
+    if node.broker is not None and node.broker.image.life:
+        found.append(kinds.RECOVERY)
+    if node.is_broker:
+        found.append(kinds.COORDINATORS)
+    return (*found, kinds.CLUSTER)
+
+
+def facts_of(node: ObservedParts) -> NodeFacts:
+    """Return what is known of all parts."""
+    view = cluster = None
+    if node.metadata is not None:
+        view = ViewFacts(node.node_id, node.metadata.confirmed_age_ms, node.session_ms)
+        cluster = _cluster(node.metadata.image, None if node.is_serving else node.node_id)
+    facts = NodeFacts(
+        node.node_id,
+        is_serving=node.is_serving,
+        stops=None if node.failure is None else str(node.failure),
+        view=view,
+        certificates=() if node.tls is None else tuple(_certificates(node.tls)),
+        key_sets=() if node.key_sets is None else tuple(_key_sets(node.key_sets)),
+        cluster=cluster,
+    )
+    if not node.is_broker:
+        return facts
+    if node.broker is None or node.logs is None:
+        return facts._replace(waits=("metadata and logs are being opened",))
+    broker = node.broker
+    facts = facts._replace(
+        offline_partitions=broker.replicas.closed_count
+        + sum(1 for one in broker.replicas if one.log.failure is not None),
+        directories=tuple(_directories(node.node_id, broker, node.logs)),
+        under_min_isr=_under_min_isr(node.node_id, broker),
+        failed_shards=_failed_shards(broker),
+        recovery=_recovery(broker.image) if broker.image.life else None,
+    )
+    return facts if node.cold is None else _with_store(facts, node.cold)
+
+
+def _certificates(tls: NodeTls) -> Iterator[str]:
+    """Report whether stores that have changed could not be used, and which certificates end soon."""
+    from service.security.certificates import ending  # a node without TLS does not load it
+
+    if tls.handshakes is None:
+        return
+    for name, why in tls.problems.items():
+        yield f"listener {name} keeps its old certificates: {why}"
+    for name, days in tls.days_left().items():
+        if (words := ending(days)) is not None:
+            yield f"the certificate of listener {name} {words}"
+
+
+def _key_sets(key_sets: KeySets) -> Iterator[str]:
+    """Report which keys of issuers of tokens are missing or old."""
+    for place, why in key_sets.problems.items():
+        yield f"the keys of {place}: {why}"
+
+
+def _directories(node_id: int, broker: Broker, logs: LogManager) -> Iterator[DirectoryFacts]:
+    """Report the log directories that are offline, and those that run out of space."""
+    for path, standing in broker.disks.standings().items():
+        if standing.step is not Step.FREE:
+            refuses = standing.step >= Step.THROTTLE
+            yield DirectoryFacts(node_id, str(path), fullness=describe(standing), refuses=refuses)
+    for path in broker.config.log_dirs:
+        if not logs.is_online(path):
+            yield DirectoryFacts(node_id, str(path), is_offline=True)
+
+
+def _under_min_isr(node_id: int, broker: Broker) -> int:
+    """Count the partitions led here that refuse records with acks=all, among the first `_JUDGED` of the
+    cluster that lack replicas."""
+    image, count = broker.image, 0
+    for topic_id, number in islice(image.index.partitions(UNDER_REPLICATED_SHELF), _JUDGED):
+        state, one = image.partition(topic_id, number), broker.replicas.get(topic_id, number)
+        if state is not None and one is not None and state.leader == node_id:
+            count += len(state.isr) < min(one.config.min_insync_replicas, len(state.replicas))
+    return count
+
+
+def _failed_shards(broker: Broker) -> int:
+    failed = broker.groups.partition_states().get(FAILED, 0)
+    if broker.transactions is not None:
+        failed += broker.transactions.partition_states().get(FAILED, 0)
+    return failed
+
+
+def _cluster(image: MetadataImage, except_id: int | None) -> ClusterFacts:
+    """Return the cluster by this node's metadata. `except_id`: a broker that is not judged by them."""
+    brokers = (one for one in image.brokers.values() if one.id != except_id)
+    return ClusterFacts(
+        brokers=tuple(BrokerFacts(one.id, one.fenced) for one in brokers),
+        partitions=PartitionFacts(
+            offline=image.index.count(NO_LEADER_SHELF),
+            under_replicated=image.index.count(UNDER_REPLICATED_SHELF),
+        ),
     )
 
 
-def _tls(tls: NodeTls) -> Check:
-    """Return whether stores that have changed could not be used, and which certificates end soon."""
-    from service.security.certificates import ending  # a node without TLS does not load it
-
-    reasons = [f"listener {name} keeps its old certificates: {why}" for name, why in tls.problems.items()]
-    for name, days in tls.days_left().items():
-        if (words := ending(days)) is not None:
-            reasons.append(f"the certificate of listener {name} {words}")
-    return Check("tls", HealthState.DEGRADED if reasons else HealthState.OK, "; ".join(reasons))
-
-
-def _tokens(key_sets: KeySets) -> Check:
-    """Return which keys of issuers of tokens are missing or old."""
-    reasons = [f"the keys of {place}: {why}" for place, why in key_sets.problems.items()]
-    return Check("tokens", HealthState.DEGRADED if reasons else HealthState.OK, "; ".join(reasons))
-
-
-def _logs(broker: Broker | None, logs: LogManager | None) -> Check:
-    if broker is None or logs is None:
-        return Check("logs", HealthState.FAILED, "the logs are being opened")
-    failed = sum(1 for one in broker.replicas if one.log.failure is not None)
-    if offline := failed + broker.replicas.closed_count:
-        return Check("logs", HealthState.DEGRADED, f"{offline} partitions are offline")
-    return Check("logs", HealthState.OK)
-
-
-def _disks(broker: Broker | None, logs: LogManager | None) -> Check:
-    """Return whether all log directories are online, and how full those are that run out of space."""
-    if broker is None or logs is None:
-        return Check("disks", HealthState.FAILED, "the log directories are not checked yet")
-    standings = broker.disks.standings()
-    reasons = [
-        f"{path} is {describe(standing)}"
-        for path, standing in standings.items()
-        if standing.step is not Step.FREE
-    ]
-    offline = [str(path) for path in broker.config.log_dirs if not logs.is_online(path)]
-    is_worse = offline or any(standing.step >= Step.THROTTLE for standing in standings.values())
-    reasons += [f"{path} is offline" for path in offline]
-    return Check("disks", HealthState.DEGRADED if is_worse else HealthState.OK, "; ".join(reasons))
-
-
-def _metadata(broker: Broker | None) -> Check:
-    if broker is None:
-        return Check("metadata", HealthState.FAILED, "the metadata is being read")
-    return Check("metadata", HealthState.OK)
-
-
-def _recovery(image: MetadataImage) -> Check:
+def _recovery(image: MetadataImage) -> RecoveryFacts:
     """Return the work that a recovery from the bucket has left: unknown settings, logs not compared yet."""
     waiting = sorted(
         image.topics_by_id[topic_id].name
@@ -113,43 +172,39 @@ def _recovery(image: MetadataImage) -> Check:
         if state.settings_unknown
     )
     unchecked = sum(len(state.unchecked_partitions) for state in image.recovered.values())
-    reasons = []
-    if waiting:
-        reasons.append(
-            f"nothing expires of {len(waiting)} topics whose settings are not known "
-            f"({', '.join(waiting[:_NAMED_AT_MOST])}): firn topic settings-known"
-        )
-    if unchecked:
-        reasons.append(f"{unchecked} local logs were not compared with their archives yet")
-    return Check("recovery", HealthState.DEGRADED if reasons else HealthState.OK, "; ".join(reasons))
+    return RecoveryFacts(tuple(waiting), unchecked)
 
 
-def _unpublished(metrics: TieringMetrics) -> set[str]:
+def _unpublished(metrics: TieringMetrics) -> Iterator[HeldBackFacts]:
     """Report the partitions whose committed manifest cannot be published: it is gone, damaged or refused."""
     from service.tiering.tasks import Task  # a node without a store does not load its code
 
     failing = [(str(tip), why) for (task, tip), why in metrics.failing.items() if task is Task.PUBLISH]
-    if not failing:
-        return set()
-    tip, why = min(failing)
-    return {f"nothing is copied of {len(failing)} partitions, {tip} first: {why}"}
+    if failing:
+        tip, why = min(failing)
+        yield HeldBackFacts(f"nothing is copied of {len(failing)} partitions, {tip} first: {why}")
 
 
-def _store(cold: ColdTier) -> Check:
-    problems = {
-        f"{client}: {why}" for client, one in cold.metrics.items() if (why := one.problem) is not None
-    }
-    if asleep := cold.reader.stats().downloads.asleep:
-        problems.add(
-            f"read: {len(asleep)} objects are in an archive class and have to be restored, {asleep[0]} first"
-        )
-    if cold.tiering is not None:
-        problems |= {why for why in (cold.tiering.displaced, cold.tiering.topics_file) if why is not None}
-        problems |= _unpublished(cold.tiering)
-    if cold.tiering is not None and cold.tiering.waits is not None:
-        problems.add(f"nothing is copied, expired or swept {cold.tiering.waits}")
-    if problems:
-        return Check("store", HealthState.DEGRADED, "; ".join(sorted(problems)))
-    if cold.tiering is None:
-        return Check("store", HealthState.DEGRADED, "the owner of the prefix is not known yet")
-    return Check("store", HealthState.OK)
+def _with_store(facts: NodeFacts, cold: ColdTier) -> NodeFacts:
+    asleep = cold.reader.stats().downloads.asleep
+    stores = tuple(
+        StoreFacts(client, why) for client, one in cold.metrics.items() if (why := one.problem) is not None
+    )
+    held: list[HeldBackFacts] = []
+    uploads: UploadFacts | None = None
+    if (metrics := cold.tiering) is not None:
+        held += (HeldBackFacts(why) for why in (metrics.displaced, metrics.topics_file) if why is not None)
+        held += _unpublished(metrics)
+        if (oldest_ms := metrics.oldest_sealed_ms) is not None:
+            reasons = Counter(metrics.reasons.values()).most_common(1)
+            uploads = UploadFacts(oldest_ms, reasons[0][0] if reasons else "")
+        if metrics.waits is not None:
+            words = f"nothing is copied, expired or swept {metrics.waits}"
+            held.append(HeldBackFacts(words, metrics.waits_since_ms))
+    return facts._replace(
+        stores=stores,
+        held_back=tuple(held),
+        uploads=uploads,
+        is_owner_unknown=cold.tiering is None and not stores,
+        asleep=(len(asleep), asleep[0]) if asleep else None,
+    )

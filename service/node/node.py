@@ -31,11 +31,12 @@ from service.hot.manager import LogManager
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
-from service.network.metrics import OF_REPLICATION
+from service.network.metrics import OF_LAG, OF_REPLICATION
 from service.node import fd_budget
 from service.node.authorizer import make_authorizer
 from service.node.data_directories import DataDirectories
 from service.node.fd_budget import Budget
+from service.node.inter_broker import InterBroker
 from service.node.metadata_check import check_metadata, note_metadata
 from service.node.node_options import check_cluster, cleaner_settings, limits_of, partition_limit
 from service.node.node_parts import NodeParts
@@ -99,7 +100,13 @@ class Node:
         self._directories = DataDirectories(config, world)
         self._applier: Applier | None = None
         self._tls: NodeTls | None = None
-        self.parts = NodeParts(supervisor, turns or TurnTimes(), is_broker=config.cluster.is_broker)
+        self.parts = NodeParts(
+            supervisor,
+            turns or TurnTimes(),
+            is_broker=config.cluster.is_broker,
+            node_id=config.node_id,
+            session_ms=config.cluster.broker_session_timeout_ms,
+        )
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Start all parts. Raises `ConfigError`, `CorruptionError`, `StorageError` or `OSError`; what was
@@ -121,6 +128,7 @@ class Node:
             # A node that fails during its start has not shut down cleanly: it leaves no marker.
             closing = _LogsClosing(parts.logs, self._supervisor)
             stack.push_async_exit(closing)
+        log.info("node %d belongs to cluster %s", config.node_id, cluster_id)
         home = self._directories.claim(stack, cluster_id, parts.logs)
         if config.cluster.is_controller:
             disk, log_dirs = self._world.disk, () if parts.logs is None else tuple(parts.logs.directories)
@@ -256,9 +264,10 @@ class Node:
         at_once(check_topics(metadata.image, config))
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
         coordinators = self._coordinator_parts(applier, plane, timers, replicas, logs)
-        groups = GroupCoordinators(coordinators)
+        others = self._inter_broker(coordinators)
+        groups = GroupCoordinators(coordinators, lambda: others.channels(OF_LAG))
         stack.push_async_callback(groups.close)
-        transactions = self._make_transactions(coordinators)
+        transactions = TransactionWiring(coordinators, others)
         stack.push_async_callback(transactions.coordinators.close)
         applier.watch(groups)
         applier.watch(transactions.coordinators)
@@ -326,6 +335,7 @@ class Node:
         if self._tls is not None:
             self._follow_stores(self._tls, broker, settings)
         broker.authorizer, broker.servers = parts.authorizer, lambda: parts.listening
+        broker.judged = lambda: parts.health(self._clock.now_ms()).findings
         if config.replication.selects_by_rack:
             broker.replica_selector = of_the_rack
         if (replication := parts.replication) is not None:
@@ -413,9 +423,9 @@ class Node:
         internal = InternalTopics(config, image, plane.admin)
         return CoordinatorParts(config, image, self._world, timers, replicas, logs, internal)
 
-    def _make_transactions(self, parts: CoordinatorParts) -> TransactionWiring:
+    def _inter_broker(self, parts: CoordinatorParts) -> InterBroker:
         listener = self._static_config.cluster.inter_broker_listener_name
-        return TransactionWiring(parts, listener, self._inter_broker_security, self.parts.network)
+        return InterBroker(parts, listener, self._inter_broker_security, self.parts.network)
 
     async def _open_cold_tier(
         self, stack: AsyncExitStack, config: BrokerConfig, plane: ControlPlane, cluster_id: str

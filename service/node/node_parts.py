@@ -10,15 +10,18 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from service.base.health import Check
+from service.base.steps import Steps
 from service.base.turns import TurnTimes
+from service.health.judge import judge
+from service.health.readiness import NodeHealth
+from service.health.sightings import Sightings
 from service.hot.manager import LogManager
 from service.metadata.publisher import Publisher
 from service.network.metrics import NetworkMetrics
 from service.network.request_meter import RequestQuotas
 from service.network.server import Server
-from service.node import health
 from service.node.broker_listeners import BrokerListeners
+from service.node.health import ObservedParts, facts_of, parts_of
 from service.node.supervisor import Supervisor
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
@@ -36,13 +39,24 @@ if TYPE_CHECKING:
     from service.replicas.replica_manager import ReplicaManager
     from service.security.authorizer import Authorizer
 
+_REPLICA_COUNTS: Final = (
+    "led", "followed", "under_replicated", "under_min_isr", "at_min_isr", "resting",
+)  # fmt: skip
 _MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 
 
 class NodeParts:
     """Parts of one node (`ObservedNode` of the console)."""
 
-    def __init__(self, supervisor: Supervisor, turns: TurnTimes, *, is_broker: bool) -> None:
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        turns: TurnTimes,
+        *,
+        is_broker: bool,
+        node_id: int,
+        session_ms: int,
+    ) -> None:
         self.turns = turns
         self.network = NetworkMetrics()
         self.logs: LogManager | None = None
@@ -58,6 +72,9 @@ class NodeParts:
         self.is_serving = False
         self._supervisor = supervisor
         self._is_broker = is_broker
+        self._node_id = node_id
+        self._session_ms = session_ms
+        self._sightings = Sightings()
 
     # -- listeners
 
@@ -142,12 +159,14 @@ class NodeParts:
 
     # -- replication
 
-    def replica_counts(self) -> Mapping[str, int]:
-        """Return the numbers of partitions with several replicas: led and followed here, and those with a
-        problem."""
+    def replica_counts(self) -> Steps[tuple[Mapping[str, int], Mapping[int, int]]]:
+        """Count the partitions with several replicas: led and followed here, and those with a problem. The
+        second mapping has the records that each other broker lacks at most, of a partition led here."""
         if self.replication is None:
-            return dict.fromkeys(("led", "followed", "under_replicated", "under_min_isr", "resting"), 0)
-        return self.replication.counts()._asdict()
+            return dict.fromkeys(_REPLICA_COUNTS, 0), {}
+        found = (yield from self.replication.counts())._asdict()
+        lags = found.pop("lags")
+        return found, lags
 
     def replicated(self) -> ReplicationMetrics:
         """Return the counters of this node's replicas."""
@@ -173,15 +192,20 @@ class NodeParts:
             held["cold_answers"] = downloads.sending_bytes
         return held
 
-    def health(self) -> Sequence[Check]:
-        """Return the state of logs, metadata and store, and whether requests are served."""
-        return health.checks(
+    def health(self, now_ms: int) -> NodeHealth:
+        """Return the findings about all parts; `now_ms` is the wall clock."""
+        parts = ObservedParts(
+            self._node_id,
+            self._session_ms,
+            self._is_broker,
+            self.is_serving,
             self._supervisor.failure,
             self.broker,
             self.logs,
             self.cold,
-            self.is_serving,
             self.tls,
             self.key_sets,
-            is_broker=self._is_broker,
+            self.metadata,
         )
+        found = judge(facts_of(parts), now_ms)
+        return NodeHealth(parts_of(parts), self._sightings.dated(found, now_ms))

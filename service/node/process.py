@@ -16,15 +16,17 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from service.base.errors import ConfigError, CorruptionError, StorageError
+from service.base.release import release
+from service.base.stop_signals import receive_stops, receive_unused
 from service.base.turn_queues import turn_queues
 from service.base.turns import TurnTimes
 from service.base.world import World, system_world
 from service.config.parsing import without_effect
 from service.config.settings import BrokerConfig
+from service.node import banner
 from service.node.event_loop import LoopWatch, new_loop
 from service.node.gc_policy import GcPolicy
 from service.node.memory_trim import MemoryTrimmer
@@ -38,8 +40,6 @@ log = logging.getLogger(__name__)
 OpenConsole = Callable[[NodeParts, World], AbstractAsyncContextManager[str]]
 """Serves the console of a node's parts over HTTP while the context lasts; gives the URL."""
 
-STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
-"""Signals that stop a node"""
 SWITCH_S: Final = 0.0005
 """How long a thread keeps the interpreter while others wait for it. The loop releases it in each system call
 and waits that long to get it back: with Python's 5 ms, a request of three system calls waits 15 ms beside one
@@ -47,7 +47,7 @@ thread that decodes a manifest."""
 
 
 def run_server(config: BrokerConfig, open_console: OpenConsole | None = None) -> int:
-    """Run a node until SIGTERM or SIGINT; return the process's exit code.
+    """Run a node until SIGTERM, SIGINT or SIGHUP; return the process's exit code.
 
     The node handles these signals from then on; after its end they do nothing.
     Prints ``ready: node <id> on <host>:<port>`` once it serves, and ``http: <url>`` where it has a console.
@@ -84,21 +84,30 @@ def _trimmer() -> Callable[[], None] | None:
 
 
 def _stop_at_signals(loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
-    """Let SIGTERM and SIGINT stop the node in order.
+    """Let SIGTERM, SIGINT and SIGHUP stop the node in order.
 
     Not by the loop's own handlers: the loop removes them when it closes, and a second SIGTERM would then kill
     a process that has ended in order.
     """
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
+    def stop(number: signal.Signals) -> None:
         if not loop.is_closed():
-            loop.call_soon_threadsafe(supervisor.stop)
+            loop.call_soon_threadsafe(supervisor.stop, number.name)
 
-    for number in STOPPING:
-        signal.signal(number, on_signal)
+    def unused(number: signal.Signals) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(log.info, "%s has no use here, ignoring it", number.name)
+
+    receive_stops(stop)
+    receive_unused(unused)
 
 
 async def _run(config: BrokerConfig, turns: TurnTimes, open_console: OpenConsole | None) -> int:
+    running = release()
+    for line in banner.starting(config, running, os.getpid()):
+        log.info("%s", line)
+    if banner.has_slow_kernels(running):
+        log.warning("%s", banner.SLOW_KERNELS)
     complaints = (*without_effect(config.static), *config.cluster.complaints(), *principal_complaints(config))
     for complaint in complaints:
         log.warning("configuration: %s", complaint)
@@ -134,6 +143,7 @@ async def _run(config: BrokerConfig, turns: TurnTimes, open_console: OpenConsole
                 supervisor.run("memory", trimmer.run())
             await asyncio.sleep(0)
             watch.start()
+            log.info("node %d serves on %s", config.node_id, banner.bound(node.parts.listening))
             host, port = node.parts.address
             print(
                 f"ready: node {config.node_id} on {host}:{port}",
@@ -143,7 +153,7 @@ async def _run(config: BrokerConfig, turns: TurnTimes, open_console: OpenConsole
             )
             await supervisor.stopped()
             node.parts.is_serving = False
-            log.info("node %d stops", config.node_id)
+            log.info("node %d stops%s", config.node_id, supervisor.why)
     except NodeEnds:
         log.info("node %d stops before it served", config.node_id)
     except (ConfigError, CorruptionError, StorageError, OSError) as e:

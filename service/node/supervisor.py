@@ -25,6 +25,8 @@ class Supervisor:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopped = asyncio.Event()
         self.failure: BaseException | None = None
+        self.why = ""
+        """words for the log about a stop in order"""
 
     def run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` until it ends or the node stops."""
@@ -43,8 +45,10 @@ class Supervisor:
         self.failure = self.failure or error
         self._stopped.set()
 
-    def stop(self) -> None:
+    def stop(self, signal_name: str = "") -> None:
         """Stop the node in order, as SIGTERM asks."""
+        if signal_name and not self._stopped.is_set():
+            self.why = f" in order: {signal_name}"
         self._stopped.set()
 
     async def stopped(self) -> None:

@@ -6,17 +6,15 @@ that needs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from service.base.errors import InvariantError
-from service.network.metrics import OF_TRANSACTIONS, NetworkMetrics
+from service.network.metrics import OF_TRANSACTIONS
+from service.node.inter_broker import InterBroker
 from service.serving.topic_coordinator import CoordinatorParts
 from service.serving.transaction_coordinators import TransactionCoordinators
 
 if TYPE_CHECKING:
-    from service.client.security import Security
-    from service.serving.broker_channels import BrokerChannels
     from service.serving.request_host import Broker
     from service.serving.transaction_marker_sender import TransactionMarkerSender
     from service.serving.transaction_verifier import TransactionVerifier
@@ -25,19 +23,10 @@ if TYPE_CHECKING:
 class TransactionWiring:
     """Makes the parts of transactions when they are needed. `broker` is set before the first request."""
 
-    def __init__(
-        self,
-        parts: CoordinatorParts,
-        listener: str,
-        security: Callable[[], Security],
-        network: NetworkMetrics,
-    ) -> None:
-        """`listener`: name of the listener between brokers; `security` of connections to it."""
+    def __init__(self, parts: CoordinatorParts, others: InterBroker) -> None:
         self.broker: Broker | None = None
         self._parts = parts
-        self._listener = listener
-        self._security = security
-        self._network = network
+        self._others = others
         self.coordinators = TransactionCoordinators(
             parts, lambda: self._needed().producer_ids.next(), self._make_sender, self._make_verifier
         )
@@ -47,30 +36,13 @@ class TransactionWiring:
             raise InvariantError("a transaction before the node serves")
         return self.broker
 
-    def _channels(self) -> BrokerChannels:
-        from service.client.node_channel import ChannelOptions, Channels
-        from service.serving.broker_channels import BrokerChannels
-
-        options = ChannelOptions(
-            client_id=f"firn-{self._parts.config().node_id}-transactions", security=self._security()
-        )
-        return BrokerChannels(
-            self._parts.image,
-            self._listener,
-            lambda: Channels(
-                options,
-                metrics=self._network.channel(OF_TRANSACTIONS),
-                chance=self._parts.world.random.random,
-            ),
-        )
-
     def _make_sender(self, coordinators: TransactionCoordinators) -> TransactionMarkerSender:
         from service.serving.transaction_shards import new_sender, write_markers
 
         return new_sender(
             self._parts.config().node_id,
             self._parts.image,
-            self._channels(),
+            self._others.channels(OF_TRANSACTIONS),
             lambda request: write_markers(self._needed(), request),
             coordinators.complete,
             self._parts.world.clock,
@@ -83,7 +55,7 @@ class TransactionWiring:
             self._parts.config().node_id,
             self._parts.image,
             coordinators.topic,
-            self._channels(),
+            self._others.channels(OF_TRANSACTIONS),
             lambda question: ask_own(coordinators, question),
             self._parts.world.clock,
             lambda: retries_of(self._parts.config().transactions),

@@ -140,7 +140,9 @@ class PartitionArchive:
         end_offset, size = segments.bases[1], segments.all[0].size
         if end_offset > min(self._safe_below, self._partition.high_watermark):
             return 0
-        if not self._log.deletion.delete_segments(end_offset - 1, "the disk fills up", at_once=True):
+        if not self._log.deletion.delete_segments(
+            end_offset - 1, "the disk fills up; the archive has them", at_once=True
+        ):
             return 0
         self._partition.changed()
         return size

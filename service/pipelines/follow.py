@@ -7,9 +7,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType
+from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
+from service.base.stop_signals import stops_received
 from service.pipelines.job import JobProgress, ProgressLine
 from service.spark.stream.offsets import OWN_KEY
 
@@ -19,7 +20,7 @@ OUTDATED_CHECK_S: Final = 60.0
 
 
 class Interrupts:
-    """SIGINT and SIGTERM recorded while a ``with`` lasts, so that the job ends between two calls to Spark.
+    """Stopping signals recorded while a ``with`` lasts, so that the job ends between two calls to Spark.
 
     Spark's own handler of SIGINT cancels running jobs, which a query reports as its failure. A second signal
     interrupts at once. Owned by the main thread, the only one that may set handlers; elsewhere it does
@@ -28,22 +29,21 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self._before: dict[signal.Signals, Any] = {}
+        self._handlers = ExitStack()
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
+            self._handlers.enter_context(stops_received(self._note))
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._handlers.close()
 
-    def _note(self, number: int, _: FrameType | None) -> None:
-        if self.received is not None:
+    def _note(self, number: signal.Signals) -> None:
+        if self.received is None:
+            self.received = number
+        elif number is not signal.SIGHUP:  # which kernel and shell both send when a terminal closes
             raise KeyboardInterrupt
-        self.received = signal.Signals(number)
 
 
 class Rows:

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructField, StructType
 from pyspark.sql.window import Window
 
 from service.base.errors import ConfigError
+from service.base.extras import install_extra
 from service.pipelines.arguments import add_stats_arguments
 from service.pipelines.greatest_keys import GreatestKeys
 from service.pipelines.job import (
@@ -202,7 +203,7 @@ def _check_plot(path: str) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as e:
-        raise ConfigError("--plot needs matplotlib; install it with: pip install 'firn-log[spark]'") from e
+        raise ConfigError(f"--plot needs matplotlib: {install_extra('spark')}") from e
     if not Path(path).absolute().parent.is_dir():
         raise ConfigError(f"--plot {path}: there is no folder {Path(path).absolute().parent}")
 

@@ -60,7 +60,7 @@ def install(source: Zip, folder: str, environ: Mapping[str, str]) -> bool:
         why = "; ".join(reasons)
     log.warning(
         "firn reads about 17 times slower in this process: its record kernels run interpreted on %s %s, "
-        "Python %s (%s). Install firn's wheel here (pip install 'firn-log[executor]') and send no zip "
+        "Python %s (%s). Install firn's wheel here with its extra [executor] and send no zip "
         "(spark.firn.ship=false), or make the zip on this platform with this Python (firn pyfiles)",
         *(platform.system(), platform.machine(), platform.python_version(), why),
     )

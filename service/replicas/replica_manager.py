@@ -33,6 +33,7 @@ from service.partition.follower_log import LocalFollowerLog, Logs
 from service.partition.partition import Partition
 from service.replicas.alter_partition_manager import AlterPartitionManager
 from service.replicas.assignments_manager import AssignmentsManager
+from service.replicas.replica_figures import measure_led
 from service.replicas.watched_log import Room, WatchedLog
 from service.replication.alter_partition_queue import ProposalResult
 from service.replication.fetcher import Fetcher, FetcherSettings, LocalStartBuilder
@@ -98,8 +99,6 @@ class ReplicaManager:
         """of what is fetched"""
         self.metrics = ReplicationMetrics()
         self._led: dict[TopicIdPartition, Partition] = {}
-        self._short: dict[TopicIdPartition, Partition] = {}
-        """led partitions with replicas that are not in sync"""
         self._moving: dict[TopicIdPartition, int] = {}
         """number of replicas that a reassignment adds: they do not count as missing until it is done"""
         self._by_follower: dict[int, dict[TopicIdPartition, None]] = {}
@@ -248,10 +247,8 @@ class ReplicaManager:
         self._unlead(tip)
         self._led[tip] = partition
         self._note_marks(partition)
-        if len(replica.isr) < len(replica.replicas):
-            self._short[tip] = partition
-            if replica.adding_replicas:
-                self._moving[tip] = len(replica.adding_replicas)
+        if replica.adding_replicas and len(replica.isr) < len(replica.replicas):
+            self._moving[tip] = len(replica.adding_replicas)
         for one in replica.replicas:
             if one != self._me:
                 self._by_follower.setdefault(one, {})[tip] = None
@@ -356,7 +353,6 @@ class ReplicaManager:
     def _unlead(self, tip: TopicIdPartition) -> None:
         if self._led.pop(tip, None) is None:
             return
-        self._short.pop(tip, None)
         self._moving.pop(tip, None)
         for broker_id, tips in list(self._by_follower.items()):
             if tips.pop(tip, tip) is None and not tips:
@@ -458,16 +454,18 @@ class ReplicaManager:
             self.metrics.isr_shrinks += not set(before.isr) <= set(now.isr)
             self.metrics.isr_expands += not set(now.isr) <= set(before.isr)
 
-    def counts(self) -> ReplicaCounts:
-        """Return the number of partitions of each kind."""
-        lacking = under = 0
-        for tip, partition in self._short.items():
-            leading = partition.leading
-            if leading is not None:
-                shape = leading.shape
-                lacking += len(shape.isr) < len(shape.replicas) - self._moving.get(tip, 0)
-                under += leading.is_under_min_isr
-        return ReplicaCounts(len(self._led), len(self._followed), lacking, under, len(self._resting))
+    def counts(self) -> Steps[ReplicaCounts]:
+        """Return the number of partitions of each kind, and the lags of replicas."""
+        led = yield from measure_led(tuple(self._led.values()), self._moving)
+        return ReplicaCounts(
+            len(self._led),
+            len(self._followed),
+            led.under_replicated,
+            led.under_min_isr,
+            led.at_min_isr,
+            len(self._resting),
+            led.lags,
+        )
 
     # -- life
 
@@ -521,8 +519,11 @@ class ReplicaCounts(NamedTuple):
     under_replicated: int
     """of those that are led here"""
     under_min_isr: int
+    at_min_isr: int
     resting: int
     """followed in directories without room"""
+    lags: Mapping[int, int]
+    """records that each other broker lacks at most, of a partition that is led here"""
 
 
 class _Followed(NamedTuple):

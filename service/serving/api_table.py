@@ -90,6 +90,7 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(ASKS_ITSELF, describe_topic_partitions.handle),
     ApiKey.LIST_SESSIONS: Served(OfCluster(AclOperation.DESCRIBE), late="list_sessions"),
     ApiKey.END_SESSIONS: Served(OfCluster(AclOperation.ALTER), late="end_sessions"),
+    ApiKey.DESCRIBE_HEALTH: Served(OfCluster(AclOperation.DESCRIBE), late="describe_health"),
 }
 BROKER_APIS: Final[dict[int, Served]] = table(_ROWS)
 """APIs that the broker itself handles. The controller handles the others of its listeners (see `node`)."""

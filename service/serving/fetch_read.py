@@ -63,13 +63,6 @@ _UNKNOWN: Final = frozenset(
     }
 )
 """Errors that are no reason to respond before other partitions have records, as in Kafka."""
-_TRANSIENT: Final = _UNKNOWN | {
-    ErrorCode.not_leader_or_follower,
-    ErrorCode.fenced_leader_epoch,
-    ErrorCode.unknown_leader_epoch,
-    ErrorCode.inconsistent_topic_id,
-}
-"""Transient errors of followers' fetches when topics or leaders change: one broker learns of it first."""
 
 
 def reads_committed(fetch: FetchRequestView) -> bool:
@@ -248,7 +241,6 @@ class FetchRead:
                 topic,
                 request.partition,
                 RequestError(code, error.message or ""),
-                is_passing=code in _TRANSIENT,
             )
             partition = broker.replicas.get_by(topic, request.partition)
             if code is ErrorCode.offset_moved_to_tiered_storage and partition is not None:

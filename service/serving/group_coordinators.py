@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from service.base.steps import Steps
@@ -21,7 +21,10 @@ from service.serving.internal_topics import OFFSETS
 from service.serving.topic_coordinator import CoordinatorParts, TopicCoordinator, number_of
 
 if TYPE_CHECKING:
+    from service.groups.lag import LagReport
     from service.groups.shard import GroupShard
+    from service.serving.broker_channels import BrokerChannels
+    from service.serving.group_lag import LagMeter
 
 _log = logging.getLogger(__name__)
 
@@ -43,13 +46,38 @@ class _Settings(NamedTuple):
 class GroupCoordinators(TopicCoordinator["GroupShard"]):
     """The group coordinator of this node. Owned by the event loop."""
 
-    def __init__(self, parts: CoordinatorParts) -> None:
+    def __init__(self, parts: CoordinatorParts, channels: Callable[[], BrokerChannels] | None = None) -> None:
+        """`channels`: makes the channels to other brokers, which know the ends of their logs; None: there are
+        no others."""
         super().__init__(OFFSETS, parts, lambda: self._current_settings().runtime, _SHARD_MODULE)
         self.metrics = GroupMetrics()
         self.new_uuid = parts.world.new_uuid
         self._settings: _Settings | None = None
+        self._channels = channels
+        self._meter: LagMeter | None = None
+
+    async def close(self) -> None:
+        if self._meter is not None:
+            await self._meter.close()
+        await super().close()
 
     # -- figures
+
+    async def lag(self) -> LagReport:
+        """Measure the lag of the groups that this node coordinates, of `firn.metrics.groups.max` at most."""
+        if self._meter is None:
+            from service.serving.group_lag import LagMeter  # a node that nobody scrapes does without it
+
+            self._meter = LagMeter(
+                self._parts.config().node_id,
+                self._parts.image,
+                self._parts.replicas,
+                self.runtime.shards,
+                lambda: self._parts.config().metrics_groups_max,
+                self._channels,
+                self._parts.world.clock,
+            )
+        return await self._meter.report()
 
     def offset_count(self) -> int:
         """Count the committed offsets."""

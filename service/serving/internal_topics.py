@@ -15,6 +15,8 @@ from service.config.settings import BrokerConfig
 from service.metadata.controller.requests import CreateTopic
 from service.metadata.controller.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from service.metadata.image import MetadataImage, TopicImage
+from service.security.change_audit import tell
+from service.serving.change_words import automatically_created
 from service.serving.ports import TopicMaker
 
 _log = logging.getLogger(__name__)
@@ -132,3 +134,4 @@ class InternalTopics:
             raise RequestError(
                 ErrorCode.coordinator_not_available, f"topic {name} cannot be created: {result.message}"
             )
+        tell(automatically_created([result]))

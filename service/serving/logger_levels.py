@@ -73,7 +73,7 @@ def _apply(changes: Sequence[AlterConfig]) -> None:
         assert logger is not None
         is_set = operation == ConfigOperation.SET and value is not None
         logger.setLevel(LEVELS[value] if is_set and value is not None else logging.NOTSET)
-        _log.warning("log level of %s set to %s", printable(name), value if is_set else "its parent's")
+        _log.info("log level of %s set to %s", printable(name), value if is_set else "its parent's")
 
 
 def _find(name: str) -> logging.Logger | None:

@@ -14,6 +14,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from uuid import UUID
 
+from kio.schema.errors import ErrorCode
+
 from service.base.clock import Clock
 from service.base.disk import Space
 from service.base.errors import InvariantError, RequestError
@@ -22,6 +24,7 @@ from service.base.rate_limited_log import RateLimitedLog
 from service.base.threads import Threads
 from service.base.timers import Timers
 from service.config.settings import BrokerConfig
+from service.health.findings import Finding
 from service.hot.files import FileSlice
 from service.hot.log import LocalLog
 from service.hot.lookup_prefetch import prefetch
@@ -67,6 +70,20 @@ TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 """All operations on a topic, as a bit field of AclOperation codes: without an authorizer all are allowed."""
 GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+
+PASSING: Final = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.inconsistent_topic_id,
+    }
+)
+"""Errors of clients and followers when topics or leaders change: one broker learns of it first. That a client
+may not read or write is in the audit log."""
 
 
 class Broker:
@@ -119,6 +136,8 @@ class Broker:
         """None: everything is allowed"""
         self.servers: Callable[[], Sequence[Server]] = tuple
         """the listeners of this process"""
+        self.judged: Callable[[], Sequence[Finding]] = tuple
+        """the findings about this node and its cluster"""
         self.replica_selector: Selector | None = None
         """``replica.selector.class``: chooses the replica from which a consumer should read"""
         self.leader_throttle: ReplicationThrottle | None = None
@@ -254,20 +273,23 @@ class Broker:
         self,
         api: str,
         context: RequestContext,
-        topic: object,
+        topic: str | UUID,
         partition: int,
         error: RequestError,
-        *,
-        is_passing: bool = False,
     ) -> None:
         """Log a refused partition of a request, rate-limited, as peers can cause any number of lines.
-        `is_passing`: a transient error after a metadata change; its limit is separate, its level INFO.
+
+        Errors of `PASSING` have a limit of their own, and are INFO. A topic that is asked for by its id is
+        told by its name, if it has one.
         """
+        is_passing = error.code in PASSING
         limited, level = (self._passing, logging.INFO) if is_passing else (self._refusals, logging.WARNING)
+        name = self.name_of(topic) or str(topic)
+        words = str(error).replace(str(topic), name)
         limited.log(
             level,
             "%s of %s to %s-%d refused with %s: %s",
-            api, context, printable(topic), partition, error.code.name, printable(error),
+            api, context, printable(name), partition, error.code.name, printable(words),
         )  # fmt: skip
 
     def log_storage_error(self, api: str, topic: object, partition: int, error: Exception) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from service.base.errors import ConfigError
+from service.base.extras import install_extra
 from service.config.oauthbearer import OAuthBearerSettings
 from service.config.passwords import Password
 from service.config.security import TlsSettings
@@ -42,7 +43,7 @@ def token_validation(
     try:
         import joserfc.jws  # noqa: F401
     except ImportError as e:
-        raise ConfigError("signed tokens need joserfc: pip install firn-log[security]") from e
+        raise ConfigError(f"signed tokens need joserfc: {install_extra('security')}") from e
     rules = JwtRules(
         settings.expected_audience,
         settings.expected_issuer,

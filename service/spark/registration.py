@@ -112,7 +112,7 @@ def _written() -> str:
         if not has_kernels_for_here(packed):
             log.warning(
                 "firn's record kernels are not compiled here, so executors get none and read about 17 times "
-                "slower: install firn's wheel there (pip install 'firn-log[executor]') and set %s=false",
+                "slower: install firn's wheel there with its extra [executor] and set %s=false",
                 SHIP,
             )
         folder = tempfile.mkdtemp(prefix="firn-pyfiles-")

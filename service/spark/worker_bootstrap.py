@@ -35,8 +35,8 @@ def worker_check() -> Callable[[], None]:
         missing = [name for name in libraries if is_missing(name)]
         if missing:
             raise ImportError(
-                f"firn needs {', '.join(missing)} in {where}: pip install 'firn-log[executor]' there, "
-                "or set PYSPARK_PYTHON to a Python that has it"
+                f"firn needs {', '.join(missing)} in {where}: install its extra [executor] there "
+                "(docs/install.md), or set PYSPARK_PYTHON to a Python that has it"
             )
         if is_missing("service") or is_missing("service.spark.source"):
             raise ImportError(

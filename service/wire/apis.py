@@ -106,6 +106,7 @@ class ApiKey(IntEnum):
     COMMIT_CATALOG = 20000
     LIST_SESSIONS = 20001
     END_SESSIONS = 20002
+    DESCRIBE_HEALTH = 20003
 
 
 class ListenerType(Flag):
@@ -369,6 +370,7 @@ APIS: dict[int, Api] = {
         Api(ApiKey.COMMIT_CATALOG, 0, 0, 0, CONTROLLER, IDEMPOTENT, canonical="catalog", is_own=True),
         Api(ApiKey.LIST_SESSIONS, 0, 0, 0, BOTH, READS, canonical="sessions", is_own=True),
         Api(ApiKey.END_SESSIONS, 0, 0, 0, BOTH, CHANGES, canonical="sessions", is_own=True),
+        Api(ApiKey.DESCRIBE_HEALTH, 0, 0, 0, BROKER, READS, canonical="health", is_own=True),
     )
 }  # fmt: skip
 

@@ -45,7 +45,7 @@ def test_the_cluster_page_lists_offline_nodes_unhealthy_and_moving_partitions(
         for node, row in nodes.items():
             assert row[1] == "broker, controller"
             assert row[2] == f"zone-{'abc'[int(node) - 1]}"
-            assert row[3] == ("fenced" if int(node) == found.dead else "unfenced")
+            assert row[3] == ("fenced" if int(node) == found.dead else "ok")
             assert "CONTROLLER://" in row[4]
         dead = nodes[str(found.dead)]
         assert (dead[5], dead[6]) == ("0", "3")
@@ -92,7 +92,7 @@ def test_the_cluster_page_updates_itself_when_the_cluster_recovers(
         found.cluster.members[found.dead].start()
         for topic in (STRICT, EASY, LONE):
             wait_in_sync(found.cluster, topic)
-        looking.until_it_says("none fenced")
+        looking.until_it_says("all ok")
         looking.until_it_says("All replicas of all partitions are in sync.")
         looking.until_it_says("None is under way.")
         assert "0" in rows(looking, "cluster-nodes")[0][8]

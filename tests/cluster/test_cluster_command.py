@@ -108,7 +108,7 @@ def test_a_cluster_is_described_and_what_is_wrong_with_it_said(
     wait_until("all is led", lambda: command.told()["partitions"]["offline"] == 0, 30, 0.5)
     told = command.told("--most", "4")
     assert command.code == 1
-    assert f"node {victim} is fenced" in told["wrong"]
+    assert f"broker {victim} is down: the controller has fenced it" in told["wrong"]
     counts = told["partitions"]
     assert (counts["under_min_isr"], counts["under_replicated"], counts["ill_in_all"]) == (6, 6, 6)
     assert [one["min_isr"] for one in counts["ill"]] == [3] * 4
@@ -118,7 +118,7 @@ def test_a_cluster_is_described_and_what_is_wrong_with_it_said(
     assert (code, nodes) == (1, set(NODES) - {victim})
     assert problems.startswith(f"firn user: node {victim}: cannot connect to 127.0.0.1:")
     text = command("describe")
-    assert f"wrong: node {victim} is fenced" in text
+    assert f"wrong: broker {victim} is down: the controller has fenced it" in text
     assert "6 under min ISR, 6 under-replicated" in text
 
     alive = [at for node, at in enumerate(cluster.bootstrap_controllers.split(","), 1) if node != victim]

@@ -138,7 +138,7 @@ def test_a_leader_in_its_reserve_hands_over_and_leads_again_once_there_is_room(
         # Everybody says so.
         code, wrong = described(cluster.bootstrap, capsys)
         assert code == 1
-        (said,) = [one for one in wrong if one.startswith("broker 2: log directory ")]
+        (said,) = [one for one in wrong if one.startswith("node 2: log directory ")]
         assert "records are refused until there is room, and replicas do not follow here" in said
         check = nodes.disk_check(2)
         assert check["state"] == "degraded"

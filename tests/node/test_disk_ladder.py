@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
 from service.base.disk import Space
-from service.base.health import Check, HealthState
+from service.health.readiness import Check, HealthState
 from service.hot.disk_watermarks import Step
 from service.records.builder import BatchBuilder
 from service.wire.api import ApiKey, request_module
@@ -98,7 +98,7 @@ class Ladder:
         return self.broker.replicas.get(topic_id, 0)
 
     def disks(self) -> Check:
-        (found,) = [one for one in self.node.node.parts.health() if one.what == "disks"]
+        (found,) = [one for one in self.node.node.parts.health(0).checks if one.what == "disks"]
         return found
 
 
@@ -168,8 +168,9 @@ def test_uploads_of_a_directory_that_fills_up_are_hurried(
     assert ladder.standing(one).step is Step.FREE
     check = ladder.disks()
     assert check.state is HealthState.OK, "nobody is kept from anything"
-    assert (
-        check.why == f"{two} is 82% full (46 GiB left): its tiered partitions are copied to the bucket first"
+    assert check.why == (
+        f"node 1: log directory {two} is 82% full (46 GiB left): its tiered partitions are copied to the"
+        " bucket first"
     )
     assert ladder.produce(ids["first"])[1] == ladder.produce(ids["second"])[1] == 0
     ladder.leave(22, Step.FREE, two)
@@ -416,7 +417,7 @@ def test_a_directory_that_failed_is_on_no_step_and_is_said_to_be_offline(
         ladder.produce(ladder.talk.topic_id(name))
     wait_until("the directory to be offline", lambda: two not in ladder.broker.disks.standings())
     check = ladder.disks()
-    assert (check.state, check.why) == (HealthState.DEGRADED, f"{two} is offline")
+    assert (check.state, check.why) == (HealthState.DEGRADED, f"node 1: log directory {two} is offline")
     assert ladder.standing(one).step is Step.FREE
 
 

@@ -12,6 +12,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
+from service.console.health_families import of_health
 from service.console.metrics_text import render
 from service.console.process import memory_limit, of_process
 from service.wire.api import ApiKey
@@ -19,6 +20,9 @@ from tests.node.conftest import NodeThread, Talk
 from tests.node.requests import DAY, commit, list_offset
 from tests.support.certificates import Authority
 from tests.support.processes import REPOSITORY, wait_until
+
+OF_CLUSTERS = {"firn_replicas_lag", "firn_partition_replica_lag"}
+"""What only nodes have that lead partitions of several replicas."""
 
 
 def documented() -> set[str]:
@@ -30,7 +34,12 @@ def documented() -> set[str]:
 def rendered(running: NodeThread) -> set[str]:
     """Return the documented names that the node's text has a sample of."""
     process = of_process(memory_limit())
-    text = render(running.node.parts, SystemClock().now_ms(), with_partitions=True, more=process)
+    text = render(
+        running.node.parts,
+        SystemClock().now_ms(),
+        with_partitions=True,
+        more=(*process, *of_health(running.node.parts.health(0))),
+    )
     lines = b"".join(asyncio.run_coroutine_threadsafe(text, running._loop).result(20)).decode().splitlines()
     samples = {re.split("[ {]", line)[0] for line in lines if not line.startswith("#")}
     return {name for name in documented() if name in samples or f"{name}_count" in samples}
@@ -76,4 +85,4 @@ def test_a_node_renders_every_documented_metric(start: Callable[..., NodeThread]
     running.node.parts.network.channel("replication")  # what a node of a cluster has for its fetchers
     running.node.parts.network.logins_of("PLAINTEXT")  # what a listener with SASL has
     assert len(documented()) > 100
-    assert documented() - rendered(running) == set()
+    assert documented() - rendered(running) == OF_CLUSTERS

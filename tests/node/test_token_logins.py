@@ -13,10 +13,10 @@ import pytest
 from service.base.clock import SystemClock
 from service.base.disk import SystemDisk
 from service.base.errors import ConfigError
-from service.base.health import HealthState
 from service.client.blocking_client import BlockingClient
 from service.client.security import Security
 from service.client.tokens import BearerCredentials, FileToken, IssuerToken
+from service.health.readiness import HealthState
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread
 from tests.support.issuers import (
@@ -78,7 +78,7 @@ def may(client: BlockingClient) -> bool:
 
 
 def tokens_check(node: NodeThread) -> Any:
-    return next(one for one in node.node.parts.health() if one.what == "tokens")
+    return next(one for one in node.node.parts.health(0).checks if one.what == "tokens")
 
 
 def refused(node: NodeThread, token: str) -> str:
@@ -202,5 +202,5 @@ def test_without_joserfc_a_node_says_what_to_install(
     import sys
 
     monkeypatch.setitem(sys.modules, "joserfc.jws", None)
-    with pytest.raises(ConfigError, match=r"pip install firn-log\[security\]"):
+    with pytest.raises(ConfigError, match=r"its extra \[security\]"):
         start(key_file(tmp_path, "one"))

@@ -22,6 +22,7 @@ from service.serving.received_markers import write_markers
 from service.serving.transaction_coordinators import TransactionCoordinators
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
+from tests.node.requests import commit
 from tests.support.processes import wait_until
 from tests.support.transactional_client import TransactionalClient, settled
 
@@ -176,6 +177,54 @@ def write(client: TransactionalClient, value: bytes, places: list[tuple[str, int
 
 def everywhere(three: Three, value: bytes, leaders: tuple[int, ...] = (1, 2, 3)) -> Callable[[], bool]:
     return lambda: all(value in three.committed(leader, n) for n, leader in enumerate(leaders))
+
+
+def test_lag_of_a_group_includes_partitions_that_are_on_other_brokers_only(three: Three) -> None:
+    module = request_module(ApiKey.CREATE_TOPICS)
+    assignments = tuple(
+        module.CreatableReplicaAssignment(partition_index=n, broker_ids=(n + 1,)) for n in range(3)
+    )
+    topic = module.CreatableTopic(
+        name="apart", num_partitions=-1, replication_factor=-1, assignments=assignments, configs=()
+    )
+    [answer] = three.talk(ApiKey.CREATE_TOPICS, "CreateTopicsRequest", topics=(topic,)).topics
+    assert answer.error_code == NONE
+    topic_id = three.talk.topic_id("apart")
+    for n in range(3):
+        wait_until("the topic at its leader", lambda n=n: has_taken(three, topic_id, n))  # type: ignore[misc]
+    wait_until("the offsets of a group", lambda: committed_anywhere(three, {topic_id: range(3)}))
+
+    def lags() -> dict[int, int]:
+        """Of the group, at whichever broker coordinates it."""
+        for node in three.nodes.values():
+            broker = node.node.parts.broker
+            assert broker is not None
+            report = asyncio.run_coroutine_threadsafe(broker.groups.lag(), node._loop).result(20)
+            for one in report.groups:
+                assert (one.group, report.unknown, report.left_out) == ("behind", 0, 0)
+                return one.topics.get("apart", {})
+        return {}
+
+    assert lags() == {0: 3, 1: 4, 2: 5}, "at once, each end from the broker that has it"
+    gone = request_module(ApiKey.DELETE_TOPICS).DeleteTopicState(name="apart", topic_id=None)
+    three.talk(ApiKey.DELETE_TOPICS, "DeleteTopicsRequest", topics=(gone,), timeout=20_000)
+    assert lags() == {}
+
+
+def has_taken(three: Three, topic_id: Any, n: int) -> bool:
+    with three.nodes[n + 1].client() as client:
+        return bool(Talk(client).produce(topic_id, [b"a"] * (10 + n), 1, n).error_code == NONE)
+
+
+def committed_anywhere(three: Three, topics: dict[Any, range]) -> bool:
+    for node in three.nodes.values():
+        with node.client() as client:
+            talk = Talk(client)
+            talk(ApiKey.FIND_COORDINATOR, "FindCoordinatorRequest", key_type=0, coordinator_keys=("behind",))
+            answers = commit(talk, topics, "behind")
+            if all(code == NONE for one in answers.values() for code in one.values()):
+                return True
+    return False
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -104,7 +104,7 @@ def test_the_wheel_has_the_packages_their_kernels_and_the_extras(package: Packag
 
 def test_the_command_says_version_and_commit(package: Package) -> None:
     said = package.run("firn", "--version")
-    assert re.fullmatch(r"firn \d+\.\d+\.\d+ \(commit [0-9a-f]{12,40}(-dirty)?\)\n", said)
+    assert re.fullmatch(r"firn \d+\.\d+\.\d+ \(commit [0-9a-f]{12,40}(-dirty)?, kernels compiled\)\n", said)
     assert "examples:" in package.run("firn", "server", "--help")
     assert package.run("firn", "completion", "bash").startswith("_firn()")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -175,7 +176,8 @@ def test_the_console_ends_on_request_or_with_its_parent(tmp_path: Path) -> None:
         assert process.wait(10) == 0
     with child(command, tmp_path / "log") as process:
         assert first_line(process, 30)
-        process.terminate()
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+            process.send_signal(number)
         assert process.wait(10) == 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import re
 import shlex
 import signal
@@ -81,7 +82,7 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_firn_dev_ends_with_its_s3_and_its_data(tmp_path: Path, number: signal.Signals) -> None:
     with dev(tmp_path) as (process, said):
         (s3,) = children(process.pid)
@@ -91,6 +92,34 @@ def test_firn_dev_ends_with_its_s3_and_its_data(tmp_path: Path, number: signal.S
         assert process.wait(20) == 0
         assert not is_alive(s3)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("options", [(), ("--nodes", "3")], ids=["one-node", "three-nodes"])
+@pytest.mark.timeout(180)
+def test_a_closed_terminal_ends_firn_dev_and_its_data(tmp_path: Path, options: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "service.cli.main", "dev", "--port", "0", *options]
+    place, status = tmp_path / "tmp", tmp_path / "status"
+    place.mkdir()
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(REPOSITORY)
+        os.environ["TMPDIR"] = str(place)
+        # As a shell does, it tells the process group again that the terminal is gone.
+        script = f"trap 'kill -HUP $!' HUP; {shlex.join(command)} & wait; wait $!; echo $? > {status}"
+        os.execvp("bash", ["bash", "-c", script])
+    try:
+        said = b""
+        while b"console: " not in said:
+            said += os.read(terminal, 1 << 16)
+        started = group(child)
+        assert len(list(place.iterdir())) == 1
+    finally:
+        os.close(terminal)
+    os.waitpid(child, 0)
+    wait_until("all of them to end", lambda: not any(map(is_alive, started)))
+    assert status.read_text() == "0\n"
+    assert list(place.iterdir()) == []
 
 
 def test_s3_and_console_end_with_a_killed_firn_dev(tmp_path: Path) -> None:

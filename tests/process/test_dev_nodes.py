@@ -105,7 +105,7 @@ def running(children: Sequence[Child], folder: Path, patience_s: float = 20) -> 
 READY = "ready: nodes 1, 2, 3 on 127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_nodes_are_ready_together_and_end_together(tmp_path: Path, number: signal.Signals) -> None:
     with running([program(1, GOOD), program(2, LATE), program(3, GOOD)], tmp_path) as supervisor:
         supervisor.wait_for(READY)

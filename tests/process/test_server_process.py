@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -97,8 +98,29 @@ def test_more_signals_while_it_ends_change_nothing(tmp_path: Path) -> None:
         while process.poll() is None and time.monotonic() < until_s:
             process.send_signal(signal.SIGTERM)
             process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGHUP)
             time.sleep(0.0005)
         assert process.wait(1) == 0
+
+
+def test_a_hangup_stops_it_in_order_and_user_signals_do_not_stop_it(tmp_path: Path) -> None:
+    port = free_port()
+    with server(tmp_path, port) as process:
+        assert first_line(process, 60).startswith("ready: ")
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            process.send_signal(number)
+        Admin(f"127.0.0.1:{port}").create("t", 1)
+        assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(60) == 0
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+    log = (tmp_path / "stderr").read_text()
+    assert re.search(r"Z INFO service.node.process: firn 0\.1\.0 \(commit \S+, kernels \w+\), Python ", log)
+    assert f"not default: listeners=PLAINTEXT://127.0.0.1:{port}, log.dirs={tmp_path}/data\n" in log
+    assert f"node 1 serves on PLAINTEXT://127.0.0.1:{port}\n" in log
+    assert "SIGUSR1 has no use here, ignoring it\n" in log
+    assert "SIGUSR2 has no use here, ignoring it\n" in log
+    assert "node 1 stops in order: SIGHUP\n" in log
 
 
 def test_names_from_the_wire_cannot_forge_lines_of_the_log(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_without_kernels_it_is_said_with_what_to_do(zipped: Path, tmp_path: Path
     assert out.startswith("False False False")
     assert err.count("17 times slower") == 1
     assert f"bare.zip has none for *{SUFFIX}" in err
-    assert "pip install 'firn-log[executor]'" in err
+    assert "its extra [executor]" in err
     assert "spark.firn.ship=false" in err
     assert "firn pyfiles" in err
 

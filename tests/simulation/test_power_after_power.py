@@ -193,7 +193,7 @@ def _cut_and_killed(medium: Platter) -> None:
     medium.lose_power(Random(1), Loss.NONE)
 
 
-def test_what_a_killed_process_has_cut_does_not_come_back_before_what_the_next_one_appends() -> None:
+def test_a_tail_that_a_killed_process_cut_stays_away_once_another_segment_begins() -> None:
     medium = platter()
     _cut_and_killed(medium)
     assert records(medium) == [(0, 1000), (1, 1001), (2, 1002), (3, 1003), (4, 2000)]

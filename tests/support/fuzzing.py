@@ -23,6 +23,7 @@ from service.wire.api import (
     has_flexible_response_header,
 )
 from service.wire.catalog import CatalogChange, CommitCatalogRequest, CommitCatalogResponse
+from service.wire.health import DescribeHealthRequest, DescribeHealthResponse, ToldFinding
 from service.wire.sessions import (
     EndSessionsRequest,
     EndSessionsResponse,
@@ -88,6 +89,8 @@ _SCALARS: dict[str, Any] = {
 def _own(key: int, random: Random) -> tuple[bytes, bytes]:
     if key == ApiKey.COMMIT_CATALOG:
         request, response = _catalog(random)
+    elif key == ApiKey.DESCRIBE_HEALTH:
+        request, response = _health(random)
     else:
         request, response = _sessions(key, random)
     frame = encode_request(key, 0, 1, "fuzz", request)[4:]
@@ -128,6 +131,15 @@ def _sessions(key: int, random: Random) -> tuple[Any, Any]:
     )  # fmt: skip
     listing = ListSessionsRequest(principal=random.choice((None, name)), after=random.randrange(-9, 99))
     return listing, ListSessionsResponse(error_code=ErrorCode.none, sessions=(one,) * random.randrange(4))
+
+
+def _health(random: Random) -> tuple[Any, Any]:
+    name = "x" * random.randrange(40)
+    one = ToldFinding(
+        severity=name, subject=name, since_ms=-1, words=name, meaning=name, action=name, anchor=name
+    )
+    response = DescribeHealthResponse(error_code=ErrorCode.none, findings=(one,) * random.randrange(4))
+    return DescribeHealthRequest(), response
 
 
 def pair(key: int, version: int, random: Random) -> tuple[bytes, bytes]:

@@ -113,7 +113,7 @@ def chromium() -> str | None:
 def need_browser() -> str:
     """The browser's path."""
     if importlib.util.find_spec("playwright") is None:
-        lacking("playwright is not here", "pip install 'firn-log[browser]' brings it")
+        lacking("playwright is not here", "make install brings it")
     path = chromium()
     if path is None:
         lacking("there is no Chromium", "apt-get install chromium-headless-shell brings it")

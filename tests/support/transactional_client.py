@@ -59,6 +59,7 @@ class TransactionalClient:
         self._connections: dict[str, RawConnection] = {}
         self._coordinators: dict[tuple[int, str], str] = {}
         self._leaders: dict[Place, str] = {}
+        self._asked = 0  # the broker of the bootstrap list that is asked
 
     def __enter__(self) -> Self:
         return self
@@ -67,7 +68,8 @@ class TransactionalClient:
         self.forget()
 
     def forget(self) -> None:
-        """Close all connections, and ask again who coordinates and who leads."""
+        """Close all connections, and ask again who coordinates and who leads, another broker than before."""
+        self._asked += 1
         for one in self._connections.values():
             one.socket.close()
         self._connections.clear()
@@ -233,7 +235,7 @@ class TransactionalClient:
         deadline = time.monotonic() + 30
         while found is None:
             request = schema(10, 4).FindCoordinatorRequest(key_type=kind, coordinator_keys=(key,))
-            (one,) = self._connection(self.bootstrap.partition(",")[0]).call(request).coordinators
+            (one,) = self._any().call(request).coordinators
             if one.error_code == ErrorCode.none:
                 found = self._coordinators[kind, key] = f"{one.host}:{one.port}"
             else:
@@ -260,7 +262,7 @@ class TransactionalClient:
         request = module.MetadataRequest(
             topics=(asked,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
         )
-        answer = self._connection(self.bootstrap.partition(",")[0]).call(request)
+        answer = self._any().call(request)
         brokers = {one.node_id: f"{one.host}:{one.port}" for one in answer.brokers}
         leaders = {one.partition_index: one.leader_id for one in answer.topics[0].partitions}
         return brokers.get(leaders.get(place[1], -1))
@@ -270,6 +272,10 @@ class TransactionalClient:
         if getattr(answer, "error_code", ErrorCode.none) in COORDINATOR_MOVED:
             self._coordinators.pop((TRANSACTION, self.transactional_id), None)
         return answer
+
+    def _any(self) -> RawConnection:
+        brokers = self.bootstrap.split(",")
+        return self._connection(brokers[self._asked % len(brokers)])
 
     def _connection(self, address: str) -> RawConnection:
         if address not in self._connections:

@@ -102,6 +102,12 @@ NETWORK: Final = (
     ),
     key(
         "firn.metrics.partitions.enable", BOOLEAN, False,
-        "Whether the metrics have offsets and sizes of each partition: six series for each.",
+        "Whether the metrics have offsets, sizes and lags of each partition: up to eight series for each.",
+    ),
+    key(
+        "firn.metrics.groups.max", INT, 200,
+        "Most groups of which a coordinator's metrics have lag and members; those with members are preferred,"
+        " then the first by name. 0: none, and no other broker is asked for the ends of logs.",
+        at_least=0, dynamic=True,
     ),
 )  # fmt: skip

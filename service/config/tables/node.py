@@ -34,6 +34,12 @@ NODE: Final = (
         check=cluster_id_problem,
     ),
     key(
+        "firn.log.format", STRING, "text",
+        "How the node logs to stderr: lines of text, or JSON, one object a line, with the keys of "
+        "operations.md. Both have times in UTC.",
+        one_of=("text", "json"),
+    ),
+    key(
         "num.partitions", INT, 1,
         "Partitions of a topic that is created without a number of partitions.",
         at_least=1,

@@ -16,7 +16,6 @@ from kio.schema.errors import ErrorCode
 
 from service.base.disk import Open
 from service.base.errors import ConfigError, FirnError, RequestError, StorageError
-from service.base.rate_limited_log import RateLimitedLog
 from service.base.world import World
 from service.client.admin_models import ClusterInfo, ConfigEntry
 from service.client.node_http import HTTP_KEYS, LISTENER_KEY, PLAIN_HTTP, http_url
@@ -25,7 +24,6 @@ from service.console.web.bucket_desk import BucketDesk
 from service.console.web.cluster_desk import ClusterDesk
 from service.console.web.disk_desk import blocks_on_disk
 from service.console.web.group_desk import GroupDesk
-from service.console.web.history import alerts
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.pages import bucket, cold, configuration, overview, records, topic, topics
 from service.console.web.partition_tiers import TIERED_KEY, PartitionData, partition_tiers, retention_limits
@@ -34,13 +32,18 @@ from service.console.web.record_query import RecordQuery
 from service.console.web.settings import ConsoleSettings
 from service.console.web.survey import Findings
 from service.console.web.tier_layout import SCALES, PublishedTier
+from service.console.web.topic_figures import TopicSampler
 from service.console.web.topic_rows import TierOffsets, TopicList, TopicSummary
+from service.console.web.transaction_desk import TransactionDesk
+from service.console.web.trouble_log import TroubleLog
 from service.console.web.watch import NodeListener, NodeMonitor
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 THREADS: Final = 8
+BROKER_THREADS: Final = 8
+"""Brokers that are asked at the same time for their health."""
 STORE_THREADS: Final = 8
 """A pool of its own: a hanging store does not delay queries of the cluster."""
 READERS: Final = 2
@@ -94,8 +97,13 @@ class Desk:
         self._kafka = KafkaDesk(settings.bootstrap, world.clock, world.threads, settings.security)
         self._records = RecordDesk(self._kafka, world.clock)
         self.groups = GroupDesk(self._kafka, world.clock, self._call, error_text)
-        self.cluster = ClusterDesk(self._kafka, world.clock, self._call, error_text)
+        self.transactions = TransactionDesk(self._kafka, world.clock, self._call, error_text)
         self.watch = NodeMonitor(self._find_listeners, world.clock, settings.node_http or PLAIN_HTTP)
+        self._asking = world.threads.pool("console-brokers", BROKER_THREADS)
+        self.cluster = ClusterDesk(
+            self._kafka, world.clock, self._call, error_text, self._asking, lambda: self.watch.nodes
+        )
+        self.sampler = TopicSampler(self._kafka, world.clock, self._call, self._all_topics)
         self._topics: TopicList | None = None
         self._newer_topics: asyncio.Future[TopicList] | None = None
         self._chains: dict[tuple[UUID, int], asyncio.Future[PublishedTier]] = {}
@@ -109,11 +117,13 @@ class Desk:
         self._surveying = False
         self._log_dirs: dict[int, str | None] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._warnings = RateLimitedLog(_log, now=asyncio.get_running_loop().time)
+        self._survey_trouble = TroubleLog(_log, world.clock)
 
     async def start(self) -> None:
         self._spawn(self.watch.run(), "watch")
         self._spawn(self.groups.run(), "groups")
+        self._spawn(self.groups.sampler.run(), "lags of groups")
+        self._spawn(self.sampler.run(), "figures of topics")
         if self.settings.survey_s:
             self._spawn(self._surveys(), "survey")
 
@@ -132,7 +142,7 @@ class Desk:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._kafka.close()
-        for pool in (self._pool, self._store_pool, self._readers):
+        for pool in (self._pool, self._store_pool, self._readers, self._asking):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _call(self, question: Callable[[], T]) -> asyncio.Future[T]:
@@ -233,11 +243,12 @@ class Desk:
                         )  # fmt: skip
                     self._findings = await desk.survey(self.settings.survey_most)
                     self._survey_problem = None
+                    self._survey_trouble.over("the bucket can be listed again")
                     if not self._findings.listed:
                         pause_s = min(pause_s, 10.0)
                 except TROUBLE as e:
                     self._survey_problem = error_text(e)
-                    self._warnings.warning("cannot survey the bucket: %s; retrying", e)
+                    self._survey_trouble.failed("cannot list the bucket, retrying: %s", e)
                     pause_s = min(pause_s, 10.0)
                 finally:
                     self._surveying = False
@@ -259,24 +270,29 @@ class Desk:
             problem,
             None if rows is None else len(rows),
             None if rows is None else sum(one.partitions for one in rows),
-            sum(one.leaderless for one in rows or ()),
             self.watch.nodes,
-            alerts(self.watch.nodes),
+            (await self.cluster.find()).findings,
             self.watch.history.columns(),
         )
 
-    async def find_topics(self, wanted: str, number: int) -> topics.TopicsPage:
+    async def find_topics(self, wanted: str, number: int, sort: str = "") -> topics.TopicsPage:
+        sort = sort if sort in topics.SORTS else topics.SORTS[0]
+        sums = self._findings.topics if self._findings is not None else {}
         try:
             rows = await self._all_topics()
             matching = [one for one in rows if wanted.lower() in one.name.lower()] if wanted else list(rows)
+            matching = list(topics.ordered(matching, self.sampler.figures, sums, sort))
             pages = max(-(-len(matching) // topics.PER_PAGE), 1)
             number = min(max(number, 1), pages)
             here = matching[(number - 1) * topics.PER_PAGE : number * topics.PER_PAGE]
-            settings = await self._call(lambda: self._topic_settings([one.name for one in here]))
+            settings, figures = await asyncio.gather(
+                self._call(lambda: self._topic_settings([one.name for one in here])), self.sampler.of(here)
+            )
         except TROUBLE as e:
             return topics.TopicsPage((), {}, {}, 1, 0, 0, wanted, error_text(e))
-        sums = self._findings.topics if self._findings is not None else {}
-        return topics.TopicsPage(here, settings, sums, number, len(matching), len(rows), wanted, None)
+        return topics.TopicsPage(
+            here, settings, sums, number, len(matching), len(rows), wanted, None, figures, sort
+        )
 
     def _topic_settings(self, names: Sequence[str]) -> dict[str, dict[str, str | None]]:
         """Return settings of topics; none at all if one of them has just been deleted."""
@@ -306,6 +322,10 @@ class Desk:
             return topic.TopicPage(name, problem=error_text(e), status=status_of(e))
         topic_id = page.topic.topic_id
         published, store_problem, pending = await self._published(topic_id, borders)
+        groups, all_groups = await self.groups.sampler.of_topic(name)
+        stable = None
+        if partition is not None:
+            stable = await self.transactions.find_stable(name, partition, leaders[partition])
         on_disk = await self._call(
             lambda: {
                 p: blocks_on_disk(self._world.disk, dirs.get(leaders[p]), name, topic_id, p, one.end)
@@ -325,7 +345,8 @@ class Desk:
         return topic.TopicPage(
             name, str(topic_id), settings[name], lines, scale, number, None, page.more,
             partition is not None, None, store_problem, pending,
-            not lines or any(blocks is not None for blocks in on_disk.values()),
+            not lines or any(blocks is not None for blocks in on_disk.values()), stable=stable,
+            groups=groups, all_groups=all_groups,
         )  # fmt: skip
 
     def _dirs_of(self, leaders: set[int]) -> dict[int, str | None]:

@@ -13,6 +13,7 @@ NAVIGATION: Final = (
     ("/topics", "Topics", "t"),
     ("/records", "Records", "r"),
     ("/groups", "Groups", "u"),
+    ("/transactions", "Transactions", "x"),
     ("/bucket", "Bucket", "b"),
     ("/cold", "Cold reads", "c"),
     ("/configuration", "Configuration", "k"),

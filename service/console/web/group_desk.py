@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.clock import Clock
 from service.base.errors import FirnError, RequestError
+from service.console.web.group_sampler import GroupSampler
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.lags import MOST_GROUPS, Lags
 from service.console.web.pages import group, groups
@@ -55,6 +56,7 @@ class GroupDesk:
         self._pending: asyncio.Future[_Listed] | None = None
         self._lags = Lags()
         self._watched: dict[str, int] = {}
+        self.sampler = GroupSampler(kafka, clock, call, self._listing)
 
     async def _listing(self) -> Listing:
         """Return all groups, with one query at a time for all pages."""
@@ -80,20 +82,34 @@ class GroupDesk:
         is_found = not pending.cancelled() and pending.exception() is None
         self._known = pending.result() if is_found else None
 
-    async def find_groups(self, wanted: str, number: int) -> groups.GroupsPage:
+    async def find_groups(self, wanted: str, number: int, sort: str = "") -> groups.GroupsPage:
         try:
             listing = await self._listing()
         except TROUBLE as e:
             return groups.GroupsPage((), 1, 0, 0, wanted, (), self._error_text(e))
+        sort = sort if sort in groups.SORTS else groups.SORTS[0]
         needle = wanted.lower()
         matching: Sequence[GroupRow] = listing.rows
         if needle:
             matching = [one for one in listing.rows if needle in one.group_id.lower()]
+        if sort == groups.BY_LAG:
+            matching = sorted(matching, key=lambda one: -self.sampler.newest_lag(one.group_id))
         pages = max(-(-len(matching) // groups.PER_PAGE), 1)
         number = min(max(number, 1), pages)
         here = matching[(number - 1) * groups.PER_PAGE : number * groups.PER_PAGE]
+        summaries = await self.sampler.of(here)
+        lags = {one.group_id: self.sampler.history(one.group_id) for one in here}
         return groups.GroupsPage(
-            here, number, len(matching), len(listing.rows), wanted, listing.problems, None
+            here,
+            number,
+            len(matching),
+            len(listing.rows),
+            wanted,
+            listing.problems,
+            None,
+            summaries,
+            lags,
+            sort,
         )
 
     async def find_group(self, group_id: str, number: int) -> group.GroupPage:
@@ -109,7 +125,8 @@ class GroupDesk:
         self._watch(group_id)
         pages = max(-(-len(found.positions) // group.PER_PAGE), 1)
         number = min(max(number, 1), pages)
-        return group.GroupPage(group_id, found, self._lags.of(group_id), number)
+        past = self.sampler.history(group_id)
+        return group.GroupPage(group_id, found, self._lags.of(group_id), number, past=past)
 
     async def _sample(self, group_id: str) -> GroupInfo:
         row = find_group(await self._listing(), group_id)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from service.console.figures import Between
 
@@ -77,50 +77,3 @@ def _sum(samples: Sequence[Between], name: str, **labels: str) -> float:
 def _most_ms(samples: Sequence[Between], name: str) -> float:
     worst = max(one.quantile(name, 0.99) for one in samples)
     return round(1000 * min(worst, 60.0), 3)
-
-
-class Alert(NamedTuple):
-    """A problem that needs attention. `level` is ``bad`` or ``warn``."""
-
-    level: str
-    where: str
-    what: str
-
-
-LAG_S: Final = 600
-TURN_S: Final = 0.25
-
-
-def alerts(nodes: Sequence[NodeSample]) -> list[Alert]:
-    """Return the problems, the worst first; Prometheus has the same rules with longer delays."""
-    found: list[Alert] = []
-    for node in nodes:
-        where = "a node" if node.node_id is None else f"node {node.node_id}"
-        if node.problem is not None:
-            found.append(Alert("warn", where, f"its metrics cannot be read: {node.problem}"))
-        if node.between is not None:
-            found += _of_node(where, node.between)
-    return sorted(found, key=lambda one: one.level != "bad")
-
-
-def _of_node(where: str, between: Between) -> Iterable[Alert]:
-    now = between.now
-    checks: Mapping[str, Mapping[str, Any]] = now.health.get("checks", {})
-    for what, check in checks.items():
-        if check.get("state") != "ok":
-            level = "bad" if check.get("state") == "failed" else "warn"
-            yield Alert(level, where, f"{what}: {check.get('why', '')}")
-    if offline := now.one("firn_partitions", state="offline"):
-        yield Alert("bad", where, f"{offline:.0f} partitions are offline")
-    if now.total("firn_tiering_displaced"):
-        yield Alert("bad", where, "another process writes to its prefix; its tiering has stopped for good")
-    for client in now.values("firn_store_reachable", "client"):
-        if not now.one("firn_store_reachable", client=client):
-            yield Alert("bad", where, f"the object store is not reachable ({client})")
-    lag = now.total("firn_tiering_lag_seconds")
-    if lag > LAG_S:
-        yield Alert("warn", where, f"uploads lag behind by {lag:.0f} s")
-    for labels, count in now.samples.get("firn_tiering_blocked_partitions", {}).items():
-        yield Alert("warn", where, f"{count:.0f} partitions do not tier: {dict(labels).get('reason', '')}")
-    if between.before is not None and (worst := between.quantile("firn_loop_turn_seconds", 0.999)) > TURN_S:
-        yield Alert("warn", where, f"a turn of the loop took {1000 * min(worst, 60):.0f} ms")

@@ -23,6 +23,7 @@ from service.client.admin import (
 )
 from service.client.admin_models import ClusterInfo, ConfigEntry, PartitionPage, TopicInfo
 from service.client.security import PLAINTEXT, Security
+from service.console.web.broker_addresses import BrokerAddresses
 from service.console.web.topic_rows import TierOffsets, TopicList, TopicSummary
 from service.wire.errors import MalformedMessage
 
@@ -38,15 +39,17 @@ _COST_FACTOR: Final = 20
 
 
 class KafkaDesk:
-    """Client of the cluster at `bootstrap`. Thread-safe.
+    """Client of the cluster at `bootstrap`, a comma list of addresses. Thread-safe.
 
-    Raises `FirnError` and `OSError`; a connection that failed is not used again.
+    Brokers that the cluster has named are asked, too, so no broker has to be there for ever. Raises
+    `FirnError` and `OSError`; a connection that failed is not used again.
     """
 
     def __init__(
         self, bootstrap: str, clock: Clock, threads: Threads, security: Security | None = None
     ) -> None:
-        self.bootstrap = bootstrap
+        self._addresses = BrokerAddresses(bootstrap)
+        self._cluster_id: str | None = None
         self._security = security or PLAINTEXT
         self._clock = clock
         self._lock = threads.lock()
@@ -71,17 +74,47 @@ class KafkaDesk:
         self._refuse_in_vain()
         began = self._clock.monotonic_ms()
         try:
-            cluster = Cluster(self.bootstrap, CLIENT_ID, TIMEOUT_S, self._security)
+            cluster = self._connect()
         except OSError as e:
             raise StorageError(self._failed(e, began)) from e
         with self._lock:
             self._problem = None
         return self._answer(cluster, question)
 
+    def _connect(self) -> Cluster:
+        """Connect to the first broker that answers, and that is one of this cluster."""
+        while True:
+            with self._lock:
+                order, cluster_id = self._addresses.order, self._cluster_id
+            cluster = Cluster(",".join(order), CLIENT_ID, TIMEOUT_S, self._security)
+            address = _bracketed(cluster.first.address)
+            with self._lock:
+                self._addresses.answered(address)
+                is_configured = self._addresses.is_configured(address)
+            if is_configured or cluster_id is None:
+                return cluster
+            # Behind a tunnel the name that a broker gives itself may be that of another one here.
+            try:
+                if cluster.describe().cluster_id == cluster_id:
+                    return cluster
+            except BaseException:
+                cluster.close()
+                raise
+            cluster.close()
+            with self._lock:
+                self._addresses.forget(address)
+
     def _ask_first(self, question: Callable[[Cluster], T]) -> T:
         """Call `ask` for a query that any broker answers; if the first one hangs, all pages would."""
         self._refuse_in_vain()
         began = self._clock.monotonic_ms()
+        with self._lock:
+            others = len(self._addresses.order) > 1
+        try:
+            return self.ask(question)
+        except TimeoutError as e:
+            if not others:
+                raise StorageError(self._failed(e, began)) from e
         try:
             return self.ask(question)
         except TimeoutError as e:
@@ -96,8 +129,11 @@ class KafkaDesk:
     def _failed(self, error: OSError, began_ms: int) -> str:
         """Remember the failure for as long as its detection took; return its text."""
         now = self._clock.monotonic_ms()
-        words = f"{self.bootstrap} did not answer in time" if isinstance(error, TimeoutError) else str(error)
         with self._lock:
+            order = self._addresses.order
+            words = f"{order[0]} did not answer in time" if isinstance(error, TimeoutError) else str(error)
+            if len(order) > 1:
+                words = f"none of {len(order)} brokers answers; the last error: {words}"
             self._problem = words
             self._problem_until_ms = now + max(PROBLEM_AGE_MS, now - began_ms)
         return words
@@ -105,6 +141,9 @@ class KafkaDesk:
     def _answer(self, cluster: Cluster, question: Callable[[Cluster], T]) -> T:
         try:
             answer = question(cluster)
+        except TimeoutError:
+            self._give_up(cluster)
+            raise
         except (OSError, StorageError, MalformedMessage):
             cluster.close()
             raise
@@ -114,6 +153,16 @@ class KafkaDesk:
         self._keep(cluster)
         return answer
 
+    def _give_up(self, cluster: Cluster) -> None:
+        """Close the connections to a broker that hangs; others are tried before it from now on."""
+        address = cluster.first.address
+        with self._lock:
+            self._addresses.failed(_bracketed(address))
+            hanging = [one for one in self._kept if one.first.address == address]
+            self._kept = [one for one in self._kept if one.first.address != address]
+        for one in (cluster, *hanging):
+            one.close()
+
     def _keep(self, cluster: Cluster) -> None:
         with self._lock:
             if len(self._kept) < MOST_KEPT:
@@ -122,7 +171,13 @@ class KafkaDesk:
         cluster.close()
 
     def describe(self) -> ClusterInfo:
-        return self._ask_first(Cluster.describe)
+        """Return the cluster, and remember its brokers."""
+        found = self._ask_first(Cluster.describe)
+        with self._lock:
+            self._cluster_id = found.cluster_id
+            nodes = sorted(found.nodes, key=lambda one: one.is_fenced)
+            self._addresses.learn((one.host, one.port) for one in nodes)
+        return found
 
     def is_old(self, found: TopicList, age_ms: int = TOPICS_AGE_MS) -> bool:
         """Return whether the list of topics is due for a refresh: seldom if the query takes long."""
@@ -166,6 +221,12 @@ class KafkaDesk:
         return self.ask(lambda cluster: cluster.entries(BROKER_RESOURCE, str(broker)))
 
 
+def _bracketed(address: str) -> str:
+    """Return a connection's address as addresses are configured: IPv6 in brackets."""
+    host, _, port = address.rpartition(":")
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else address
+
+
 def _rows(parts: Iterable[TopicInfo]) -> Iterator[TopicSummary]:
     """Yield topics with their sums; the parts of a topic follow each other."""
     row: TopicSummary | None = None
@@ -173,11 +234,12 @@ def _rows(parts: Iterable[TopicInfo]) -> Iterator[TopicSummary]:
         if row is not None and row.name != one.name:
             yield row
             row = None
-        before = row or TopicSummary(one.name, str(one.topic_id), 0, 0, 0)
+        before = row or TopicSummary(one.name, str(one.topic_id), 0, 0, 0, 0)
         row = before._replace(
             partitions=before.partitions + len(one.partitions),
             leaderless=before.leaderless + sum(p.leader < 0 for p in one.partitions),
             short_isr=before.short_isr + sum(len(p.isr) < len(p.replicas) for p in one.partitions),
+            replication=max([before.replication, *(len(p.replicas) for p in one.partitions)]),
         )
     if row is not None:
         yield row

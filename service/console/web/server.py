@@ -43,9 +43,12 @@ from service.console.web.pages import (
     records,
     topic,
     topics,
+    transaction,
+    transactions,
 )
 from service.console.web.query import MOST_PARTITION, RecordRequest, exact_number_of, number_of
 from service.console.web.settings import ConsoleSettings
+from service.console.web.transaction_filter import filter_of
 
 _log = logging.getLogger(__name__)
 
@@ -142,6 +145,9 @@ class ConsoleServer:
             "/records/download": self._download,
             "/groups": self._groups,
             "/group": self._group,
+            "/transactions": self._transactions,
+            "/transactions/hanging": self._hanging,
+            "/transaction": self._transaction,
             "/bucket": self._bucket,
             "/cold": self._cold,
             "/configuration": self._configuration,
@@ -313,7 +319,9 @@ class ConsoleServer:
 
     async def _topics(self, request: BaseRequest) -> Response:
         query = request.query
-        found = await self.desk.find_topics(query.get("q", "")[:249], number_of(query.get("page"), 1))
+        found = await self.desk.find_topics(
+            query.get("q", "")[:249], number_of(query.get("page"), 1), query.get("sort", "")
+        )
         return _html(topics.render(self._context(request), found), 503 if found.problem else 200)
 
     async def _topic(self, request: BaseRequest) -> Response:
@@ -332,13 +340,31 @@ class ConsoleServer:
 
     async def _groups(self, request: BaseRequest) -> Response:
         query = request.query
-        found = await self.desk.groups.find_groups(query.get("q", "")[:249], number_of(query.get("page"), 1))
+        found = await self.desk.groups.find_groups(
+            query.get("q", "")[:249], number_of(query.get("page"), 1), query.get("sort", "")
+        )
         return _html(groups.render(self._context(request), found), 503 if found.problem else 200)
 
     async def _group(self, request: BaseRequest) -> Response:
         query = request.query
         found = await self.desk.groups.find_group(query.get("id", ""), number_of(query.get("page"), 1))
         return _html(group.render(self._context(request), found), found.status)
+
+    async def _transactions(self, request: BaseRequest) -> Response:
+        query = request.query
+        wanted, problem = filter_of(query)
+        found = await self.desk.transactions.find_list(wanted, problem, number_of(query.get("page"), 1))
+        return _html(transactions.render(self._context(request), found), found.status)
+
+    async def _transaction(self, request: BaseRequest) -> Response:
+        found = await self.desk.transactions.find_one(request.query.get("id", ""))
+        return _html(transaction.render(self._context(request), found), found.status)
+
+    async def _hanging(self, request: BaseRequest) -> Response:
+        query = request.query
+        older_ms = number_of(query.get("older"), transactions.AGES[0][0])
+        found = await self.desk.transactions.find_hanging(query.get("topic", "")[:249], older_ms)
+        return _html(transactions.render_hanging(self._context(request), found), found.status)
 
     async def _records(self, request: BaseRequest) -> Response:
         query = RecordRequest(request.query)

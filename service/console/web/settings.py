@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from service.base.addresses import is_loopback
 from service.base.errors import ConfigError
+from service.console.web.broker_addresses import BrokerAddresses
 from service.console.web.costs import Prices
 from service.console.web.guard import LEAST_TOKEN
 
@@ -44,7 +45,8 @@ class ConsoleSettings:
     """file of its private key, unless that stands in `certificate`"""
 
     def check(self) -> None:
-        """Raise `ConfigError` for settings that would give access to everybody."""
+        """Raise `ConfigError` for settings that cannot work, or would give access to everybody."""
+        BrokerAddresses(self.bootstrap)
         if self.token is None and not is_loopback(self.host):
             raise ConfigError(f"--host {self.host}: others can reach it, so --token-file is needed")
         if self.token is not None and len(self.token) < LEAST_TOKEN:

@@ -6,13 +6,21 @@ from typing import NamedTuple
 
 
 class TopicSummary(NamedTuple):
-    """A topic in the list of all."""
+    """A topic in the list of all. `replication`: the most replicas that a partition has."""
 
     name: str
     topic_id: str
     partitions: int
     leaderless: int
     short_isr: int
+    replication: int = 0
+
+
+class TopicFigures(NamedTuple):
+    """Bytes on disk of one copy of a topic, and records per second that it grows by; None: not known."""
+
+    size: int | None
+    rate: float | None
 
 
 class TopicList(NamedTuple):

@@ -12,10 +12,11 @@ import aiohttp
 
 from service.base.clock import Clock
 from service.base.errors import FirnError
-from service.base.rate_limited_log import RateLimitedLog
 from service.client.node_http import NodeHttp
 from service.console.figures import Between, Figures, without_partitions
 from service.console.web.history import History, NodeSample, Point
+from service.console.web.trouble_log import TroubleLog
+from service.health.findings import from_json
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +27,8 @@ MOST_TURNS: Final = 20
 FIND_WAIT_S: Final = 1.0
 _FIND_EVERY: Final = 15
 """Samples between two queries of the nodes' listeners."""
+_FIND_AGAIN: Final = 4
+"""The same while a node's listener is not known: it may be back."""
 
 
 class NodeListener(NamedTuple):
@@ -51,7 +54,7 @@ class NodeMonitor:
         self._finding: asyncio.Future[Sequence[NodeListener]] | None = None
         self._samples: dict[str, Figures] = {}
         self._versions: dict[str, str] = {}
-        self._warnings = RateLimitedLog(_log, now=asyncio.get_running_loop().time)
+        self._trouble = TroubleLog(_log, clock)
         self._ticked = asyncio.Event()
         self.nodes: Sequence[NodeSample] = ()
         self.history = History()
@@ -79,7 +82,8 @@ class NodeMonitor:
 
     async def sample(self, session: aiohttp.ClientSession) -> None:
         """Sample all nodes once."""
-        if self._finding is None and (self.ticks % _FIND_EVERY == 0 or not self._listeners):
+        every = _FIND_AGAIN if any(one.url is None for one in self._listeners) else _FIND_EVERY
+        if self._finding is None and (self.ticks % every == 0 or not self._listeners):
             self._finding = asyncio.ensure_future(self._find())
         if self._finding is not None:
             # Brokers that hang must not delay the sampling of known ones.
@@ -88,8 +92,9 @@ class NodeMonitor:
                 done, self._finding = self._finding, None
                 try:
                     self._listeners = done.result()
+                    self._trouble.over("the cluster answers again")
                 except (FirnError, OSError) as e:
-                    self._warnings.warning("cannot query the nodes' listeners, keeping the last ones: %s", e)
+                    self._trouble.failed("waiting for a broker that answers: %s", e)
         self.nodes = await asyncio.gather(*(self._node(session, one) for one in self._listeners))
         self.newest = self.history.add(self._clock.now_ms(), self.nodes)
         self.ticks += 1
@@ -132,7 +137,7 @@ def _health(said: Any) -> Mapping[str, Any]:
     checks = {
         str(what): {"state": one["state"], "why": one["why"]} for what, one in dict(said["checks"]).items()
     }
-    return {"ready": said["ready"] is True, "checks": checks}
+    return {"ready": said["ready"] is True, "checks": checks, "findings": from_json(said.get("findings", ()))}
 
 
 def _turns(said: Any) -> Sequence[Mapping[str, Any]]:

@@ -36,6 +36,15 @@ def count(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.0f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, which takes an s unless there is one.
+
+    >>> counted(1, "group"), counted(1200, "group")
+    ('1 group', '1,200 groups')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def decimal(value: float | None, digits: int = 1) -> str:
     return NOTHING if value is None else f"{value:,.{digits}f}"
 

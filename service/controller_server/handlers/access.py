@@ -30,6 +30,8 @@ from service.metadata.controller.scram_control import (
 )
 from service.network.request import RequestContext
 from service.security.acls import AclEntry
+from service.serving.change_audit import audited
+from service.serving.change_words import changed_credentials, changed_quotas, created_acls, deleted_acls
 from service.serving.request_host import NO_THROTTLE
 from service.wire.api import ApiKey
 from service.wire.refusals import refusal
@@ -37,6 +39,7 @@ from service.wire.refusals import refusal
 _DISABLED = "No Authorizer is configured."
 
 
+@audited(created_acls)
 async def create_acls(side: ControllerSide, context: RequestContext, request: Any) -> Any:
     """Handle CreateAcls: create the valid entries; SECURITY_DISABLED without an authorizer."""
     if side.authorizer is None:
@@ -68,6 +71,7 @@ def _created(one: AclResult) -> created.AclCreationResult:
     return created.AclCreationResult(error_code=one.error, error_message=words)
 
 
+@audited(deleted_acls)
 async def delete_acls(side: ControllerSide, context: RequestContext, request: Any) -> Any:
     """Handle DeleteAcls: delete what any filter matches; SECURITY_DISABLED without an authorizer."""
     if side.authorizer is None:
@@ -116,6 +120,7 @@ def _matching(entry: AclEntry) -> deleted.DeleteAclsMatchingAcl:
     )
 
 
+@audited(changed_quotas)
 async def alter_client_quotas(side: ControllerSide, context: RequestContext, request: Any) -> Any:
     """Handle AlterClientQuotas: change the quotas of each entity, or refuse them."""
     alterations = await each_in_slices(_alteration, request.entries)
@@ -143,6 +148,7 @@ def _altered(one: AlterQuotaResult) -> quotas.EntryData:
     )
 
 
+@audited(changed_credentials)
 async def alter_scram_credentials(side: ControllerSide, context: RequestContext, request: Any) -> Any:
     """Handle AlterUserScramCredentials: change the credentials of each user, or refuse them."""
     deletions = await each_in_slices(_deletion, request.deletions)

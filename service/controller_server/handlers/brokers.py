@@ -25,6 +25,8 @@ from service.metadata.controller.requests import (
 )
 from service.metadata.image import FeatureRange
 from service.network.request import RequestContext
+from service.serving.change_audit import audited
+from service.serving.change_words import unregistered_broker
 from service.serving.request_host import NO_THROTTLE
 from service.wire.heartbeats import BrokerHeartbeatResponse
 
@@ -89,6 +91,7 @@ async def heartbeat(side: ControllerSide, context: RequestContext, request: Any)
     )
 
 
+@audited(unregistered_broker)
 async def unregister(side: ControllerSide, context: RequestContext, request: Any) -> UnregisterBrokerResponse:
     """Handle UnregisterBroker. Without an error the message is empty, not null, as Kafka's."""
     error, message = ErrorCode.none, ""

@@ -28,6 +28,8 @@ from service.metadata.controller.requests import (
     ElectLeaders,
 )
 from service.network.request import RequestContext
+from service.serving.change_audit import audited
+from service.serving.change_words import asked_elections
 from service.serving.request_host import NO_THROTTLE
 from service.wire.api import ApiKey
 from service.wire.refusals import refusal
@@ -84,6 +86,7 @@ def _altered(one: AlterPartitionResult) -> altered.PartitionData:
     )
 
 
+@audited(asked_elections)
 async def elect(side: ControllerSide, context: RequestContext, request: Any) -> Any:
     """Handle ElectLeaders (KIP-460), for the named partitions or for all that need an election."""
     named = request.topic_partitions

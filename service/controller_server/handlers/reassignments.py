@@ -17,11 +17,14 @@ from service.controller_server.request_host import ControllerSide
 from service.metadata.controller.reassignment_control import list_reassignments
 from service.metadata.controller.requests import OngoingReassignment, ReassignPartition, ReassignResult
 from service.network.request import RequestContext
+from service.serving.change_audit import audited
+from service.serving.change_words import reassigned
 from service.serving.request_host import NO_THROTTLE
 from service.wire.api import ApiKey
 from service.wire.refusals import refusal
 
 
+@audited(reassigned)
 async def alter(side: ControllerSide, context: RequestContext, request: Any) -> Any:
     """Handle AlterPartitionReassignments: begin, cancel or refuse each partition's reassignment.
 

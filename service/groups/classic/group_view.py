@@ -46,6 +46,10 @@ class ClassicGroupView:
         return self._group.protocol_type if self._rebalance is None else self._rebalance.protocol_type
 
     @property
+    def member_count(self) -> int:
+        return len(self._group.members if self._rebalance is None else self._rebalance.members)
+
+    @property
     def is_empty(self) -> bool:
         return self._phase is Phase.EMPTY
 

@@ -94,6 +94,11 @@ class ConsumerGroupView:
         return (group.committed_state() if self._committed else group.state()).value
 
     @property
+    def member_count(self) -> int:
+        members = self._group.members
+        return sum(1 for _ in members.committed_items()) if self._committed else len(members)
+
+    @property
     def is_empty(self) -> bool:
         return self.state == GroupState.EMPTY.value
 

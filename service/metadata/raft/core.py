@@ -83,6 +83,9 @@ class RaftCore:
         self.state: RoleState = Unattached(NEVER)
         self.stopping = False
         self.deadline_ms = NEVER
+        self.confirmed_ms = 0
+        """Newest time at which the leader answered this replica, or a majority fetched from it as the leader;
+        the start before that."""
         self.effects: list[Effect] = []
         self.log_changes = False
         self.orphans: list[Leader] = []

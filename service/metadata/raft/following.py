@@ -200,6 +200,7 @@ class FollowerRole:
         state.has_fetched = True
         state.refusals.clear()
         state.deadline_ms = self._core.now_ms + self._core.timing.fetch_timeout_ms
+        self._core.confirmed_ms = self._core.now_ms
 
     def fetched(self, peer: Peer, request: RaftFetchRequest, answer: RaftFetchResponse) -> None:
         core = self._core

@@ -143,6 +143,7 @@ class LeaderRole:
         count = sum(node_id in state.fetched_voters for node_id in ids) + core.is_voter
         if count >= core.voters.majority:
             state.fetched_voters.clear()
+            core.confirmed_ms = core.now_ms
             state.quorum_deadline_ms = core.now_ms + core.timing.fetch_timeout_ms * 3 // 2
 
     def replica(self, state: Leader, key: ReplicaKey) -> ReplicaState:

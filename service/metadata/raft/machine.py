@@ -176,6 +176,7 @@ class RaftMachine:
         core = self.core
         core.set_persisted(state)
         core.flushed = core.log.end_offset
+        core.confirmed_ms = core.now_ms
         snapshots = core.log.snapshots
         core.high_watermark = max(snapshots[-1].end_offset if snapshots else 0, 0)
         latest = core.log.epochs.latest

@@ -161,6 +161,15 @@ class Quorum:
         return self._leading == self._machine.epoch and self._machine.role is Role.LEADER
 
     @property
+    def confirmed_age_ms(self) -> int | None:
+        """Time since the leader answered, or since a majority fetched from this leader; None for a leader
+        that needs nobody's word."""
+        core = self._machine.core
+        if self.is_leader and core.is_sole_voter:
+            return None
+        return max(self._now_ms() - core.confirmed_ms, 0)
+
+    @property
     def next_offset(self) -> int:
         """Offset of the next record."""
         return self._log.end_offset

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from service.base.disk import Disk, DiskError, os_error_text
 from service.base.errors import ConfigError, CorruptionError
+from service.base.extras import install_extra
 from service.base.files import read_file
 from service.base.printable import printable
 from service.config.passwords import Password
@@ -234,7 +235,7 @@ def _pkcs12(data: bytes, path: Path, password: Password | None, key: str) -> Any
     try:
         from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
     except ImportError as e:
-        raise ConfigError(f"{key}: {path} is PKCS12, which takes `pip install firn-log[security]`") from e
+        raise ConfigError(f"{key}: {path} is PKCS12: {install_extra('security')}") from e
     try:
         return load_pkcs12(data, None if password is None else password.reveal().encode())
     except ValueError as e:

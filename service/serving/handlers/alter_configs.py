@@ -19,10 +19,13 @@ from service.metadata.controller.requests import (
 )
 from service.network.request import RequestContext
 from service.serving.alter_configs_common import alter_each
+from service.serving.change_audit import audited
+from service.serving.change_words import changed_settings
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
 
 
+@audited(changed_settings)
 async def handle(
     broker: AdminHost, context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:

@@ -21,6 +21,8 @@ from service.metadata.controller.requests import (
 from service.network.request import RequestContext
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, split
+from service.serving.change_audit import audited
+from service.serving.change_words import added_partitions
 from service.serving.ports import AdminHost
 from service.serving.throttles import throttle_of
 
@@ -28,6 +30,7 @@ FIRST_STRICT_VERSION: Final = 3
 """Changes beyond the quota are refused, not only throttled (KIP-599)."""
 
 
+@audited(added_partitions)
 async def handle(
     broker: AdminHost, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:

@@ -26,6 +26,8 @@ from service.metadata.controller.requests import (
 from service.network.request import RequestContext
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, is_allowed_on_cluster, split
+from service.serving.change_audit import audited
+from service.serving.change_words import created_topics
 from service.serving.ports import AdminHost
 from service.serving.throttles import throttle_of
 
@@ -35,6 +37,7 @@ FIRST_STRICT_VERSION: Final = 6
 CLUSTER_METADATA: Final = "__cluster_metadata"
 
 
+@audited(created_topics)
 async def handle(
     broker: AdminHost, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:

@@ -14,10 +14,13 @@ from service.groups.shard import DELETED_AT_ONCE
 from service.network.request import RequestContext
 from service.security.operations import AclOperation
 from service.serving.authorization import refused_group
+from service.serving.change_audit import audited
+from service.serving.change_words import deleted_groups
 from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module
 
 
+@audited(deleted_groups)
 async def handle(broker: Broker, context: RequestContext, request: DeleteGroupsRequest) -> Any:
     """Delete each group, with its own error; those of one partition `DELETED_AT_ONCE` at a time."""
     groups = broker.groups

@@ -30,6 +30,8 @@ from service.partition.partition import Partition
 from service.partition.unified_log import HIGH_WATERMARK
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import check
+from service.serving.change_audit import audited
+from service.serving.change_words import deleted_records
 from service.serving.internal_topics import INTERNAL_TOPICS
 from service.serving.request_host import NO_THROTTLE, Broker
 
@@ -54,6 +56,7 @@ class _Deleted(NamedTuple):
 _Outcome = _Deleted | ErrorCode
 
 
+@audited(deleted_records)
 async def handle(
     broker: Broker, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:

@@ -24,6 +24,8 @@ from service.metadata.controller.requests import (
 from service.network.request import RequestContext
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, is_allowed_on_cluster
+from service.serving.change_audit import audited
+from service.serving.change_words import deleted_topics
 from service.serving.ports import AdminHost
 from service.serving.throttles import throttle_of
 
@@ -35,6 +37,7 @@ UNKNOWN_NAME: Final = "This server does not host this topic-partition."
 UNKNOWN_ID: Final = "This server does not host this topic ID."
 
 
+@audited(deleted_topics)
 async def handle(
     broker: AdminHost, context: RequestContext, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:

@@ -18,9 +18,11 @@ from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
 from service.metadata.controller.topic_names import topic_name_error
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
 from service.network.request import RequestContext
+from service.security.change_audit import Requester, tell
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import cluster_operations, is_allowed, is_allowed_on_cluster
 from service.serving.authorization import operations as authorized_operations
+from service.serving.change_words import automatically_created
 from service.serving.internal_topics import CREATED_WITHIN_S, INTERNAL_TOPICS, OFFSETS, creation_request
 from service.serving.metadata_cache import ListenerView
 from service.serving.request_host import NO_THROTTLE, TOPIC_OPERATIONS, Broker
@@ -90,7 +92,9 @@ async def _create_and_answer(
         creations = await each_in_slices(lambda name: creation_request(name, config, image), names)
         with suppress(RequestError, StorageError, TimeoutError):
             async with asyncio.timeout(CREATED_WITHIN_S):
+                asker = Requester.of(context.session, context.client_id)
                 created = await broker.admin.create_topics(creations)
+                tell(automatically_created(created), asker)
                 if quota is not None:
                     quota.record(sum(max(one.num_partitions, 0) for one in created))
     answer = in_slices(_steps(broker, context, request, denied))

@@ -15,12 +15,15 @@ from service.groups.requests import DeletedTopic, OffsetDeleteResponse, refused_
 from service.network.request import RequestContext
 from service.security.operations import AclOperation
 from service.serving.authorization import refused_group, topics_allowed
+from service.serving.change_audit import audited
+from service.serving.change_words import deleted_offsets
 from service.serving.request_host import Broker
 
 AT_ONCE: Final = 250
 """Most offsets that one decision deletes: more would hold the loop for longer than a slice."""
 
 
+@audited(deleted_offsets)
 def handle(
     broker: Broker, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:

@@ -10,6 +10,8 @@ from service.base.errors import RequestError
 from service.base.slices import each_in_slices
 from service.metadata.controller.features_control import FeatureUpdate, UpgradeType
 from service.network.request import RequestContext
+from service.serving.change_audit import audited
+from service.serving.change_words import changed_features
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
 from service.wire.features import (
@@ -23,6 +25,7 @@ FIRST_VERSION_WITH_TYPES: Final = 1
 _FAILED: Final = "The update failed for all features since the following feature had an error: "
 
 
+@audited(changed_features)
 async def handle(
     broker: AdminHost, context: RequestContext, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:

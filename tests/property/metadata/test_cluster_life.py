@@ -349,6 +349,7 @@ def check(image: MetadataImage, elr: bool) -> None:
                 state.eligible_leader_replicas,
                 state.leader,
                 state.directories,
+                adding=state.adding_replicas,
                 is_moving=state.is_moving,
             ):
                 toggles.setdefault(shelf, {}).setdefault(topic.id, []).append(number)

@@ -19,7 +19,9 @@ from tests.support.processes import FIRN
     ("line", "expected"),
     [
         ("bu", ["bucket"]),
-        ("topic ", ["create", "list", "describe", "delete", "settings-known"]),
+        ("topic s", ["settings-known"]),
+        ("topic a", ["alter", "add-partitions"]),
+        ("topic de", ["describe", "delete", "delete-records"]),
         ("topic create --part", ["--partitions"]),
         ("server --log-level w", ["warning"]),
         ("topic create t --config remote.storage", ["remote.storage.enable="]),

@@ -105,5 +105,5 @@ def test_a_missing_package_is_named_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "cryptography.hazmat.primitives.asymmetric", None)
-    with pytest.raises(ConfigError, match=r"pip install firn-log\[security\]"):
+    with pytest.raises(ConfigError, match=r"its extra \[security\]"):
         prepare(tmp_path / "secure")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
+import sys
 
-from service.cli.log_lines import MOST_CHARACTERS, OneLineFormatter
+from service.cli.log_lines import MOST_CHARACTERS, JsonFormatter, OneLineFormatter
 
 FORGED = "2026-01-01 00:00:00,000 CRITICAL root: the disk is on fire"
 NASTY = f"t\n{FORGED}\x1b[2J"
@@ -68,3 +70,38 @@ def test_a_group_tells_its_exceptions_with_their_frames() -> None:
 def test_a_large_exception_group_is_logged_in_part() -> None:
     text = logged("it failed", error=ExceptionGroup("many", [ValueError("one")] * 1000))
     assert text.count("ValueError: one") == 8
+
+
+def test_times_are_in_utc_whatever_the_zone_is() -> None:
+    record = logging.LogRecord("lines", logging.INFO, __file__, 1, "hello", (), None)
+    record.created, record.msecs = 1_767_225_600.007, 7.0
+    text = OneLineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s").format(record)
+    assert text == "2026-01-01T00:00:00.007Z INFO lines: hello"
+
+
+def test_a_line_of_json_is_one_object_with_the_documented_keys() -> None:
+    record = logging.LogRecord("lines", logging.INFO, __file__, 1, "topic %s", (NASTY,), None)
+    record.created, record.msecs = 1_767_225_600.0, 0.0
+    record.audit = {"event": "topic-created"}
+    line = JsonFormatter(3).format(record)
+    assert "\n" not in line
+    assert json.loads(line) == {
+        "time": "2026-01-01T00:00:00.000Z",
+        "level": "INFO",
+        "logger": "lines",
+        "message": f"topic t\\n{FORGED}\\x1b[2J",
+        "node": 3,
+        "audit": {"event": "topic-created"},
+    }
+
+
+def test_a_traceback_is_in_its_line_of_json() -> None:
+    try:
+        raise KeyError(NASTY)
+    except KeyError:
+        record = logging.LogRecord("lines", logging.ERROR, __file__, 1, "it failed", (), sys.exc_info())
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    found = json.loads(line)
+    assert found["exception"].startswith("  File ")
+    assert "node" not in found

@@ -19,8 +19,12 @@ from service.client.cluster_health import (
     ReassignmentInfo,
     as_json,
     nodes_of,
-    problems_of,
+    partitions_of,
+    voters_of,
+    with_states,
 )
+from service.health.facts import BrokerFacts, ClusterFacts, DirectoryFacts, UnansweredFacts
+from service.health.judge import judge
 
 NOW = 1_790_000_000_000
 
@@ -123,7 +127,14 @@ def a_standing(name: str = "orders") -> ClusterHealth:
     told = quorum(voter(2, 93, 12_345))
     partitions = tallied(one(0, 1, (1, 2), (1,)), one(1, -1, (2,), ()), topic=name, most=1)
     moving = (ReassignmentInfo(name, 0, (1, 2, 3), (3,), ()),)
-    return ClusterHealth("c-1", nodes_of(brokers, told), told, partitions, moving, ("the moon: away",))
+    facts = ClusterFacts(
+        brokers=(BrokerFacts(1, False, "refused"), BrokerFacts(2, True)),
+        voters=voters_of(told),
+        partitions=partitions_of(partitions),
+        unanswered=(UnansweredFacts("the moon", "away"),),
+    )
+    nodes = with_states(nodes_of(brokers, told), facts)
+    return ClusterHealth("c-1", nodes, told, partitions, moving, judge(facts, NOW))
 
 
 def test_problems_are_printed_before_the_tables() -> None:
@@ -131,10 +142,16 @@ def test_problems_are_printed_before_the_tables() -> None:
     assert lines[0] == "cluster: c-1"
     assert lines[1] == ("quorum: leader 1, epoch 7, high watermark 90, voters 1,2, observers -")
     assert [line for line in lines if line.startswith("wrong: ")] == [
-        "wrong: the moon: away", "wrong: node 2 is fenced", "wrong: voter 2 has not fetched for 12 s",
-        "wrong: 1 partition without a leader", "wrong: 2 partitions under min ISR",
-        "wrong: 2 partitions under-replicated",
+        "wrong: broker 1 does not answer: refused", "wrong: broker 2 is down: the controller has fenced it",
+        "wrong: 2 partitions under min ISR", "wrong: 1 partition without a leader",
+        "wrong: 2 partitions under-replicated", "wrong: the moon: away",
+        "wrong: voter 2 has not fetched for 12 s",
     ]  # fmt: skip
+    assert lines[lines.index("wrong: the moon: away") + 1] == (
+        "       Ask again; if it stays, see whether the node that is named is overloaded or refuses the"
+        " request. (health.md#question-unanswered)"
+    )
+    assert [one.state for one in a_standing().nodes] == ["does not answer", "fenced"]
     assert "2            voter   93   7    12345 ms ago" in lines
     assert "orders-1   offline  -       2         -    2        -    -" in lines
     assert "and 1 more" in lines
@@ -143,9 +160,16 @@ def test_problems_are_printed_before_the_tables() -> None:
 
 def test_nothing_wrong_is_said_and_what_is_not_told_is_left_out() -> None:
     found = ClusterHealth("c", (), None, tallied(one(0, 1, (1,), (1,))), (), ())
-    assert problems_of(found) == []
+    assert found.is_well
     assert "wrong: nothing" in format_cluster(found)
-    assert format_cluster(ClusterHealth("c", (), None, None, None, ("why",))) == ["cluster: c", "wrong: why"]
+    assert format_cluster(ClusterHealth("c", (), None, None, None)) == ["cluster: c", "wrong: nothing"]
+
+
+def test_a_notice_is_printed_and_does_not_make_a_cluster_ill() -> None:
+    full = DirectoryFacts(1, "/d", fullness="81% full")
+    found = ClusterHealth("c", (), None, None, None, judge(ClusterFacts(directories=(full,)), NOW))
+    assert found.is_well
+    assert format_cluster(found)[1:3] == ["wrong: nothing", "note: node 1: log directory /d is 81% full"]
 
 
 def test_names_of_others_rearrange_no_line() -> None:
@@ -155,7 +179,8 @@ def test_names_of_others_rearrange_no_line() -> None:
 def test_programs_are_told_the_same() -> None:
     found = a_standing()
     told = json.loads(json.dumps(as_json(found)))
-    assert told["wrong"] == problems_of(found)
+    assert told["wrong"] == [one.words for one in found.findings]
+    assert told["findings"][0]["anchor"] == "broker-does-not-answer"
     assert told["quorum"]["voters"][1]["lag"] == 7
     assert told["nodes"][0]["roles"] == ["broker", "controller"]
     assert told["partitions"]["shares"][0]["leads"] == 1

@@ -12,12 +12,22 @@ import pytest
 from service.client.node_http import PLAIN_HTTP
 from service.client.readiness_queries import ask_health
 
-CHECKS = {
-    "node": {"state": "failed", "why": "it starts or stops"},
-    "store": {"state": "degraded", "why": "nothing is copied, expired or swept since noon"},
-    "recovery": {"state": "ok", "why": ""},
-}
-ODD = (b"", b"{", b"[]", b"7", b'{"checks": 7}', b'{"checks": {"store": 7}}', b"\xff" * 100, b"[" * 100_000)
+FINDINGS = [
+    {
+        "severity": "warning",
+        "subject": "node 12",
+        "since_ms": None,
+        "words": words,
+        "meaning": "m",
+        "action": "a",
+        "anchor": anchor,
+    }
+    for words, anchor in (
+        ("node 12 is starting or stopping", "node-not-serving"),
+        ("node 12: nothing is copied, expired or swept since noon", "tiering-held-back"),
+    )
+]
+ODD = (b"", b"{", b"[]", b"7", b'{"findings": 7}', b'{"findings": [7]}', b"\xff" * 100, b"[" * 100_000)
 
 
 @pytest.fixture
@@ -47,11 +57,9 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize("status", [200, 503])
 def test_store_problems_are_reported_by_broker_id(server: ThreadingHTTPServer, status: int) -> None:
-    Handler.answer = status, json.dumps({"ready": False, "checks": CHECKS}).encode()
+    Handler.answer = status, json.dumps({"ready": False, "findings": FINDINGS}).encode()
     listeners = {12: f"http://127.0.0.1:{server.server_address[1]}", 13: "http://127.0.0.1:1"}
-    assert ask_health(listeners, PLAIN_HTTP) == [
-        "broker 12: store: nothing is copied, expired or swept since noon"
-    ]
+    assert ask_health(listeners, PLAIN_HTTP) == ["node 12: nothing is copied, expired or swept since noon"]
 
 
 @pytest.mark.parametrize("body", ODD, ids=range(len(ODD)))

@@ -84,7 +84,7 @@ class Client:
 
 @asynccontextmanager
 async def listening(access: AccessSettings) -> AsyncIterator[Client]:
-    parts = NodeParts(Supervisor(), TurnTimes(), is_broker=False)
+    parts = NodeParts(Supervisor(), TurnTimes(), is_broker=False, node_id=1, session_ms=9000)
     async with serving(
         parts, system_world(), listener="127.0.0.1:0", access=access, with_partitions=False
     ) as url:
@@ -253,7 +253,7 @@ def test_a_long_answer_is_read_slowly_to_its_end(tmp_path: Path) -> None:
         text = b""
         while piece := await reader.read(1000):
             text += piece
-        assert text.count(b"# EOF\n") == 41
+        assert text.count(b"# TYPE firn_memory_limit_bytes gauge\nfirn_memory_limit_bytes") == 41
         writer.close()
 
     running(settings(tmp_path, token=False), test)

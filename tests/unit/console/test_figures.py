@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.console.figures import Between, Figures, parse, without_partitions
-from service.console.web.history import History, NodeSample, alerts
+from service.console.web.history import History, NodeSample
 
 TEXT = """# HELP firn_x words
 firn_x_total{client="a\\"b",call="get"} 3
@@ -49,10 +49,9 @@ NUMBERS = st.floats() | st.integers(-(10**30), 10**30)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["0.1", "+Inf", "", "x", "nan", "-1"]), NUMBERS)))
-def test_any_metrics_text_yields_points_and_alerts(buckets: list[tuple[str, float]]) -> None:
+def test_any_metrics_text_yields_points(buckets: list[tuple[str, float]]) -> None:
     text = "\n".join(f'firn_loop_turn_seconds_bucket{{le="{bound}"}} {count}' for bound, count in buckets)
     look = NodeSample(1, "http://n", "1", Between(figures(""), figures(text)), None)
     point = History().add(1000, [look])
     assert point is not None
     assert all(value == value and abs(value) != float("inf") for value in point)  # nan
-    alerts([look])

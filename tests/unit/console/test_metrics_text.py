@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from prometheus_client import parser as plain_parser
 from prometheus_client.openmetrics import parser
 
 from service.base import turn_queues
-from service.base.health import Check
 from service.base.purgatory import Purgatory
 from service.base.steps import Steps
 from service.base.turns import TurnTimes
 from service.base.types import TopicIdPartition
 from service.console.measuring import PartitionTotals
-from service.console.metrics_text import render
+from service.console.measuring_groups import of_lag
+from service.console.metrics_text import OPENMETRICS, PLAIN, compressed, render
 from service.console.ports import ObservedNode
 from service.coordinator.metrics import RuntimeMetrics
+from service.groups.lag import GroupLag, LagReport
 from service.groups.metrics import GroupMetrics
+from service.health.readiness import NodeHealth
 from service.network.metrics import NetworkMetrics
 from service.partition.fetch_sessions import FetchSessions
 from service.replication.metrics import ReplicationMetrics
 
 parse: Any = parser.text_string_to_metric_families
+parse_plain: Any = plain_parser.text_string_to_metric_families
 
 
 class Shown:
@@ -50,6 +55,10 @@ class Shown:
                 unified=unified,
                 high_watermark=3,
                 last_stable_offset=2,
+                start_offset=1,
+                leading=SimpleNamespace(
+                    end_offset=3, followers=[SimpleNamespace(end_offset=2), SimpleNamespace(end_offset=-1)]
+                ),
             )
             for n in range(count)
         ]
@@ -64,8 +73,9 @@ class Shown:
     def connections(self) -> Mapping[str, int]:
         return {}
 
-    def replica_counts(self) -> Mapping[str, int]:
-        return {"led": 2}
+    def replica_counts(self) -> Steps[tuple[Mapping[str, int], Mapping[int, int]]]:
+        yield
+        return {"led": 2}, {3: 17}
 
     def replicated(self) -> ReplicationMetrics:
         return ReplicationMetrics(isr_shrinks=4)
@@ -76,8 +86,8 @@ class Shown:
     def memory(self) -> Mapping[str, int]:
         return {}
 
-    def health(self) -> Sequence[Check]:
-        return ()
+    def health(self, now_ms: int) -> NodeHealth:
+        return NodeHealth((), ())
 
 
 async def rendered(count: int, *, with_partitions: bool) -> tuple[str, int]:
@@ -114,6 +124,7 @@ def test_partitions_are_summed_up_unless_they_are_wanted_one_by_one() -> None:
     assert {one.labels["topic"] for one in ends} == {'a "b"'}
     assert {one.value for one in ends} == {3}
     assert {one.value for one in found["firn_partition_last_stable_offset_lag"]} == {1}
+    assert {one.value for one in found["firn_partition_replica_lag"]} == {2}
 
 
 def test_open_transactions_of_partitions_are_told_by_their_age() -> None:
@@ -194,6 +205,11 @@ def test_groups_are_counted_by_protocol_and_state() -> None:
         yield
         return {("consumer", "Stable"): 2, ("classic", "Empty"): 1}
 
+    async def lag() -> LagReport:
+        return LagReport(
+            [GroupLag("a", 2, {"t": {0: 5, 1: 1}, "u": {3: 0}}), GroupLag("b", 0, {})], left_out=4, unknown=9
+        )
+
     node = Shown(0)
     node.groups = SimpleNamespace(
         metrics=counts,
@@ -201,6 +217,7 @@ def test_groups_are_counted_by_protocol_and_state() -> None:
         partition_states=lambda: {"active": 49, "failed": 1},
         offset_count=lambda: 7,
         census=census,
+        lag=lag,
     )
     text = asyncio.run(render(cast("ObservedNode", node), 0, with_partitions=False))
     found = {one.name: one.samples for one in parse(b"".join(text).decode())}
@@ -213,5 +230,74 @@ def test_groups_are_counted_by_protocol_and_state() -> None:
     assert values("firn_group_offset_commits") == [((), 5)]
     assert values("firn_group_rebalances") == [(("classic",), 0), (("consumer",), 2)]
     assert values("firn_group_partitions") == [(("active",), 49), (("failed",), 1)]
+    assert values("firn_group_members") == [(("a",), 2), (("b",), 0)]
+    assert values("firn_group_topic_lag") == [(("a", "t"), 6), (("a", "u"), 0)]
+    assert values("firn_group_lag") == [(("a", "0", "t"), 5), (("a", "1", "t"), 1), (("a", "3", "u"), 0)]
+    assert values("firn_group_lag_left_out") == [
+        (("groups",), 4), (("topics",), 0), (("partitions",), 0), (("unknown",), 9),
+    ]  # fmt: skip
     assert values("firn_group_batches") == [((), 3)]
     assert found["firn_group_batch_flush_seconds"][-1].value == 0.001
+
+
+def lag_lines(*groups: GroupLag) -> dict[str, list[tuple[tuple[str, ...], float]]]:
+    found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
+    for name, value, labels in of_lag(LagReport(list(groups))):
+        assert isinstance(value, int)
+        found.setdefault(name, []).append((labels, value))
+    return found
+
+
+def test_lag_takes_a_bounded_part_of_the_text_whatever_groups_there_are() -> None:
+    many = {f"topic-{n}": dict.fromkeys(range(100), 10**7) for n in range(100)}
+    found = lag_lines(*[GroupLag(f"group-{n}", 1, many) for n in range(200)])
+    assert len(found["firn_group_members"]) == 200
+    assert len(found["firn_group_topic_lag"]) > 8_000
+    text = sum(
+        len(f'{name}{{group="{labels[0]}",topic="{labels[-1]}"}} {value}.0\n')
+        for name, some in found.items() for labels, value in some
+    )  # fmt: skip
+    assert text < 800_000
+    left_out = {labels[0]: value for labels, value in found["firn_group_lag_left_out"]}
+    assert left_out["topics"] + len(found["firn_group_topic_lag"]) == 20_000
+    assert left_out["partitions"] + len(found.get("firn_group_lag", ())) == 2_000_000
+
+
+def test_all_partitions_of_a_group_are_told_or_none_whatever_its_lag() -> None:
+    for lag in (0, 10**15):
+        large = GroupLag("large", 1, {"topic": dict.fromkeys(range(20_000), lag)})
+        small = GroupLag("small", 1, {"topic": {7: lag}})
+        found = lag_lines(large, small)
+        assert found["firn_group_topic_lag"][0] == (("large", "topic"), 20_000 * lag)
+        assert found["firn_group_lag"] == [(("small", "topic", "7"), lag)]
+
+
+def test_ten_thousand_partitions_of_a_group_fit() -> None:
+    found = lag_lines(GroupLag("payments", 1, {"orders": dict.fromkeys(range(10_000), 3)}))
+    assert len(found["firn_group_lag"]) == 10_000
+
+
+def test_a_group_with_a_very_long_id_is_counted_only() -> None:
+    found = lag_lines(GroupLag("ü" * 128, 1, {"t": {0: 1}}), GroupLag("ü" * 127, 1, {"t": {0: 1}}))
+    assert [labels[0] for labels, _ in found["firn_group_members"]] == ["ü" * 127]
+    assert found["firn_group_lag_left_out"][0] == (("groups",), 1)
+
+
+def test_the_plain_text_has_the_same_values_as_openmetrics() -> None:
+    node = cast("ObservedNode", Shown(200))
+    texts = [
+        b"".join(asyncio.run(render(node, 0, with_partitions=True, text_format=one))).decode()
+        for one in (PLAIN, OPENMETRICS)
+    ]
+    of_plain, of_open = [
+        {(s.name, tuple(s.labels.items())): s.value for family in read(text) for s in family.samples}
+        for read, text in zip((parse_plain, parse), texts, strict=True)
+    ]
+    assert of_plain == of_open
+    assert "# EOF" not in texts[0]
+    assert "# TYPE firn_isr_shrinks_total counter" in texts[0]
+
+
+def test_a_compressed_text_is_the_text() -> None:
+    text = [bytes(str(n), "ascii") * 20_000 for n in range(5)]
+    assert gzip.decompress(b"".join(asyncio.run(compressed(text)))) == b"".join(text)

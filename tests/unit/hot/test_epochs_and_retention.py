@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -339,6 +340,27 @@ def test_a_watcher_of_sealed_segments_is_called_on_every_change(tmp_path: Path) 
     log.sealed.watch(None)
     log.appender.roll()
     assert not news
+
+
+def fill(log: LocalLog) -> None:
+    for _ in range(10):
+        log.append(batch(2), 0, START_MS)
+
+
+def test_the_log_says_whether_only_local_copies_go(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "service.hot.segments")
+    tiered = open_log(
+        tmp_path / "tiered", segment_bytes=400, local_retention_ms=0, remote_storage_enable=True
+    )
+    fill(tiered)
+    tiered.deletion.apply_retention(START_MS + 10_000, remote_end_offset=9)
+    alone = open_log(tmp_path / "alone", segment_bytes=400, retention_ms=0)
+    fill(alone)
+    alone.deletion.apply_retention(START_MS + 10_000)
+    assert [one.getMessage().rpartition(": ")[2] for one in caplog.records] == [
+        "local retention by time; the archive has them",
+        "retention by time",
+    ]
 
 
 def test_with_remote_storage_only_what_the_bucket_holds_goes_and_the_start_stays(tmp_path: Path) -> None:

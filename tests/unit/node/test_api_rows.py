@@ -42,7 +42,7 @@ def test_rows_say_what_brokers_and_controllers_serve() -> None:
     brokers = {
         0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30,
         31, 32, 33, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 55, 57, 60, 61, 64,
-        65, 66, 68, 69, 74, 75, 80, 81, 20001, 20002,
+        65, 66, 68, 69, 74, 75, 80, 81, 20001, 20002, 20003,
     }  # fmt: skip
     controllers = {
         1, 17, 18, 19, 20, 29, 30, 31, 32, 33, 36, 37, 38, 39, 40, 41, 43, 44, 45, 46, 49, 50, 51, 52, 53, 54,
@@ -62,7 +62,7 @@ def test_rows_say_what_is_forwarded_and_what_may_be_sent_again() -> None:
     assert {api.key for api in rows if api.effect is RequestEffect.IDEMPOTENT} == idempotent
     reads = {
         1, 2, 3, 9, 10, 15, 16, 17, 18, 23, 29, 32, 35, 36, 41, 46, 48, 50, 55, 59, 60, 61, 65, 66, 69, 74,
-        75, 20001,
+        75, 20001, 20003,
     }  # fmt: skip
     assert {api.key for api in rows if api.effect is RequestEffect.READS} == reads
 
@@ -99,10 +99,10 @@ def test_each_row_of_every_table_names_its_authorization() -> None:
 
 ON_THE_CLUSTER = {
     "a broker alone": {
-        "describe": {29, 35, 50, 20001}, "describe configs": {48, 74}, "alter": {57, 20002},
+        "describe": {29, 35, 50, 20001, 20003}, "describe configs": {48, 74}, "alter": {57, 20002},
     },
     "a broker in a cluster": {
-        "describe": {29, 35, 50, 20001}, "describe configs": {48, 74}, "alter": {20002},
+        "describe": {29, 35, 50, 20001, 20003}, "describe configs": {48, 74}, "alter": {20002},
     },
     "a controller": {
         "alter": {30, 31, 43, 45, 51, 57, 60, 64, 80, 81, 20002},
@@ -220,6 +220,7 @@ BROKER_VERSIONS = """
     81 RemoveRaftVoter 0-0
     20001 ListSessions 0-0
     20002 EndSessions 0-0
+    20003 DescribeHealth 0-0
 """
 CONTROLLER_VERSIONS = """
     1 Fetch 4-18

@@ -38,7 +38,7 @@ async def _with_watch(turns: TurnTimes, seconds: float) -> None:
 def test_a_task_that_holds_the_loop_is_counted_named_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     turns = TurnTimes()
     with (
-        caplog.at_level(logging.WARNING),
+        caplog.at_level(logging.INFO),
         asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic, time.thread_time)) as runner,
     ):
         runner.run(_with_watch(turns, 0.3))

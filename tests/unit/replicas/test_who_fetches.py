@@ -15,6 +15,7 @@ from uuid import UUID
 from service.base.clock import SystemClock
 from service.base.purgatory import Purgatory
 from service.base.slices import Slice
+from service.base.steps import at_once
 from service.base.types import TopicIdPartition
 from service.config.settings import BrokerConfig, LogConfig
 from service.hot.log import LocalLog
@@ -249,7 +250,7 @@ def test_added_replicas_do_not_count_as_under_replicated(tmp_path: Path) -> None
                 directories=(UUID(int=1),) * 3, adding_replicas=adding,
             )  # fmt: skip
             following.replication.lead(partition, replica)
-            found = following.replication.counts()
+            found = at_once(following.replication.counts())
             return found.led, found.under_replicated
 
         epochs, partition = count(1), following.partition(1)

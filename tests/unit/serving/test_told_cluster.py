@@ -226,6 +226,7 @@ def test_more_topics_than_a_controller_makes_at_a_time_are_not_asked_for(tmp_pat
     class Counts:
         async def create_topics(self, requests: Any) -> Any:
             made.append(len(requests))
+            return ()
 
     async def scenario(node: OneOfThree) -> None:
         node.broker.admin = cast("Any", Counts())

@@ -42,7 +42,7 @@ def unpickled(data: bytes, folder: Path, *missing: str, package: str | None = No
 def test_a_worker_without_libraries_names_them_and_itself(tmp_path: Path) -> None:
     said = unpickled(cloudpickle.dumps(FirnDataSource(OPTIONS)), tmp_path, "obstore", "crc32c")
     assert said.startswith(f"ImportError: firn needs obstore, crc32c in {sys.executable} (Python 3.")
-    assert "pip install 'firn-log[executor]' there" in said
+    assert "install its extra [executor] there" in said
 
 
 def test_a_worker_without_the_package_says_how_it_is_sent(tmp_path: Path) -> None:

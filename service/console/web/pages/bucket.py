@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from service.base.extras import install_extra
 from service.console.web import words
 from service.console.web.costs import DAY_MS, FREE, READS, Prices
 from service.console.web.frame import (
@@ -314,7 +315,7 @@ def _settings(context: PageContext, shown: BucketPage) -> Markup | None:
             notice(
                 "",
                 "Storage classes, unfinished uploads and lifecycle rules need aioboto3: ",
-                code("pip install 'firn-log[console]'"),
+                install_extra("console"),
             ),
         )
     found = shown.settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -16,6 +17,7 @@ from service.client.cluster_health import (
     UnhealthyPartition,
 )
 from service.console.web import words
+from service.console.web.finding_list import finding_list
 from service.console.web.frame import (
     Heading,
     PageContext,
@@ -30,6 +32,8 @@ from service.console.web.frame import (
     tiles,
 )
 from service.console.web.markup import Child, Markup, el, link
+from service.health.findings import Finding
+from service.health.judge import OK
 
 MOST_ILL: Final = 100
 MOST_MOVING: Final = 100
@@ -37,7 +41,7 @@ MOST_NODES: Final = 200
 
 
 class ClusterPage(NamedTuple):
-    """Data of the page. `problem`: why there is none; `problems`: why some is missing.
+    """Data of the page. `problem`: why there is none; `is_stale`: nobody vouches for what it says.
 
     `partitions` were counted `age_ms` ago, None during the first count.
     """
@@ -49,8 +53,9 @@ class ClusterPage(NamedTuple):
     partitions: PartitionSummary | None = None
     age_ms: int = 0
     moving: Sequence[ReassignmentInfo] | None = None
-    problems: Sequence[str] = ()
+    findings: Sequence[Finding] = ()
     problem: str | None = None
+    is_stale: bool = False
 
 
 _NODES: Final = (
@@ -80,12 +85,18 @@ _WORDS: Final[Mapping[PartitionProblem, tuple[str, str]]] = {
 
 def render(context: PageContext, found: ClusterPage) -> str:
     if found.problem is not None:
-        return page(context, "Cluster", "/cluster", failed("The cluster does not answer", found.problem))
+        return page(
+            context,
+            "Cluster",
+            "/cluster",
+            live("cluster", finding_list(found.findings, context.now_ms)),
+            failed("The cluster does not answer", found.problem),
+        )
     return page(
         context,
         "Cluster",
         "/cluster",
-        live("cluster", [notice("bad", one) for one in found.problems], _tiles(found)),
+        live("cluster", finding_list(found.findings, context.now_ms), _tiles(found)),
         live("cluster-nodes", _nodes(found)),
         live("quorum", _quorum(found)),
         live("ill", _ill(found)),
@@ -95,18 +106,19 @@ def render(context: PageContext, found: ClusterPage) -> str:
 
 
 def _tiles(found: ClusterPage) -> Markup:
-    fenced = sum(bool(one.is_fenced) for one in found.nodes)
+    ill = Counter(one.state for one in found.nodes if one.state not in ("", OK))
     counted = found.partitions
     shown = [
         Tile(
-            "Nodes", words.count(len(found.nodes)), f"{fenced} fenced" if fenced else "none fenced",
-            "bad" if fenced else "",
+            "Nodes", words.count(len(found.nodes)),
+            ", ".join(f"{count} {state}" for state, count in ill.items()) or "all ok", "bad" if ill else "",
         ),
         _quorum_tile(found),
     ]  # fmt: skip
     if counted is None:
         return tiles(*shown, Tile("Partitions", words.NOTHING, "being counted"))
     age = f"{words.span(found.age_ms / 1000)} ago" if found.age_ms >= 10_000 else "now"
+    age = "stale" if found.is_stale else age
     elr, under = f"{words.count(counted.with_elr)} with ELR", counted.under_min_isr
     return tiles(
         *shown,
@@ -153,8 +165,8 @@ def _imbalance(counted: PartitionSummary | None) -> str | None:
 
 def _node(one: NodeState, share: BrokerLoad | None) -> list[Child]:
     state: Child = words.NOTHING
-    if one.is_fenced is not None:
-        state = badge("fenced", "bad") if one.is_fenced else badge("unfenced", "good")
+    if one.state:
+        state = badge(one.state, "good" if one.state == OK else "bad")
     counts: Iterable[int | None] = [None] * 5
     if share is not None:
         counts = (share.leads, share.preferred, share.follows, share.out_of_sync, share.offline)
@@ -204,6 +216,8 @@ def _ill(found: ClusterPage) -> Markup | None:
     counted = found.partitions
     if counted is None:
         return None
+    if not counted.ill_in_all and found.is_stale:
+        return section("Unhealthy", notice("bad", "Not known: the metadata are stale."))
     if not counted.ill_in_all:
         return section("Unhealthy", notice("", "All replicas of all partitions are in sync."))
     return section(

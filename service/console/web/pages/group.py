@@ -22,7 +22,7 @@ from service.console.web.frame import (
     table,
 )
 from service.console.web.markup import Child, Markup, el, link
-from service.console.web.pages.groups import protocol, state
+from service.console.web.pages.groups import lag_line, protocol, state
 from service.groups.admin_models import GroupInfo, MemberInfo, PartitionProgress, Partitions
 
 PER_PAGE: Final = 100
@@ -35,7 +35,8 @@ Place = tuple[str, int]
 
 
 class GroupPage(NamedTuple):
-    """Data of the page: `lags` has (ms, lag) by partition; `problem`: why there is no `info`."""
+    """Data of the page: `lags` has (ms, lag) by partition, `past` of the whole group; `problem`: why there
+    is no `info`."""
 
     group_id: str
     info: GroupInfo | None
@@ -43,11 +44,12 @@ class GroupPage(NamedTuple):
     number: int = 1
     problem: str | None = None
     status: int = 200
+    past: Sequence[tuple[int, int]] = ()
 
 
 _MEMBERS: Final = (
     Heading("Member"), Heading("Client"), Heading("Host"), Heading("Epoch", True), Heading("Subscribed to"),
-    Heading("Has"), Heading("Is to have"),
+    Heading("Assigned"), Heading("Target"),
 )  # fmt: skip
 _POSITIONS: Final = (
     Heading("Topic"), Heading("Partition", True), Heading("Committed", True), Heading("End", True),
@@ -68,7 +70,7 @@ def render(context: PageContext, found: GroupPage) -> str:
         context,
         title,
         "/groups",
-        live("group", _facts(info)),
+        live("group", _facts(info, found.past)),
         live("positions", _positions(found, here)),
         pager("/group", found.number, found.number < pages, pages, id=found.group_id),
         live("members", _members(info)),
@@ -80,10 +82,11 @@ def _back() -> Markup:
     return el("p", el("a", "All groups", href="/groups"))
 
 
-def _facts(info: GroupInfo) -> list[Child]:
+def _facts(info: GroupInfo, past: Sequence[tuple[int, int]]) -> list[Child]:
     pairs: list[tuple[str, Child]] = [
         ("State", state(info.row.state)),
         ("Lag", words.count(info.lag) + (" or more" if info.cut else "")),
+        ("Lag over time", lag_line(past)),
         ("Members", words.count(len(info.members))),
         ("Assignor", info.protocol or words.NOTHING),
         ("Coordinator", el("a", f"node {info.row.node}", href=link("/configuration", node=info.row.node))),
@@ -105,14 +108,14 @@ def _positions(found: GroupPage, here: Sequence[PartitionProgress]) -> Markup:
         "Partitions",
         more,
         table(_POSITIONS, [_position(found, one, clients) for one in here], caption="Partitions"),
-        note="Lag: offsets from the committed one to the end. Its history is this console's.",
+        note="Lag: offsets from the committed one to the end. History begins with the first view.",
     )
 
 
 def _position(found: GroupPage, one: PartitionProgress, clients: Mapping[str, str]) -> list[Child]:
     end: Child = words.count(one.end)
     if one.end is None:
-        end = badge("not there", "warn")
+        end = badge("does not exist", "warn")
     lag = words.count(one.lag)
     return [
         el("a", one.topic, href=link("/topic", name=one.topic, partition=one.partition)),
@@ -120,25 +123,9 @@ def _position(found: GroupPage, one: PartitionProgress, clients: Mapping[str, st
         words.count(one.committed),
         end,
         lag,
-        _line(found.lags.get((one.topic, one.partition), ())),
+        lag_line(found.lags.get((one.topic, one.partition), ())),
         words.NOTHING if one.member_id is None else clients.get(one.member_id) or one.member_id,
     ]
-
-
-def _line(points: Sequence[tuple[int, int]]) -> Child:
-    """Return the lag over the sampled time as a line, with a text for screen readers."""
-    if len(points) < 2:
-        return el("span", words.NOTHING, title="Not enough samples yet")
-    first_ms, last_ms = points[0][0], points[-1][0]
-    most, width = max(max(lag for _, lag in points), 1), max(last_ms - first_ms, 1)
-    drawn = " ".join(
-        f"{120 * (ms - first_ms) / width:.1f},{22 - 20 * max(lag, 0) / most:.1f}" for ms, lag in points
-    )
-    summary = f"{points[0][1]:,} to {points[-1][1]:,}, at most {most:,}, in {words.span(width / 1000)}"
-    return el(
-        "svg", el("title", summary), el("polyline", points=drawn, class_="series-0"), viewBox="0 0 120 24",
-        preserveAspectRatio="none", class_="spark lag", role="img", aria_label=summary,
-    )  # fmt: skip
 
 
 def _members(info: GroupInfo) -> Child:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from service.console.web import words
@@ -10,6 +10,7 @@ from service.console.web.frame import (
     Heading,
     PageContext,
     badge,
+    choices,
     empty,
     failed,
     live,
@@ -20,14 +21,17 @@ from service.console.web.frame import (
     table,
 )
 from service.console.web.markup import Child, Markup, el, link
-from service.groups.admin_models import CLASSIC, CONSUMER, GroupRow
+from service.groups.admin_models import CLASSIC, CONSUMER, GroupRow, GroupSummary
 
 PER_PAGE: Final = 50
+SORTS: Final = ("id", "lag")
+BY_LAG: Final = "lag"
+_SORTED: Final = (("id", "By id"), ("lag", "By lag"))
 _TONES: Final = {"Stable": "good", "Empty": "", "Dead": "bad"}
 
 
 class GroupsPage(NamedTuple):
-    """Data of the page: `rows` of this page; `problems` of nodes that did not answer."""
+    """Data of the page: `rows` of this page; `problems` of nodes that did not answer; `lags`: (ms, lag)."""
 
     rows: Sequence[GroupRow]
     number: int
@@ -36,10 +40,14 @@ class GroupsPage(NamedTuple):
     wanted: str
     problems: Sequence[str]
     problem: str | None
+    summaries: Mapping[str, GroupSummary] = {}
+    lags: Mapping[str, Sequence[tuple[int, int]]] = {}
+    sort: str = "id"
 
 
 _COLUMNS: Final = (
-    Heading("Group"), Heading("Protocol"), Heading("State"), Heading("Kind of members"),
+    Heading("Group"), Heading("State"), Heading("Members", True), Heading("Lag", True, "records to read"),
+    Heading("Lag over time"), Heading("Protocol"),
     Heading("Coordinator", True, "The node that leads the group's partition of __consumer_offsets"),
 )  # fmt: skip
 
@@ -64,28 +72,63 @@ def render(context: PageContext, found: GroupsPage) -> str:
         context,
         "Groups",
         "/groups",
-        search_form("/groups", "Id holds", found.wanted, 249),
+        el(
+            "div",
+            search_form(
+                "/groups",
+                "Id contains",
+                found.wanted,
+                249,
+                el("input", type="hidden", name="sort", value=found.sort) if found.sort != SORTS[0] else None,
+            ),
+            choices("Sort", "/groups", "sort", found.sort, _SORTED, q=found.wanted),
+            class_="tools",
+        ),
         live(
             "groups",
             problems,
-            table(_COLUMNS, [_row(one) for one in found.rows], caption="Groups")
+            table(_COLUMNS, [_row(found, one) for one in found.rows], caption="Groups")
             if found.rows
             else notice("", f"No group's id contains {found.wanted!r}."),
         ),
-        pager("/groups", found.number, found.number < pages, pages, q=found.wanted),
-        lead=f"{words.count(found.total)} groups"
+        pager("/groups", found.number, found.number < pages, pages, q=found.wanted, sort=found.sort),
+        lead=words.counted(found.total, "group")
         + (f", {words.count(found.matching)} match" if found.wanted else ""),
     )
 
 
-def _row(one: GroupRow) -> list[Child]:
+def _row(found: GroupsPage, one: GroupRow) -> list[Child]:
+    summary = found.summaries.get(one.group_id)
+    lag: Child = words.NOTHING
+    if summary is not None:
+        lag = words.count(summary.lag) + (" or more" if summary.cut else "")
+        if summary.problem is not None:
+            lag = badge("not known", "warn")
     return [
         el("a", one.group_id or "(the empty id)", href=link("/group", id=one.group_id)),
-        protocol(one.kind),
         state(one.state),
-        one.protocol_type or words.NOTHING,
+        words.count(None if summary is None else summary.members),
+        el("span", lag, title=None if summary is None else summary.problem),
+        lag_line(found.lags.get(one.group_id, ())),
+        protocol(one.kind),
         one.node,
     ]
+
+
+def lag_line(points: Sequence[tuple[int, int]]) -> Child:
+    """Return the lag over the sampled time as a line, with a text for screen readers."""
+    if len(points) < 2:
+        return el("span", words.NOTHING, title="Not enough samples yet")
+    first_ms, last_ms = points[0][0], points[-1][0]
+    most, width = max(max(lag for _, lag in points), 1), max(last_ms - first_ms, 1)
+    drawn = " ".join(
+        f"{120 * (ms - first_ms) / width:.1f},{22 - 20 * max(lag, 0) / most:.1f}" for ms, lag in points
+    )
+    summary = f"{points[0][1]:,} to {points[-1][1]:,}, at most {most:,}, in {words.span(width / 1000)}"
+    return el(
+        "svg", el("title", summary), el("polyline", points=drawn, class_="series-0"), viewBox="0 0 120 24",
+        preserveAspectRatio="none", class_="spark lag", role="img", aria_label=summary,
+    )  # fmt: skip
 
 
 def protocol(kind: str) -> str:

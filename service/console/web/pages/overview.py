@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from service.client.admin_models import ClusterInfo, NodeInfo
 from service.console.web import words
+from service.console.web.finding_list import finding_list, tone_of
 from service.console.web.frame import (
     Heading,
     PageContext,
@@ -15,14 +16,14 @@ from service.console.web.frame import (
     empty,
     failed,
     live,
-    notice,
     page,
     section,
     table,
     tiles,
 )
-from service.console.web.history import Alert, NodeSample
+from service.console.web.history import NodeSample
 from service.console.web.markup import Child, Markup, el, link
+from service.health.findings import Finding
 
 
 class Overview(NamedTuple):
@@ -32,9 +33,8 @@ class Overview(NamedTuple):
     problem: str | None
     topics: int | None
     partitions: int | None
-    leaderless: int
     nodes: Sequence[NodeSample]
-    alerts: Sequence[Alert]
+    findings: Sequence[Finding]
     series: Mapping[str, Sequence[float]]
 
 
@@ -63,19 +63,11 @@ def render(context: PageContext, found: Overview) -> str:
 
 
 def _state(context: PageContext, found: Overview) -> list[Child]:
+    parts: list[Child] = [finding_list(found.findings, context.now_ms)]
     if found.problem is not None and not any(one.between for one in found.nodes):
-        return [
-            failed(
-                "The cluster does not answer",
-                found.problem,
-                ["The console asks ", el("code", context.bootstrap), " again by itself."],
-            )
-        ]
-    parts: list[Child] = []
-    if found.problem is not None:
-        parts.append(notice("bad", f"The cluster does not answer: {found.problem}"))
+        asks = ["The console asks ", el("code", context.bootstrap), " again by itself."]
+        return [*parts, failed("The cluster does not answer", found.problem, asks)]
     parts.append(_tiles(found))
-    parts.append(_alerts(found.alerts))
     if found.topics == 0:
         parts.append(
             empty(
@@ -109,12 +101,12 @@ def _tiles(found: Overview) -> Markup:
     return tiles(
         Tile(
             "Nodes", words.count(len(found.cluster.nodes) if found.cluster else len(found.nodes)),
-            f"{up} of them watched", "" if up else "warn",
+            f"{up} of them watched", tone_of([one for one in found.findings if one.subject != "cluster"]),
         ),
         Tile(
             "Partitions", words.count(found.partitions),
             f"{words.count(found.topics)} topics" + (f", {offline:.0f} offline" if offline else ""),
-            "bad" if offline or found.leaderless else "",
+            tone_of([one for one in found.findings if one.anchor.startswith("partitions-")]),
         ),
         Tile("Produced", words.rate(_last(found, "produced")), f"{words.count(requests)} requests/s"),
         Tile(
@@ -129,16 +121,6 @@ def _tiles(found: Overview) -> Markup:
         Tile("Turns of the loop", words.span(None if turn is None else turn / 1000), "99 of 100 within"),
         Tile("Memory", words.size(_last(found, "memory")), "resident, all nodes"),
     )  # fmt: skip
-
-
-def _alerts(alerts: Sequence[Alert]) -> Markup | None:
-    if not alerts:
-        return None
-    items = [
-        el("li", badge("act" if one.level == "bad" else "look", one.level), el("b", one.where), " ", one.what)
-        for one in alerts[:50]
-    ]
-    return section("Needs an eye", el("ul", items, class_="alerts"))
 
 
 def _charts(found: Overview) -> Markup:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from service.client.transaction_models import OldestTransaction, StableOffset
 from service.console.web import line, words
 from service.console.web.frame import (
     Heading,
@@ -13,6 +14,7 @@ from service.console.web.frame import (
     badge,
     choices,
     empty,
+    facts,
     failed,
     field,
     live,
@@ -24,11 +26,15 @@ from service.console.web.frame import (
     tiles,
 )
 from service.console.web.markup import Child, Markup, el, link
+from service.console.web.pages.groups import state
 from service.console.web.pages.topics import retention
+from service.console.web.pages.transactions import id_link
 from service.console.web.tier_layout import BUCKET, SCALES, TierLayout
+from service.groups.admin_models import GroupSummary
 
 PER_PAGE: Final = 20
 MOST_SEGMENTS: Final = 200
+MOST_GROUPS: Final = 50
 SETTINGS: Final = (
     "remote.storage.enable", "retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes",
     "segment.bytes", "segment.ms", "cleanup.policy",
@@ -39,7 +45,9 @@ class TopicPage(NamedTuple):
     """Data of the page: a page of partitions, or one partition with its segments (`single`).
 
     `pending`: number of partitions whose archive was not read in time; `store_problem`: why the bucket cannot
-    be read; `disk_is_here`: whether log directories are on this machine; `status` is HTTP's.
+    be read; `disk_is_here`: whether log directories are on this machine; `status` is HTTP's; `stable`: the
+    last stable offset of a single partition, or why it is not known; `all_groups`: no group was left out of
+    `groups`, which read the topic.
     """
 
     name: str
@@ -56,6 +64,16 @@ class TopicPage(NamedTuple):
     pending: int = 0
     disk_is_here: bool = True
     status: int = 200
+    stable: StableOffset | str | None = None
+    groups: Sequence[GroupSummary] = ()
+    all_groups: bool = True
+
+    @property
+    def has_bucket(self) -> bool:
+        """Return whether something is, or will be, in the bucket."""
+        return self.settings.get("remote.storage.enable") == "true" or any(
+            one.bucket_end > one.start or one.is_tiered for one in self.lines
+        )
 
 
 def render(context: PageContext, found: TopicPage) -> str:
@@ -70,7 +88,9 @@ def render(context: PageContext, found: TopicPage) -> str:
         _tools(found),
         live("tiles", _cards(context, one)) if one is not None else None,
         live("lines", _notices(found), _lines(context, found)),
+        live("stable", _stable(context, found.stable)) if found.stable is not None else None,
         _segments(one) if one is not None else None,
+        live("topic-groups", _groups(found)) if not found.single else None,
         None
         if found.single
         else pager("/topic", found.number, found.more, found.pages, name=found.name, scale=found.scale),
@@ -82,7 +102,9 @@ def _lead(found: TopicPage) -> Child:
     parts: list[Child] = [el("code", found.topic_id or "")]
     tiered = found.settings.get("remote.storage.enable") == "true"
     parts.append(badge("disk and bucket", "ice") if tiered else badge("disk", "water"))
-    parts.append(f"kept {retention(found.settings)}")
+    parts.append(f"retention: {retention(found.settings)}")
+    where = found.lines[0].partition if found.single and found.lines else None
+    parts.append(el("a", "records", href=link("/records", topic=found.name, partition=where)))
     parts.append(el("a", "settings", href=link("/configuration", topic=found.name)))
     if found.single:
         parts.append(el("a", "all partitions", href=link("/topic", name=found.name, scale=found.scale)))
@@ -109,7 +131,7 @@ def _tools(found: TopicPage) -> Markup:
         "div",
         choices("Scale", "/topic", "scale", found.scale, line.scale_names(), **where),
         go,
-        line.legend(),
+        line.legend() if found.has_bucket else None,
         class_="tools",
     )
 
@@ -182,33 +204,44 @@ def _why_not(found: TopicPage, one: TierLayout) -> str:
 
 
 _COLUMNS: Final = (
-    Heading("Partition"), Heading("Leader", True), Heading("In sync"),
-    Heading("Start", True, "first offset"), Heading("On disk from", True),
-    Heading("End", True, "next offset"),
-    Heading("Bucket", True), Heading("Objects", True), Heading("Disk", True), Heading("Segments", True),
-    Heading("Waits for upload", True), Heading("Since"),
+    Heading("Partition"), Heading("Leader", True), Heading("Replicas"), Heading("In sync"),
+    Heading("Start", True, "first offset"), Heading("End", True, "next offset"), Heading("Disk", True),
+    Heading("Segments", True),
+)  # fmt: skip
+_BUCKET_COLUMNS: Final = (
+    Heading("On disk from", True), Heading("Bucket", True), Heading("Objects", True),
+    Heading("Waiting for upload", True), Heading("Since"),
 )  # fmt: skip
 
 
 def _table(context: PageContext, found: TopicPage) -> Markup:
-    rows = [_row(context, found, one) for one in found.lines]
-    return table(_COLUMNS, rows, caption="Partitions")
+    """Return the partitions; a topic without a bucket has no columns about it."""
+    rows = [
+        _row(found, one) + (_bucket_cells(context, one) if found.has_bucket else []) for one in found.lines
+    ]
+    return table(_COLUMNS + (_BUCKET_COLUMNS if found.has_bucket else ()), rows, caption="Partitions")
 
 
-def _row(context: PageContext, found: TopicPage, one: TierLayout) -> list[Child]:
+def _row(found: TopicPage, one: TierLayout) -> list[Child]:
     short = len(one.isr) < len(one.replicas)
     isr: Child = ", ".join(map(str, one.isr)) or words.NOTHING
     return [
         el("a", one.partition, href=link("/records", topic=found.name, partition=one.partition)),
         badge("none", "bad") if one.leader < 0 else one.leader,
-        badge(f"{len(one.isr)} of {len(one.replicas)}", "warn") if short else isr,
+        ", ".join(map(str, one.replicas)) or words.NOTHING,
+        [badge(f"{len(one.isr)} of {len(one.replicas)}", "warn"), " ", isr] if short else isr,
         words.count(one.start),
-        words.count(one.local_start),
         words.count(one.end),
-        words.size(one.bucket_bytes),
-        words.count(one.bucket_objects),
         words.size(one.disk_bytes),
         words.count(one.disk_segments),
+    ]
+
+
+def _bucket_cells(context: PageContext, one: TierLayout) -> list[Child]:
+    return [
+        words.count(one.local_start),
+        words.size(one.bucket_bytes),
+        words.count(one.bucket_objects),
         [words.size(one.waiting_bytes)]
         if one.waiting_bytes
         else (words.NOTHING if one.waiting_bytes is None else "0"),
@@ -226,6 +259,61 @@ def _cards(context: PageContext, one: TierLayout) -> Markup:
             if one.waiting_bytes else "nothing waits", "warn" if one.waiting_bytes else "",
         ),
     )  # fmt: skip
+
+
+_GROUPS: Final = (
+    Heading("Group"), Heading("State"), Heading("Members", True), Heading("Lag here", True),
+)  # fmt: skip
+
+
+def _groups(found: TopicPage) -> Markup:
+    rows: list[list[Child]] = [
+        [
+            el("a", one.row.group_id or "(the empty id)", href=link("/group", id=one.row.group_id)),
+            state(one.row.state),
+            words.count(one.members),
+            words.count(next((each.lag for each in one.topics if each.topic == found.name), None)),
+        ]
+        for one in found.groups[:MOST_GROUPS]
+    ]
+    parts: list[Child] = [table(_GROUPS, rows, caption="Groups")] if rows else []
+    if not rows:
+        parts.append(notice("", "No group has committed an offset in this topic, or has a partition of it."))
+    if rest := len(found.groups) - len(rows):
+        parts.append(notice("", f"{words.count(rest)} more groups."))
+    if not found.all_groups:
+        parts.append(notice("", "Not all groups of the cluster were looked at."))
+    return section("Groups", parts)
+
+
+def _stable(context: PageContext, found: StableOffset | str) -> Markup:
+    """Return how far readers of committed records can read, and which transaction stops them."""
+    note = "Readers with isolation.level=read_committed read up to the last stable offset."
+    if isinstance(found, str):
+        return section("Transactions", notice("bad", f"The last stable offset is not known: {found}"))
+    pairs: list[tuple[str, Child]] = [
+        ("Last stable offset", f"{found.last_stable:,}"),
+        ("Behind the high watermark", f"{found.lag:,} offsets" if found.lag else "0"),
+    ]
+    if found.oldest is None:
+        pairs.append(("Open transactions", "none"))
+    else:
+        pairs.append(("Open transactions", words.count(found.open)))
+        pairs.append(("The oldest", _oldest(context, found.oldest)))
+    return section("Transactions", facts(*pairs), note=note)
+
+
+def _oldest(context: PageContext, oldest: OldestTransaction) -> Child:
+    one = oldest.open
+    who: Child = f"producer {one.producer_id}, epoch {one.producer_epoch}"
+    if oldest.transactional_id is not None:
+        who = [id_link(oldest.transactional_id), f" ({who})"]
+    since = f", since {words.moment(oldest.since_ms)}" if oldest.since_ms is not None else ""
+    age = f" ({words.ago(oldest.since_ms, context.now_ms)})" if oldest.since_ms is not None else ""
+    parts: list[Child] = [who, since, age, f", from offset {one.first_offset:,} on"]
+    if oldest.info is None:
+        parts += [" ", badge("no coordinator knows it", "bad")]
+    return parts
 
 
 def _segments(one: TierLayout) -> list[Child]:

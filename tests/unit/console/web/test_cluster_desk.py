@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -12,6 +13,7 @@ import pytest
 from service.base.clock import ManualClock
 from service.base.errors import StorageError
 from service.client.admin_models import ClusterInfo, NodeInfo
+from service.client.broker_health_queries import AnswersOfBrokers, BrokerAnswer, ask_answers
 from service.client.cluster_health import (
     BrokerLoad,
     MetadataReplica,
@@ -24,6 +26,7 @@ from service.console.web import cluster_desk
 from service.console.web.cluster_desk import ClusterDesk
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.ttl_cache import TtlCache
+from service.health.facts import ViewFacts
 
 T = TypeVar("T")
 NOBODY: dict[int, BrokerLoad] = {}
@@ -37,6 +40,8 @@ class Kafka:
         self.took_ms = 0
         self.counts = self.looks = 0
         self.is_away = False
+        self.view: ViewFacts | None = ViewFacts(1, 500, 9000)
+        self.silence: str | None = None
         self.quorum: QuorumInfo | Exception | None = QuorumInfo(
             1, 3, 9, (MetadataReplica(1, None, 9, 5, 5),), (MetadataReplica(2, None, 9, 5, 5),)
         )
@@ -54,6 +59,8 @@ class Kafka:
             return self.quorum
         if question is ask_moving:
             return (ReassignmentInfo("t", 0, (1, 2), (2,), ()),)
+        if getattr(question, "func", None) is ask_answers:
+            return AnswersOfBrokers(self.view, (BrokerAnswer(1), BrokerAnswer(2, silence=self.silence)))
         self.counts += 1
         self.clock.advance(self.took_ms)
         return PartitionSummary(1, self.counts, 0, 0, 0, 0, 0, 0, NOBODY, ())
@@ -77,7 +84,11 @@ def call(question: Callable[[], T], /) -> asyncio.Future[T]:
 def made() -> tuple[Kafka, ClusterDesk, ManualClock]:
     clock = ManualClock()
     kafka = Kafka(clock)
-    return kafka, ClusterDesk(cast("KafkaDesk", kafka), clock, call, str), clock
+    return (
+        kafka,
+        ClusterDesk(cast("KafkaDesk", kafka), clock, call, str, cast("Executor", None), tuple),
+        clock,
+    )
 
 
 @on_a_loop
@@ -94,7 +105,7 @@ async def test_concurrent_views_share_one_request() -> None:
     clock.advance(cluster_desk.COUNT_AGE_MS)
     await desk.find()
     assert (kafka.looks, kafka.counts) == (2, 2)
-    assert pages[0].problems == ()
+    assert pages[0].findings == ()
 
 
 @on_a_loop
@@ -116,13 +127,16 @@ async def test_a_quorum_that_does_not_answer_hides_nothing_else() -> None:
     kafka, desk, clock = made()
     kafka.quorum = TimeoutError("timed out")
     found = await desk.find()
-    assert found.problems == ("The quorum: timed out",)
+    assert [one.words for one in found.findings] == [
+        "the quorum does not answer: no answer in time: is there a majority of the controllers?"
+    ]
+    assert [one.state for one in found.nodes] == ["unknown", "unknown"], "nobody vouches for them"
     assert (len(found.nodes), found.quorum, found.is_alone) == (2, None, False)
     assert found.partitions is not None
     assert found.moving is not None
     kafka.quorum = None
     clock.advance(cluster_desk.AGE_MS)
-    assert (await desk.find()).problems == ()
+    assert (await desk.find()).findings == ()
 
 
 @on_a_loop
@@ -131,10 +145,29 @@ async def test_a_cluster_that_is_away_is_said_and_asked_again() -> None:
     await desk.find()
     kafka.is_away = True
     clock.advance(cluster_desk.AGE_MS)
-    assert (await desk.find()).problem == "away"
+    found = await desk.find()
+    assert found.problem == "away"
+    assert [one.words for one in found.findings] == ["the cluster does not answer: away"]
     kafka.is_away = False
     clock.advance(cluster_desk.AGE_MS)
     assert (await desk.find()).problem is None
+
+
+@on_a_loop
+async def test_stale_metadata_and_a_silent_broker_are_found_with_since_when() -> None:
+    kafka, desk, clock = made()
+    kafka.view, kafka.silence = ViewFacts(1, 12_000, 9000), "refused"
+    found = await desk.find()
+    assert [one.words for one in found.findings] == [
+        "broker 2 does not answer: refused",
+        "node 1: no controller has confirmed its metadata for 12 s: they are stale",
+    ]
+    assert [one.state for one in found.nodes] == ["unknown", "does not answer"]
+    assert found.is_stale
+    began_ms = clock.now_ms()
+    clock.advance(5000)
+    first = (await desk.find()).findings[0]
+    assert first.since_ms == began_ms, "when it was first seen"
 
 
 @on_a_loop

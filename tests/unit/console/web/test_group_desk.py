@@ -10,11 +10,18 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from service.base.errors import StorageError
-from service.console.web import group_desk
+from service.console.web import group_desk, group_sampler
 from service.console.web.group_desk import GroupDesk
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.lags import LEAST_STEP_MS, MOST_GROUPS
-from service.groups.admin_models import CONSUMER, GroupInfo, GroupRow, Listing, PartitionProgress
+from service.groups.admin_models import (
+    CONSUMER,
+    GroupInfo,
+    GroupRow,
+    GroupSummary,
+    Listing,
+    PartitionProgress,
+)
 from service.groups.admin_queries import list_groups
 
 T = TypeVar("T")
@@ -32,6 +39,10 @@ class Clock:
         return self.ms
 
 
+def row(name: str) -> GroupRow:
+    return GroupRow(name, 1, "Stable", CONSUMER, "consumer")
+
+
 class Kafka:
     """A cluster with groups that are always one further behind."""
 
@@ -43,7 +54,9 @@ class Kafka:
             raise StorageError("away")
         if question is list_groups:
             self.lists += 1
-            return Listing(tuple(GroupRow(name, 1, "Stable", CONSUMER, "consumer") for name in NAMES))
+            return Listing(tuple(row(name) for name in NAMES))
+        if "GroupSampler" in question.__qualname__:
+            return {name: GroupSummary(row(name), 2, 7) for name in NAMES[:1]}
         self.looks += 1
         return GroupInfo(
             GroupRow("g", 1, "Stable", CONSUMER, "consumer"), "uniform", 1, 1, (),
@@ -78,6 +91,31 @@ async def test_concurrent_views_share_one_list_of_groups() -> None:
     assert {one.total for one in pages} == {len(NAMES)}
     await found.find_groups("g1", 1)
     assert kafka.lists == 1
+
+
+@on_a_loop
+async def test_the_list_has_members_and_lag_and_sorts_by_lag() -> None:
+    page = await desk(Kafka()).find_groups("", 1, "lag")
+    assert page.summaries[NAMES[0]].lag == 7
+    assert NAMES[1] not in page.summaries
+    assert page.rows[0].group_id == NAMES[0]
+    assert (await desk(Kafka()).find_groups("", 1, "nonsense")).sort == "id"
+
+
+@on_a_loop
+async def test_every_groups_lag_has_a_past_before_anybody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_sampler, "EVERY_S", 0)
+    monkeypatch.setattr(group_sampler, "_COST_FACTOR", 0)
+    found = desk(Kafka(), group_sampler.LEAST_STEP_MS)
+    sampling = asyncio.ensure_future(found.sampler.run())
+    try:
+        while len(found.sampler.history(NAMES[0])) < 3:
+            assert not sampling.done()
+            await asyncio.sleep(0)
+    finally:
+        sampling.cancel()
+    page = await found.find_group(NAMES[0], 1)
+    assert [lag for _, lag in page.past][:3] == [7, 7, 7]
 
 
 @on_a_loop

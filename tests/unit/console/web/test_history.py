@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from service.console.figures import Between, Figures
-from service.console.web.history import MOST_POINTS, SERIES, History, NodeSample, alerts
+from service.console.web.history import MOST_POINTS, SERIES, History, NodeSample
 
 HEALTHY = {"ready": True, "checks": {"log": {"state": "ok", "why": ""}}}
 
@@ -42,32 +40,3 @@ def test_the_past_is_bounded() -> None:
     for n in range(2 * MOST_POINTS):
         history.add(n, [look(figures(0, 0), figures(1, 1))])
     assert len(history.points) == MOST_POINTS
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ('firn_partitions{state="offline"} 2', "2 partitions are offline"),
-        ('firn_store_reachable{client="read"} 0', "not reachable (read)"),
-        ("firn_tiering_displaced 1", "another process"),
-        ("firn_tiering_lag_seconds 4000", "lag behind"),
-        ('firn_tiering_blocked_partitions{reason="no room"} 3', "3 partitions do not tier: no room"),
-    ],
-)
-def test_a_problem_of_a_node_raises_an_alert(line: str, words: str) -> None:
-    (alert,) = alerts([look(None, figures(0, 0, line))])
-    assert words in alert.what
-    assert alert.where == "node 1"
-
-
-def test_a_healthy_node_raises_no_alert() -> None:
-    assert alerts([look(figures(0, 0), figures(1, 1))]) == []
-
-
-def test_the_worst_comes_first() -> None:
-    failed = {"ready": False, "checks": {"disk": {"state": "failed", "why": "full"}}}
-    nodes = [
-        NodeSample(2, None, None, None, "refused"),
-        look(None, figures(0, 0, health=failed)),
-    ]
-    assert [one.level for one in alerts(nodes)] == ["bad", "warn"]

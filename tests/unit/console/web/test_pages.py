@@ -23,7 +23,7 @@ from service.client.cluster_health import (
 from service.console.figures import Between, Figures
 from service.console.web.costs import Prices
 from service.console.web.frame import PageContext, login_page
-from service.console.web.history import Alert, NodeSample, alerts
+from service.console.web.history import NodeSample
 from service.console.web.pages import (
     bucket,
     cluster,
@@ -40,6 +40,7 @@ from service.console.web.survey import ExpiredOrphan, Findings, TopicSum
 from service.console.web.tier_layout import BUCKET, DISK, RetentionEdge, TierBlock, TierLayout
 from service.console.web.topic_rows import TopicSummary
 from service.groups.admin_models import CONSUMER, GroupInfo, GroupRow, MemberInfo, PartitionProgress
+from service.health.findings import Finding, Severity
 from service.records.decode import Record
 
 NAMES = ("console.css", "console.js", "uPlot.css", "uPlot.js", "icon.svg")
@@ -169,13 +170,19 @@ def a_bucket(words: str) -> str:
     return bucket.render(context(words), shown)
 
 
+def some_findings(words: str) -> tuple[Finding, ...]:
+    return tuple(
+        Finding(severity, words, since_ms, words, words, words, words)
+        for severity in Severity
+        for since_ms in (None, NOW - 5000)
+    )
+
+
 def an_overview(words: str) -> str:
     cluster = ClusterInfo(words, 1, (NodeInfo(1, words, 9, words, False), NodeInfo(2, words, 9, None, False)))
     nodes = [look(words)]
     series = {name: [1.0, 2.0] for name in ("t", "produced", "lag_bytes")}
-    found = overview.Overview(
-        cluster, words, 0, 0, 1, nodes, [*alerts(nodes), Alert("bad", words, words)], series
-    )
+    found = overview.Overview(cluster, words, 0, 0, nodes, some_findings(words), series)
     return overview.render(context(words), found)
 
 
@@ -232,7 +239,14 @@ def some_ill(words: str, count: int) -> tuple[UnhealthyPartition, ...]:
 
 def a_cluster(words: str, *, nodes: int = 5, ill: int = 4, moving: int = 2, age_ms: int = 0) -> str:
     listed = [
-        NodeState(n, ("broker", "controller"), words, (words, words), (None, False, True)[n % 3])
+        NodeState(
+            n,
+            ("broker", "controller"),
+            words,
+            (words, words),
+            (None, False, True)[n % 3],
+            ("", "ok", "fenced")[n % 3],
+        )
         for n in range(1, nodes)
     ]
     shares = {n: BrokerLoad(1, 2, 3, 1, 1) for n in range(1, nodes)}
@@ -241,8 +255,9 @@ def a_cluster(words: str, *, nodes: int = 5, ill: int = 4, moving: int = 2, age_
     )
     under_way = tuple(ReassignmentInfo(words, n, (1, 2, 3), (3,), (1,)) for n in range(moving))
     found = cluster.ClusterPage(
-        words, listed, a_quorum(nodes), False, counted, age_ms, under_way, (words,) if words != "c" else ()
-    )
+        words, listed, a_quorum(nodes), False, counted, age_ms, under_way,
+        some_findings(words) if words != "c" else (),
+    )  # fmt: skip
     return cluster.render(context(words), found)
 
 
@@ -263,7 +278,7 @@ PAGES: dict[str, Callable[[str], str]] = {
     "group": a_group,
     "login": lambda words: login_page(context(words), words, words),
     "nothing, overview": lambda words: overview.render(
-        context(words), overview.Overview(None, words, None, None, 0, (), (), {})
+        context(words), overview.Overview(None, words, None, None, (), (), {})
     ),
     "nothing, topics": lambda words: topics.render(
         context(words), topics.TopicsPage((), {}, {}, 1, 0, 0, words, words)
@@ -331,7 +346,7 @@ def test_a_group_says_how_far_it_is_and_how_its_lag_went() -> None:
     words = Checked(text).words
     assert "1 to 4, at most 9, in 2.0 s" in words
     assert "7 more partitions were not queried." in words
-    assert "not there" in words
+    assert "does not exist" in words
     assert "does not parse" in words
     assert "orders 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 8 more" in words
     assert 'href="/group?id=orders"' in all_groups("orders")

@@ -1,0 +1,26 @@
+"""Types of command-line arguments. [P]"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def positive(text: str) -> int:
+    """Parse an argument of 1 to 2^31 - 1; `ArgumentTypeError` for any other text."""
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
+    return int(text)
+
+
+def offset(text: str) -> int:
+    """Parse an offset; `ArgumentTypeError` for any other text."""
+    if not text.isascii() or not text.isdigit() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"expected an offset, found {text!r}")
+    return int(text)
+
+
+def node_id(text: str) -> int:
+    """Parse the id of a node; `ArgumentTypeError` for any other text."""
+    if not text.isascii() or not text.isdigit() or int(text) >= 2**31:
+        raise argparse.ArgumentTypeError(f"expected the id of a node, found {text!r}")
+    return int(text)

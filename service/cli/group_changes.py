@@ -1,0 +1,173 @@
+"""`firn group delete` and `delete-offsets`: done only with `--execute`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from service.cli.client_properties import security_of_args
+from service.cli.columns import aligned
+from service.cli.patience import patience
+from service.cli.places import METAVAR, named_partitions
+from service.cli.resolving import resolved, tell, tell_refused, words_of
+
+if TYPE_CHECKING:
+    from service.client.admin_models import Place
+    from service.groups.admin_models import GroupRow, Listing
+
+NOT_DONE = "nothing was changed: --execute does it"
+
+
+def add_changes(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> list[argparse.ArgumentParser]:
+    """Add the actions, and return them: options that all actions have are the caller's."""
+    delete = actions.add_parser(
+        "delete",
+        help="delete groups and their offsets",
+        description="Delete groups that have no members, with all their committed offsets. Without --execute"
+        " it only says which could be deleted. Exit code 1 if one cannot be.",
+    )
+    add_groups(delete)
+    delete.set_defaults(run=_delete)
+
+    forget = actions.add_parser(
+        "delete-offsets",
+        help="delete committed offsets of a group",
+        description="Delete what a group has committed for topics or partitions: its consumers begin there as"
+        " auto.offset.reset says. A topic that members subscribe to is refused. Without --execute it only"
+        " says what would go. Exit code 1 if a partition was refused.",
+    )
+    forget.add_argument("group", metavar="GROUP", help="the group's id (group.id)")
+    forget.add_argument(
+        "--topic", action="append", required=True, type=named_partitions, metavar=METAVAR, dest="topics",
+        help="of a topic, or of some of its partitions (may be repeated)",
+    )  # fmt: skip
+    forget.set_defaults(run=_delete_offsets)
+    for action in (delete, forget):
+        add_execute(action)
+    return [delete, forget]
+
+
+def add_groups(action: argparse.ArgumentParser) -> None:
+    action.add_argument("groups", nargs="*", metavar="GROUP", help="ids of groups (group.id)")
+    action.add_argument("--all-groups", action="store_true", help="all groups that there are")
+
+
+def add_execute(action: argparse.ArgumentParser) -> None:
+    choice = action.add_mutually_exclusive_group()
+    choice.add_argument("--execute", action="store_true", help="do it")
+    choice.add_argument("--dry-run", action="store_true", help="only say what would be done: the default")
+
+
+def groups_of(args: argparse.Namespace, found: Listing) -> list[str]:
+    """Return the ids that the arguments name. Raises `ConfigError` for none, or for both ways to say it."""
+    from service.base.errors import ConfigError
+
+    if bool(args.groups) == args.all_groups:
+        raise ConfigError("which groups? GROUP …, or --all-groups")
+    if args.all_groups and found.problems:
+        raise ConfigError(f"not all groups are known: {'; '.join(found.problems)}")
+    return list(dict.fromkeys(args.groups)) or [row.group_id for row in found.rows]
+
+
+def known_group(found: Listing, group: str) -> GroupRow | None:
+    """Return the row of a group, None for a new one. Raises `RequestError` where that is not known."""
+    from kio.schema.errors import ErrorCode
+
+    from service.base.errors import RequestError
+
+    row = next((one for one in found.rows if one.group_id == group), None)
+    if row is None and found.problems:
+        raise RequestError(
+            ErrorCode.coordinator_not_available,
+            f"whether there is a group {group} is not known: {'; '.join(found.problems)}",
+        )
+    return row
+
+
+def _delete(args: argparse.Namespace) -> int:
+    from service.base.errors import RequestError
+    from service.client.admin import ChangingCluster
+    from service.client.group_changes import delete_group
+    from service.groups.admin_queries import list_groups
+
+    done: list[str] = []
+    problems: list[str] = []
+    with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
+        found = list_groups(cluster)
+        for group in groups_of(args, found):
+            try:
+                _check_deletable(found, group)
+                if args.execute:
+                    delete_group(cluster, patience(), group)
+                done.append(group)
+            except RequestError as e:
+                problems.append(words_of(e))
+    if args.json:
+        print(json.dumps({"executed": args.execute, "groups": done}, indent=2))
+    else:
+        from service.base.printable import escaped
+
+        for group in done:
+            print(f"{'deleted' if args.execute else 'would delete'} {escaped(group)}")
+        if not args.execute:
+            print(NOT_DONE)
+    for problem in problems:
+        tell("group", problem)
+    return 1 if problems else 0
+
+
+def _check_deletable(found: Listing, group: str) -> None:
+    """Raise `RequestError` for a group that is not there, or has members."""
+    from kio.schema.errors import ErrorCode
+
+    from service.base.errors import RequestError
+    from service.client.group_changes import is_without_members
+
+    row = known_group(found, group)
+    if row is None:
+        raise RequestError(ErrorCode.group_id_not_found, f"there is no group {group}")
+    if not is_without_members(row.state):
+        raise RequestError(
+            ErrorCode.non_empty_group, f"group {group} is {row.state}: it has members, and is not deleted"
+        )
+
+
+def _delete_offsets(args: argparse.Namespace) -> int:
+    from service.client.admin import ChangingCluster
+    from service.client.group_changes import delete_offsets
+    from service.groups.admin_queries import committed_offsets, find_group, list_groups
+
+    with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
+        row = find_group(list_groups(cluster), args.group)
+        committed = committed_offsets(cluster, row.node, row.group_id)
+        # offsets of topics that are gone can be deleted, too: what is committed counts, not what there is
+        named = [one for one in args.topics if one.topic not in {topic for topic, _ in committed}]
+        wanted = {
+            place for place in committed for one in args.topics
+            if place[0] == one.topic and (one.numbers is None or place[1] in one.numbers)
+        }  # fmt: skip
+        resolved(cluster, named)
+        refused: dict[Place, Exception] = {}
+        if args.execute and wanted:
+            results = delete_offsets(cluster, patience(), args.group, wanted)
+            refused = {place: error for place, error in results.items() if error is not None}
+    rows = [(topic, number, committed[topic, number]) for topic, number in sorted(wanted - refused.keys())]
+    if args.json:
+        head = ("topic", "partition", "committed")
+        document = [dict(zip(head, row, strict=True)) for row in rows]
+        print(json.dumps({"group": args.group, "executed": args.execute, "offsets": document}, indent=2))
+    else:
+        if rows:
+            print(
+                "\n".join(
+                    aligned([("topic", "partition", "committed"), *([str(c) for c in r] for r in rows)])
+                )
+            )
+        print(f"deleted {len(rows)}" if args.execute else NOT_DONE)
+    if not wanted:
+        tell("group", f"{args.group} has committed nothing there")
+        return 1
+    return tell_refused("group", refused)

@@ -1,0 +1,155 @@
+"""Queries of lists of groups: members and lag of many groups with few requests. Blocking and read-only.
+
+Raises `RequestError`, `StorageError` and `OSError` of a whole query; the error of one group, or of one node,
+is in the summaries of its groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.client.admin import Cluster
+from service.groups.admin_models import CLASSIC, CONSUMER, GroupRow, GroupSummary, TopicLag
+from service.groups.protocol import CONSUMER_PROTOCOL, MalformedEmbedded, decode_assignment
+from service.wire.api import ApiKey, request_module
+from service.wire.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
+
+_AT_ONCE: Final = 100
+"""Most groups of one request."""
+_FETCH_BY_NAMES: Final = 9
+"""last version of OffsetFetch that names topics"""
+_NO_OFFSET: Final = -1
+
+Place = tuple[str, int]
+
+
+class _Group:
+    """Partial summary of one group while the queries are under way."""
+
+    def __init__(self, row: GroupRow) -> None:
+        self.row = row
+        self.members: int | None = None
+        self.owned: set[Place] = set()
+        self.committed: dict[Place, int] = {}
+        self.problem: str | None = None
+
+    @property
+    def places(self) -> set[Place]:
+        return self.owned | self.committed.keys()
+
+
+def summarize_groups(cluster: Cluster, rows: Sequence[GroupRow], most_places: int) -> dict[str, GroupSummary]:
+    """Return members and lag by group id; the ends of at most `most_places` partitions are looked up."""
+    groups = {row.group_id: _Group(row) for row in rows}
+    by_node: dict[int, list[_Group]] = {}
+    for one in groups.values():
+        by_node.setdefault(one.row.node, []).append(one)
+    for node, found in by_node.items():
+        for at in range(0, len(found), _AT_ONCE):
+            _of_node(cluster, node, found[at : at + _AT_ONCE])
+    places = sorted({place for one in groups.values() for place in one.places})[:most_places]
+    looked_up = frozenset(places)
+    ends = cluster.ends(places)
+    return {group_id: _summary(one, ends, looked_up) for group_id, one in groups.items()}
+
+
+def _of_node(cluster: Cluster, node: int, groups: Sequence[_Group]) -> None:
+    steps: tuple[tuple[str, Callable[[Cluster, int, Sequence[_Group]], None]], ...] = (
+        (CONSUMER, _consumer), (CLASSIC, _classic),
+    )  # fmt: skip
+    try:
+        for kind, describe in steps:
+            if some := [one for one in groups if one.row.kind == kind]:
+                describe(cluster, node, some)
+        if some := [one for one in groups if one.row.kind in (CONSUMER, CLASSIC)]:
+            _offsets(cluster, node, some)
+    except (RequestError, OSError) as e:
+        for one in groups:
+            one.problem = one.problem or str(e)
+
+
+def _consumer(cluster: Cluster, node: int, groups: Sequence[_Group]) -> None:
+    module = request_module(ApiKey.CONSUMER_GROUP_DESCRIBE)
+    request = module.ConsumerGroupDescribeRequest(
+        group_ids=tuple(one.row.group_id for one in groups), include_authorized_operations=False
+    )
+    known = {one.row.group_id: one for one in groups}
+    for answer in cluster.client(node).request(ApiKey.CONSUMER_GROUP_DESCRIBE, request).groups:
+        if (one := known.get(answer.group_id)) is None or _failed(one, answer.error_code):
+            continue
+        one.members = len(answer.members)
+        for member in answer.members:
+            for topic in member.assignment.topic_partitions:
+                one.owned.update((topic.topic_name, partition) for partition in topic.partitions)
+
+
+def _classic(cluster: Cluster, node: int, groups: Sequence[_Group]) -> None:
+    module = request_module(ApiKey.DESCRIBE_GROUPS)
+    request = module.DescribeGroupsRequest(
+        groups=tuple(one.row.group_id for one in groups), include_authorized_operations=False
+    )
+    known = {one.row.group_id: one for one in groups}
+    for answer in cluster.client(node).request(ApiKey.DESCRIBE_GROUPS, request).groups:
+        if (one := known.get(answer.group_id)) is None or _failed(one, answer.error_code):
+            continue
+        one.members = len(answer.members)
+        if answer.protocol_type == CONSUMER_PROTOCOL:
+            for member in answer.members:
+                one.owned.update(_assigned(member))
+
+
+def _assigned(member: Any) -> Iterable[Place]:
+    """Return the partitions of a classic member; none where its assignment is malformed."""
+    if not member.member_assignment:
+        return ()
+    try:
+        found = decode_assignment(bytes(member.member_assignment)).partitions
+    except MalformedEmbedded:
+        return ()
+    return [(topic, partition) for topic, partitions in found for partition in partitions]
+
+
+def _offsets(cluster: Cluster, node: int, groups: Sequence[_Group]) -> None:
+    request = OffsetFetchRequest(
+        groups=tuple(OffsetFetchRequestGroup(group_id=one.row.group_id, topics=None) for one in groups)
+    )
+    known = {one.row.group_id: one for one in groups}
+    for answer in cluster.client(node).request(ApiKey.OFFSET_FETCH, request, newest=_FETCH_BY_NAMES).groups:
+        if (one := known.get(answer.group_id)) is None or _failed(one, answer.error_code):
+            continue
+        for topic in answer.topics:
+            for each in topic.partitions:
+                if each.error_code == ErrorCode.none and each.committed_offset != _NO_OFFSET:
+                    one.committed[topic.name, each.partition_index] = each.committed_offset
+
+
+def _failed(group: _Group, code: int) -> bool:
+    """Note the error of one group; return whether there is one."""
+    if code == ErrorCode.none:
+        return False
+    group.problem = ErrorCode(code).name.upper()
+    return True
+
+
+def _summary(group: _Group, ends: Mapping[Place, int], looked_up: frozenset[Place]) -> GroupSummary:
+    topics: dict[str, TopicLag] = {}
+    for topic, partition in sorted(group.places):
+        before = topics.get(topic) or TopicLag(topic, 0, None)
+        committed, end = group.committed.get((topic, partition)), ends.get((topic, partition))
+        lag = before.lag
+        if committed is not None and end is not None:
+            lag = (lag or 0) + max(end - committed, 0)
+        topics[topic] = TopicLag(topic, before.partitions + 1, lag)
+    known = [one.lag for one in topics.values() if one.lag is not None]
+    return GroupSummary(
+        group.row,
+        group.members,
+        sum(known) if known else None,
+        tuple(topics.values()),
+        len(group.places - looked_up),
+        group.problem,
+    )

@@ -1,0 +1,29 @@
+"""`firn` commands in the test's own process, at one cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.cli.main import main
+
+
+class Firn:
+    """Runs commands; `err` is what the last one said on stderr."""
+
+    def __init__(self, bootstrap: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.bootstrap, self._capsys = bootstrap, capsys
+        self.err = ""
+
+    def __call__(self, *words: str, code: int = 0) -> str:
+        """Return what a command printed that ended with this code."""
+        self._capsys.readouterr()
+        found = main([*words, "--bootstrap-server", self.bootstrap])
+        said = self._capsys.readouterr()
+        self.err = said.err
+        assert found == code, said
+        return said.out
+
+    def refused(self, *words: str) -> str:
+        """Return what a command said on stderr that ended with code 1."""
+        self(*words, code=1)
+        return self.err

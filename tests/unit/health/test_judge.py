@@ -1,0 +1,118 @@
+"""Findings about nodes and clusters: which facts are a problem, in which words, since when."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.health.facts import (
+    BrokerFacts,
+    ClusterFacts,
+    DirectoryFacts,
+    ListenerFacts,
+    NodeFacts,
+    PartitionFacts,
+    StoreFacts,
+    ViewFacts,
+    VoterFacts,
+)
+from service.health.findings import Severity, as_json, from_json
+from service.health.judge import judge, state_of
+
+NOW = 1_000_000
+
+
+def words(facts: ClusterFacts | NodeFacts) -> list[str]:
+    return [one.words for one in judge(facts, NOW)]
+
+
+def test_nothing_is_said_of_a_whole_cluster_and_a_node_that_serves() -> None:
+    view = ViewFacts(1, 9000)
+    assert judge(ClusterFacts(view, (BrokerFacts(1, False),), (VoterFacts(1, None, True),)), NOW) == ()
+    assert judge(NodeFacts(1, view=view), NOW) == ()
+
+
+def test_metadata_that_no_controller_has_confirmed_for_longer_than_a_session_are_stale() -> None:
+    (one,) = judge(NodeFacts(3, view=ViewFacts(3, 9001, 9000)), NOW)
+    assert one.severity is Severity.CRITICAL
+    assert one.words == "node 3: no controller has confirmed its metadata for 9 s: they are stale"
+    assert (one.subject, one.since_ms, one.anchor) == ("node 3", 990_999, "metadata-stale")
+    assert judge(ClusterFacts(ViewFacts(3, 9001, 9000)), NOW) == (one,), "a client says the same"
+
+
+def test_a_dead_broker_and_what_it_leaves_are_said_with_the_worst_first() -> None:
+    facts = ClusterFacts(
+        brokers=(BrokerFacts(1, False), BrokerFacts(3, True)),
+        voters=(VoterFacts(1, None, True), VoterFacts(2, 300, False), VoterFacts(3, 24_000, False)),
+        partitions=PartitionFacts(1, 2, 71),
+    )
+    assert words(facts) == [
+        "broker 3 is down: the controller has fenced it",
+        "2 partitions under min ISR",
+        "1 partition without a leader",
+        "71 partitions under-replicated",
+        "voter 3 has not fetched for 24 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("broker", "is_stale", "state"),
+    [
+        (BrokerFacts(1, False), False, "ok"),
+        (BrokerFacts(1, True), False, "fenced"),
+        (BrokerFacts(1, False), True, "unknown"),
+        (BrokerFacts(1, True), True, "unknown"),
+        (BrokerFacts(1, False, "refused"), False, "does not answer"),
+        (BrokerFacts(1, False, "refused"), True, "does not answer"),
+    ],
+)
+def test_only_a_broker_that_fresh_metadata_call_alive_and_that_answers_is_ok(
+    broker: BrokerFacts, is_stale: bool, state: str
+) -> None:
+    assert state_of(broker, is_stale=is_stale) == state
+
+
+def test_a_node_names_its_store_its_disks_and_what_it_waits_for() -> None:
+    facts = NodeFacts(
+        2,
+        is_serving=False,
+        waits=("the logs are being opened",),
+        offline_partitions=1,
+        directories=(
+            DirectoryFacts(2, "/a", is_offline=True),
+            DirectoryFacts(2, "/b", fullness="98 % full", refuses=True),
+            DirectoryFacts(2, "/c", fullness="81 % full"),
+        ),
+        stores=(StoreFacts("copy", "refused", 5),),
+    )
+    assert words(facts) == [
+        "node 2: log directory /b is 98 % full",
+        "node 2: log directory /a is offline",
+        "node 2 is starting or stopping",
+        "node 2: the logs are being opened",
+        "node 2: 1 partition is offline on it",
+        "node 2: the store does not answer (copy): refused",
+        "node 2: log directory /c is 81 % full",
+    ]
+
+
+def test_a_finding_of_a_node_and_of_a_client_is_said_once() -> None:
+    told = judge(NodeFacts(3, cluster=ClusterFacts(brokers=(BrokerFacts(1, True),))), NOW)
+    facts = ClusterFacts(
+        brokers=(BrokerFacts(1, True),), listeners=(ListenerFacts(2, "h:9464", "refused"),), told=told
+    )
+    assert words(facts) == [
+        "broker 1 is down: the controller has fenced it",
+        "node 2: its HTTP listener h:9464 does not answer: refused",
+    ]
+
+
+def test_findings_come_back_from_their_json_and_nonsense_does_not() -> None:
+    found = judge(NodeFacts(3, view=ViewFacts(3, 60_000)), NOW)
+    told = [as_json(one) for one in found]
+    assert told[0]["severity"] == "critical"
+    assert from_json(told) == found
+    for name, value in (("severity", "x"), ("since_ms", "1"), ("since_ms", -1), ("words", None)):
+        with pytest.raises((ValueError, LookupError, TypeError, AttributeError)):
+            from_json([{**told[0], name: value}])
+    with pytest.raises((ValueError, LookupError, TypeError, AttributeError)):
+        from_json({"a": 1})
