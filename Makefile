@@ -14,7 +14,7 @@ ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist load
 OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel map demo test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser test-mixed console-shots judges matrix test-localstack test-package local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
+.PHONY: help install kernel map demo test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser health-matrix test-mixed console-shots judges matrix test-localstack test-package local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ test-million: install ## kafka-producer-perf-test and its like with a million re
 
 test-cluster: install ## Bad input, kill -9 and a failing object store against one node
 	$(PYTEST) $(ANYWHERE) tests/cluster -m "not soak"
+
+health-matrix: install ## What /readyz, describe, console, metrics and alerts say of each dead thing, and how soon: a table (four minutes)
+	$(PYTEST) -s tests/cluster/test_health_matrix.py
 
 test-mixed: install ## Firn and Apache Kafka as one cluster: leadership wanders 20 times, voters come and go, records are compared, brokers of both have replicas of the same partitions (twenty minutes)
 	$(PYTEST) tests/mixed -s

@@ -45,7 +45,14 @@ class DataAsleep(StorageError):
 
 
 class ConfigError(FirnError):
-    """A refused configuration key or value; the message names the key and the reason."""
+    """A refused configuration key or value; the message names the key and the reason.
+
+    `problems`: one text for each that is wrong; the message has them all, a line each.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
 
 
 class InvariantError(FirnError):

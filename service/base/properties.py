@@ -11,6 +11,7 @@ odd number of trailing backslashes continues in the next line, without that line
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from service.base.errors import ConfigError
 
@@ -18,29 +19,52 @@ _BLANK = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
+class MalformedProperty(ConfigError):
+    """A key or value that cannot be read. `number`: its line."""
+
+    def __init__(self, words: str, number: int) -> None:
+        super().__init__(words)
+        self.number = number
+
+
+class PropertyLine(NamedTuple):
+    """One key with its value, and the number of the line in which it begins, from 1 on."""
+
+    key: str
+    value: str
+    number: int
+
+
 def parse_properties(text: str) -> dict[str, str]:
     """Parse a properties text into keys and values. Raises `ConfigError` for a malformed `\\uXXXX`."""
-    result: dict[str, str] = {}
-    for line in _logical_lines(text):
+    return {line.key: line.value for line in parse_property_lines(text)}
+
+
+def parse_property_lines(text: str) -> Iterator[PropertyLine]:
+    """Parse a properties text into its keys, as often as they stand there. Raises `MalformedProperty`."""
+    for number, line in _logical_lines(text):
         key, value = _split(line)
-        name = _unescape(key, "a key")
-        result[name] = _unescape(value, f"the value of {name}")
-    return result
+        try:
+            name = _unescape(key, "a key")
+            yield PropertyLine(name, _unescape(value, f"the value of {name}"), number)
+        except ConfigError as e:
+            raise MalformedProperty(str(e), number) from None
 
 
-def _logical_lines(text: str) -> Iterator[str]:
-    pending = ""
-    for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    pending, began = "", 0
+    for number, raw in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
         line = raw.lstrip(_BLANK)
         if not pending and (not line or line[0] in "#!"):
             continue
+        began = began or number
         if (len(line) - len(line.rstrip("\\"))) % 2:
             pending += line[:-1]
             continue
-        yield pending + line
-        pending = ""
+        yield began, pending + line
+        pending, began = "", 0
     if pending:
-        yield pending
+        yield began, pending
 
 
 def _split(line: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from service.base.errors import ConfigError
-from service.base.properties import parse_properties
+from service.base.properties import MalformedProperty, PropertyLine, parse_property_lines
 
 MAX_FILE_BYTES = 1 << 20
 
@@ -18,6 +18,11 @@ def load_properties(path: Path | str) -> dict[str, str]:
 
     Raises `ConfigError` when the file cannot be read, is not text or is over 1 MiB.
     """
+    return {line.key: line.value for line in load_property_lines(path)}
+
+
+def load_property_lines(path: Path | str) -> list[PropertyLine]:
+    """Read a properties file as `load_properties` does, with the place of each key."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -29,8 +34,8 @@ def load_properties(path: Path | str) -> dict[str, str]:
         text = data.decode("utf-8")
     except UnicodeDecodeError as e:  # its text, and a traceback's, would have a byte of a value
         line = data.count(b"\n", 0, e.start) + 1
-        raise ConfigError(f"{path}: line {line} is not UTF-8 text") from None
+        raise ConfigError(f"{path}:{line}: not UTF-8 text") from None
     try:
-        return parse_properties(text)
-    except ConfigError as e:
-        raise ConfigError(f"{path}: {e}") from e
+        return list(parse_property_lines(text))
+    except MalformedProperty as e:
+        raise ConfigError(f"{path}:{e.number}: {e}") from None

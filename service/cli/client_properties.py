@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from service.client.node_http import NodeHttp
     from service.client.security import Security
+    from service.config.client import ClientOptions
 
 _BOOTSTRAP = "bootstrap.servers"
 _HTTP_TOKEN, _HTTP_CA = "firn.http.token.file", "firn.http.ssl.ca.location"
@@ -19,7 +20,8 @@ def add_command_config_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--command-config",
         metavar="FILE",
-        help="properties with security.protocol, sasl.… and ssl.…, in Java's names or librdkafka's",
+        help="properties with security.protocol, sasl.… and ssl.…, in Java's names or librdkafka's"
+        " (default: FIRN_COMMAND_CONFIG, or the profile in use)",
     )
 
 
@@ -40,13 +42,39 @@ def read_security_file(path: str) -> Security:
     import secrets
 
     from service.base.errors import ConfigError
-    from service.base.properties_file import load_properties
     from service.client.security import security_of
+
+    options = _read_options(path)
+    try:
+        return security_of(options, secrets.token_urlsafe)
+    except ConfigError as e:
+        raise ConfigError(f"{path}: {e}") from e
+
+
+def client_options_of_args(args: argparse.Namespace) -> ClientOptions:
+    """Return the options that the file of `--command-config` says, those of PLAINTEXT without one.
+
+    Raises `ConfigError` with the file's name.
+    """
+    from service.config.client import ClientOptions
+
+    return ClientOptions() if args.command_config is None else _read_options(args.command_config)
+
+
+def check_properties(path: str) -> None:
+    """Raise `ConfigError` where a file of client properties would not be taken."""
+    read_security_file(path)
+    read_node_http(path)
+
+
+def _read_options(path: str) -> ClientOptions:
+    from service.base.errors import ConfigError
+    from service.base.properties_file import load_properties
     from service.config.client import parse_client
 
     given = {name: value for name, value in load_properties(path).items() if name not in _NOT_KAFKAS}
     try:
-        return security_of(parse_client(given), secrets.token_urlsafe)
+        return parse_client(given)
     except ConfigError as e:
         raise ConfigError(f"{path}: {e}") from e
 

@@ -6,12 +6,13 @@ import argparse
 import json
 import sys
 
+from service.cli.address import DEFAULTS
 from service.cli.arguments import positive
 from service.cli.client_properties import add_command_config_option, node_http_of_args, security_of_args
 from service.cli.cluster_brokers import add_elect, add_unregister
 from service.cli.cluster_controllers import add_features, add_quorum
 from service.cli.cluster_reassign import add_reassign
-from service.cli.topic import DEFAULT_BOOTSTRAP, add_bootstrap_option
+from service.cli.topic import add_bootstrap_option
 
 MOST_ILL = 50
 AT_ONCE = 10
@@ -47,9 +48,8 @@ def _add_describe(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     group = describe.add_mutually_exclusive_group()
     group.add_argument(
-        "--bootstrap-server", default=DEFAULT_BOOTSTRAP, metavar="HOST:PORT",
-        help=f"a broker, or several with commas between (default: {DEFAULT_BOOTSTRAP})",
-    )  # fmt: skip
+        "--bootstrap-server", metavar="HOST:PORT,…", help=f"brokers of the cluster ({DEFAULTS})"
+    )
     group.add_argument(
         "--bootstrap-controller", metavar="HOST:PORT",
         help="a controller instead: shows the quorum and reassignments, even without a live broker",

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from service.cli.address import DEFAULTS
 from service.cli.arguments import node_id
 from service.cli.client_properties import add_command_config_option, security_of_args
 from service.cli.columns import aligned
-from service.cli.topic import DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -107,9 +107,8 @@ def _add_common(action: argparse.ArgumentParser) -> None:
     action.add_argument("--json", action="store_true", help="print one JSON document")
     where = action.add_mutually_exclusive_group()
     where.add_argument(
-        "--bootstrap-server", default=DEFAULT_BOOTSTRAP, metavar="HOST:PORT",
-        help=f"a broker, or several with commas between (default: {DEFAULT_BOOTSTRAP})",
-    )  # fmt: skip
+        "--bootstrap-server", metavar="HOST:PORT,…", help=f"brokers of the cluster ({DEFAULTS})"
+    )
     where.add_argument(
         "--bootstrap-controller", metavar="HOST:PORT", help="a controller instead, where no broker is left"
     )

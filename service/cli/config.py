@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from service.cli.columns import aligned
 from service.cli.config_entries import add_entries
-from service.cli.server import add_set_option, given_properties
+from service.cli.server import add_set_option, given_config
 
 if TYPE_CHECKING:
-    from service.config.explaining import ExplainedKey
+    from service.config.explaining import ConfigExplanation
+
+
+_WIDEST = 40
+_INDENT = "    "
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,9 +31,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "explain",
         help="explain a configuration file",
         description="Explain a node's configuration file: what becomes of each of its keys here, its default,"
-        " its effect. Starts nothing.",
+        " its effect. Settings of the environment (FIRN_…) count as they do for a node. Starts nothing.",
     )
-    explain.add_argument("config", metavar="CONFIG.properties", help="settings, in Java's .properties syntax")
+    explain.add_argument(
+        "config", nargs="?", metavar="CONFIG.properties", help="settings, in Java's .properties syntax"
+    )
     add_set_option(explain)
     explain.add_argument("--json", action="store_true", help="print one JSON document")
     explain.set_defaults(run=_explain)
@@ -36,16 +43,47 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _explain(args: argparse.Namespace) -> int:
-    from service.config.explaining import KeyOutcome, explain
+    from service.config.explaining import explain
 
-    found = explain(given_properties(args))
+    found = explain(given_config(args))
     if args.json:
-        print(json.dumps({"keys": [one._asdict() for one in found]}, indent=2))
+        document = {
+            "would_start": not found.problems,
+            "keys": [one._asdict() for one in found.keys],
+            "problems": list(map(str, found.problems)),
+            "warnings": found.warnings,
+        }
+        print(json.dumps(document, indent=2))
     else:
         _print(found)
-    return 1 if any(one.outcome is KeyOutcome.REFUSED for one in found) else 0
+    return 1 if found.problems else 0
 
 
-def _print(found: list[ExplainedKey]) -> None:
-    rows = [(one.key, one.outcome.value, one.value or "-", one.default or "-", one.effect) for one in found]
-    print("\n".join(aligned([("key", "here", "value", "default", "effect"), *rows])))
+def _print(found: ConfigExplanation) -> None:
+    import shutil
+    import textwrap
+
+    from service.base.printable import escaped
+    from service.config.explaining import KeyOutcome
+
+    width = max(60, min(110, shutil.get_terminal_size().columns))
+    rows = [
+        (one.key, _short("(hidden)" if one.value is None else one.value), one.outcome, _short(one.default))
+        for one in found.keys
+    ]
+    head, *lines = aligned([("key", "value", "here", "default"), *rows])
+    print(head)
+    for line, one in zip(lines, found.keys, strict=True):
+        effect = textwrap.wrap(escaped(one.effect), width, initial_indent=_INDENT, subsequent_indent=_INDENT)
+        print(line, *effect, sep="\n")
+    together = [str(one) for one in found.problems if one.key is None]
+    for title, texts in (("problems", together), ("warnings", found.warnings)):
+        if texts:
+            print(f"\n{title}:", *texts, sep="\n")
+    counts = Counter(one.outcome for one in found.keys)
+    print(f"\n{len(found.keys)} keys:", ", ".join(f"{counts[one]} {one}" for one in KeyOutcome))
+
+
+def _short(text: str | None) -> str:
+    text = text or "-"
+    return text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from service.cli.address import DEFAULTS
 from service.cli.client_properties import add_command_config_option, node_http_of_args, security_of_args
 from service.cli.server import add_log_level_option, setting
 from service.cli.stores import add_store_options, endpoint_of
-from service.cli.topic import DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
     from service.console.web.settings import ConsoleSettings
@@ -26,10 +26,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "--bootstrap",
-        default=DEFAULT_BOOTSTRAP,
         metavar="HOST:PORT,…",
-        help="brokers of the cluster, separated by commas; the others are found through them "
-        f"(default: {DEFAULT_BOOTSTRAP})",
+        help=f"brokers of the cluster; the others are found through them ({DEFAULTS})",
     )
     parser.add_argument(
         "--host",

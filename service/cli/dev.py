@@ -110,6 +110,7 @@ def _run_node(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> int:
 
     from service.base.stop_signals import handlers_given_back
     from service.cli.dev_console import with_console
+    from service.config.given import gather
     from service.config.settings import BrokerConfig
 
     settings = {
@@ -126,7 +127,8 @@ def _run_node(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> int:
 
         settings = secured_alone(security, settings, directory.absolute(), args.port)
         print(*security.lines(settings["listeners"].partition("://")[2]), sep="\n", flush=True)
-    config = BrokerConfig.from_properties(settings)
+    given = gather(None, tuple(settings.items()), os.environ)
+    config = given.checked(BrokerConfig.from_properties)
     if security is not None:
         format_alone(security, config.cluster)
     beside = None
@@ -139,7 +141,7 @@ def _run_node(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> int:
             command_config=None if security is None else security.admin,
         )
     with handlers_given_back():
-        return serve(config, args.log_level, beside)
+        return serve(config, args.log_level, beside, given.warnings())
 
 
 def _run_cluster(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> int:

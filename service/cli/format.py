@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from service.cli.server import add_set_option, given_properties
+from service.cli.server import add_set_option, given_config
 
 if TYPE_CHECKING:
     from service.config.cluster import ClusterConfig
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     from service.metadata.features import cluster_features, supported_features
     from service.metadata.formatting import Order, effective_levels, format_directories
 
-    cluster = ClusterConfig.from_properties(given_properties(args))
+    cluster = given_config(args).checked(ClusterConfig.from_properties)
     if (problem := cluster_id_problem(args.cluster_id)) is not None:
         raise ConfigError(f"--cluster-id {args.cluster_id}: {problem}")
     controllers = _initial_controllers(args, cluster)

@@ -6,20 +6,23 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 
+from service.cli.address import fill_in
 from service.cli.manual import add_pages
 
 _SPEAK_KAFKA = frozenset(
     {
         "server", "format", "dev", "topic", "group", "transaction", "acl", "user", "quota", "tiers",
-        "console", "cluster", "config", "offsets", "log-dirs",
+        "console", "cluster", "config", "offsets", "log-dirs", "produce", "consume",
     }
 )  # fmt: skip
+_SHORT = frozenset({"topic", "group", "transaction", "acl", "user", "quota", "config", "offsets", "log-dirs"})
 _COMMANDS = (
-    "server", "format", "dev", "console", "top", "config", "cluster", "topic", "offsets", "group",
-    "transaction", "log-dirs", "acl", "user", "quota", "tiers", "dump", "fsck", "sweep", "repair", "bucket",
-    "pipeline", "pyfiles", "completion",
+    "server", "format", "dev", "console", "top", "config", "cluster", "topic", "produce", "consume",
+    "profile", "offsets", "group", "transaction", "log-dirs", "acl", "user", "quota", "tiers", "dump", "fsck",
+    "sweep", "repair", "bucket", "pipeline", "pyfiles", "completion",
 )  # fmt: skip
 
 
@@ -57,7 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             from service.cli.kio_alone import import_kio_alone
 
             import_kio_alone()
-        code: int = args.run(args)
+        fill_in(args, os.environ)
+        with _waits_said(args):
+            code: int = args.run(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
@@ -73,12 +78,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _waits_said(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """Say on stderr that a short command still waits, as it does without a majority of controllers."""
+    place = getattr(args, "bootstrap_server", None)
+    if args.command not in _SHORT or not place:
+        return nullcontext()
+    from service.base.told_waits import wait_said
+
+    return wait_said(lambda: print(f"firn {args.command}: still waiting for {place}", file=sys.stderr))
+
+
 def describe(error: Exception) -> str:
     """Return an error's text, fit for a terminal; for an operating system's error, file and reason."""
-    from service.base.errors import RequestError
+    from service.base.errors import ConfigError, RequestError
     from service.base.printable import escaped
 
     words = str(error) or type(error).__name__
+    if isinstance(error, ConfigError) and len(error.problems) > 1:
+        words = f"{len(error.problems)} problems:\n{words}"
     if isinstance(error, RequestError):
         from service.cli.advice import advised
 

@@ -159,6 +159,42 @@ CLUSTER_PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
             },
             see=CLUSTERS,
         ),
+        "firn produce": ManualPage(
+            (
+                ("seq 1000 | firn produce flights", "a record of each line"),
+                (r"firn produce flights --key-separator '\t' --file rows.tsv", "with keys"),
+                ("firn produce copy --format json --file lines", "what firn consume --format json wrote"),
+            ),
+            {0: "brokers have every record", 1: "they do not: stderr says why"},
+            see=COMMANDS,
+        ),
+        "firn consume": ManualPage(
+            (
+                ("firn consume flights", "what is there, and then what arrives"),
+                ("firn consume flights --from -10 --to end", "the last ten records of each partition"),
+                ("firn consume flights --from @2026-01-31T12:00:00Z --show offset,timestamp", "since noon"),
+                (
+                    "firn consume flights --to end --tier | cut -f1 | uniq -c",
+                    "how many of each tier",
+                ),
+                ("firn consume flights --group billing --format json", "as a member of a group"),
+            ),
+            see=COMMANDS,
+        ),
+        "firn profile": ManualPage((("firn profile list", "the clusters that have a name"),), see=COMMANDS),
+        "firn profile list": ManualPage(
+            (("firn profile list --json | jq -r .[].name", "names, one a line"),)
+        ),
+        "firn profile add": ManualPage(
+            (("firn profile add test node-1:9092,node-2:9092 --properties admin.properties", "with a login"),)
+        ),
+        "firn profile use": ManualPage(
+            (
+                ("firn profile use test", "commands ask that cluster"),
+                ("firn profile use", "they ask none by name"),
+            )
+        ),
+        "firn profile remove": ManualPage((("firn profile remove test", "its file goes"),)),
         "firn topic": ManualPage((("firn topic list", "all topics"),)),
         "firn topic create": ManualPage(
             (

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from service.config.given import GivenConfig
     from service.config.settings import BrokerConfig
     from service.node.process import OpenConsole
 
@@ -31,11 +32,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def add_set_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set",
+        "--override",
         action="append",
         default=[],
         type=setting,
         metavar="KEY=VALUE",
-        help="a setting that overrides the file's (may be repeated)",
+        help="a setting that counts before the file's (may be repeated)",
     )
 
 
@@ -62,21 +64,21 @@ def run(args: argparse.Namespace) -> int:
 
     if args.until_eof:
         _end_at_eof()
-    code = serve(BrokerConfig.from_properties(given_properties(args)), args.log_level)
+    given = given_config(args)
+    config = given.checked(BrokerConfig.from_properties)
+    code = serve(config, args.log_level, remarks=given.warnings())
     # A signal that comes while the interpreter exits must not change the exit code.
     ignore_stops()
     return code
 
 
-def given_properties(args: argparse.Namespace) -> dict[str, str]:
-    """Return the properties of the file and of `--set`, with the values of config providers."""
+def given_config(args: argparse.Namespace) -> GivenConfig:
+    """Return the settings of the file, of `--set` and of the environment. Raises `ConfigError`."""
     import os
 
-    from service.base.properties_file import load_properties
-    from service.config.providers import resolved
+    from service.config.given import gather
 
-    properties = load_properties(args.config) if args.config else {}
-    return resolved({**properties, **dict(args.set)}, os.environ)
+    return gather(args.config, args.set, os.environ)
 
 
 def _end_at_eof() -> None:
@@ -99,11 +101,14 @@ def _end_at_eof() -> None:
 
 
 def serve(
-    config: BrokerConfig, log_level: str, beside: Callable[[OpenConsole], OpenConsole] | None = None
+    config: BrokerConfig,
+    log_level: str,
+    beside: Callable[[OpenConsole], OpenConsole] | None = None,
+    remarks: Sequence[str] = (),
 ) -> int:
     """Run the node in this process until a signal ends it; return its exit code.
 
-    `beside` can wrap the function that opens the HTTP listener.
+    `beside` can wrap the function that opens the HTTP listener. `remarks`: warnings about the settings.
     """
     import socket
     from pathlib import Path
@@ -117,7 +122,7 @@ def serve(
     console = _console(config)
     if console is not None and beside is not None:
         console = beside(console)
-    return run_server(config.placed(Path.cwd(), socket.gethostname()), console)
+    return run_server(config.placed(Path.cwd(), socket.gethostname()), console, remarks)
 
 
 def _console(config: BrokerConfig) -> OpenConsole | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 
+from service.cli.address import DEFAULTS
 from service.cli.arguments import positive
 from service.cli.client_properties import add_command_config_option, security_of_args
 from service.cli.server import setting
 from service.cli.topic_changes import add_changes
 
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 RETENTION = ("retention.ms", "retention.bytes")
 
 
@@ -60,10 +60,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def add_bootstrap_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--bootstrap-server",
-        default=DEFAULT_BOOTSTRAP,
-        metavar="HOST:PORT",
-        help=f"a broker of the cluster (default: {DEFAULT_BOOTSTRAP})",
+        "--bootstrap-server", metavar="HOST:PORT,…", help=f"brokers of the cluster ({DEFAULTS})"
     )
     add_command_config_option(parser)
 

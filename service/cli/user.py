@@ -7,10 +7,11 @@ import json
 import sys
 from collections.abc import Sequence
 
+from service.cli.address import DEFAULTS
 from service.cli.arguments import positive
 from service.cli.client_properties import add_command_config_option, security_of_args
 from service.cli.columns import aligned
-from service.cli.topic import DEFAULT_BOOTSTRAP, add_bootstrap_option
+from service.cli.topic import add_bootstrap_option
 
 _MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _ITERATIONS = 4096
@@ -92,8 +93,8 @@ def _add_sessions(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     sessions.add_argument("--json", action="store_true", help="print one JSON document")
     where = sessions.add_mutually_exclusive_group()
     where.add_argument(
-        "--bootstrap-server", default=DEFAULT_BOOTSTRAP, metavar="HOST:PORT",
-        help=f"a broker of the cluster (default: {DEFAULT_BOOTSTRAP})",
+        "--bootstrap-server", metavar="HOST:PORT,…",
+        help=f"brokers of the cluster ({DEFAULTS})",
     )  # fmt: skip
     where.add_argument(
         "--bootstrap-controller", metavar="HOST:PORT",

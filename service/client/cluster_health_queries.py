@@ -46,6 +46,7 @@ MIN_ISR_KEY: Final = "min.insync.replicas"
 AT_ONCE: Final = 2_000
 CONTROLLER_WAIT_S: Final = 5.0
 """Time-out of requests that a controller answers: there may be none."""
+_VIEW: Final = "the age of the metadata"
 _NO_LEADER: Final = frozenset(
     (ErrorCode.request_timed_out, ErrorCode.not_controller, ErrorCode.not_leader_or_follower)
 )
@@ -186,7 +187,7 @@ def describe_health(
     tries = _Tries()
     with Cluster(bootstrap, timeout_s=CONTROLLER_WAIT_S, security=security) as cluster:
         info = cluster.describe()
-        view = tries.ask("the health of the broker that was asked", lambda: ask_view(cluster.first))
+        view = tries.ask(_VIEW, lambda: ask_view(cluster.first))
         asked = [pool.submit(ask_broker, cluster, one, http) for one in info.nodes if not one.is_fenced]
         moving: tuple[ReassignmentInfo, ...] | None = None
         quorum: QuorumInfo | None = None
@@ -199,6 +200,8 @@ def describe_health(
     with Cluster(bootstrap, timeout_s=CONTROLLER_WAIT_S, security=security) as cluster:
         if is_led:
             moving = tries.ask("reassignments", lambda: ask_moving(cluster))
+        elif view is not None:
+            view = tries.ask(_VIEW, lambda: ask_view(cluster.first))  # it is older now
     with Cluster(bootstrap, security=security) as cluster:
         partitions = with_idle_brokers(ask_partitions(cluster, moving or (), most), info.nodes)
     facts = ClusterFacts(

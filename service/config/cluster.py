@@ -38,7 +38,7 @@ from service.config.listeners import (
     read_voters,
 )
 from service.config.overrides import check_listeners, parse_node
-from service.config.parsing import effective
+from service.config.parsing import effective, with_node_id
 from service.config.security import NodeSecurity, read_security
 
 BROKER: Final = "broker"
@@ -142,10 +142,17 @@ class ClusterConfig:
         The node's other keys are accepted, too; each is checked by itself.
         """
         problems: list[str] = []
-        values = parse_node(effective(properties), problems)
+        strangers: list[str] = []
+        values = parse_node(effective(with_node_id(properties)), problems, strangers)
         if problems:
-            raise ConfigError("\n".join(problems))
-        return read_cluster(values)
+            raise ConfigError(*problems, *strangers)
+        try:
+            cluster = read_cluster(values)
+        except ConfigError as e:
+            raise ConfigError(*e.problems, *strangers) from None
+        if strangers:
+            raise ConfigError(*strangers)
+        return cluster
 
     def placed(self, directory: Path, host: str) -> ClusterConfig:
         """Return these settings for a machine called `host`, with the working directory `directory`."""
@@ -186,17 +193,17 @@ def read_cluster(values: Mapping[str, Value]) -> ClusterConfig:
         problems.append(
             "Configuration 'process.roles' must not be empty. Valid values include: broker, controller"
         )
-        raise ConfigError("\n".join(problems))
+        raise ConfigError(*problems)
     try:
         voters, bootstrap = read_voters(values), read_bootstrap_servers(values)
     except ConfigError as e:
-        raise ConfigError("\n".join([*problems, str(e)])) from None
+        raise ConfigError(*problems, *e.problems) from None
     is_alone = _is_alone(node_id, roles, voters, bootstrap)
     problems.extend(_quorum_problems(values, node_id, roles, voters, bootstrap, is_alone=is_alone))
     try:
         listeners = read_listeners(values, voters, is_alone=is_alone)
     except ConfigError as e:
-        raise ConfigError("\n".join([*problems, str(e)])) from None
+        raise ConfigError(*problems, *e.problems) from None
     names = {one.name for one in (*listeners.broker, *listeners.controller)}
     problems.extend(check_listeners(values, (*names, *listeners.controller_names, listeners.inter_broker)))
     security = read_security(
@@ -208,7 +215,7 @@ def read_cluster(values: Mapping[str, Value]) -> ClusterConfig:
         joins_controllers=CONTROLLER in roles and _has_others(listeners, node_id, voters, bootstrap),
     )
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError(*problems)
     metadata_dir = values["metadata.log.dir"]
     fields: dict[str, Any] = {name.removeprefix("firn.").replace(".", "_"): values[name] for name in values}
     known = {field.name for field in dataclasses.fields(ClusterConfig)}

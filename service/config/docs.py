@@ -5,22 +5,48 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+from service.config.environment import RESERVED, RESERVED_PREFIXES, key_variable
 from service.config.keys import ConfigKey, to_text
-from service.config.tables import BROKER_KEYS, REFUSED, TOPIC_KEYS
+from service.config.tables import BROKER_KEYS, TOPIC_KEYS
 from service.config.tables.groups import GROUP
 
 _HEAD = """# Configuration
 
 Generated from the key tables by `python -m service.config.docs`; a test keeps it current.
 
-`firn server [CONFIG.properties] [--set key=value …]` reads Java's `.properties` syntax. Names, types,
-defaults and bounds are Apache Kafka 4.3's where Kafka has the key; keys under `firn.` are ours. A key is
-accepted only if it has an effect: an unknown key or an invalid value stops the node at start with
-its name and the reason, all errors at once. Keys of Kafka that have no effect here are accepted at Kafka's
-default, with a warning in the log. Credentials of object storage are never configured here: they come from
-its environment, for S3 from the usual AWS chain. Values of type password are shown nowhere.
+`firn server [CONFIG.properties] [--set key=value …]` reads Java's `.properties` syntax; `--override`, which
+Kafka's start script has, is `--set`. Names, types, defaults and bounds are Apache Kafka 4.3's where Kafka has
+the key; keys under `firn.` are ours. An unknown key or an invalid value stops the node at start: all that is
+wrong is said at once, each with its file and line. Keys of things that are not here (threads, socket buffers,
+share groups, …) are taken with a warning each; `firn.config.strict=true` refuses them. Keys without which a
+node would be less safe than its file says are refused, each with what to do. [From Kafka](from-kafka.md) has
+both lists. `firn config explain CONFIG.properties` says of each key what becomes of it. Credentials of object
+storage are never configured here: they come from its environment, for S3 from the usual AWS chain. Values of
+type password are shown nowhere.
 
 """
+_ENVIRONMENT = """## Environment
+
+`firn server` and `firn format` take settings from environment variables, too, for containers. A variable is
+`FIRN_` and the key in capitals, with `_` for a dot, `__` for an underscore and `___` for a hyphen; `firn.` is
+left out:
+
+| key | variable |
+|---|---|
+{rows}
+The environment has the lowest precedence: a key of the file overrules it, and `--set` overrules both. A
+variable that another value overrules is named in the log, and so is one that begins with `FIRN_` and is no
+setting, which `firn.config.strict=true` refuses. Not settings, and passed over: {reserved}; and what
+Kubernetes and Docker put into containers for a service called `firn`, as `FIRN_PORT` and `FIRN_SERVICE_HOST`.
+A variable of another name is used by `${{env:NAME}}`, in any value.
+
+"""
+_EXAMPLES = (
+    "log.dirs",
+    "firn.remote.url",
+    "listener.name.external.ssl.keystore.location",
+    "listener.name.internal.scram-sha-512.sasl.jaas.config",
+)
 _DIFFERENCES = """What differs from Kafka:
 - `node.id` defaults to 1, `process.roles` to `broker,controller`. A node of both roles that names neither
   `controller.quorum.bootstrap.servers` nor another voter in `controller.quorum.voters` is alone: it is its
@@ -52,20 +78,26 @@ Keys marked †* can be altered while the node runs, for one listener of one bro
 
 def markdown() -> str:
     """Return the whole text of docs/configuration.md."""
-    parts = [_HEAD, _DIFFERENCES]
+    parts = [_HEAD, _environment(), _DIFFERENCES]
     parts.append(_NODE)
     parts.append(_table(BROKER_KEYS.values()))
-    parts.append("\n## Topic\n\nSet when a topic is created, or later with `kafka-configs --alter`.\n\n")
+    parts.append(
+        "\n## Topic\n\nSet when a topic is created, or later with `firn topic alter` or `kafka-configs"
+        " --alter`.\n\n"
+    )
     parts.append(_table(TOPIC_KEYS.values()))
     parts.append(
-        "\n## Group\n\nSet for one consumer group, with `kafka-configs --alter --entity-type groups`.\n\n"
+        "\n## Group\n\nSet for one consumer group, with `firn config set --group` or `kafka-configs --alter"
+        " --entity-type groups`.\n\n"
     )
     parts.append(_table(GROUP))
-    parts.append(
-        "\n## Refused, and why\n\nUnless they have Apache Kafka's default.\n\n| key | reason |\n|---|---|\n"
-    )
-    parts.extend(f"| `{name}{'*' if name[-1] == '.' else ''}` | {why} |\n" for name, why in REFUSED.items())
     return "".join(parts)
+
+
+def _environment() -> str:
+    names = (*RESERVED, *(f"{prefix}…" for prefix in RESERVED_PREFIXES))
+    rows = "".join(f"| `{key}` | `{key_variable(key)}` |\n" for key in _EXAMPLES)
+    return _ENVIRONMENT.format(rows=rows, reserved=", ".join(f"`{name}`" for name in names))
 
 
 def _table(keys: Iterable[ConfigKey]) -> str:

@@ -1,20 +1,23 @@
-"""Explanation of given properties: each key, its outcome on this node, its default and its effect. [P]"""
+"""Explanation of given settings: each key, its outcome on this node, its default and its effect."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
 from service.base.errors import ConfigError
+from service.config.foreign import FOREIGN, foreign_key
+from service.config.given import GivenConfig
 from service.config.keys import ConfigKey, to_text
 from service.config.overrides import PREFIX, split
-from service.config.parsing import effective
-from service.config.tables import BROKER_KEYS, refusal
+from service.config.parsing import foreign_tail, without_effect
+from service.config.problems import ConfigProblem
+from service.config.settings import BrokerConfig
+from service.config.tables import BROKER_KEYS
 
 
 class KeyOutcome(StrEnum):
-    """KeyOutcome of one given key."""
+    """Outcome of one given key."""
 
     TAKEN = "taken"
     IGNORED = "ignored"
@@ -22,34 +25,62 @@ class KeyOutcome(StrEnum):
 
 
 class ExplainedKey(NamedTuple):
-    """One given key. `value` is None for a secret, and where it may be one; `default` is None without one."""
+    """One given key. `value` is None where it is a secret or may be one, `default` without one.
+
+    `effect`: what the key does; of one without effect why it has none; of a refused one what is wrong.
+    """
 
     key: str
     value: str | None
+    place: str
     outcome: KeyOutcome
     default: str | None
     effect: str
 
 
-def explain(properties: Mapping[str, str]) -> list[ExplainedKey]:
-    """Return what becomes of each of these properties, in their order."""
-    counting = effective(properties)
-    return [_explained(name, text, is_counted=name in counting) for name, text in properties.items()]
+class ConfigExplanation(NamedTuple):
+    """All given keys in the order of their places, and what is wrong with them, alone or together."""
+
+    keys: list[ExplainedKey]
+    problems: list[ConfigProblem]
+    warnings: list[str]
 
 
-def _explained(name: str, text: str, *, is_counted: bool) -> ExplainedKey:
-    key = _key(name)
-    if key is not None:
-        shown = None if key.is_secret else text
-        return ExplainedKey(name, shown, KeyOutcome.TAKEN, to_text(key.default), key.doc)
-    why = refusal(name) or "unknown"
-    return ExplainedKey(name, None, KeyOutcome.REFUSED if is_counted else KeyOutcome.IGNORED, None, why)
+def explain(given: GivenConfig) -> ConfigExplanation:
+    """Return what becomes of each of these settings."""
+    parsed, problems = given.tried(BrokerConfig.from_properties)
+    warnings = [*given.unknown, *given.remarks]
+    if parsed is not None:
+        warnings += parsed.cluster.complaints()
+    left_out = without_effect(given.properties)
+    keys = []
+    for name, text in sorted(given.properties.items(), key=lambda one: given.places.order(one[0])):
+        key, default, effect = _own_key(name), None, ""
+        outcome = KeyOutcome.TAKEN
+        if key is not None:
+            default, effect = to_text(key.default), key.doc
+        if name in left_out:
+            outcome, effect = KeyOutcome.IGNORED, f"no effect here: {left_out[name].why}"
+        elif wrong := [one.words for one in problems if one.key == name]:
+            outcome, effect = KeyOutcome.REFUSED, "; ".join(wrong)
+        shown = text if _is_open(name, key) else None
+        keys.append(ExplainedKey(name, shown, given.places.of(name), outcome, default, effect))
+    return ConfigExplanation(keys, problems, warnings)
 
 
-def _key(name: str) -> ConfigKey | None:
+def _own_key(name: str) -> ConfigKey | None:
     if not name.startswith(PREFIX):
         return BROKER_KEYS.get(name)
     try:
         return split(name).key
     except ConfigError:
         return None
+
+
+def _is_open(name: str, key: ConfigKey | None) -> bool:
+    """Return whether a value may be shown: of an unknown key, or one of a family, it may be a password."""
+    if key is not None:
+        return not key.is_secret
+    name = foreign_tail(name) or name
+    row = foreign_key(name)
+    return row is not None and name in FOREIGN

@@ -236,9 +236,11 @@ def _with_protocols(
 ) -> tuple[Listener, ...]:
     """Return the listeners with their protocols. Raises `ConfigError` if one has none."""
     if unknown := [listener.name for listener in every if listener.name not in protocols]:
+        name = unknown[0]
+        example = name if name in SecurityProtocol.__members__ else SecurityProtocol.SSL.name
         raise ConfigError(
-            f"listeners: No security protocol defined for listener {unknown[0]}; "
-            f"listener.security.protocol.map has to name it, as in {unknown[0]}:PLAINTEXT"
+            f"listeners: No security protocol defined for listener {name}; listener.security.protocol.map "
+            f"has to name it, as in {name}:{example} (of {', '.join(SecurityProtocol.__members__)})"
         )
     if missing := [name for name in controller_names if name not in protocols]:
         raise ConfigError(

@@ -14,13 +14,14 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from service.base.errors import ConfigError
+from service.config.foreign import refusal
+from service.config.foreign.kafka_defaults import KAFKA_DEFAULTS
 from service.config.keys import ConfigKey, Value
-from service.config.parsing import parse, parse_value
+from service.config.parsing import LISTENER_PREFIX, foreign_tail, parse, parse_value
 from service.config.suggestions import did_you_mean
-from service.config.tables import BROKER_KEYS, refusal
-from service.config.tables.kafka_defaults import KAFKA_DEFAULTS
+from service.config.tables import BROKER_KEYS
 
-PREFIX: Final = "listener.name."
+PREFIX: Final = LISTENER_PREFIX
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 """Mechanisms that a prefix can name."""
 
@@ -35,20 +36,32 @@ class Override(NamedTuple):
     key: ConfigKey
 
 
-def parse_node(given: Mapping[str, str], problems: list[str]) -> dict[str, Value]:
+def parse_node(
+    given: Mapping[str, str], problems: list[str], strangers: list[str] | None = None
+) -> dict[str, Value]:
     """Return a value for each key of a node, and for each key of one listener under its full name.
 
-    Adds a line to `problems` for each invalid entry. `check_listeners` has the rest of the check.
+    Adds a line to `problems` for each invalid value, and one to `strangers`, by default the same list, for
+    each key that no node has: the others can be checked without it. `check_listeners` has the rest of the
+    check.
     """
+    strangers = problems if strangers is None else strangers
     plain = {name: text for name, text in given.items() if not name.startswith(PREFIX)}
-    values = parse(plain, BROKER_KEYS, "configuration key", problems)
+    values = parse(plain, BROKER_KEYS, "configuration key", problems, strangers)
     for name, text in given.items():
         if name in plain:
             continue
         try:
-            values[name] = parse_value(split(name).key, text, shown=name)
+            key = split(name).key
+        except ConfigError as e:
+            strangers.append(str(e))
+            continue
+        try:
+            values[name] = parse_value(key, text, shown=name)
         except ConfigError as e:
             problems.append(str(e))
+    if values["broker.id"] not in (-1, values["node.id"]) and not problems:
+        problems.append("You must set `node.id` to the same value as `broker.id`.")
     if "inter.broker.listener.name" in given and "security.inter.broker.protocol" in given:
         problems.append(
             "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set."
@@ -162,9 +175,9 @@ def is_set_for(values: Mapping[str, Value], key: str, listener: str) -> bool:
 def _no_key(parts: list[str]) -> str:
     """Return why no tail of these parts is a key of one listener."""
     tails = [".".join(parts[at:]) for at in range(1, len(parts))]
+    if (foreign := foreign_tail(PREFIX + ".".join(parts))) is not None:
+        return f"refused: {refusal(foreign)}"
     for tail in tails:
-        if (reason := refusal(tail)) is not None:
-            return f"refused: {reason}"
         if tail in BROKER_KEYS:
             return f"{tail} cannot be set for one listener"
     hints = (did_you_mean(tail, _PER_LISTENER) for tail in tails)

@@ -8,20 +8,26 @@ from dataclasses import replace
 from typing import Final
 
 from service.base.errors import ConfigError
+from service.config.foreign import foreign_key, is_at_default, refusal
+from service.config.foreign.foreign_key import ForeignKey, Owner
 from service.config.keys import INT_MAX, LONG_MAX, ConfigKey, ConfigType, Value, invalid
 from service.config.passwords import Password
 from service.config.suggestions import did_you_mean
-from service.config.tables import TOPIC_KEYS, refusal
-from service.config.tables.kafka_defaults import INTERNAL_TUNING, KAFKA_DEFAULTS
+from service.config.tables import BROKER_KEYS, TOPIC_KEYS
 
-_LISTENERS_KEY: Final = re.compile(r"listener\.name\.[^.]+\.((?:ssl|sasl)\..+)")
+LISTENER_PREFIX: Final = "listener.name."
 _DOUBLE: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?", re.ASCII)
 
 
 def parse(
-    given: Mapping[str, str], keys: Mapping[str, ConfigKey], what: str, problems: list[str]
+    given: Mapping[str, str],
+    keys: Mapping[str, ConfigKey],
+    what: str,
+    problems: list[str],
+    strangers: list[str],
 ) -> dict[str, Value]:
-    """Return a value for each of `keys`; add a line to `problems` for each invalid entry of `given`."""
+    """Return a value for each of `keys`; add a line to `problems` for each invalid value in `given`, and to
+    `strangers` for each key that is not among `keys`."""
     values = {key.name: key.default for key in keys.values()}
     for name, text in given.items():
         if name not in keys:
@@ -32,7 +38,7 @@ def parse(
                     if (TOPIC_KEYS[name].synonyms)
                     else "a topic key; it is set on topics only"
                 )
-            problems.append(
+            strangers.append(
                 f"{name}: refused: {reason}"
                 if reason
                 else f"{name}: unknown {what}{did_you_mean(name, keys)}"
@@ -95,30 +101,48 @@ def _parse_type(key: ConfigKey, text: str, original: str) -> Value:
 
 def effective(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the properties without those that `without_effect` names."""
-    return {name: text for name, text in properties.items() if not _has_no_effect(name, text)}
+    left_out = without_effect(properties)
+    return {name: text for name, text in properties.items() if name not in left_out}
 
 
-def without_effect(properties: Mapping[str, str]) -> list[str]:
-    """Return a warning for each property that is accepted and has no effect.
+def without_effect(properties: Mapping[str, str]) -> dict[str, ForeignKey]:
+    """Return the rows of the given keys that a node takes although they have no effect.
 
-    Keys of Apache Kafka without effect in Firn are accepted at Kafka's default, so that a file which spells
-    defaults out works for both. Any other value is refused.
+    These are those of things that a node does not have, unless `firn.config.strict` is true; and all foreign
+    keys at Apache Kafka's default, so that a file which spells defaults out works for both.
     """
-    return [
-        f"{name}={text} has no effect: {refusal(_of_all(name))}"
-        for name, text in properties.items()
-        if _has_no_effect(name, text)
-    ]
+    strict = is_strict(properties)
+    found = {}
+    for name, text in properties.items():
+        of_all = foreign_tail(name) if name.startswith(LISTENER_PREFIX) else name
+        row = None if of_all is None else foreign_key(of_all)
+        if row is not None and (is_at_default(str(of_all), text) or not (row.is_refused or strict)):
+            found[name] = row
+    return found
 
 
-def _has_no_effect(name: str, text: str) -> bool:
-    name = _of_all(name)
-    if name in INTERNAL_TUNING:
-        return True
-    default = KAFKA_DEFAULTS.get(name)
-    return default is not None and text.strip().lower() == default.lower()
+def is_strict(properties: Mapping[str, str]) -> bool:
+    """Return whether keys of things that a node does not have are refused."""
+    return properties.get("firn.config.strict", "").strip().lower() == "true"
 
 
-def _of_all(name: str) -> str:
-    """Return the key of a key that is set for one listener."""
-    return name if (of_listener := _LISTENERS_KEY.fullmatch(name)) is None else of_listener[1]
+def with_node_id(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties with `node.id`, where only `broker.id` is set, its former name (Kafka
+    `AbstractKafkaConfig.populateSynonyms`)."""
+    given = dict(properties)
+    if given.get("broker.id", "").strip().isdigit():
+        given.setdefault("node.id", given["broker.id"])
+    return given
+
+
+def foreign_tail(name: str) -> str | None:
+    """Return the key without effect that is set here for one listener; None if it is another one."""
+    parts = name.removeprefix(LISTENER_PREFIX).split(".")
+    for at in range(1, len(parts)):
+        tail = ".".join(parts[at:])
+        if tail in BROKER_KEYS:
+            return None
+        row = foreign_key(tail)
+        if row is not None and row.owner in (Owner.KAFKA, Owner.FORMER_KAFKA):
+            return tail
+    return None

@@ -1,10 +1,10 @@
 """Config providers: values of properties that stand elsewhere, as `${env:NAME}` or `${file:/path:key}`.
 
 Kafka's three classes under their names (KIP-297, KIP-421, KIP-887): environment variables, keys of properties
-files, and files of a directory. A variable without a value is refused; Kafka takes its text as the value.
+files, and files of a directory. `env` need not be named, unless `config.providers` gives that name away. A
+variable without a value is refused; Kafka takes its text as the value.
 
->>> named = {"config.providers": "env", "config.providers.env.class": f"{PACKAGE}.EnvVarConfigProvider"}
->>> resolved({**named, "broker.rack": "${env:RACK}"}, {"RACK": "r1"})["broker.rack"]
+>>> resolved({"broker.rack": "${env:RACK}"}, {"RACK": "r1"})["broker.rack"]
 'r1'
 """
 
@@ -45,7 +45,7 @@ def resolved(properties: Mapping[str, str], environment: Mapping[str, str]) -> d
             except ConfigError as e:
                 problems.append(f"{name}: {e}")
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError(*problems)
     return values
 
 
@@ -66,7 +66,7 @@ def _lookups(
 ) -> dict[str, Lookup]:
     """Return the lookup of each provider that `config.providers` names."""
     names = [name.strip() for name in properties.get(PROVIDERS, "").split(",") if name.strip()]
-    lookups = {}
+    lookups: dict[str, Lookup] = {"env": partial(_of_environment, re.compile(".*", re.DOTALL), environment)}
     for name in names:
         own = f"{_PREFIX}{name}."
         given = {key.removeprefix(own): text for key, text in properties.items() if key.startswith(own)}

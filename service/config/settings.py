@@ -20,15 +20,16 @@ from typing import Any, Final
 
 from service.base.errors import ConfigError
 from service.config.cluster import ClusterConfig, read_cluster
+from service.config.foreign import refusal
 from service.config.keys import LONG_MAX, Value, invalid
 from service.config.listeners import Listener
 from service.config.overrides import check_dynamic, parse_node
-from service.config.parsing import effective, parse_value
+from service.config.parsing import effective, parse_value, with_node_id
 from service.config.passwords import Password
 from service.config.quotas import QuotaConfig, read_quotas
 from service.config.replication import ReplicationConfig, read_replication
 from service.config.suggestions import did_you_mean
-from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
+from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS
 from service.config.tables.authorizer import principals
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
 from service.config.tables.transactions import TRANSACTIONS
@@ -168,6 +169,7 @@ class BrokerConfig:
     http_ssl_key_password: Password | None
     http_token_file: str | None
     metrics_partitions_enable: bool
+    metrics_topics_max: int
     metrics_groups_max: int
     log_cleaner_enable: bool
     log_cleaner_threads: int
@@ -248,23 +250,28 @@ class BrokerConfig:
         dynamic: Mapping[str, str] | None = None,
         dynamic_default: Mapping[str, str] | None = None,
     ) -> BrokerConfig:
-        """Parse and check properties; raise `ConfigError` with one line for each error."""
+        """Parse and check properties; raise `ConfigError` with one line for each error.
+
+        What two or more keys make wrong together is found only where each of them has a valid value.
+        """
+        properties = with_node_id(properties)
         own, everyone = dict(dynamic or {}), dict(dynamic_default or {})
         given = {**effective(properties), **everyone, **own}
         problems: list[str] = []
-        values = parse_node(given, problems)
-        problems += [
+        strangers: list[str] = []
+        values = parse_node(given, problems, strangers)
+        strangers += [
             f"{name} can only be set while the node runs, with kafka-configs, not in its properties"
             for name in properties
             if name in BROKER_KEYS and not BROKER_KEYS[name].static
         ]
         if problems:
-            raise ConfigError("\n".join(problems))
+            raise ConfigError(*problems, *strangers)
         fields = _node_fields(values, problems)
         topic_defaults = _topic_defaults(given, values)
         problems.extend(_node_conflicts(values, topic_defaults))
-        if problems:
-            raise ConfigError("\n".join(problems))
+        if problems or strangers:
+            raise ConfigError(*problems, *strangers)
         return BrokerConfig(
             **fields,
             log=_log_config(topic_defaults),
@@ -392,7 +399,7 @@ def _node_fields(values: Mapping[str, Value], problems: list[str]) -> dict[str, 
     try:
         cluster = read_cluster(values)
     except ConfigError as e:
-        problems.append(str(e))
+        problems.extend(e.problems)
     else:
         fields.update({name: getattr(cluster, name) for name in _OF_THE_CLUSTER}, cluster=cluster)
     return fields

@@ -309,10 +309,15 @@ class ShardContext(Generic[S]):
             for portion in split_records(records, self._log.max_batch_bytes):
                 self._add(portion)
         else:
-            self._add(records)
+            self._add(records, spare_bytes=decision.spare_bytes)
 
-    def _add(self, records: tuple[CoordinatorRecord, ...], producer: Producer | None = None) -> None:
-        most = self._log.max_batch_bytes
+    def _add(
+        self,
+        records: tuple[CoordinatorRecord, ...],
+        producer: Producer | None = None,
+        spare_bytes: int = 0,
+    ) -> None:
+        most = self._log.max_batch_bytes - spare_bytes
         now_ms, size = self._env.now_ms(), size_of(records)
         if self._open is not None and not self._open.has_room(size, most):
             self._flush()

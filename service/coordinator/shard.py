@@ -102,7 +102,8 @@ class CoordinatorResult(NamedTuple, Generic[R]):
     `event` is passed to `Shard.written` once the records are committed or have failed, however late that is.
     `divisible`: the records may be split into batches anywhere (expiry). `producer`: the records are part of
     its transaction; they go in a batch of their own. `patience_ms`: how long who asked waits for the commit;
-    None or less than the coordinator's own setting: as long as that says.
+    None or less than the coordinator's own setting: as long as that says. `spare_bytes`: the records are
+    refused unless a batch has room for so many bytes more, since what must follow them is larger.
     """
 
     response: R | Literal[Later.LATER]
@@ -112,6 +113,7 @@ class CoordinatorResult(NamedTuple, Generic[R]):
     divisible: bool = False
     producer: Producer | None = None
     patience_ms: int | None = None
+    spare_bytes: int = 0
 
 
 Outcome: TypeAlias = CoordinatorResult[None]

@@ -273,6 +273,12 @@ class ProducerStates:
             self.transactions = OpenTransactions(self.high_watermark)
         return self.transactions
 
+    def doubt_from(self, offset: int) -> None:
+        """Take all from `offset` on as unstable until the high watermark has reached the present end: the one
+        of before is lost, and with it which of the completed transactions it has passed."""
+        if offset < self.end_offset and any(entry.coordinator_epoch >= 0 for _, entry in self):
+            self._open().doubt(offset, self.end_offset)
+
     def end_transaction(self, header: BatchHeader, marker: EndMarker) -> AbortedEntry | None:
         """Account for a transaction marker that was appended: it ends the producer's open transaction.
 

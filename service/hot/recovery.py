@@ -43,7 +43,7 @@ from service.hot.state import LogState
 from service.hot.txn_recovery import has_markers_from, settle_rows
 from service.records.batch import BatchHeader
 from service.records.markers import read_marker
-from service.records.txn_rows import AbortedEntry
+from service.records.txn_rows import AbortedEntry, encode_row
 from service.records.walk import CHUNK_BYTES, Read, find_offset, find_sound, iter_batches
 
 _log = logging.getLogger(__name__)
@@ -235,7 +235,7 @@ class _Loader:
         self._segments = segments
         self.known = known
         self._now_ms = now_ms
-        self._rows: dict[int, list[AbortedEntry]] = {}
+        self._rows: dict[int, bytearray] = {}
         """rows of aborted transactions, by base offset, of the segments that were read"""
         self._producers_from = 0
         """the state of producers was read from there on"""
@@ -383,7 +383,7 @@ class _Loader:
                 break
             state.producers.end_offset = segment.base_offset
             state.snapshots.take(state.producers)
-            rows = self._rows[base] = []
+            rows = self._rows[base] = bytearray()
             end_offset, problem = recover_segment(segment, partial(self._take_over, rows))
             is_last = problem is not None and self._cut(i, end_offset, problem)
             if self.known.doubtful:
@@ -478,7 +478,7 @@ class _Loader:
             replay_producers(known, segments, None, end_offset, self._now_ms)
             state.producers.transactions = known.transactions
 
-    def _take_over(self, rows: list[AbortedEntry], file: SegmentFile, run: Run) -> None:
+    def _take_over(self, rows: bytearray, file: SegmentFile, run: Run) -> None:
         epochs, batches = self._state.epochs, run.batches
         if max(batches.leader_epochs) > epochs.latest:
             for epoch, base_offset in zip(batches.leader_epochs, batches.base_offsets, strict=True):
@@ -488,7 +488,7 @@ class _Loader:
         for header in run.producers():
             row = replay_batch(producers, file.pread, header, self._now_ms)
             if row is not None:
-                rows.append(row)
+                rows += encode_row(row)
         producers.end_offset = batches.last_offsets[-1] + 1
 
     def _drop(self, segments: list[Segment]) -> None:

@@ -18,7 +18,6 @@ from service.hot.index_proof import prove_indexes
 from service.hot.state import LogState
 from service.hot.txn_index import TxnIndex
 from service.records.segment_indexes import ProveIndexes
-from service.records.txn_rows import decode_rows
 
 
 class SealedSegment(NamedTuple):
@@ -182,7 +181,7 @@ class SealedSegments:
         if segment.txn_index is None:
             handle = self._state.txn_index_of(segment)
             segment.txn_index = TxnIndex(handle, self._state.world.threads.lock())
-        segment.txn_index.replace(decode_rows(rows))
+        segment.txn_index.replace(rows)
         segments.note_rows()
 
     def describe_all(self, from_offset: int = 0) -> list[SealedSegment]:

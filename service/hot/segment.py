@@ -16,7 +16,7 @@ from service.base.types import Buffer
 from service.hot import names
 from service.hot.files import FileCache, FileHandle, SegmentFile
 from service.hot.segment_indexes import IndexSettings, SegmentIndexes
-from service.hot.txn_index import TxnIndex
+from service.hot.txn_index import MOST_ROWS, TxnIndex
 from service.records.scan import BatchScan
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET, IndexBuilder
 from service.records.walk import iter_batches
@@ -194,7 +194,7 @@ class Segment:
             return True
         if not self.size:
             return False
-        if self.indexes.is_full_after(0):
+        if self.indexes.is_full_after(0) or (self.txn_index is not None and len(self.txn_index) >= MOST_ROWS):
             return True
         # Age by record time if the first batch has one, else by the clock.
         first_timestamp = self.first_timestamp

@@ -56,6 +56,11 @@ class OpenTransactions(OpenSpans):
             self._add_low(marker, first)
         return None if is_commit else self.aborted(producer_id, first, marker)
 
+    def doubt(self, first: int, end: int) -> None:
+        """Count all of ``[first, end)``, the end of the log, as one completed span."""
+        self._completed.append((end - 1, first))
+        self._add_low(end - 1, first)
+
     def _add_low(self, marker: int, first: int) -> None:
         lows = self._lows
         while lows and lows[-1][1] >= first:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from service.base.disk import DiskError
@@ -23,22 +23,25 @@ from service.base.errors import CorruptionError
 from service.base.files import fsync_dir, fsync_file, write_atomically
 from service.base.steps import Steps
 from service.base.threads import Lock
+from service.base.types import Buffer
 from service.hot.files import FileHandle
-from service.records.txn_rows import FIELDS, ROW, AbortedEntry, decode_rows, encode_row
+from service.records.txn_rows import FIELDS, ROW, AbortedEntry, decode_rows, encode_row, iter_rows
 
 _log = logging.getLogger(__name__)
 
 _BLOCK_ROWS: Final = 128
 _BLOCK_BYTES: Final = _BLOCK_ROWS * ROW.size
 _SKIPPED_AT_A_TIME: Final = 1024
+MOST_ROWS: Final = 1 << 18
+"""Rows at which a segment is full: 9 MiB, which a start and an upload hold in memory."""
 
 
 class TxnIndex:
     """The rows of one segment. Owned by the loop; `sync` and `rows` are for any thread."""
 
     __slots__ = (
-        "_has_failed", "_is_dirty", "_is_new", "_least", "_lock", "_markers", "_stable", "_unwritten",
-        "handle",
+        "_cuts", "_has_failed", "_is_dirty", "_is_new", "_least", "_lock", "_markers", "_stable",
+        "_unwritten", "handle",
     )  # fmt: skip
 
     def __init__(self, handle: FileHandle, lock: Lock) -> None:
@@ -49,6 +52,7 @@ class TxnIndex:
         self._markers, self._stable, self._least = array("q"), array("q"), array("q")
         self._is_new = not handle.size
         self._is_dirty = self._has_failed = False
+        self._cuts = 0
 
     def __len__(self) -> int:
         return self._size // ROW.size
@@ -62,22 +66,23 @@ class TxnIndex:
         """Return whether rows wait to be written."""
         return bool(self._unwritten)
 
-    def take(self, entries: Iterable[AbortedEntry], *, is_durable: bool = True) -> None:
+    def take(self, rows: Buffer, *, is_durable: bool = True) -> None:
         """Take over the rows that the file has. `is_durable`: a loss of power leaves them there."""
         self._is_dirty = self._is_new = not is_durable
-        self._summarize(entries, 0)
+        self._summarize(rows, 0)
 
-    def _summarize(self, entries: Iterable[AbortedEntry], count: int) -> None:
+    def _summarize(self, rows: Buffer, count: int) -> None:
         """Note rows behind `count` others."""
-        for row in entries:
+        for _, first, marker, stable in FIELDS.iter_unpack(rows):
             if count % _BLOCK_ROWS == 0:
-                self._markers.append(row.last_offset)
-                self._stable.append(row.last_stable_offset)
-                self._least.append(row.first_offset)
+                self._markers.append(marker)
+                self._stable.append(stable)
+                self._least.append(first)
             else:
-                self._markers[-1] = row.last_offset
-                self._stable[-1] = row.last_stable_offset
-                self._least[-1] = min(self._least[-1], row.first_offset)
+                self._markers[-1] = marker
+                self._stable[-1] = stable
+                if first < self._least[-1]:
+                    self._least[-1] = first
             count += 1
 
     # Changes
@@ -85,8 +90,9 @@ class TxnIndex:
     def append(self, entries: Sequence[AbortedEntry]) -> None:
         """Add rows whose markers are in the log. Raises nothing: what the disk refuses is written later."""
         with self._lock:
-            self._summarize(entries, len(self))
-            self._unwritten += b"".join(map(encode_row, entries))
+            rows = b"".join(map(encode_row, entries))
+            self._summarize(rows, len(self))
+            self._unwritten += rows
             try:
                 self._write()
             except DiskError as e:
@@ -129,24 +135,28 @@ class TxnIndex:
             block = bisect_left(self._markers, offset)
             if block == len(self._markers):
                 return
+            self._cuts += 1
             begin = block * _BLOCK_BYTES
-            kept = [row for row in decode_rows(self._read(begin, _BLOCK_BYTES)) if row.last_offset < offset]
-            size = begin + len(kept) * ROW.size
+            block_rows = self._read(begin, _BLOCK_BYTES)
+            count = sum(marker < offset for _, _, marker, _ in FIELDS.iter_unpack(block_rows))
+            kept = block_rows[: count * ROW.size]
+            size = begin + len(kept)
             self._is_dirty = True
             self.handle.get().truncate(size)
             self.handle.size = size
             del self._markers[block:], self._stable[block:], self._least[block:]
             self._summarize(kept, block * _BLOCK_ROWS)
 
-    def replace(self, entries: Sequence[AbortedEntry]) -> None:
+    def replace(self, rows: Buffer) -> None:
         """Write all rows anew, durably, at once. `DiskError`."""
         with self._lock:
-            write_atomically(self.handle.disk, self.handle.path, b"".join(map(encode_row, entries)))
+            self._cuts += 1
+            write_atomically(self.handle.disk, self.handle.path, bytes(rows))
             self.handle.drop()
-            self.handle.size = len(entries) * ROW.size
+            self.handle.size = len(rows)
             self._unwritten = bytearray()
             del self._markers[:], self._stable[:], self._least[:]
-            self.take(entries)
+            self.take(rows)
 
     # Look-ups
 
@@ -169,13 +179,16 @@ class TxnIndex:
         in steps of a block; returns whether later segments have none. `DiskError`."""
         begin = bisect_left(self._markers, fetch_offset)
         end = bisect_left(self._stable, upper_bound)
-        size = part.stop - part.start
+        size, known, cuts = part.stop - part.start, len(found), self._cuts
         for block in range(begin, min(end + 1, len(self._markers))):
             if self._least[block] >= upper_bound:
                 if not block % _SKIPPED_AT_A_TIME:
                     yield
                 continue
             yield
+            if self._cuts != cuts:  # rows have gone, or other ones are in their places
+                del found[known:]
+                return (yield from self.find(fetch_offset, upper_bound, part, found))
             data = self._read(block * _BLOCK_BYTES, _BLOCK_BYTES)
             places = range(part.start, len(data), ROW.size)
             if block > begin and self._markers[block] < upper_bound:  # each begins before its marker
@@ -200,11 +213,11 @@ class TxnIndex:
         return len(self) - bisect_left(self._markers, fetch_offset) * _BLOCK_ROWS
 
 
-def check_rows(entries: Iterable[AbortedEntry], base_offset: int, end_offset: int) -> None:
+def check_rows(rows: Buffer, base_offset: int, end_offset: int) -> None:
     """Raise `CorruptionError` unless these may be all rows of a segment with offsets from `base_offset` up to
     `end_offset`, exclusive."""
     marker, stable = base_offset - 1, 0
-    for row in entries:
+    for row in iter_rows(rows):
         if not marker < row.last_offset < end_offset:
             raise CorruptionError(f"{row} behind a marker at {marker}, in [{base_offset}, {end_offset})")
         if row.first_offset >= row.last_offset:

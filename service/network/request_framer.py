@@ -155,7 +155,7 @@ class RequestFramer:
         """Size of the buffer to wait for; generous, so that the next wait is not soon."""
         left = self._end - self._start
         whole = SIZE_BYTES + self._frame_size() if left >= SIZE_BYTES else MIN_BUFFER_BYTES
-        return min(whole, max(4 * left, _NEEDED_BYTES))
+        return max(left, min(whole, max(4 * left, _NEEDED_BYTES)))  # whole ones may wait for their turn
 
     def settle(self, *, has_waited: bool = False) -> bool:
         """Keep the rest of the input in memory of this connection, with room for more.
@@ -184,7 +184,9 @@ class RequestFramer:
         if self.state is not READING:
             return min(PIPELINE_BYTES, max(4 * left, MIN_BUFFER_BYTES))
         trusted = max(self._pool.wanted(left), MIN_BUFFER_BYTES)
-        return trusted if left < SIZE_BYTES else min(SIZE_BYTES + self._frame_size(), trusted)
+        if left < SIZE_BYTES:
+            return trusted
+        return max(left, min(SIZE_BYTES + self._frame_size(), trusted))  # as in `needed_bytes`
 
     def _keep(self, buffer: Memory | None) -> None:
         """Move the rest of the input into `buffer`, if it is another one. Views of requests keep the old

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from service.base.node_identity import NodeIdentity
 from service.base.steps import Steps
 from service.base.turns import TurnTimes
 from service.health.judge import judge
@@ -26,6 +27,7 @@ from service.node.supervisor import Supervisor
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
+from service.partition.traffic import TopicTraffic
 from service.replication.metrics import ReplicationMetrics
 from service.serving.control_plane import ControlPlane
 from service.serving.group_coordinators import GroupCoordinators
@@ -56,7 +58,9 @@ class NodeParts:
         is_broker: bool,
         node_id: int,
         session_ms: int,
+        rack: str = "",
     ) -> None:
+        self.identity = NodeIdentity(node_id, "", rack)
         self.turns = turns
         self.network = NetworkMetrics()
         self.logs: LogManager | None = None
@@ -112,6 +116,10 @@ class NodeParts:
     def partitions(self) -> Sequence[Partition]:
         """Return the open partitions."""
         return () if self.broker is None else tuple(self.broker.replicas)
+
+    def traffic(self) -> Mapping[str, TopicTraffic]:
+        """Return the counters of clients' traffic by topic."""
+        return {} if self.broker is None else self.broker.replicas.traffic.counters()
 
     def closed_count(self) -> int:
         """Return the number of partitions that could not be opened, or were taken offline."""

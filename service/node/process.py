@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,6 @@ from service.base.stop_signals import receive_stops, receive_unused
 from service.base.turn_queues import turn_queues
 from service.base.turns import TurnTimes
 from service.base.world import World, system_world
-from service.config.parsing import without_effect
 from service.config.settings import BrokerConfig
 from service.node import banner
 from service.node.event_loop import LoopWatch, new_loop
@@ -46,8 +45,12 @@ and waits that long to get it back: with Python's 5 ms, a request of three syste
 thread that decodes a manifest."""
 
 
-def run_server(config: BrokerConfig, open_console: OpenConsole | None = None) -> int:
+def run_server(
+    config: BrokerConfig, open_console: OpenConsole | None = None, remarks: Sequence[str] = ()
+) -> int:
     """Run a node until SIGTERM, SIGINT or SIGHUP; return the process's exit code.
+
+    `remarks`: warnings about the settings, for the log.
 
     The node handles these signals from then on; after its end they do nothing.
     Prints ``ready: node <id> on <host>:<port>`` once it serves, and ``http: <url>`` where it has a console.
@@ -55,7 +58,7 @@ def run_server(config: BrokerConfig, open_console: OpenConsole | None = None) ->
     turns = TurnTimes()
     sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic, time.thread_time)) as runner:
-        return runner.run(_run(config, turns, open_console))
+        return runner.run(_run(config, turns, open_console, remarks))
 
 
 def _allow_open_files() -> int:
@@ -102,14 +105,15 @@ def _stop_at_signals(loop: asyncio.AbstractEventLoop, supervisor: Supervisor) ->
     receive_unused(unused)
 
 
-async def _run(config: BrokerConfig, turns: TurnTimes, open_console: OpenConsole | None) -> int:
+async def _run(
+    config: BrokerConfig, turns: TurnTimes, open_console: OpenConsole | None, remarks: Sequence[str]
+) -> int:
     running = release()
     for line in banner.starting(config, running, os.getpid()):
         log.info("%s", line)
     if banner.has_slow_kernels(running):
         log.warning("%s", banner.SLOW_KERNELS)
-    complaints = (*without_effect(config.static), *config.cluster.complaints(), *principal_complaints(config))
-    for complaint in complaints:
+    for complaint in (*remarks, *config.cluster.complaints(), *principal_complaints(config)):
         log.warning("configuration: %s", complaint)
     open_files = _allow_open_files()
     supervisor = Supervisor()

@@ -140,6 +140,9 @@ class ReplicaOpener:
         self.archives.wait_no_more(tip)
         if len(replica.replicas) > 1 and self._replication is None:
             raise ConfigError(f"its replicas are on {replica.replicas}, and this node runs without a cluster")
+        mark = self._mark_at_start(tip, replica, local, remote)
+        if mark is not None and self._logs.high_watermark(tip) is None:
+            local.state.producers.doubt_from(mark)
         partition = Partition(
             tip,
             local,
@@ -149,7 +152,7 @@ class ReplicaOpener:
             self._settings.config.max_inflated_batch_bytes,
             self._purgatory,
             is_leader=False,
-            high_watermark=self._mark_at_start(tip, replica, local, remote),
+            high_watermark=mark,
         )
         partition.replica_count = len(replica.replicas)
         partition.configure(config)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 
 from service.base.errors import ConfigError
 from service.base.steps import Steps
+from service.config.foreign import refusal
 from service.config.keys import ConfigKey, ConfigType, to_text
 from service.config.overrides import base_name, of_all_listeners, of_listeners
 from service.config.settings import BrokerConfig, validate_topic_change
-from service.config.tables import BROKER_KEYS, TOPIC_KEYS, refusal
+from service.config.tables import BROKER_KEYS, TOPIC_KEYS
 from service.config.tables.groups import GROUP
 from service.groups.consumer_config import check_group_settings
 from service.metadata.controller.requests import ResourceType

@@ -63,6 +63,8 @@ class TransactionCoordinators(TopicCoordinator["TransactionShard"]):
         """None until this node coordinates"""
         self.verifier: TransactionVerifier | None = None
         """None until a partition of this node has had a transaction"""
+        self.produce_module: Any = None
+        """`transactional_produce`, None until a client has sent a batch of a transaction"""
         self.metrics: TransactionMetrics | None = None
         self._settings: tuple[BrokerConfig, int, Any] | None = None
         self._tasks = TaskSet(asyncio.get_running_loop())

@@ -6,11 +6,18 @@ This module is imported on a thread, and with it what `node/transactions.py` mak
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
-from service.serving import received_markers, transaction_marker_sender, transaction_verifier
+from service.client import node_channel, node_security
+from service.serving import (
+    broker_channels,
+    listener_logins,
+    received_markers,
+    transaction_marker_sender,
+    transaction_verifier,
+)
 from service.serving.topic_coordinator import number_of
 from service.transactions.config import TV0, TV2, TransactionSettings
 from service.transactions.metrics import TransactionMetrics
@@ -22,6 +29,8 @@ if TYPE_CHECKING:
     from service.serving.transaction_coordinators import TransactionCoordinators
 
 
+LOADED: Final = (node_channel, node_security, broker_channels, listener_logins)
+"""Modules with which the loop makes connections to other coordinators and brokers."""
 make_shard = TransactionShard
 new_metrics = TransactionMetrics
 new_sender = transaction_marker_sender.TransactionMarkerSender

@@ -32,8 +32,9 @@ Nothing is sent for a transaction after `deposed`; the answer to a request that 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
@@ -60,7 +61,7 @@ NO_BROKER: Final = -1
 FIRST_PAUSE_MS: Final = 100
 LONGEST_PAUSE_MS: Final = 1_000
 MOST_PARTITIONS: Final = 1_000
-"""Most markers of one request, and most partitions that one `advance` finds the brokers of."""
+"""Most markers of one request, and most partitions that one `advance` looks at, or finds the brokers of."""
 MOST_BYTES: Final = 256 << 10
 """Most bytes of one request, except that it has one marker in any case."""
 _MARKER_BYTES: Final = 32
@@ -155,6 +156,9 @@ class TransactionMarkers:
         self._resting: dict[str, dict[tuple[_Sending, int], _Rest]] = {}
         self._due: list[tuple[int, int, _Sending, str, int]] = []
         """heap of the same by time; a marker that no longer rests until then is skipped"""
+        self._changed: dict[str, None] = {}
+        """topics in which leaders may have changed"""
+        self._looking: Iterator[None] | None = None
         self._numbers = 0
         self._completing: dict[tuple[int, str], PreparedTransaction] = {}
         self._to_complete: list[tuple[int, int, int, PreparedTransaction, int]] = []
@@ -213,18 +217,13 @@ class TransactionMarkers:
 
     def image_changed(self, topics: Iterable[str] | None) -> None:
         """Look again at what waits in these topics (None: in all), as their leaders may have changed."""
-        names = None if topics is None else tuple(topics)
         for broker, destination in self._destinations.items():
-            for topic in tuple(destination.waiting) if names is None else names:
-                self._leave(broker, destination.waiting, topic)
+            if topics is None:
+                self._changed.update(dict.fromkeys(destination.waiting))
             self._cut_if_deposed(broker, destination)
-        for topic in tuple(self._resting) if names is None else names:
-            resting = self._resting.get(topic)
-            if resting is None:
-                continue
-            for (sending, partition), rest in tuple(resting.items()):
-                if self._leader_of(topic, partition) != rest.broker:
-                    self._wake(sending, topic, partition)
+        self._changed.update(dict.fromkeys(self._resting if topics is None else topics))
+        if self._changed and self._looking is None:
+            self._looking = self._look_again()
 
     def completed(self, shard: int, transactional_id: str) -> None:
         """Note that a transaction is complete, or that its coordinator is no longer here."""
@@ -245,6 +244,10 @@ class TransactionMarkers:
         """Do a bounded amount of work and return the effects. Call it after each event, as long as
         `has_work`, and at `due_ms`."""
         self._wake_due(now_ms)
+        if self._looking is not None:
+            looked_at = sum(1 for _ in islice(self._looking, MOST_PARTITIONS))
+            if looked_at < MOST_PARTITIONS:
+                self._looking = None
         self._route(now_ms)
         for broker in tuple(self._ready):
             del self._ready[broker]
@@ -255,7 +258,7 @@ class TransactionMarkers:
     @property
     def has_work(self) -> bool:
         """True if `advance` has something to do now."""
-        return bool(self._to_route or self._ready or self._effects)
+        return bool(self._to_route or self._ready or self._effects or self._looking)
 
     @property
     def due_ms(self) -> int | None:
@@ -421,18 +424,31 @@ class TransactionMarkers:
             destination.waiting.setdefault(topic, {})[sending, partition] = None
             self._ready[leader] = None
 
-    def _leave(self, broker: int, waiting: _Waiting, topic: str) -> None:
-        """Take what waits for `broker` and is no longer led by it to another."""
-        markers = waiting.get(topic)
-        if markers is None:
+    def _look_again(self) -> Iterator[None]:
+        """Take what waits for brokers that no longer lead its partitions to others, one by one."""
+        while self._changed:
+            topic = next(iter(self._changed))
+            del self._changed[topic]
+            for broker, destination in tuple(self._destinations.items()):
+                waiting = destination.waiting
+                for sending, partition in tuple(waiting.get(topic, ())):
+                    yield
+                    if (sending, partition) in waiting.get(topic, ()):  # it was not sent meanwhile
+                        self._leave(broker, waiting, sending, topic, partition)
+            for sending, partition in tuple(self._resting.get(topic, ())):
+                yield
+                rest = self._resting.get(topic, {}).get((sending, partition))
+                if rest is not None and self._leader_of(topic, partition) != rest.broker:
+                    self._wake(sending, topic, partition)
+
+    def _leave(self, broker: int, waiting: _Waiting, sending: _Sending, topic: str, partition: int) -> None:
+        if self._leader_of(topic, partition) == broker:
             return
-        for sending, partition in tuple(markers):
-            if self._leader_of(topic, partition) != broker:
-                del markers[sending, partition]
-                if not sending.is_over:
-                    self._to_route.append((sending, [(topic, partition)]))
-        if not markers:
+        del waiting[topic][sending, partition]
+        if not waiting[topic]:
             del waiting[topic]
+        if not sending.is_over:
+            self._to_route.append((sending, [(topic, partition)]))
 
     def _cut_if_deposed(self, broker: int, destination: _Destination) -> None:
         """Lose a request if its broker leads none of its partitions any more: it may be gone, and the answer
@@ -479,6 +495,8 @@ class TransactionMarkers:
                 asked[key] = sending
             if not markers:
                 del destination.waiting[topic]
+            if len(asked) >= MOST_PARTITIONS:
+                break
         if not asked:
             return
         destination.in_flight = asked

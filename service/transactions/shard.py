@@ -57,6 +57,8 @@ AT_ONCE: Final = 100
 """Transactions of one decision that is nobody's request."""
 _MOST_BYTES: Final = 64 << 10
 """Bytes of the records of such a decision, where it has more than one."""
+_GROWTH: Final = 64
+"""Bytes by which the record of an end may be larger than that of the transaction: it has two more fields."""
 _LOOKED_AT: Final = 2000
 """Ids at rest that one decision looks at."""
 _LISTED_A_STEP: Final = 50
@@ -186,7 +188,11 @@ class TransactionShard:
         due_ms = self._sweep_ms(after)
         effects = (Schedule(TIMEOUTS, due_ms),) if due_ms < self._timeouts_ms else ()
         return CoordinatorResult(
-            None, (self._record(transactional_id, after),), effects, patience_ms=after.timeout_ms
+            None,
+            (self._record(transactional_id, after),),
+            effects,
+            patience_ms=after.timeout_ms,
+            spare_bytes=_GROWTH,  # or it could neither be ended nor time out
         )
 
     def verify_partitions(self, request: AddPartitions) -> dict[Partition, ErrorCode]:

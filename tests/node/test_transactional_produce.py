@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -411,3 +412,23 @@ def test_without_transactions_a_transactional_id_is_refused_as_before(
         node.node.parts.broker.transactions = None
         answer = connection.call(request({T0: records(b"a")}))
     assert errors(answer) == {T0: ErrorCode.invalid_producer_id_mapping}
+
+
+def test_the_code_of_transactions_is_loaded_on_a_thread_by_the_first_that_needs_it(
+    verified: Verified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = verified.node.node.parts.broker
+    loaded: list[str] = []
+    load = broker.load
+
+    async def noted(module: str) -> ModuleType:
+        loaded.append(module)
+        return await load(module)
+
+    monkeypatch.setattr(broker, "load", noted)
+    verified.coordinator.error = NONE
+    with verified.connect() as connection:
+        for sequence in range(2):
+            answer = connection.call(request({T0: records(b"a", sequence=sequence)}))
+            assert errors(answer) == {T0: NONE}
+    assert loaded == ["service.serving.transactional_produce"]

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.world import system_world
 from service.cli.dev_nodes import agree_on_ports, format_nodes, plan_nodes
+from service.partition.partition import Partition
 from service.records.batch import complete_headers
 from service.records.decode import iter_records
 from service.serving.handlers import write_txn_markers
@@ -23,6 +24,7 @@ from service.serving.transaction_coordinators import TransactionCoordinators
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
 from tests.node.requests import commit
+from tests.support.isolation import values as committed_values
 from tests.support.processes import wait_until
 from tests.support.transactional_client import TransactionalClient, settled
 
@@ -58,7 +60,9 @@ class Three:
 
     def __init__(self, folder: Path) -> None:
         ports = agree_on_ports(0, 3, 1)
-        plan = plan_nodes(3, 1, ports, folder, system_world(), SETTINGS)
+        (folder / "bucket").mkdir()
+        settings = {**SETTINGS, "firn.remote.url": f"file://{folder}/bucket"}
+        plan = plan_nodes(3, 1, ports, folder, system_world(), settings)
         format_nodes(plan, system_world())
         self.nodes = {
             node.node_id: NodeThread(folder / str(node.node_id), None, None, **node.settings)
@@ -72,7 +76,7 @@ class Three:
         self.bootstrap = f"{self.nodes[1].host}:{self.nodes[1].port}"
         self.client = self.nodes[1].client()
         self.talk = Talk(self.client)
-        self._create()
+        self.create("t", [(1, 2, 3), (2, 3, 1), (3, 1, 2)])
         self.numbers = count()
 
     def close(self) -> None:
@@ -80,26 +84,34 @@ class Three:
         for node_id in (2, 3, 1):
             self.nodes[node_id].stop()
 
-    def _create(self) -> None:
-        """Create topic `t`, once all brokers are there."""
+    def create(self, name: str, replicas: list[tuple[int, ...]], **configs: str) -> None:
+        """Create a topic, once its brokers are there."""
         module = request_module(ApiKey.CREATE_TOPICS)
-        replicas = [(1, 2, 3), (2, 3, 1), (3, 1, 2)]
         topic = module.CreatableTopic(
-            name="t",
+            name=name,
             num_partitions=-1,
             replication_factor=-1,
             assignments=tuple(
                 module.CreatableReplicaAssignment(partition_index=n, broker_ids=ids)
                 for n, ids in enumerate(replicas)
             ),
-            configs=(),
+            configs=tuple(
+                module.CreatableTopicConfig(name=key.replace("_", "."), value=value)
+                for key, value in configs.items()
+            ),
         )
 
         def created() -> bool:
             [answer] = self.talk(ApiKey.CREATE_TOPICS, "CreateTopicsRequest", topics=(topic,)).topics
+            assert answer.error_code != ErrorCode.invalid_config, answer.error_message
             return bool(answer.error_code in (NONE, ErrorCode.topic_already_exists))
 
         wait_until("a topic on three brokers", created)
+
+    def replica(self, node_id: int, topic: str) -> Partition:
+        broker = self.nodes[node_id].node.parts.broker
+        assert broker is not None
+        return broker.replicas.find(topic, 0)
 
     def leave(self, node_id: int, gate: Gate) -> None:
         """Shut a broker down; open the gate once it leads nothing."""
@@ -250,6 +262,45 @@ def test_an_aborted_transaction_is_seen_nowhere(three: Three) -> None:
         assert settled(client, lambda: client.end(commit=True)) == NONE
         wait_until("the markers of the second", everywhere(three, b"after it"))
     assert not any(b"aborted" in three.committed(n + 1, n) for n in range(3))
+
+
+def test_committed_readers_of_a_follower_see_what_those_of_the_leader_see_from_disk_and_bucket(
+    three: Three,
+) -> None:
+    """KIP-392: the follower's own spans and rows, and those of the archive once its segments have gone."""
+    three.create(
+        "near",
+        [(1, 2)],
+        remote_storage_enable="true",
+        local_retention_bytes="1",
+        internal_segment_bytes="14000",
+        file_delete_delay_ms="0",
+    )
+    near = ("near", 0)
+    addresses = [f"{three.nodes[one].host}:{three.nodes[one].port}" for one in (1, 2)]
+    expected: list[bytes] = []
+    with three.producer() as kept, three.producer() as dropped, three.producer() as opened:
+        for number in range(30):
+            values = [b"%d %d" % (number, n) + b"." * 300 for n in range(4)]
+            for client, value in zip((dropped, kept, dropped, kept), values, strict=True):
+                write(client, value, [near])
+            assert settled(dropped, lambda: dropped.end(commit=False)) == NONE
+            assert settled(kept, lambda: kept.end(commit=True)) == NONE
+            expected += values[1::2]
+        write(opened, b"open" * 1000, [near])
+
+        def is_seen(at: str) -> bool:
+            return committed_values(three.bootstrap, "near", at=at) == expected
+
+        for address in addresses:
+            wait_until("what is committed", partial(is_seen, address))
+        replica, follower = three.replica(2, "near"), addresses[1]
+        wait_until("the follower's segments to go", lambda: replica.unified.local_start_offset > 100)
+        assert replica.unified.start_offset == 0
+        assert is_seen(follower)
+        assert settled(opened, lambda: opened.end(commit=False)) == NONE
+        wait_until("the last marker", lambda: replica.last_stable_offset == replica.end_offset)
+        assert is_seen(follower)
 
 
 def test_a_batch_that_no_transaction_has_is_refused_by_the_coordinator_of_another_broker(

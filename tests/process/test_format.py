@@ -81,7 +81,7 @@ def test_ids_are_printed_and_none_begins_like_an_option(capsys: pytest.CaptureFi
             ("-N", "-r", "4.3", "-f", "metadata.version=30"),
             "Use --release-version instead of --feature metadata.version=X to avoid ambiguity.",
         ),
-        (True, ("-N", "--set", "process.role=x"), "process.role: unknown configuration key"),
+        (True, ("-N", "--set", "process.role=x"), "--set process.role: unknown configuration key"),
         (True, ("-N", "-t", "AAAAAAAAAAAAAAAAAAAAAA"), "--cluster-id AAAAAAAAAAAAAAAAAAAAAA: Expected 22"),
     ],
 )

@@ -23,7 +23,8 @@ Scrape = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 def scrape(port: int) -> Scrape:
     """All series by name and labels, as Prometheus' own parser reads them."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+    url, accept = f"http://127.0.0.1:{port}/metrics", {"Accept": "application/openmetrics-text"}
+    with urllib.request.urlopen(urllib.request.Request(url, headers=accept), timeout=20) as answer:
         text = answer.read().decode()
     parse: Any = text_string_to_metric_families
     series = {

@@ -1,8 +1,8 @@
 """Every configuration key that Firn accepts: one table per concern, and their union. [P]
 
 Names, types, defaults and bounds are Apache Kafka 4.3's (`LogConfig`, `KafkaConfig`) where Kafka has the key;
-keys under `firn.` are Firn's own. A key is in these tables only if it has an effect; `REFUSED` has the reason
-why a well-known key has none.
+keys under `firn.` are Firn's own. A key is in these tables only if it has an effect; `config.foreign` has the
+keys of others that have none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from service.config.tables.network import NETWORK
 from service.config.tables.node import NODE
 from service.config.tables.oauthbearer import OAUTHBEARER_KEYS
 from service.config.tables.quotas import QUOTAS
-from service.config.tables.refused import REASONS
 from service.config.tables.remote import REMOTE
 from service.config.tables.replication import REPLICATION, REPLICATION_TOPIC
 from service.config.tables.sasl import SASL
@@ -35,11 +34,9 @@ from service.config.tables.transactions import TRANSACTIONS
 
 __all__ = [
     "BROKER_KEYS",
-    "REFUSED",
     "S3_SCHEMES",
     "TOPIC_KEYS",
     "http_url_problem",
-    "refusal",
     "store_url_problem",
 ]
 
@@ -77,13 +74,3 @@ def _node_keys() -> Mapping[str, ConfigKey]:
 
 
 BROKER_KEYS: Final = _node_keys()
-REFUSED: Final[Mapping[str, str]] = REASONS
-"""Refused names of other products, and prefixes (names that end in a dot, and the S3 secrets), by reason."""
-
-
-def refusal(name: str) -> str | None:
-    """Return the reason why a well-known key is refused, or None for an unknown key."""
-    for known, reason in REFUSED.items():
-        if name == known or (known.endswith((".", "access", "secret")) and name.startswith(known)):
-            return reason
-    return None

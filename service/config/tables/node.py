@@ -17,9 +17,19 @@ NODE: Final = (
         "or `.param.allowed.paths`.",
     ),
     key(
+        "firn.config.strict", BOOLEAN, False,
+        "Whether keys of things that a node does not have are refused, at other values than Apache Kafka's "
+        "defaults; false: they are taken with a warning. [From Kafka](from-kafka.md) lists them.",
+    ),
+    key(
         "node.id", INT, 1,
         "Number of this node.",
         at_least=0,
+    ),
+    key(
+        "broker.id", INT, -1,
+        "Another name of `node.id`, as Apache Kafka's files had before 4.0. Both set: equal. -1: not set.",
+        at_least=-1,
     ),
     key(
         "broker.rack", STRING, None,

@@ -182,7 +182,7 @@ class GroupCopy:
 
     def _write_sides(self, disk: Disk) -> None:
         index = self._index.finish()
-        rows = b"".join(map(txn_rows.encode_row, self._aborted))
+        rows = self._rows = b"".join(map(txn_rows.encode_row, self._aborted))
         sides = {names.OFFSET_INDEX: index.offset_index, names.TIME_INDEX: index.time_index}
         if rows:
             sides[names.TXN_INDEX] = rows
@@ -203,10 +203,10 @@ class GroupCopy:
             self._state.files, last.created_ms,
         )  # fmt: skip
         new.set_cleaned(self._index, last.sealed_at_ms)
-        if self._aborted:
-            size = len(self._aborted) * txn_rows.ROW.size
-            new.txn_index = TxnIndex(self._state.txn_index_of(new, size), self._state.world.threads.lock())
-            new.txn_index.take(self._aborted)
+        if self._rows:
+            handle = self._state.txn_index_of(new, len(self._rows))
+            new.txn_index = TxnIndex(handle, self._state.world.threads.lock())
+            new.txn_index.take(self._rows)
         try:
             for handle in new.handles:
                 handle.moved(marked(handle.path, names.CLEANED))

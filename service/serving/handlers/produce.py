@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 from service.base.steps import at_once
 from service.network.request import Answer, RequestContext
@@ -15,6 +16,9 @@ from service.serving.produce_operation import (
 from service.serving.request_host import Broker
 from service.wire.produce import ProduceRequestView
 
+if TYPE_CHECKING:
+    from service.serving.transaction_coordinators import TransactionCoordinators
+
 
 def handle(
     broker: Broker, context: RequestContext, request: ProduceRequestView
@@ -22,9 +26,13 @@ def handle(
     """Append each batch, with its own error. Returns None for acks=0: no response."""
     topics = request.topics
     if request.transactional_id is not None and broker.transactions is not None:
-        from service.serving.transactional_produce import TransactionalProduce  # most nodes do without it
-
-        return TransactionalProduce(broker, context, request).begin(topics)
+        module = broker.transactions.produce_module
+        if module is None:
+            return _load_and_handle(broker, broker.transactions, context, request)
+        begun: Answer | Awaitable[Answer] = module.TransactionalProduce(broker, context, request).begin(
+            topics
+        )
+        return begun
     produce = ProduceOperation(broker, context, request)
     if len(topics) == 1 and len(topics[0][1]) == 1:
         produce.topics = topics
@@ -36,3 +44,15 @@ def handle(
     if at_once(produce.refuse_transactional()):
         return produce.answer()
     return produce.append_at_once()
+
+
+async def _load_and_handle(
+    broker: Broker,
+    transactions: TransactionCoordinators,
+    context: RequestContext,
+    request: ProduceRequestView,
+) -> Answer:
+    """Handle the first request of a transaction: a node without them does without the code."""
+    transactions.produce_module = await broker.load("service.serving.transactional_produce")
+    answer = handle(broker, context, request)
+    return await answer if isinstance(answer, Awaitable) else answer

@@ -368,12 +368,16 @@ def test_apache_kafkas_default_of_every_key_is_taken() -> None:
     assert len(defaults) > 200
     for name, default in defaults.items():
         BrokerConfig.from_properties({"process.roles": "broker,controller", name: default})
-    assert without_effect({"num.io.threads": "8", "node.id": "1", "log.initial.task.delay.ms": "17"}) == [
-        "num.io.threads=8 has no effect: a node is one event loop; run more nodes to use more cores",
-        "log.initial.task.delay.ms=17 has no effect: tasks begin at once after a start",
-    ]
+    strict = {"firn.config.strict": "true"}
+    given = {"num.io.threads": "8", "node.id": "1", "log.initial.task.delay.ms": "17"}
+    assert {name: row.why for name, row in without_effect(given).items()} == {
+        "num.io.threads": "a node is one event loop and small pools of threads; more nodes use more cores",
+        "log.initial.task.delay.ms": "tasks begin at once after a start",
+    }
+    assert set(without_effect({**given, **strict})) == {"num.io.threads"}, "it is at Kafka's default"
+    assert BrokerConfig.from_properties({"num.io.threads": "9"})
     with pytest.raises(ConfigError, match=r"num\.io\.threads: refused"):
-        BrokerConfig.from_properties({"num.io.threads": "9"})
+        BrokerConfig.from_properties({"num.io.threads": "9", **strict})
     with pytest.raises(ConfigError, match=r"num\.io\.threads"):
         BrokerConfig.from_properties({}, dynamic={"num.io.threads": "8"})
 

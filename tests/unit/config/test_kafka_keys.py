@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from service.config.foreign import refusal
 from service.config.keys import ConfigKey, to_text
-from service.config.tables import BROKER_KEYS, TOPIC_KEYS, refusal
+from service.config.tables import BROKER_KEYS, TOPIC_KEYS
 from tests.unit.config.refusals import refused
 
 ROOT = Path(__file__).parents[3]

@@ -90,7 +90,7 @@ def test_a_name_is_taken_apart() -> None:
             "listener.name.internal.ssl.provider",
             "BC",
             "listener.name.internal.ssl.provider: refused: TLS is OpenSSL's: there are no providers to "
-            "choose among",
+            "choose among; take it out",
         ),
         (
             "listener.name.internal.scram-sha-1.sasl.jaas.config",

@@ -122,7 +122,12 @@ class TestNames:
 
     def test_a_provider_that_is_not_named_is_refused(self) -> None:
         assert refused("${vault:a:b}", ENV) == "a.key: ${vault:a:b}: config.providers does not name 'vault'"
-        assert refused("${env:A}", {}) == "a.key: ${env:A}: config.providers does not name 'env'"
+        assert refused("${file:/a:b}", {}) == "a.key: ${file:/a:b}: config.providers does not name 'file'"
+
+    def test_the_environment_need_not_be_named(self) -> None:
+        assert resolved({"a.key": "${env:A}"}, {"A": "1"}) == {"a.key": "1"}
+        other = {"config.providers": "env", "config.providers.env.class": f"{PACKAGE}.FileConfigProvider"}
+        assert "the path is missing" in refused("${env:A}", other, {"A": "1"})
 
     def test_a_provider_has_one_of_kafkas_three_classes(self) -> None:
         assert refused("", {"config.providers": "env"}) == (

@@ -86,8 +86,11 @@ class TestProtocols:
         assert read(open_).controller_listeners[0].protocol is SecurityProtocol.PLAINTEXT
         assert refused({**open_, "listeners": "SSL://h:1,C://h:2"}) == [
             "listeners: No security protocol defined for listener C; listener.security.protocol.map has to "
-            "name it, as in C:PLAINTEXT"
+            "name it, as in C:SSL (of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)"
         ]
+        named = {"listeners": "SSL://h:1", "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT"}
+        (line,) = refused(named)
+        assert "as in SSL:SSL (of" in line, "no word of clear text for a listener of that name"
         broker = {"process.roles": "broker", "listeners": "SSL://h:1", "controller.listener.names": "C"}
         (line,) = refused({**broker, "controller.quorum.voters": "2@h:2"})
         assert line == (

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.base.errors import ConfigError
+from service.config import from_kafka
 from service.config.cluster import ClusterConfig, QuorumConfig
 from service.config.docs import markdown
 from service.config.keys import LONG_MAX, ConfigType, to_text
@@ -80,6 +81,8 @@ def test_every_key_of_a_node_reaches_it() -> None:
     read_otherwise = {
         "log.dir",
         "config.providers",
+        "firn.config.strict",
+        "broker.id",
         "listener.security.protocol.map",
         "security.inter.broker.protocol",
         "connections.max.reauth.ms",
@@ -103,7 +106,11 @@ def test_every_key_of_a_node_reaches_it() -> None:
             "log.segmnt.bytes: unknown configuration key; did you mean 'log.segment.bytes'?",
         ),
         ({"colour": "blue"}, "colour: unknown configuration key"),
-        ({"broker.id": "1"}, "broker.id: refused: use node.id"),
+        (
+            {"broker.id": "1", "node.id": "2"},
+            "You must set `node.id` to the same value as `broker.id`.",
+        ),
+        ({"broker.id": "x"}, "Invalid value x for configuration broker.id: Not a number of type INT"),
         (
             {"segment.bytes": "1048576"},
             "segment.bytes: refused: a topic key; its default is set by log.segment.bytes",
@@ -114,11 +121,12 @@ def test_every_key_of_a_node_reaches_it() -> None:
         ),
         (
             {"ssl.provider": "x"},
-            "ssl.provider: refused: TLS is OpenSSL's: there are no providers to choose among",
+            "ssl.provider: refused: TLS is OpenSSL's: there are no providers to choose among; take it out",
         ),
         (
-            {"num.io.threads": "9"},
-            "num.io.threads: refused: a node is one event loop; run more nodes to use more cores",
+            {"num.io.threads": "9", "firn.config.strict": "true"},
+            "num.io.threads: refused: a node is one event loop and small pools of threads; more nodes use "
+            "more cores",
         ),
         ({"node.id": "x"}, "Invalid value x for configuration node.id: Not a number of type INT"),
         ({"node.id": "-1"}, "Invalid value -1 for configuration node.id: Value must be at least 0"),
@@ -220,11 +228,17 @@ def test_a_bad_setting_is_refused_with_its_name_and_the_reason(
 
 
 def test_everything_wrong_is_reported_at_once() -> None:
-    lines = refused({"node.id": "x", "broker.id": "1", "num.partitions": "0"}).splitlines()
+    lines = refused({"node.id": "x", "ssl.provider": "1", "num.partitions": "0"}).splitlines()
     assert [line.split(":")[0] for line in lines] == [
         "Invalid value x for configuration node.id",
-        "broker.id",
         "Invalid value 0 for configuration num.partitions",
+        "ssl.provider",
+    ]
+    together = {"colour": "blue", "log.dirs": "/a,/a", "firn.http.token.file": "/t"}
+    assert refused(together).splitlines() == [
+        "log.dirs: a directory is named twice",
+        "firn.http.token.file has no effect without firn.http.listener",
+        "colour: unknown configuration key",
     ]
 
 
@@ -365,6 +379,9 @@ class TestListeners:
 def test_the_documentation_is_current() -> None:
     assert markdown() == (ROOT / "docs/configuration.md").read_text("utf-8"), (
         "run: python -m service.config.docs > docs/configuration.md"
+    )
+    assert from_kafka.markdown() == (ROOT / "docs/from-kafka.md").read_text("utf-8"), (
+        "run: python -m service.config.from_kafka > docs/from-kafka.md"
     )
 
 

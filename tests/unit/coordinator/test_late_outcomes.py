@@ -44,6 +44,18 @@ def test_an_event_hears_of_a_late_commit_once_and_never_that_time_ran_out() -> N
     lived(scenario)
 
 
+def test_a_decision_may_want_room_for_what_follows_it() -> None:
+    async def scenario(world: World) -> None:
+        await world.lead()
+        world.log.max_batch_bytes = 1000
+        assert await world.put(bytes(800)) == "ok"
+        assert await world.error_of(world.put(bytes(801), spare_bytes=100)) is ErrorCode.unknown_server_error
+        assert bytes(801) not in world.shard.values
+        assert await world.put(bytes(700), spare_bytes=100) == "ok"
+
+    lived(scenario)
+
+
 def test_patience_of_a_decision_is_how_long_its_caller_waits() -> None:
     async def scenario(world: World) -> None:
         await world.lead()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from errno import ENOSPC
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from service.base.steps import at_once
 from service.hot.files import FileCache, FileHandle
 from service.hot.log import LocalLog
 from service.hot.txn_index import TxnIndex, check_rows
+from service.records.producer_snapshot import encode_rows as encode_snapshot
 from service.records.scan import scan_batches
 from service.records.txn_rows import AbortedEntry, encode_row
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import make_world
-from tests.unit.hot.logs import START_MS, open_log
+from tests.unit.hot.logs import START_MS, batch, open_log
 from tests.unit.hot.transactional import abort, commit, data_of, marker_of, plain, send
 
 
@@ -95,7 +97,7 @@ def test_a_look_up_finds_what_a_scan_finds_and_reads_little(tmp_path: Path) -> N
     index = TxnIndex(FileHandle(path, 0, FileCache(disk)), make_world().threads.lock())
     for at in range(0, len(rows), 7):
         index.append(rows[at : at + 7])
-    check_rows(rows, 0, 6000)
+    check_rows(b"".join(map(encode_row, rows)), 0, 6000)
     for _ in range(300):
         begin = chance.randrange(6000)
         end = begin + chance.choice((1, 10, 300))
@@ -123,7 +125,7 @@ def test_a_look_up_finds_what_a_scan_finds_and_reads_little(tmp_path: Path) -> N
 )
 def test_rows_that_cannot_be_right_are_named(rows: list[tuple[int, int, int, int]]) -> None:
     with pytest.raises(CorruptionError):
-        check_rows([AbortedEntry(*row) for row in rows], 10, 20)
+        check_rows(b"".join(encode_row(AbortedEntry(*row)) for row in rows), 10, 20)
 
 
 def test_a_run_with_markers_between_its_batches_is_one_write(tmp_path: Path) -> None:
@@ -191,6 +193,81 @@ def test_an_index_that_cannot_be_right_is_made_anew_from_the_log(
     assert log.aborted_transactions(0, 42) == rows
 
 
+@pytest.mark.parametrize("segment_bytes", [1 << 30, 1000])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda row: row._replace(producer_id=8),
+        lambda row: row._replace(first_offset=row.first_offset - 1),
+        lambda row: AbortedEntry(8, row.first_offset - 3, row.last_offset - 1, row.last_stable_offset - 1),
+    ],
+    ids=["producer", "first", "marker"],
+)
+@pytest.mark.parametrize("padding", [0, 100_000], ids=["replayed", "looked up"])
+def test_a_plausible_row_that_the_log_contradicts_is_made_anew(
+    tmp_path: Path, wrong: Callable[[AbortedEntry], AbortedEntry], padding: int, segment_bytes: int
+) -> None:
+    log = open_log(tmp_path, segment_bytes=segment_bytes)
+    if padding and segment_bytes > padding:
+        log.append(batch(1, value=bytes(padding)), 0, START_MS)
+    for producer in 8, 7:
+        send(log, producer, -1)
+        commit(log, producer)
+    rows = transactions(log, 1)
+    log.close()
+    [path] = log.dir.glob("*.txnindex")
+    path.write_bytes(encode_row(wrong(rows[0])))
+    log = reopened(tmp_path, log, clean=True)
+    assert log.aborted_transactions(0, log.log_end_offset) == rows
+    assert path.read_bytes() == encode_row(rows[0])
+
+
+def test_a_row_that_is_lost_is_found_where_the_segment_is_read_whole(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    rows = transactions(log, 20)
+    log.close()
+    index_of(log).write_bytes(b"".join(map(encode_row, rows[:10] + rows[11:])))
+    log = reopened(tmp_path, log, clean=True)
+    assert log.aborted_transactions(0, 40) == rows
+
+
+def test_a_row_that_the_snapshot_at_the_base_does_not_know_stays_if_the_log_has_its_marker(
+    tmp_path: Path,
+) -> None:
+    """One of the two is wrong: nothing is uploaded then, and nothing is shown that may be aborted."""
+    log = open_log(tmp_path)
+    send(log, 7, -1)
+    log.appender.roll()
+    log.durability.flush()
+    abort(log, 7)
+    log.close()
+    (log.dir / f"{1:020}.snapshot").write_bytes(encode_snapshot([]))
+    log = reopened(tmp_path, log, clean=True)
+    assert log.aborted_transactions(0, 2) == [AbortedEntry(7, 0, 1, 2)]
+
+
+@pytest.mark.parametrize("count", [1, 20], ids=["looked up", "replayed"])
+def test_damage_in_the_log_does_not_keep_it_from_opening(tmp_path: Path, count: int) -> None:
+    log = open_log(tmp_path)
+    log.append(batch(1, value=bytes(100_000)), 0, START_MS)
+    rows = transactions(log, count)
+    plain(log)
+    log.close()
+    with (log.dir / f"{0:020}.log").open("r+b") as file:
+        file.seek(1000)
+        file.write(b"damage")
+    log = reopened(tmp_path, log, clean=True)
+    assert log.aborted_transactions(0, 100) == rows
+
+
+def test_an_index_that_is_full_seals_its_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.hot.segment.MOST_ROWS", 10)
+    log = open_log(tmp_path)
+    rows = transactions(log, 25)
+    assert sorted(path.stat().st_size // 34 for path in log.dir.glob("*.txnindex")) == [5, 10, 10]
+    assert log.aborted_transactions(0, 50) == rows
+
+
 def test_the_rows_of_a_torn_tail_go_with_it(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     rows = transactions(log, 2)
@@ -235,3 +312,28 @@ def test_a_start_knows_of_transactions_whose_markers_are_not_replicated(tmp_path
     log.close(clean)
     log = reopened(tmp_path, log, clean=clean, mark=7)
     assert log.first_unstable_offset is None
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_look_up_that_is_under_way_when_rows_are_cut_finds_those_that_are_left(
+    tmp_path: Path, steps: int
+) -> None:
+    """A look-up of many rows goes on in later turns; a follower may cut its log meanwhile."""
+    log = open_log(tmp_path)
+    rows = transactions(log, 1000)
+    finding = log.state.segments.aborted_from(0, 2000, slice(0, 34))
+    for _ in range(steps):
+        next(finding)
+    log.truncation.truncate_to(200)
+    assert at_once(finding) == [encode_row(row) for row in rows[:100]]
+
+
+def test_a_look_up_that_is_under_way_when_rows_are_replaced_finds_the_right_ones(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    rows = [encode_row(row) for row in transactions(log, 600)]
+    log.sealed.replace_rows(0, b"".join(rows[1:]))  # the first one is lost
+    finding = log.state.segments.aborted_from(0, 1200, slice(0, 34))
+    for _ in range(3):
+        next(finding)
+    log.sealed.replace_rows(0, b"".join(rows))
+    assert at_once(finding) == rows

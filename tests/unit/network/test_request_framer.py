@@ -84,6 +84,23 @@ def test_a_large_request_is_not_copied_as_it_grows() -> None:
     assert pool.holders == {}
 
 
+@pytest.mark.parametrize("has_waited", [False, True])
+@pytest.mark.parametrize("first", [0, 100])
+def test_whole_requests_that_wait_for_their_turn_are_kept(has_waited: bool, first: int) -> None:
+    """The server settles while nothing is being handled, where the turn was used up meanwhile."""
+    requests = [bytes(first), *(bytes([number]) * (32 << 10) for number in range(100))]
+    framer = RequestFramer(BufferPool(64 << 20), LIMIT)
+    framer.receive(memoryview(bytearray(b"".join(map(frame, requests)))))
+    found: list[bytes] = []
+    while (request := framer.next_request()) is not None:
+        found.append(bytes(request))
+        request.release()
+        framer.settle()
+        framer.answered()
+        framer.settle(has_waited=has_waited)
+    assert found == requests
+
+
 def test_memory_that_somebody_looks_at_stays_where_it_is() -> None:
     """A request that was handed out is a view of it; the rest behind it moves to other memory."""
     pool = BufferPool(64 << 20)

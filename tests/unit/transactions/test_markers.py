@@ -302,6 +302,35 @@ def test_one_call_routes_a_bounded_number_of_partitions() -> None:
     assert machine.has_work
 
 
+def test_one_call_looks_at_a_bounded_number_of_markers_whose_leaders_have_changed() -> None:
+    leader, looked = 1, 0
+
+    def leader_of(topic: str, index: int) -> int:
+        nonlocal looked
+        looked += 1
+        return leader
+
+    machine = TransactionMarkers(leader_of)
+    places = [(topic, index) for topic in "abc" for index in range(2000)]
+    machine.prepared(0, prepared(PAY, *places), 0)
+    while machine.has_work:
+        machine.advance(0)
+    leader, looked = 2, 0
+    machine.image_changed(None)
+    assert looked <= 1000
+    sent_to: dict[int, int] = {}
+    while machine.has_work:
+        looked = 0
+        for effect in machine.advance(0):
+            if isinstance(effect, SendMarkers):
+                sent_to[effect.broker] = sent_to.get(effect.broker, 0) + 1
+        assert looked <= 2000
+    assert (sent_to, machine.waiting) == ({2: 1}, 6000)
+    machine.answered(2, [], 0)
+    machine.lost(1, 0)
+    assert {one.broker for one in machine.advance(0) if isinstance(one, SendMarkers)} == {2}
+
+
 def test_a_transaction_that_is_told_again_replaces_the_earlier_one() -> None:
     cluster = Cluster(a0=1)
     cluster.begin(prepared(PAY, ("a", 0)))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from kio.schema.errors import ErrorCode
 
+from service.transactions.ids import record_of
+from service.transactions.metadata import TransactionMetadata
+from service.transactions.requests import AddPartitions, TransactionalProducer
 from tests.support.shards import Marker
 from tests.support.transaction_shards import WAITS, TransactionLeader
 
@@ -135,3 +139,22 @@ def test_a_marker_in_the_log_of_states_means_nothing() -> None:
     assert leader.state("t") == ("Empty", 1000, 0)
     assert leader.add("t", producer, ("a", 0)) is None
     assert len(leader.warnings) == 1
+
+
+@pytest.mark.parametrize(("version", "epoch"), [(0, 0), (1, 0), (2, 0), (2, 32766)])
+def test_a_transaction_that_fits_into_the_log_can_be_aborted(version: int, epoch: int) -> None:
+    """The record of an abort has more fields than that of its transaction; a batch takes only so much."""
+    leader = TransactionLeader(transaction_version=version)
+    shard = leader.shard
+    there = TransactionMetadata(7, epoch, 60_000, updated_ms=1)
+    shard.replay(0, *record_of("id", there, 1))
+    shard.journal.commit(1)
+    wanted = AddPartitions("id", TransactionalProducer(7, epoch), frozenset({("t", 0)}), 0)
+    added = shard.add_partitions(wanted, 1_000)
+    [(key, value)] = added.records
+    assert value is not None
+    shard.replay(1, key, value)
+    shard.journal.commit(2)
+    [(_, aborted)] = shard.abort_timed_out("id", 8, 100_000).records
+    assert aborted is not None
+    assert len(aborted) - len(value) <= added.spare_bytes

@@ -9,15 +9,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-INTERNAL_TUNING: Final = frozenset({"log.initial.task.delay.ms", "producer.id.expiration.check.interval.ms"})
-"""Keys that Kafka does not document; accepted with any value."""
-
 KAFKA_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "alter.log.dirs.replication.quota.window.num": "11",
         "alter.log.dirs.replication.quota.window.size.seconds": "1",
         "background.threads": "10",
-        "broker.id": "-1",
         "controller.socket.timeout.ms": "30000",
         "cordoned.log.dirs": "",
         "delete.records.purgatory.purge.interval.requests": "1",

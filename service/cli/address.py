@@ -1,0 +1,44 @@
+"""Cluster that a command asks, if its options do not say: the environment's, a file's, a profile's."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULTS = f"default: FIRN_BOOTSTRAP, the properties' bootstrap.servers, or {DEFAULT_BOOTSTRAP}"
+_ADDRESSES = ("bootstrap_server", "bootstrap")
+_BOOTSTRAP = "bootstrap.servers"
+
+
+def fill_in(args: argparse.Namespace, environ: Mapping[str, str]) -> None:
+    """Set what the options `--bootstrap-server` and `--command-config` left out.
+
+    Properties are the file of FIRN_COMMAND_CONFIG or else the profile in use; the address is FIRN_BOOTSTRAP's
+    or else that of the properties. Raises `ConfigError` for a file that cannot be read, and for a profile
+    that is not there.
+    """
+    if not hasattr(args, "command_config"):
+        return
+    if args.command_config is None:
+        args.command_config = environ.get("FIRN_COMMAND_CONFIG") or _profile(environ)
+    for name in _ADDRESSES:
+        if getattr(args, name, "") is None:
+            setattr(
+                args, name, environ.get("FIRN_BOOTSTRAP") or _told(args.command_config) or DEFAULT_BOOTSTRAP
+            )
+
+
+def _profile(environ: Mapping[str, str]) -> str | None:
+    from service.cli.profiles import Profiles
+
+    path = Profiles(environ).path_in_use()
+    return None if path is None else str(path)
+
+
+def _told(path: str | None) -> str | None:
+    if path is None:
+        return None
+    from service.base.properties_file import load_properties
+
+    return load_properties(path).get(_BOOTSTRAP)

@@ -1,0 +1,121 @@
+"""Options of commands that send and read records by librdkafka, and its errors in a sentence."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from service.base.errors import ConfigError, FirnError
+from service.cli.client_properties import client_options_of_args
+from service.cli.server import setting
+
+PATIENCE_S: Final = 30.0
+"""How long a command waits for a first broker."""
+TELL_AFTER_S: Final = 2.0
+
+
+class RecordsError(FirnError):
+    """Records that could not be sent or read; the message says why."""
+
+
+def add_librdkafka_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        type=setting,
+        metavar="KEY=VALUE",
+        help="a setting of librdkafka, as queue.buffering.max.kbytes; may be repeated",
+    )
+
+
+class Connection:
+    """Errors that a client of librdkafka tells: a failed login, or that no broker answers."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._failure: str | None = None
+        self._last = ""
+
+    def on_error(self, error: Any) -> None:
+        """Callback `error_cb` of a client: keeps what another try cannot mend."""
+        from confluent_kafka import KafkaError
+
+        self._last = str(error.str())
+        if error.fatal() or error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
+            self._failure = self._last
+
+    def check(self) -> None:
+        """Raise `RecordsError` if this client will never get on."""
+        if self._failure is not None:
+            raise RecordsError(f"{self._bootstrap}: {self._failure}")
+
+    def until_answered(self, ask: Callable[[float], Any]) -> Any:
+        """Return the answer of `ask(seconds)`, tried again while no broker is there; say so meanwhile."""
+        from confluent_kafka import KafkaException
+
+        began, is_told = time.monotonic(), False
+        while True:
+            try:
+                return ask(TELL_AFTER_S)
+            except KafkaException as e:
+                self.check()
+                if not e.args[0].retriable() and e.args[0].name() not in ("_TRANSPORT", "_TIMED_OUT"):
+                    raise RecordsError(str(e.args[0].str())) from e
+                if time.monotonic() - began > PATIENCE_S:
+                    why = f": {self._last}" if self._last else ""
+                    raise RecordsError(f"no broker answers at {self._bootstrap}{why}") from e
+                if not is_told:
+                    print(f"waiting for a broker at {self._bootstrap}", file=sys.stderr)
+                    is_told = True
+
+
+def settings_of_args(args: argparse.Namespace, connection: Connection) -> dict[str, Any]:
+    """Return the settings of a client: where it connects, how it logs in, and those of `--set`, which win.
+
+    Raises `ConfigError`.
+    """
+    from service.client.librdkafka import librdkafka_settings
+
+    return {
+        "bootstrap.servers": args.bootstrap_server,
+        "log_level": 0,  # `Connection` tells what there is to tell
+        "error_cb": connection.on_error,
+        **librdkafka_settings(client_options_of_args(args)),
+        **dict(args.set),
+    }
+
+
+def create_client(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
+    """Construct a client; `ConfigError` for settings that librdkafka refuses."""
+    from confluent_kafka import KafkaException
+
+    try:
+        return kind(settings)
+    except (KafkaException, TypeError, ValueError) as e:
+        told = e.args[0]
+        raise ConfigError(str(told.str()) if hasattr(told, "str") else str(e)) from e
+
+
+def partitions_of(client: Any, connection: Connection, topic: str) -> list[int]:
+    """Return the partitions of a topic. Raises `RecordsError` where there is no such topic."""
+    found = connection.until_answered(lambda seconds: client.list_topics(topic, timeout=seconds))
+    told = found.topics[topic]
+    if told.error is not None:
+        raise RecordsError(f"{topic}: {told.error.str()}")
+    return sorted(told.partitions)
+
+
+def separator(text: str) -> bytes:
+    r"""Parse an argument with ``\t``, ``\0`` and their like; `ArgumentTypeError` if it is empty.
+
+    >>> separator(r"\t")
+    b'\t'
+    """
+    found = text.replace("\\t", "\t").replace("\\0", "\0").replace("\\n", "\n").encode()
+    if not found:
+        raise argparse.ArgumentTypeError("expected at least one character")
+    return found

@@ -1,0 +1,79 @@
+"""Cluster that a command asks: options, environment, properties, profile, in this order."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import pytest
+
+from service.base.errors import ConfigError
+from service.cli.address import fill_in
+from service.cli.main import main
+from service.cli.profiles import Profiles
+
+
+def found(environ: dict[str, str], **given: str | None) -> tuple[str, str | None]:
+    args = argparse.Namespace(**({"bootstrap_server": None, "command_config": None} | given))
+    fill_in(args, environ)
+    return args.bootstrap_server, args.command_config
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("FIRN_BOOTSTRAP", "FIRN_COMMAND_CONFIG", "FIRN_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_options_come_before_the_environment_and_that_before_properties(home: Path) -> None:
+    file = home / "a.properties"
+    file.write_text("bootstrap.servers=c:3,d:4\n")
+    environ = {"XDG_CONFIG_HOME": str(home)}
+    assert found(environ) == ("127.0.0.1:9092", None)
+    with_file = environ | {"FIRN_COMMAND_CONFIG": str(file)}
+    assert found(with_file) == ("c:3,d:4", str(file))
+    both = with_file | {"FIRN_BOOTSTRAP": "b:2"}
+    assert found(both) == ("b:2", str(file))
+    assert found(both, bootstrap_server="a:1", command_config="x") == ("a:1", "x")
+
+
+def test_the_profile_in_use_is_asked_last(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    properties = home / "login.properties"
+    properties.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=a\nsasl.password=b\\\\c\n"
+    )
+    assert main(["profile", "add", "one", "h:1,h:2"]) == 0
+    assert main(["profile", "add", "two", "h:3", "--properties", str(properties)]) == 0
+    assert main(["profile", "use", "two"]) == 0
+    capsys.readouterr()
+    assert main(["profile", "list"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "name  brokers  security",
+        "one   h:1,h:2  PLAINTEXT",
+        "two   h:3      SASL_PLAINTEXT  in use",
+    ]
+    two = home / "firn" / "two.properties"
+    assert two.stat().st_mode & 0o777 == 0o600
+    assert "sasl.password=b\\\\c\n" in two.read_text()
+    assert found(dict(os.environ)) == ("h:3", str(two))
+    assert found({**os.environ, "FIRN_PROFILE": "one"})[0] == "h:1,h:2"
+    assert main(["profile", "remove", "two"]) == 0
+    assert found(dict(os.environ)) == ("127.0.0.1:9092", None)
+
+
+def test_a_profile_that_is_not_there_is_an_error(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match="there is no profile gone"):
+        found({**os.environ, "FIRN_PROFILE": "gone"})
+    for words in (["use", "gone"], ["remove", "gone"], ["add", "../x", "h:1"], ["use", "../../etc/passwd"]):
+        assert main(["profile", *words]) == 1
+        assert "profile" in capsys.readouterr().err
+
+
+def test_properties_that_no_command_would_take_make_no_profile(home: Path) -> None:
+    file = home / "bad.properties"
+    file.write_text("no.such.key=1\n")
+    assert main(["profile", "add", "bad", "h:1", "--properties", str(file)]) == 1
+    assert Profiles(os.environ).names() == []
