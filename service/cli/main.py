@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 
 from service.cli.address import fill_in
@@ -17,6 +18,7 @@ _SPEAK_KAFKA = frozenset(
         "console", "cluster", "config", "offsets", "log-dirs", "produce", "consume",
     }
 )  # fmt: skip
+_SHORT = frozenset({"topic", "group", "transaction", "acl", "user", "quota", "config", "offsets", "log-dirs"})
 _COMMANDS = (
     "server", "format", "dev", "console", "top", "config", "cluster", "topic", "produce", "consume",
     "profile", "offsets", "group", "transaction", "log-dirs", "acl", "user", "quota", "tiers", "dump", "fsck",
@@ -59,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             import_kio_alone()
         fill_in(args, os.environ)
-        code: int = args.run(args)
+        with _waits_said(args):
+            code: int = args.run(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
@@ -73,6 +76,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"firn {args.command}: {describe(e)}", file=sys.stderr)
         return 1
     return code
+
+
+def _waits_said(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """Say on stderr that a short command still waits, as it does without a majority of controllers."""
+    place = getattr(args, "bootstrap_server", None)
+    if args.command not in _SHORT or not place:
+        return nullcontext()
+    from service.base.told_waits import wait_said
+
+    return wait_said(lambda: print(f"firn {args.command}: still waiting for {place}", file=sys.stderr))
 
 
 def describe(error: Exception) -> str:

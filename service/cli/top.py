@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:9464"
 MOST_BYTES = 64 << 20
 WAIT_S = 10.0
+ORDERS = ("requests", "in", "out", "p50", "p99", "errors")
+"""Columns that APIs may be sorted by, the largest first."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,6 +30,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--url", default=DEFAULT_URL, help=f"the node's HTTP listener (default: {DEFAULT_URL})"
     )
     parser.add_argument("--every", type=_seconds, default=2.0, metavar="SECONDS", help="default: 2")
+    parser.add_argument(
+        "--sort", choices=ORDERS, default=ORDERS[0], help=f"column of APIs (default: {ORDERS[0]})"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON once: totals since the start")
     add_command_config_option(parser)
     parser.set_defaults(run=run)
@@ -57,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps(now.as_json(), indent=2))
             return 0
-        lines = table(args.url, before, now)
+        lines = table(args.url, before, now, args.sort)
         if sys.stdout.isatty():
             # Cursor home, each line cleared to its end, then the rest of the screen cleared.
             sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")

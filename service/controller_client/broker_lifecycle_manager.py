@@ -70,7 +70,7 @@ class Membership:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._request: asyncio.Task[None] | None = None
-        self._warnings = RateLimitedLog(_LOG, now=self._loop.time)
+        self._warnings = RateLimitedLog(_LOG, burst=4, interval_s=60.0, now=self._loop.time)
 
     @property
     def state(self) -> State:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +18,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import ConfigError, RequestError, StorageError
+from service.base.told_waits import wait_logged
 from service.base.turns import TurnTimes
 from service.base.world import World
 from service.client.node_channel import ChannelOptions, Channels
@@ -370,7 +371,7 @@ class ClusterPlane:
 
         polling = asyncio.ensure_future(poll())
         try:
-            await self._until(happened)
+            await self._until(happened, "for the quorum")
         finally:
             polling.cancel()
 
@@ -412,13 +413,13 @@ class ClusterPlane:
         self._following.add_done_callback(self._follow_done)
         stack.callback(self._following.cancel)
         membership.start()
-        await self._until(self._recovers)
+        await self._until(self._recovers, "to be registered and to have the metadata")
         self.metadata.note_loaded()
 
     async def join(self, stack: AsyncExitStack) -> None:
         assert self._membership is not None
         self._membership.logs_ready()
-        await self._until(self._serves)
+        await self._until(self._serves, "to be unfenced")
 
     async def leave(self) -> None:
         """Run a controlled shutdown: return when the controller has moved this broker's leaderships.
@@ -453,12 +454,14 @@ class ClusterPlane:
         refused = sum(one is ProbeOutcome.REFUSED for one in answers)
         return len(voters) - refused < voters.majority
 
-    async def _until(self, event: asyncio.Event) -> None:
-        """Wait for `event`. Raises `NodeEnds` where the node is to stop first."""
+    async def _until(self, event: asyncio.Event, what: str) -> None:
+        """Wait for `event`, `what` in words. Raises `NodeEnds` where the node is to stop first."""
         first = asyncio.FIRST_COMPLETED
         waits = [asyncio.ensure_future(one) for one in (event.wait(), self._gone.wait(), self._stopped())]
+        words = f"node {self._config.node_id} waits {what}; its controllers: {_controllers(self._config)}"
         try:
-            await asyncio.wait(waits, return_when=first)
+            with wait_logged(_log, lambda: words):
+                await asyncio.wait(waits, return_when=first)
         finally:
             for one in waits:
                 one.cancel()
@@ -544,6 +547,11 @@ class CatalogImage:
         await self._metadata.committed(offset)
 
 
+def _controllers(config: BrokerConfig) -> str:
+    quorum = config.cluster.quorum
+    return ", ".join(map(str, quorum.voters or quorum.bootstrap_servers)) or "itself"
+
+
 async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable[[], Awaitable[None]]) -> str:
     """Return the cluster id from the first controller that responds.
 
@@ -565,6 +573,8 @@ async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable
     channels = Channels(ChannelOptions(security=security), chance=world.random.random)
     ends = asyncio.ensure_future(stopped())
     why = ""
+    stack = ExitStack()
+    stack.enter_context(wait_logged(_log, lambda: f"waiting for the cluster id from a controller: {why}"))
     try:
         async with asyncio.timeout(cluster.initial_broker_registration_timeout_ms / 1000):
             while not ends.done():
@@ -583,6 +593,7 @@ async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable
     except TimeoutError:
         raise ConfigError(f"no controller has sent the cluster id: {why}") from None
     finally:
+        stack.close()
         ends.cancel()
         await channels.close()
     raise NodeEnds("the node was stopped before it knew its cluster")

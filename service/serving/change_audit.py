@@ -22,9 +22,8 @@ def audited(words: Words) -> Callable[[Handler], Handler]:
     def decorated(handle: Handler) -> Handler:
         @wraps(handle)
         async def handled(host: Any, context: RequestContext, request: Any) -> Any:
-            asker = Requester.of(
-                context.session, context.client_id
-            )  # the next request overwrites the context
+            # Before the handler: the next request overwrites the context.
+            asker = Requester.of(context.session, context.client_id)
             response = handle(host, context, request)
             if isinstance(response, Awaitable):
                 response = await response

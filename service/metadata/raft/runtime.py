@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.clock import Clock
 from service.base.errors import CorruptionError, InvariantError, RequestError, StorageError
+from service.base.rate_limited_log import RateLimitedLog
 from service.metadata.batches import MAX_BATCH_BYTES, encode_control_batch
 from service.metadata.raft import messages
 from service.metadata.raft.control import VoterRecords, encode_records
@@ -141,6 +142,7 @@ class Quorum:
         self._timer_ms = 0
         self._leading = -1
         self._logged_state = machine.role, machine.epoch, machine.leader_id
+        self._leaderless = RateLimitedLog(_logger, interval_s=60.0, now=lambda: clock.monotonic_ms() / 1000)
         """Role, epoch and leader that were logged last."""
         self._last_request = 0
         self._requests: dict[int, asyncio.Future[RaftResponse]] = {}
@@ -302,10 +304,12 @@ class Quorum:
         state = machine.role, machine.epoch, machine.leader_id
         if state != self._logged_state:
             self._logged_state = state
-            leads = f", led by node {machine.leader_id}" if machine.leader_id >= 0 else ""
-            _logger.info("metadata quorum: %s in epoch %d%s", machine.role.value, machine.epoch, leads)
-            if machine.leader_id >= 0:
-                self._hooks.on_leader()
+            words, role = "metadata quorum: %s in epoch %d%s", machine.role.value
+            if machine.leader_id < 0:  # a voter without a majority tries again and again
+                self._leaderless.log(logging.INFO, words, role, machine.epoch, "")
+                return
+            _logger.info(words, role, machine.epoch, f", led by node {machine.leader_id}")
+            self._hooks.on_leader()
 
     def _fail(self, error: BaseException) -> None:
         self._leading = -1
