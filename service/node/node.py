@@ -338,7 +338,7 @@ class Node:
         if self._tls is not None:
             self._follow_stores(self._tls, broker, settings)
         broker.authorizer, broker.servers = parts.authorizer, lambda: parts.listening
-        broker.judged = lambda: parts.health(self._clock.now_ms()).findings
+        broker.judged = lambda: parts.told(self._clock.now_ms())
         if config.replication.selects_by_rack:
             broker.replica_selector = of_the_rack
         if (replication := parts.replication) is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from service.base.node_identity import NodeIdentity
 from service.base.steps import Steps
 from service.base.turns import TurnTimes
+from service.health.findings import Finding
 from service.health.judge import judge
 from service.health.readiness import NodeHealth
 from service.health.sightings import Sightings
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 _REPLICA_COUNTS: Final = (
     "led", "followed", "under_replicated", "under_min_isr", "at_min_isr", "resting",
 )  # fmt: skip
+TOLD_AGE_MS: Final = 500
 _MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 
 
@@ -79,6 +81,8 @@ class NodeParts:
         self._node_id = node_id
         self._session_ms = session_ms
         self._sightings = Sightings()
+        self._told: tuple[Finding, ...] = ()
+        self._told_ms = -TOLD_AGE_MS
 
     # -- listeners
 
@@ -217,3 +221,9 @@ class NodeParts:
         )
         found = judge(facts_of(parts), now_ms)
         return NodeHealth(parts_of(parts), self._sightings.dated(found, now_ms))
+
+    def told(self, now_ms: int) -> Sequence[Finding]:
+        """Return the findings for clients, who may ask often: at most `TOLD_AGE_MS` old."""
+        if not 0 <= now_ms - self._told_ms < TOLD_AGE_MS:
+            self._told, self._told_ms = self.health(now_ms).findings, now_ms
+        return self._told

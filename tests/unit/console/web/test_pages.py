@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from html.parser import HTMLParser
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,7 @@ from service.console.web.pages import (
     topic,
     topics,
 )
+from service.console.web.rows import Decoded
 from service.console.web.survey import ExpiredOrphan, Findings, TopicSum
 from service.console.web.tier_layout import BUCKET, DISK, RetentionEdge, TierBlock, TierLayout
 from service.console.web.topic_rows import TopicSummary
@@ -155,6 +157,18 @@ def some_records(words: str) -> str:
     return records.render(context(words), records.Records(form, [words], found, None))
 
 
+def merged_records(words: str) -> str:
+    data = words.encode()
+    rows = (
+        records.PlacedRecord(0, Record(1, NOW, 0, data, data, ((words, data),)), True),
+        records.PlacedRecord(7, Record(2, -1, 0, None, b"", ()), False),
+    )
+    found = records.MergedRecords(rows, (), {0: 1, 7: 2}, False, 2, 3, (words,), left_out=True, end=9)
+    decoded = {(0, 1, "value"): Decoded(words, words), (7, 2, "value"): Decoded(None, words)}
+    form = records.Form(words, "", "end", words, 50, words, "auto", True)
+    return records.render(context(words), records.Records(form, [words], found, decoded=decoded))
+
+
 def a_bucket(words: str) -> str:
     found = Findings(
         NOW, {words: TopicSum(words, words, 1, 2, 3, 4, 5), "x": TopicSum(words, None)}, listed=5
@@ -271,6 +285,7 @@ PAGES: dict[str, Callable[[str], str]] = {
     "topics": all_topics,
     "topic": a_topic,
     "records": some_records,
+    "merged records": merged_records,
     "bucket": a_bucket,
     "cold": lambda words: cold.render(context(words), cold.ColdPage([look(words)], words)),
     "configuration": some_keys,
@@ -323,10 +338,47 @@ def test_missing_data_is_explained_on_the_page() -> None:
     assert "cannot be shown" in PAGES["nothing, topic"]("gone")
 
 
+def test_answers_of_a_store_are_not_its_errors() -> None:
+    text = """\
+firn_cache_hits_total 3
+firn_store_call_seconds_count{client="tiering",call="get_tagged"} 30
+firn_store_errors_total{client="tiering",call="get_tagged",error="ObjectNotFound"} 20
+firn_store_errors_total{client="tiering",call="get_tagged",error="PreconditionFailed"} 4
+"""
+
+    def page(more: str) -> str:
+        figures = Figures(1.0, text + more, {}, [])
+        sample = NodeSample(1, "http://x", "1", Between(None, figures), None)
+        return cold.render(context("x"), cold.ColdPage([sample], None))
+
+    assert "badge warn" not in page("")
+    failed = 'firn_store_errors_total{client="tiering",call="get_tagged",error="StoreUnavailable"} 2\n'
+    assert '<span class="badge warn">2</span>' in page(failed)
+
+
+def test_a_node_that_reads_nothing_from_the_bucket_is_one_line() -> None:
+    figures = Figures(1.0, "firn_cache_hits_total 0\nfirn_cache_misses_total 0\n", {}, [])
+    sample = NodeSample(1, "http://x", "1", Between(None, figures), None)
+    found = Checked(cold.render(context("x"), cold.ColdPage([sample], None))).words
+    assert "No record has been read from the bucket since the node started." in found
+
+
+def test_keys_with_default_values_are_folded_unless_searched_for() -> None:
+    def page(**changed: Any) -> str:
+        keys = [ConfigEntry(f"k{n}", "1", 5 if n else 4, 2, False, False, "", ()) for n in range(3)]
+        found = configuration.Configuration([1, 2], 1, None, keys, "", False, None)
+        return configuration.render(context("x"), found._replace(**changed))
+
+    assert "2 keys with default values" in page()
+    assert "<details" not in page(wanted="k")
+    # A node that does not answer leaves the way to the others.
+    assert 'href="/configuration?node=2"' in page(problem="away", entries=())
+
+
 def test_days_and_costs_are_of_what_is_chosen() -> None:
     words = Checked(a_bucket("orders")).words
     assert "Days of orders" in words
-    assert "Named by nothing" in words
+    assert "Orphans" in words
 
 
 def test_sensitive_values_are_not_shown() -> None:
@@ -381,7 +433,7 @@ def test_the_cluster_page_lists_offline_voters_and_unhealthy_partitions() -> Non
     assert "led by 1" in words
     assert "3 voters, 1 away" in words
     assert "Epoch 7, high watermark 990." in words
-    assert "8 more partitions that are not whole." in words
+    assert "8 more unhealthy partitions." in words
     assert "100,000" in words
     assert 'href="/topic?name=c&amp;partition=3"' in text
     assert "250.0 ms ago" in words
