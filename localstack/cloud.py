@@ -296,6 +296,9 @@ def show(cloud: Cloud, folder: Path) -> None:
     }
     for name, value in exports.items():
         print(f"export {name}={shlex.quote(value)}")
+    programs = str(ROOT / ".venv" / "bin")
+    if shutil.which("firn") != f"{programs}/firn":
+        print(f'export PATH={shlex.quote(programs)}:"$PATH"')
 
 
 def down(args: argparse.Namespace) -> int:

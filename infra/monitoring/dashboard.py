@@ -39,6 +39,8 @@ def _rate(name: str, by: str = "instance") -> str:
     return f"sum by ({by}) (rate({name}{{}}[{RATE}]))"
 
 
+ANSWERS: Final = 'error!~"ObjectNotFound|PreconditionFailed"'
+"""Leaves out errors of the store that are answers, as the alert does: it is not there, or was changed."""
 HITS: Final = _rate("firn_cache_hits_total")
 
 ROWS: Final[dict[str, tuple[Panel, ...]]] = {
@@ -107,15 +109,254 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             ((_rate("firn_request_errors_total", "api, error"), "{{api}} {{error}}"),),
         ),
         Panel(
+            "Written, by topic",
+            "Bps",
+            ((_rate("firn_topic_produced_bytes_total", "topic"), "{{topic}}"),),
+            "(others): topics beyond firn.metrics.topics.max.",
+        ),
+        Panel(
+            "Read by consumers, by topic",
+            "Bps",
+            ((_rate("firn_topic_fetched_bytes_total", "topic"), "{{topic}}"),),
+        ),
+        Panel(
+            "Records, by topic",
+            "rps",
+            (
+                (_rate("firn_topic_produced_records_total", "topic"), "{{topic}} written"),
+                (_rate("firn_topic_fetched_records_total", "topic"), "{{topic}} read"),
+            ),
+        ),
+        Panel(
             "Connections",
             "short",
             (
                 ("sum by (listener) (firn_connections{})", "{{listener}}"),
                 ("sum(firn_fetches_waiting{})", "fetches that wait"),
+                ("sum(firn_produces_waiting{})", "produce requests that wait"),
             ),
         ),
     ),
+    "Cluster": (
+        Panel(
+            "Active controllers",
+            "short",
+            (("sum(firn_quorum_is_leader{})", "controllers"),),
+            "One in each cluster.",
+            4,
+            "stat",
+        ),
+        Panel(
+            "Brokers fenced",
+            "short",
+            (('max(firn_cluster_brokers{state="fenced"})', "fenced"),),
+            "Down, or starting.",
+            4,
+            "stat",
+        ),
+        Panel(
+            "Without leader",
+            "short",
+            (("max(firn_cluster_partitions_without_leader{})", "partitions"),),
+            "Partitions that nobody can write or read.",
+            4,
+            "stat",
+        ),
+        Panel(
+            "Not at the preferred leader",
+            "short",
+            (("max(firn_cluster_preferred_imbalance{})", "partitions"),),
+            "Partitions.",
+            4,
+            "stat",
+        ),
+        Panel(
+            "Reassigning",
+            "short",
+            (("max(firn_cluster_partitions_reassigning{})", "partitions"),),
+            "Partitions.",
+            4,
+            "stat",
+        ),
+        Panel(
+            "Unclean elections",
+            "short",
+            (("max(increase(firn_cluster_unclean_elections_total{}[1h]))", "in an hour"),),
+            "More than none may have lost records.",
+            4,
+            "stat",
+        ),
+        Panel(
+            "Elections of leaders",
+            "ops",
+            ((f"max by (job) (rate(firn_cluster_leader_elections_total{{}}[{RATE}]))", "{{job}}"),),
+        ),
+        Panel(
+            "Findings",
+            "short",
+            (
+                (
+                    "max by (finding, severity) (firn_health_findings{}) > 0 or vector(0)",
+                    "{{severity}} {{finding}}",
+                ),
+            ),
+            "What the nodes find wrong with themselves and their cluster: docs/health.md.",
+        ),
+        Panel(
+            "Running",
+            "s",
+            (
+                (
+                    "time() - process_start_time_seconds{} + on (job, instance) group_left (version) "
+                    "(0 * firn_build_info{})",
+                    "{{instance}} {{version}}",
+                ),
+            ),
+            "Since its start, and the version.",
+        ),
+    ),
+    "Replication": (
+        Panel(
+            "Not as replicated as they should be",
+            "short",
+            (
+                ("sum(firn_replicas_under_replicated{})", "under-replicated"),
+                ("sum(firn_replicas_under_min_isr{})", "under min ISR: refuse acks=all"),
+                ("sum(firn_replicas_at_min_isr{})", "at min ISR"),
+                ("sum(firn_replicas_resting{})", "not fetched: no room"),
+            ),
+            "Partitions.",
+        ),
+        Panel(
+            "Lag of replicas",
+            "short",
+            (("max by (broker) (firn_replicas_lag{})", "on broker {{broker}}"),),
+            "Records that a replica lacks at most, of one partition.",
+        ),
+        Panel(
+            "Changes of the ISR",
+            "ops",
+            (
+                (_rate("firn_isr_shrinks_total"), "{{instance}} shrinks"),
+                (_rate("firn_isr_expands_total"), "{{instance}} expands"),
+            ),
+        ),
+        Panel(
+            "Replicated",
+            "Bps",
+            (
+                (_rate("firn_replication_received_bytes_total"), "{{instance}} received"),
+                (_rate("firn_replication_sent_bytes_total"), "{{instance}} sent"),
+            ),
+        ),
+        Panel(
+            "Partitions of several replicas",
+            "short",
+            (
+                ("firn_replicas_led{}", "{{instance}} leads"),
+                ("firn_replicas_followed{}", "{{instance}} follows"),
+            ),
+        ),
+        Panel(
+            "Cut below the high watermark",
+            "short",
+            (
+                (
+                    f"increase(firn_replication_cuts_below_high_watermark_total{{}}[{RATE}])",
+                    "{{instance}}",
+                ),
+            ),
+            "After an unclean election: committed records are gone.",
+        ),
+    ),
+    "Quorum": (
+        Panel(
+            "Lag of voters",
+            "short",
+            (("max by (voter) (firn_quorum_voter_lag{})", "voter {{voter}}"),),
+            "Records of the metadata log; the leader tells it.",
+        ),
+        Panel(
+            "Epoch",
+            "short",
+            (("max by (job) (firn_quorum_epoch{})", "{{job}}"),),
+            "Each election has the next.",
+        ),
+        Panel(
+            "Metadata log",
+            "short",
+            (
+                ("firn_quorum_high_watermark{}", "{{instance}} high watermark"),
+                ("firn_metadata_offset{}", "{{instance}} applied"),
+            ),
+        ),
+    ),
+    "Groups": (
+        Panel(
+            "Lag, by group and topic",
+            "short",
+            (("sum by (group, topic) (firn_group_topic_lag{})", "{{group}} {{topic}}"),),
+            "Records between committed offset and high watermark.",
+        ),
+        Panel(
+            "Partitions that are furthest behind",
+            "short",
+            (("topk(10, firn_group_lag{})", "{{group}} {{topic}}-{{partition}}"),),
+        ),
+        Panel("Members", "short", (("sum by (group) (firn_group_members{})", "{{group}}"),)),
+        Panel("Groups", "short", (("sum by (protocol, state) (firn_groups{})", "{{protocol}} {{state}}"),)),
+        Panel("Rebalances", "ops", ((_rate("firn_group_rebalances_total", "protocol"), "{{protocol}}"),)),
+        Panel("Offsets committed", "ops", ((_rate("firn_group_offset_commits_total"), "{{instance}}"),)),
+        Panel("Commits, p99", "s", ((_p99("firn_group_write_seconds"), "{{instance}}"),)),
+        Panel(
+            "Without a lag of their own",
+            "short",
+            (("sum by (what) (firn_group_lag_left_out{})", "{{what}}"),),
+            "Beyond firn.metrics.groups.max, or ends that are not known.",
+        ),
+    ),
+    "Transactions": (
+        Panel(
+            "Open",
+            "short",
+            (
+                ("sum(firn_transaction_open{})", "open"),
+                ("sum(firn_partitions_with_late_transactions{})", "partitions with one that is late"),
+            ),
+        ),
+        Panel("Oldest", "s", (("firn_transaction_oldest_seconds{}", "{{instance}}"),)),
+        Panel(
+            "Ended",
+            "ops",
+            (
+                (_rate("firn_transaction_ends_total"), "{{instance}}"),
+                (_rate("firn_transaction_timeouts_total"), "{{instance}} for their timeout"),
+            ),
+        ),
+        Panel(
+            "From decision to completion, p99", "s", ((_p99("firn_transaction_end_seconds"), "{{instance}}"),)
+        ),
+        Panel(
+            "Markers",
+            "short",
+            (
+                ("firn_transaction_markers_waiting{}", "{{instance}} wait"),
+                ("firn_transaction_markers_without_leader{}", "{{instance}} without a leader"),
+            ),
+        ),
+        Panel(
+            "Questions to other coordinators that failed",
+            "ops",
+            ((_rate("firn_transaction_verification_failures_total"), "{{instance}}"),),
+        ),
+    ),
     "Latency and the loop": (
+        Panel(
+            "Requests, p99",
+            "s",
+            ((_p99("firn_request_seconds", "api"), "{{instance}} {{api}}"),),
+            "Up to the response; a Fetch may wait for records.",
+        ),
         Panel(
             "Handling, p99",
             "s",
@@ -188,7 +429,13 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Errors",
             "ops",
-            ((_rate("firn_store_errors_total", "client, call, error"), "{{client}} {{call}} {{error}}"),),
+            (
+                (
+                    f"sum by (client, call, error) (rate(firn_store_errors_total{{{ANSWERS}}}[{RATE}]))",
+                    "{{client}} {{call}} {{error}}",
+                ),
+            ),
+            "Without those that are answers: ObjectNotFound and PreconditionFailed.",
         ),
         Panel(
             "Bytes",
@@ -262,7 +509,8 @@ def expressions() -> Iterator[str]:
 
 def selected(expression: str) -> str:
     """The expression for the nodes that are chosen: each selector takes `NODES` besides."""
-    return expression.replace("{}", f"{{{NODES}}}").replace('{state="', f'{{{NODES}, state="')
+    chosen = expression.replace("{}", f"{{{NODES}}}").replace("{error", f"{{{NODES}, error")
+    return chosen.replace('{state="', f'{{{NODES}, state="')
 
 
 def dashboard() -> dict[str, Any]:

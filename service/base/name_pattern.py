@@ -1,4 +1,4 @@
-"""Regular expressions of clients for names, in RE2 as in Kafka: matched in time linear in the name. [P]
+"""Regular expressions for names, in RE2 as in Kafka: matched in time linear in the name. [P]
 
 RE2 is imported on first use, as most nodes never need it.
 """
@@ -16,7 +16,19 @@ _MOST_MEMORY: Final = 1 << 20
 
 
 def compile_name_pattern(pattern: str, what: str) -> Any:
-    """Compile the expression. Raises `RequestError` INVALID_REGULAR_EXPRESSION, which calls it `what`."""
+    """Compile a client's expression. Raises `RequestError` INVALID_REGULAR_EXPRESSION, which calls it
+    `what`."""
+    try:
+        return compile_pattern(pattern)
+    except ValueError as e:
+        raise RequestError(
+            ErrorCode.invalid_regular_expression,
+            f"{what} `{pattern}` is not a valid regular expression: {e}.",
+        ) from None
+
+
+def compile_pattern(pattern: str) -> Any:
+    """Compile the expression. Raises `ValueError` with RE2's reason."""
     import re2
 
     options = re2.Options()
@@ -26,7 +38,4 @@ def compile_name_pattern(pattern: str, what: str) -> Any:
         return re2.compile(pattern, options)
     except re2.error as e:
         reason = e.args[0].decode("utf-8", "replace") if isinstance(e.args[0], bytes) else str(e)
-        raise RequestError(
-            ErrorCode.invalid_regular_expression,
-            f"{what} `{pattern}` is not a valid regular expression: {reason}.",
-        ) from None
+        raise ValueError(reason) from None

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from service.client.admin import ChangingCluster, Cluster
     from service.client.admin_models import NodeInfo, Place
 
-_LOOK_S: Final = 0.5
+_LOOK_S: Final = 0.2
+_SETTLE_S: Final = 2.0
+"""Time for the asked broker to learn that the controller has ended a reassignment."""
 _DONE, _MOVING, _OTHER = "done", "moving", "other replicas"
 
 
@@ -141,8 +143,7 @@ def _generate(args: argparse.Namespace) -> int:
         names = read_topics_to_move(args.topics_to_move_json_file)
         args.topics = [NamedPartitions(name, None) for name in names]
     with Cluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
-        present = _present(cluster, resolved(cluster, args.topics))
-        proposed = _spread(cluster, present, args)
+        present, proposed = _spread(cluster, resolved(cluster, args.topics), args)
     _save(args.save_current, present)
     document = reassignment_json(proposed)
     if args.json:
@@ -171,12 +172,21 @@ def _present(cluster: Cluster, places: Sequence[Place]) -> dict[Place, tuple[int
 
 
 def _spread(
-    cluster: Cluster, present: Mapping[Place, Sequence[int]], args: argparse.Namespace
-) -> dict[Place, tuple[int, ...]]:
+    cluster: Cluster, places: Sequence[Place], args: argparse.Namespace
+) -> tuple[dict[Place, tuple[int, ...]], dict[Place, tuple[int, ...]]]:
+    """Return the replicas of partitions as they are, and as the arguments want them."""
+    from service.client.cluster_health_queries import ask_moving
     from service.client.reassignments import spread
 
     brokers = _checked_brokers(cluster, args.to)
-    return spread(present, brokers, args.replication_factor, rack_aware=not args.disable_rack_aware)
+    removing = {(one.topic, one.partition): one.removing for one in ask_moving(cluster)}
+    present = _present(cluster, places)
+    # what moves has old and new replicas for now: the new ones are meant
+    meant = {
+        place: [one for one in replicas if one not in removing.get(place, ())]
+        for place, replicas in present.items()
+    }
+    return present, spread(meant, brokers, args.replication_factor, rack_aware=not args.disable_rack_aware)
 
 
 def _checked_brokers(cluster: Cluster, ids: Sequence[int]) -> list[NodeInfo]:
@@ -204,7 +214,7 @@ def _wanted(cluster: Cluster, args: argparse.Namespace) -> dict[Place, tuple[int
     if (args.file is not None) == bool(args.topics and args.to):
         raise ConfigError("what is to move where? A FILE, or --topic with --to")
     if args.file is None:
-        return _spread(cluster, _present(cluster, resolved(cluster, args.topics)), args)
+        return _spread(cluster, resolved(cluster, args.topics), args)[1]
     if args.topics or args.to or args.replication_factor:
         raise ConfigError("the FILE says what moves where: --topic, --to and --replication-factor do not")
     wanted = read_reassignment(args.file)
@@ -284,12 +294,14 @@ def _ids(numbers: Sequence[int]) -> str:
 def _verify(args: argparse.Namespace) -> int:
     from service.client.admin import ChangingCluster
 
-    deadline = time.monotonic() + (args.wait or 0)
+    now = time.monotonic()
+    deadline, settled = now + (args.wait or 0), now + (args.wait or 0) + _SETTLE_S
     problems: list[str] = []
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         while True:
             states, is_quiet = _states(cluster, args)
-            if all(state != _MOVING for state in states.values()) or time.monotonic() >= deadline:
+            left = settled if _OTHER in states.values() else deadline
+            if all(state == _DONE for state in states.values()) or time.monotonic() >= left:
                 break
             time.sleep(_LOOK_S)
         if is_quiet and not args.preserve_throttles:

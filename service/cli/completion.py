@@ -38,8 +38,18 @@ complete -c firn -a '(__firn_words)'
 """,
     }
 )
-_KEYS: Final = MappingProxyType({"--set": "BROKER_KEYS", "--config": "TOPIC_KEYS"})
-"""Options whose value begins with a configuration key, and the table of the keys."""
+_KEYS: Final = MappingProxyType(
+    {
+        "--set": ("BROKER_KEYS", "="),
+        "--config": ("TOPIC_KEYS", "="),
+        "--delete-config": ("TOPIC_KEYS", ""),
+        "--append": ("TOPIC_KEYS", "="),
+        "--subtract": ("TOPIC_KEYS", "="),
+    }
+)
+"""Options whose value begins with a configuration key, the table of the keys, and what follows a key."""
+_POSITIONAL_KEYS: Final = MappingProxyType({"KEY=VALUE": "=", "KEY": ""})
+"""Placeholders of arguments that begin with a key of a topic or a broker, and what follows it."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -94,16 +104,26 @@ def _possible(parser: argparse.ArgumentParser, waiting: argparse.Action | None, 
         return sorted(name for name in parser._option_string_actions if name.startswith("--"))
     if (subparsers := _subparsers(parser)) is not None:
         return [choice.dest for choice in subparsers._choices_actions]
-    positional = (one for one in parser._actions if not one.option_strings and one.choices is not None)
-    return [str(choice) for one in positional for choice in one.choices or ()]
+    positional = [one for one in parser._actions if not one.option_strings]
+    keys = [key for one in positional for key in _positional_keys(one)]
+    return keys + [str(choice) for one in positional for choice in one.choices or ()]
+
+
+def _positional_keys(argument: argparse.Action) -> Iterable[str]:
+    end = _POSITIONAL_KEYS.get(str(argument.metavar))
+    if end is None:
+        return ()
+    from service.config import tables
+
+    return [f"{key}{end}" for key in sorted({*tables.TOPIC_KEYS, *tables.BROKER_KEYS})]
 
 
 def _keys_of(option: argparse.Action) -> Iterable[str]:
-    for name, table in _KEYS.items():
+    for name, (table, end) in _KEYS.items():
         if name in option.option_strings:
             from service.config import tables
 
-            return [f"{key}=" for key in getattr(tables, table)]
+            return [f"{key}{end}" for key in getattr(tables, table)]
     return ()
 
 

@@ -77,6 +77,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="SECONDS",
         help="time between two listings of the bucket, 0 for none (default: 900)",
     )
+    _add_schema_options(parser)
     add_command_config_option(parser)
     parser.add_argument("--until-eof", action="store_true", help="end at the end of standard input")
     add_store_options(parser)
@@ -85,6 +86,24 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--log-format", default="text", choices=("text", "json"), help="how it is logged (default: text)"
     )
     parser.set_defaults(run=run)
+
+
+def _add_schema_options(parser: argparse.ArgumentParser) -> None:
+    schemas = parser.add_argument_group("keys and values by schemas", "They need the extra schemas.")
+    schemas.add_argument(
+        "--schema-registry",
+        metavar="URL",
+        help="schema registry for values with a schema id (Avro, JSON Schema, Protobuf); its credentials: "
+        "SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO=USER:PASSWORD in the environment",
+    )
+    schemas.add_argument(
+        "--schema-registry-config",
+        metavar="FILE",
+        help="properties of confluent-kafka's registry client, as ssl.ca.location=PATH",
+    )
+    schemas.add_argument(
+        "--schemas", metavar="FILE", help="JSON list of schemas by topic or by id (docs/console.md)"
+    )
 
 
 def _listener(text: str) -> tuple[int | None, str]:
@@ -97,6 +116,7 @@ def _listener(text: str) -> tuple[int | None, str]:
 
 def run(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
+    from service.cli.console_schemas import decode_settings
     from service.cli.log_lines import log_to_stderr
     from service.config.tables import store_url_problem
     from service.console.web.costs import prices
@@ -123,6 +143,7 @@ def run(args: argparse.Namespace) -> int:
         node_http=node_http_of_args(args),
         certificate=args.tls_cert,
         key=args.tls_key,
+        decode=decode_settings(args.schema_registry, args.schema_registry_config, args.schemas),
     )
     settings.check()
     return serve(settings, until_eof=args.until_eof)

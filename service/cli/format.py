@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from service.metadata.records import UserScramCredentialRecord
 
 _MOST_PASSWORD = 4096
+_ONLY_ONE = (
+    "The settings name no controller but this one: `firn format -s` makes it the first, and for now the "
+    "only, voter."
+)
+_SEVERAL = (
+    "For a new quorum give all its controllers the same -I; or begin with -s on one, and let the others join "
+    "by -N."
+)
 _UNROUTABLE = ("", "0.0.0.0", "::")
 
 
@@ -216,7 +224,8 @@ def _initial_controllers(args: argparse.Namespace, cluster: ClusterConfig) -> tu
     if cluster.is_controller and not is_told:
         raise ConfigError(
             "Because controller.quorum.voters is not set on this controller, you must specify one of the "
-            "following: --standalone, --initial-controllers, or --no-initial-controllers."
+            "following: --standalone, --initial-controllers, or --no-initial-controllers. "
+            + (_ONLY_ONE if cluster.names_no_other_controller else _SEVERAL)
         )
     return ()
 

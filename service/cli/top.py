@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from service.cli.client_properties import add_command_config_option, node_http_of_args
+from service.cli.top_table import ORDERS, table
 
 if TYPE_CHECKING:
     from service.client.node_http import NodeHttp
@@ -28,6 +29,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--url", default=DEFAULT_URL, help=f"the node's HTTP listener (default: {DEFAULT_URL})"
     )
     parser.add_argument("--every", type=_seconds, default=2.0, metavar="SECONDS", help="default: 2")
+    parser.add_argument(
+        "--sort", choices=ORDERS, default=ORDERS[0], help=f"column of APIs (default: {ORDERS[0]})"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON once: totals since the start")
     add_command_config_option(parser)
     parser.set_defaults(run=run)
@@ -47,7 +51,6 @@ def run(args: argparse.Namespace) -> int:
     import sys
     import time
 
-    from service.cli.top_table import table
     from service.console.figures import Figures
 
     before: Figures | None = None
@@ -57,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps(now.as_json(), indent=2))
             return 0
-        lines = table(args.url, before, now)
+        lines = table(args.url, before, now, args.sort)
         if sys.stdout.isatty():
             # Cursor home, each line cleared to its end, then the rest of the screen cleared.
             sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from service.base.printable import printable
 from service.console.figures import Between, Figures
 
 _WHO: Final = 100
+ORDERS: Final = ("requests", "in", "out", "p50", "p99", "errors")
+"""Columns that APIs may be sorted by, the largest first."""
 
 
-def table(url: str, before: Figures | None, now: Figures) -> list[str]:
-    """Return the lines of the screen."""
+class _Requests(NamedTuple):
+    """A line of the table of requests. `figures` are those of `ORDERS`: of a second, bytes, seconds."""
+
+    api: str
+    figures: tuple[float, float, float, float, float, float]
+
+
+def table(url: str, before: Figures | None, now: Figures, order: str = ORDERS[0]) -> list[str]:
+    """Return the lines of the screen; APIs by `order`, one of `ORDERS`."""
     between = Between(before, now)
     return [
         f"{printable(url)}: {_health(now)}",
         "",
-        *_requests(between),
+        *_requests(between, order),
         "",
         *_tiers(between),
         "",
@@ -36,8 +45,20 @@ def _health(now: Figures) -> str:
     return "; ".join([words, *bad])
 
 
-def _requests(between: Between) -> Iterator[str]:
-    yield f"{'API':<28}{'requests/s':>12}{'in':>12}{'out':>12}{'p50':>10}{'p99':>10}{'errors/s':>10}"
+def _requests(between: Between, order: str) -> Iterator[str]:
+    column = ORDERS.index(order)
+    rows = sorted(_rates(between), key=lambda row: (-row.figures[column], row.api))
+    width = 2 + max((len(row.api) for row in rows), default=0)
+    yield (f"{'API':<{width}}{'requests/s':>12}{'in':>12}{'out':>12}{'p50':>10}{'p99':>10}{'errors/s':>10}")
+    for row in rows:
+        requests, received, sent, p50, p99, errors = row.figures
+        yield (
+            f"{row.api:<{width}}{requests:>12.1f}{_bytes(received):>10}/s{_bytes(sent):>10}/s"
+            f"{_time(p50):>10}{_time(p99):>10}{errors:>10.1f}"
+        )
+
+
+def _rates(between: Between) -> Iterator[_Requests]:
     name = "firn_request_handling_seconds"
     for api in between.now.values(f"{name}_count", "api"):
         rate = between.rate(f"{name}_count", api=api)
@@ -45,10 +66,7 @@ def _requests(between: Between) -> Iterator[str]:
         sent = between.rate("firn_request_sent_bytes_total", api=api)
         errors = between.rate("firn_request_errors_total", api=api)
         half, most = (between.quantile(name, share, api=api) for share in (0.5, 0.99))
-        yield (
-            f"{printable(api, 27):<28}{rate:>12.1f}{_bytes(received):>10}/s{_bytes(sent):>10}/s"
-            f"{_time(half):>10}{_time(most):>10}{errors:>10.1f}"
-        )
+        yield _Requests(printable(api), (rate, received, sent, half, most, errors))
 
 
 def _tiers(between: Between) -> Iterator[str]:
@@ -92,7 +110,7 @@ def _loop(between: Between) -> Iterator[str]:
 
 
 def _bytes(value: float) -> str:
-    for unit in ("B", "KB", "MB", "GB"):
+    for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1000

@@ -106,4 +106,5 @@ def error_of(code: Any, message: str | None) -> RequestError | None:
     """Return the error that one element of an answer carries."""
     if code == ErrorCode.none:
         return None
-    return RequestError(ErrorCode(code), message or ErrorCode(code).name.upper())
+    name = ErrorCode(code).name.upper()
+    return RequestError(ErrorCode(code), f"{message} ({name})" if message else name)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from service.base.addresses import is_loopback
 from service.base.errors import ConfigError
 from service.config.keys import Value
 from service.config.listeners import (
@@ -129,6 +130,16 @@ class ClusterConfig:
     def is_static_voter(self) -> bool:
         """True if the configuration names this node among the quorum's voters, or it is alone."""
         return self.is_alone or any(voter.node_id == self.node_id for voter in self.quorum.voters)
+
+    @property
+    def names_no_other_controller(self) -> bool:
+        """True if this is a controller, and the only one that its configuration names."""
+        own = (*self.controller_listeners, *self.advertised_controller_listeners)
+        return (
+            self.is_controller
+            and not any(voter.node_id != self.node_id for voter in self.quorum.voters)
+            and all(any(_is_at(server, one) for one in own) for server in self.quorum.bootstrap_servers)
+        )
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -296,6 +307,14 @@ def _has_others(
     """Return whether the configuration names controllers beside this one."""
     own = {(one.host, one.port) for one in (*listeners.controller, *listeners.advertised_controller)}
     return any(one.node_id != node_id for one in voters) or any(tuple(one) not in own for one in bootstrap)
+
+
+def _is_at(address: Address, listener: Listener) -> bool:
+    """Return whether an address of a controller is that of this node's listener."""
+    if address.port != listener.port:
+        return False
+    is_here = listener.host in ("", "0.0.0.0", "::") or is_loopback(listener.host)
+    return address.host == listener.host or (is_here and is_loopback(address.host))
 
 
 def _log_dirs(values: Mapping[str, Value], problems: list[str]) -> tuple[Path, ...]:

@@ -81,10 +81,14 @@ def markdown() -> str:
     parts = [_HEAD, _environment(), _DIFFERENCES]
     parts.append(_NODE)
     parts.append(_table(BROKER_KEYS.values()))
-    parts.append("\n## Topic\n\nSet when a topic is created, or later with `kafka-configs --alter`.\n\n")
+    parts.append(
+        "\n## Topic\n\nSet when a topic is created, or later with `firn topic alter` or `kafka-configs"
+        " --alter`.\n\n"
+    )
     parts.append(_table(TOPIC_KEYS.values()))
     parts.append(
-        "\n## Group\n\nSet for one consumer group, with `kafka-configs --alter --entity-type groups`.\n\n"
+        "\n## Group\n\nSet for one consumer group, with `firn config set --group` or `kafka-configs --alter"
+        " --entity-type groups`.\n\n"
     )
     parts.append(_table(GROUP))
     return "".join(parts)

@@ -69,7 +69,7 @@ def in_one_style(texts: Iterable[str], places: Places) -> list[str]:
 
 def attributed(texts: Iterable[str], places: Places) -> list[ConfigProblem]:
     """Return the texts as `in_one_style` does, each with its key."""
-    keys = sorted(places.keys, key=len, reverse=True)
+    keys = sorted(places.keys)
     names = re.compile(rf"(?<![\w.-])({'|'.join(map(re.escape, keys))})(?![\w-]|\.\w)") if keys else None
     found = []
     for text in texts:

@@ -169,6 +169,7 @@ class BrokerConfig:
     http_ssl_key_password: Password | None
     http_token_file: str | None
     metrics_partitions_enable: bool
+    metrics_topics_max: int
     metrics_groups_max: int
     log_cleaner_enable: bool
     log_cleaner_threads: int
@@ -510,7 +511,8 @@ def _topic_conflicts(values: Mapping[str, Value], remote_storage_enabled: bool) 
     if not remote_storage_enabled:
         yield (
             "Tiered Storage functionality is disabled in the broker. "
-            "Topic cannot be configured with remote log storage."
+            "Topic cannot be configured with remote log storage. "
+            "Set firn.remote.url on every broker to have it."
         )
     policies = values["cleanup.policy"]
     assert isinstance(policies, tuple)

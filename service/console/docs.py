@@ -21,8 +21,10 @@ loaded. `firn dev` sets it.
   within a second get the same text. Values of partitions are summed up, unless
   `firn.metrics.partitions.enable` asks for each of them.
 - `/healthz`: 200 while the event loop runs.
-- `/readyz`: 200 while the node serves, 503 before and after; `checks` has the states of logs, metadata and
-  store. An unreachable store is `degraded`, with the reason: hot data is served all the same.
+- `/readyz`: 200 while the node serves, 503 before and after; `findings` has all that is wrong with the node
+  and its cluster, each with severity, since when, meaning, action and heading in [health.md](health.md);
+  `checks` has the states of its parts with the words of their findings. What does not keep the node from
+  serving, such as an unreachable store or stale metadata, is `degraded`.
 - `/turns`: the longest and the latest long turns of the event loop and their cause: API, client and
   partition, or task and line. `cpu_ms` is the CPU time of the loop's thread: if it is much less than
   `took_ms`, other threads or processes used the CPU.

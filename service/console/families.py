@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
+from service.console.cluster_families import METADATA
 from service.console.family import COUNTER, GAUGE, Family
 from service.console.family import counter as _counter
 from service.console.family import gauge as _gauge
@@ -19,6 +20,7 @@ from service.console.transaction_families import TRANSACTIONS
 _REQUEST: Final = "kafka.network:type=RequestMetrics,name={},request=*"
 _SOCKETS: Final = "kafka.server:type=socket-server-metrics,name={},listener=*"
 _TOPICS: Final = "kafka.server:type=BrokerTopicMetrics,name={}"
+_OF_TOPIC: Final = "kafka.server:type=BrokerTopicMetrics,name={},topic=*"
 _GROUPS: Final = "kafka.coordinator.group:type=GroupMetadataManager,name={}"
 _GROUP: Final = "kafka.server:type=group-coordinator-metrics,attribute={}"
 _CHANNEL: Final = "kafka.server:type=replica-fetcher-metrics,attribute={}"
@@ -46,8 +48,15 @@ NETWORK: Final = (
     ),
     _histogram(
         "request_later_seconds",
-        "Requests whose response had to wait (long polls, fsync, bucket): time until the response.", "api",
+        "Requests whose response had to wait (long polls, fsync, bucket): time from the begin of the loop's "
+        "turn until the response.", "api",
         kafka=_REQUEST.format("RemoteTimeMs"),
+    ),
+    _histogram(
+        "request_seconds",
+        "Requests: from the begin of the loop's turn that takes one up to its response, long polls included.",
+        "api",
+        kafka=_REQUEST.format("TotalTimeMs"),
     ),
     _counter(
         "request_received_bytes", "Bytes of requests.", "api", kafka=_REQUEST.format("RequestBytes")
@@ -182,6 +191,29 @@ SERVING: Final = (
     _counter(
         "replication_sent_bytes", "Bytes of records sent to other replicas.",
         kafka=_TOPICS.format("ReplicationBytesOutPerSec"),
+    ),
+    _counter(
+        "topic_produced_bytes",
+        "Bytes of appended batches, of each of `firn.metrics.topics.max` topics; the topic `(others)` stands "
+        "for all further ones.", "topic",
+        kafka=_OF_TOPIC.format("BytesInPerSec"),
+    ),
+    _counter(
+        "topic_produced_records", "Records appended, by topic.", "topic",
+        kafka=_OF_TOPIC.format("MessagesInPerSec"),
+    ),
+    _counter(
+        "topic_fetched_bytes", "Bytes in fetch responses to consumers, by topic.", "topic",
+        kafka=_OF_TOPIC.format("BytesOutPerSec"),
+    ),
+    _counter(
+        "topic_fetched_records",
+        "Records in fetch responses to consumers, by topic, counted by offsets, gaps of compaction included; "
+        "of a response that ends before the log does, by its share of the local log's bytes.", "topic",
+    ),
+    _gauge(
+        "produces_waiting", "Produce requests with acks=all that wait for other replicas.",
+        kafka="kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=Produce",
     ),
     _gauge(
         "fetches_waiting", "Fetches that are waiting.",
@@ -361,93 +393,6 @@ STORE: Final = (
     ),
 )  # fmt: skip
 
-METADATA: Final = (
-    _gauge(
-        "metadata_offset", "Last applied offset of the metadata log.",
-        kafka="kafka.server:type=broker-metadata-metrics,name=last-applied-record-offset",
-    ),
-    _gauge("metadata_topics", "Topics.", kafka="kafka.controller:type=KafkaController,name=GlobalTopicCount"),
-    _counter("metadata_batches", "Changes written to the metadata log."),
-    _counter("metadata_appended_bytes", "Bytes written to the metadata log."),
-    _histogram("metadata_snapshot_seconds", "Snapshots of the metadata."),
-    _counter(
-        "metadata_snapshot_errors", "Snapshots that failed.",
-        kafka="kafka.server:type=SnapshotEmitter,name=LatestSnapshotGeneratedAgeMs",
-    ),
-    _gauge(
-        "quorum_is_leader", "1 if this node leads the metadata quorum.",
-        kafka="kafka.controller:type=KafkaController,name=ActiveControllerCount",
-    ),
-    _gauge(
-        "quorum_leader_id", "Leader of the metadata quorum, as known to this node; -1 for none.",
-        kafka="kafka.server:type=raft-metrics,name=current-leader",
-    ),
-    _gauge(
-        "quorum_epoch", "Epoch of the metadata quorum.",
-        kafka="kafka.server:type=raft-metrics,name=current-epoch",
-    ),
-    _gauge(
-        "quorum_high_watermark", "High watermark of the metadata log.",
-        kafka="kafka.server:type=raft-metrics,name=high-watermark",
-    ),
-    _gauge(
-        "cluster_brokers", "Registered brokers, by state (active, fenced).", "state",
-        kafka="kafka.controller:type=KafkaController,name=ActiveBrokerCount",
-    ),
-    _gauge(
-        "replicas_led", "Partitions of several replicas that this node leads.",
-        kafka="kafka.server:type=ReplicaManager,name=LeaderCount",
-    ),
-    _gauge("replicas_followed", "Partitions of several replicas that this node fetches from their leaders."),
-    _gauge(
-        "replicas_under_replicated",
-        "Partitions led here with replicas out of sync, without those that a reassignment adds.",
-        kafka="kafka.server:type=ReplicaManager,name=UnderReplicatedPartitions",
-    ),
-    _gauge(
-        "replicas_under_min_isr", "Partitions led here that refuse records with acks=all.",
-        kafka="kafka.server:type=ReplicaManager,name=UnderMinIsrPartitionCount",
-    ),
-    _gauge(
-        "replicas_at_min_isr",
-        "Partitions led here that refuse records with acks=all as soon as one more replica is out of sync.",
-        kafka="kafka.server:type=ReplicaManager,name=AtMinIsrPartitionCount",
-    ),
-    _gauge(
-        "replicas_lag",
-        "Records that a replica on that broker lacks at most, of a partition led here.", "broker",
-        kafka="kafka.server:type=ReplicaFetcherManager,name=MaxLag,clientId=Replica",
-    ),
-    _gauge(
-        "replicas_resting",
-        "Partitions that this node does not fetch because their log directory has no room.",
-    ),
-    _counter(
-        "replication_received_bytes", "Bytes of records that replicas here have fetched from their leaders.",
-        kafka=_TOPICS.format("ReplicationBytesInPerSec"),
-    ),
-    _counter(
-        "replication_cuts_below_high_watermark",
-        "Truncations of a replica below the high watermark, after an unclean election.",
-    ),
-    _counter(
-        "isr_shrinks", "Shrinks of the ISR of partitions led here.",
-        kafka="kafka.server:type=ReplicaManager,name=IsrShrinksPerSec",
-    ),
-    _counter(
-        "isr_expands", "Expansions of the ISR of partitions led here.",
-        kafka="kafka.server:type=ReplicaManager,name=IsrExpandsPerSec",
-    ),
-    _counter(
-        "replication_throttled_bytes", "Bytes sent or fetched for throttled replicas.", "side",
-        kafka="kafka.server:type=LeaderReplication",
-    ),
-    _gauge(
-        "cluster_partitions_without_leader", "Partitions without a leader.",
-        kafka="kafka.controller:type=KafkaController,name=OfflinePartitionsCount",
-    ),
-)  # fmt: skip
-
 PARTITION: Final = (
     _gauge(
         "partition_start_offset", "First offset.", "topic", "partition", kafka=_LOG.format("LogStartOffset"),
@@ -544,6 +489,21 @@ COORDINATOR: Final = (
 )  # fmt: skip
 
 PROCESS: Final = (
+    _gauge(
+        "build_info",
+        "1, for the node's version, commit, kernels (compiled, or interpreted: many times slower), and place "
+        "in its cluster.",
+        "version",
+        "commit",
+        "kernels",
+        "node",
+        "cluster",
+        "rack",
+        kafka="kafka.server:type=app-info",
+    ),
+    Family("process_start_time_seconds", GAUGE, "Time at which the process started, since 1970."),
+    Family("process_open_fds", GAUGE, "Open descriptors: connections, and files of logs."),
+    Family("process_max_fds", GAUGE, "Limit of open descriptors."),
     Family("process_cpu_seconds", COUNTER, "User and system CPU time of the process."),
     Family("process_resident_memory_bytes", GAUGE, "Resident memory of the process."),
     _gauge(

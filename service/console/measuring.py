@@ -12,12 +12,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from service.base.metrics import Histogram, HistogramSnapshot
+from service.base.node_identity import NodeIdentity
 from service.base.printable import printable
+from service.base.release import Release
 from service.base.turns import TurnTimes
 from service.console.ports import ObservedColdTier, ObservedNode, ObservedTransactions
 from service.console.sample import Sample
 from service.hot.metrics import HotMetrics
-from service.metadata.partition_index import NO_LEADER_SHELF
+from service.metadata.partition_index import MOVING_SHELF, NO_LEADER_SHELF, NOT_PREFERRED_SHELF
 from service.metadata.publisher import Publisher
 from service.network.metrics import (
     QUOTA_NAMES,
@@ -29,6 +31,7 @@ from service.network.request_meter import RequestQuotas
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
+from service.partition.traffic import TopicTraffic
 from service.remote.metrics import StoreMetrics
 from service.tiering.metrics import TieringMetrics
 from service.tiering.tasks import Task
@@ -127,6 +130,13 @@ def of_partitions(name: str, partitions: Sequence[Partition]) -> Iterator[Sample
             yield Sample(name, value, (partition.tip.topic, str(partition.tip.partition)))
 
 
+def of_build(release: Release, identity: NodeIdentity) -> Iterator[Sample]:
+    """Yield the sample that names the running software and the node, once it knows its cluster."""
+    if identity.cluster_id:
+        labels = (*release, str(identity.node_id), identity.cluster_id, identity.rack)
+        yield Sample("firn_build_info", 1, labels)
+
+
 def of_replicas(counts: Mapping[str, int], lags: Mapping[int, int]) -> Iterator[Sample]:
     """Yield the samples of `ObservedNode.replica_counts`."""
     for kind, count in counts.items():
@@ -153,6 +163,8 @@ def of_node(node: ObservedNode, now_ms: int) -> Iterator[Sample]:
     yield from _quotas(node.quotas)
     if node.serving is not None:
         yield from _serving(node.serving)
+    for topic, traffic in node.traffic().items():
+        yield from _traffic(topic, traffic)
     if node.authorizer is not None:
         yield from _authorization(node.authorizer)
     if node.fetch_sessions is not None:
@@ -179,6 +191,7 @@ def _network(metrics: NetworkMetrics) -> Iterator[Sample]:
         yield Sample("firn_request_queue_seconds", api.queued.snapshot(), labels)
         yield Sample("firn_request_handling_seconds", api.handling(), labels)
         yield Sample("firn_request_later_seconds", api.later.snapshot(), labels)
+        yield Sample("firn_request_seconds", api.total(), labels)
         yield Sample("firn_request_received_bytes", api.received_bytes, labels)
         yield Sample("firn_request_sent_bytes", api.sent_bytes, labels)
     yield Sample("firn_connections_accepted", metrics.accepted)
@@ -285,11 +298,19 @@ def _serving(metrics: ServingMetrics) -> Iterator[Sample]:
     yield Sample("firn_fetched_bytes", metrics.cold_bytes, ("bucket",))
     yield Sample("firn_replication_sent_bytes", metrics.replica_bytes)
     yield Sample("firn_fetches_waiting", metrics.waiting)
+    yield Sample("firn_produces_waiting", metrics.produces_waiting)
     yield Sample("firn_fetch_wait_seconds", metrics.wait.snapshot(), ("records",))
     yield Sample("firn_fetch_wait_seconds", metrics.cold_wait.snapshot(), ("bucket",))
     yield Sample("firn_fetch_wait_seconds", metrics.seek_wait.snapshot(), ("device",))
     for (api, code), count in tuple(metrics.errors.items()):
         yield Sample("firn_request_errors", count, (api, code.name))
+
+
+def _traffic(topic: str, traffic: TopicTraffic) -> Iterator[Sample]:
+    yield Sample("firn_topic_produced_bytes", traffic.produced_bytes, (topic,))
+    yield Sample("firn_topic_produced_records", traffic.produced_records, (topic,))
+    yield Sample("firn_topic_fetched_bytes", traffic.fetched_bytes, (topic,))
+    yield Sample("firn_topic_fetched_records", traffic.fetched_records, (topic,))
 
 
 def _authorization(authorizer: Authorizer) -> Iterator[Sample]:
@@ -323,10 +344,16 @@ def _metadata(metadata: Publisher) -> Iterator[Sample]:
         yield Sample("firn_quorum_leader_id", standing.leader_id)
         yield Sample("firn_quorum_epoch", standing.epoch)
         yield Sample("firn_quorum_high_watermark", standing.high_watermark)
+        for voter, behind in sorted(standing.voter_lags.items()):
+            yield Sample("firn_quorum_voter_lag", behind, (str(voter),))
     fenced = sum(one.fenced for one in image.brokers.values())
     yield Sample("firn_cluster_brokers", len(image.brokers) - fenced, ("active",))
     yield Sample("firn_cluster_brokers", fenced, ("fenced",))
     yield Sample("firn_cluster_partitions_without_leader", image.index.count(NO_LEADER_SHELF))
+    yield Sample("firn_cluster_preferred_imbalance", image.index.count(NOT_PREFERRED_SHELF))
+    yield Sample("firn_cluster_partitions_reassigning", image.index.count(MOVING_SHELF))
+    yield Sample("firn_cluster_leader_elections", metrics.elections)
+    yield Sample("firn_cluster_unclean_elections", metrics.unclean_elections)
 
 
 def of_transactions(found: ObservedTransactions) -> Iterator[Sample]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from service.base.metrics import HistogramSnapshot
+from service.base.node_identity import NodeIdentity
 from service.base.steps import Steps
 from service.base.turns import TurnTimes
 from service.coordinator.metrics import RuntimeMetrics
@@ -22,6 +23,7 @@ from service.network.request_meter import RequestQuotas
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
+from service.partition.traffic import TopicTraffic
 from service.remote.metrics import StoreMetrics
 from service.remote.reading.reader import RemoteReader
 from service.replication.metrics import ReplicationMetrics
@@ -110,6 +112,9 @@ class ObservedNode(Protocol):
     """A node, from before its start until after its end; parts that do not exist are None."""
 
     @property
+    def identity(self) -> NodeIdentity: ...
+
+    @property
     def turns(self) -> TurnTimes: ...
     @property
     def network(self) -> NetworkMetrics: ...
@@ -137,6 +142,9 @@ class ObservedNode(Protocol):
     @property
     def transaction_max_timeout_ms(self) -> int:
         """Longest timeout that a transactional producer may ask for."""
+
+    def traffic(self) -> Mapping[str, TopicTraffic]:
+        """Counters of clients' traffic by topic, of those that have any."""
 
     def partitions(self) -> Sequence[Partition]:
         """Return the open partitions, as a copy; the log of one may have failed since."""

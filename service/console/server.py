@@ -23,6 +23,7 @@ from aiohttp.web_response import Response, StreamResponse
 
 from service.base.errors import ConfigError
 from service.base.release import release
+from service.base.slices import Slice
 from service.base.turns import LongTurn
 from service.base.types import TopicIdPartition
 from service.base.world import World
@@ -31,9 +32,10 @@ from service.console.access import HttpAccess
 from service.console.access_settings import AccessSettings
 from service.console.connections import Connections
 from service.console.health_families import of_health
+from service.console.measuring import of_build
 from service.console.metrics_text import OPENMETRICS, PLAIN, TextFormat, compressed, render
 from service.console.ports import ObservedNode
-from service.console.process import memory_limit, of_process
+from service.console.process import memory_limit, of_process, open_descriptors, start_time_s
 from service.console.quiet import QuietLog
 from service.console.sample import Sample
 from service.health.findings import as_json
@@ -72,6 +74,7 @@ class Console:
         self._checked_at = float("-inf")
         self._release = release()
         self._memory_limit = memory_limit()
+        self._started_s = start_time_s()
         self._loop = asyncio.get_running_loop()
         self._listening: asyncio.Server | None = None
         self._connections = Connections(
@@ -171,7 +174,13 @@ class Console:
             if is_gzip:
                 text = await compressed(await self._scraped(text_format, is_gzip=False))
             else:
-                more = (*of_process(self._memory_limit), *self._of_access(), *of_health(self._judged()))
+                descriptors = await Slice().go_on(open_descriptors())
+                more = (
+                    *of_build(self._release, self._node.identity),
+                    *of_process(self._memory_limit, self._started_s, descriptors),
+                    *self._of_access(),
+                    *of_health(self._judged()),
+                )
                 text = await render(
                     self._node,
                     self._clock.now_ms(),

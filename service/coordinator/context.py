@@ -160,10 +160,7 @@ class ShardContext(Generic[S]):
         The block is replayed when it is committed, without undo; or before the next decision that may read
         its state. Returns False, with nothing done, if the block does not fit into this batch.
         """
-        batch, env = self._open, self._env
-        since_ms = env.monotonic_ms()
-        if batch is None:
-            batch = OpenBatch(self._next_offset, since_ms)
+        batch = self._open or OpenBatch(self._next_offset, self._env.monotonic_ms())
         if not batch.has_room(block.size, self._log.max_batch_bytes) or not batch.takes_encoded(now_ms):
             return False
         offset = batch.next_offset
@@ -172,11 +169,7 @@ class ShardContext(Generic[S]):
         self._open = batch
         if effects:
             self._carry_out(effects)
-        ticket = self._tickets.add(sink)
-        self._pending.append(
-            PendingDecision(CoordinatorResult(response), ticket, None, batch.next_offset, since_ms)
-        )
-        env.metrics.waiting += 1
+        self._wait(CoordinatorResult(response), self._tickets.add(sink), batch.next_offset)
         self._flush_soon()
         return True
 
@@ -205,11 +198,7 @@ class ShardContext(Generic[S]):
         self.shard.journal.at(offset)
         self.shard.replay_marker(marker.producer_id, marker.producer_epoch, marker.is_commit)
         self._next_offset = offset + 1
-        ticket, since_ms = self._tickets.add(sink), self._env.monotonic_ms()
-        self._pending.append(
-            PendingDecision(CoordinatorResult(None), ticket, None, self._next_offset, since_ms)
-        )
-        self._env.metrics.waiting += 1
+        self._wait(CoordinatorResult(None), self._tickets.add(sink), self._next_offset)
         self._wake()
 
     def later(self, decide: Callable[[], Outcome]) -> None:
@@ -290,13 +279,23 @@ class ShardContext(Generic[S]):
             return
         self._carry_out(decision.effects)
         end_offset = self._open.next_offset if self._open is not None else self._next_offset
-        pending = PendingDecision(decision, ticket, timer, end_offset, self._env.monotonic_ms())
         if end_offset <= self.shard.journal.committed_offset:
-            self._settle(pending)
+            self._settle(decision, ticket)
             return
+        self._wait(decision, ticket, end_offset, timer)
+        self._flush_soon()
+
+    def _wait(
+        self,
+        decision: CoordinatorResult[Any],
+        ticket: int | None,
+        end_offset: int,
+        timer: Hashable | None = None,
+    ) -> None:
+        """Answer the decision once its records, which end at `end_offset`, are committed."""
+        pending = PendingDecision(decision, ticket, timer, end_offset, self._env.monotonic_ms())
         self._pending.append(pending)
         self._env.metrics.waiting += 1
-        self._flush_soon()
 
     def _write(self, decision: CoordinatorResult[Any]) -> None:
         """Replay the records, each at its future offset. `RequestError`: nothing is changed."""
@@ -469,23 +468,22 @@ class ShardContext(Generic[S]):
             count -= len(late)
             metrics.waiting -= len(late)
             for one in late:
-                self._settle(one)
+                self._settle(one.decision, one.ticket)
         while count and pending and pending[0].end_offset <= committed:
             count -= 1
             one = pending.popleft()
             metrics.waiting -= 1
             metrics.purgatory.observe((now_ms - one.since_ms) / 1000)
-            self._settle(one)
+            self._settle(one.decision, one.ticket)
         if self._commit_timer is None and (
             self._overdue.queue or (pending and committed < pending[0].end_offset <= self._next_offset)
         ):
             self._arm_commit_timeout()
 
-    def _settle(self, pending: PendingDecision) -> None:
+    def _settle(self, decision: CoordinatorResult[Any], ticket: int | None) -> None:
         """Answer a committed decision."""
-        decision = pending.decision
-        if pending.ticket is not None and decision.response is not LATER:
-            self._tickets.respond(pending.ticket, decision.response)
+        if ticket is not None and decision.response is not LATER:
+            self._tickets.respond(ticket, decision.response)
         for effect in decision.effects:
             if isinstance(effect, DeferredReply):
                 self._tickets.respond(effect.ticket, effect.response)

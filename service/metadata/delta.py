@@ -90,6 +90,11 @@ class MetadataDelta:
         """Ids of topics that were created or have changed partitions, without deleted ones."""
         return self._topics.changed
 
+    @property
+    def elections(self) -> tuple[int, int]:
+        """Number of elections of another leader of a partition, and of the unclean ones among them."""
+        return self._topics.elections, self._topics.unclean_elections
+
     def replay(self, record: MetadataRecord | UnknownRecord) -> None:
         """Apply one record. Raises `CorruptionError` where it contradicts the image."""
         apply = _APPLY.get(type(record))

@@ -93,10 +93,13 @@ def check_formatted(cluster: ClusterConfig, found: MetaPropertiesEnsemble) -> No
         raise failure
     if cluster.metadata_log_dir not in found.empty or self_formatting(cluster) is not SelfFormatting.NEVER:
         return
-    raise ConfigError(
-        f"No `meta.properties` found in {cluster.metadata_log_dir}: format it by `firn format` first, as "
-        f"this node is {SelfFormatting.NEVER.value}"
-    )
+    missing = f"No `meta.properties` found in {cluster.metadata_log_dir}: format it by"
+    if cluster.names_no_other_controller:
+        raise ConfigError(
+            f"{missing} `firn format -s -c FILE -t ID` first, with the id that `firn random-uuid` prints, "
+            "as this node is the only controller that its settings name; -N, not -s, if it is to join others"
+        )
+    raise ConfigError(f"{missing} `firn format` first, as this node is {SelfFormatting.NEVER.value}")
 
 
 def check_metadata_place(disk: Disk, cluster: ClusterConfig) -> None:

@@ -16,3 +16,7 @@ class MetadataMetrics:
     snapshot_time: Histogram = field(default_factory=Histogram)
     """Duration of writing a snapshot, in seconds."""
     snapshot_errors: int = 0
+    elections: int = 0
+    """elections of another leader of a partition, since the node has known the metadata"""
+    unclean_elections: int = 0
+    """those of a leader that may lack committed records"""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -104,6 +104,8 @@ class QuorumStatus(NamedTuple):
     leader_id: int
     epoch: int
     high_watermark: int
+    voter_lags: Mapping[int, int]
+    """records that each voter lacks of the leader's log, by node id; empty where another node leads"""
 
 
 class ControllerCallbacks(Protocol):
@@ -154,7 +156,7 @@ class Publisher:
         self._quorum: Quorum | None = None
         self._snapshotter: Snapshotter | None = None
         self._publication: Publication | None = None
-        self._listeners: list[Listener] = []
+        self._listeners: list[Listener] = [self._count_elections]
         self._leader_watchers: list[Callable[[], None]] = []
         self._failure: BaseException | None = None
         self._has_loaded = False
@@ -175,7 +177,13 @@ class Publisher:
         if self._quorum is None:
             return None
         machine = self._quorum.machine
-        return QuorumStatus(self._quorum.is_leader, machine.leader_id, machine.epoch, machine.high_watermark)
+        return QuorumStatus(
+            self._quorum.is_leader,
+            machine.leader_id,
+            machine.epoch,
+            machine.high_watermark,
+            machine.voter_lags(),
+        )
 
     @property
     def confirmed_age_ms(self) -> int | None:
@@ -316,6 +324,14 @@ class Publisher:
     def _step_down(self) -> None:
         if self._controller is not None:
             self._controller.on_step_down()
+
+    def _count_elections(self, _: MetadataImage, __: MetadataImage, delta: MetadataDelta) -> None:
+        """Count the elections of a change, unless it is history that a node reads at its start."""
+        was_loaded = self._has_loaded
+        if self.has_loaded and was_loaded:
+            elections, unclean = delta.elections
+            self.metrics.elections += elections
+            self.metrics.unclean_elections += unclean
 
     def _leader_known(self) -> None:
         for watcher in self._leader_watchers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError
@@ -22,6 +22,8 @@ from service.metadata.records import (
     TopicRecord,
     filled_ids,
 )
+
+_RECOVERING: Final = 1
 
 
 @dataclass(slots=True)
@@ -63,6 +65,10 @@ class TopicsDelta:
         self._changes: dict[UUID, _TopicChange] = {}
         self._created: dict[str, UUID] = {}
         self.deleted: dict[UUID, TopicImage] = {}
+        self.elections = 0
+        """changes of a partition to another leader"""
+        self.unclean_elections = 0
+        """those whose leader may lack committed records"""
 
     @property
     def changed(self) -> set[UUID]:
@@ -133,7 +139,11 @@ class TopicsDelta:
             raise CorruptionError(
                 f"metadata record for {change.name}-{record.partition_id}, which is not there"
             )
-        change.partitions[record.partition_id] = changed_partition(old, record)
+        new = change.partitions[record.partition_id] = changed_partition(old, record)
+        if new.has_leader and new.leader != old.leader:
+            self.elections += 1
+            known = new.leader in old.isr or new.leader in old.eligible_leader_replicas
+            self.unclean_elections += new.leader_recovery_state == _RECOVERING and not known
 
     def clear_elr(self, record: ClearElrRecord) -> None:
         """Clear the ELR by one change of each partition that has any (Apache Kafka ``removeTopicElrs``)."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
 from service.base.metrics import SECONDS, Histogram, HistogramSnapshot
 
 QUICK_S: Final = SECONDS[0]
+TOTAL_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Bounds of the whole time of requests; some of `SECONDS`."""
+SWIFT_S: Final = TOTAL_S[0]
 OF_QUORUM: Final = "quorum"
 OF_CONTROLLER: Final = "controller"
 OF_REPLICATION: Final = "replication"
@@ -52,7 +56,23 @@ class ApiMetrics:
     quick_s: float = 0.0
     slow: Histogram = field(default_factory=Histogram)
     later: Histogram = field(default_factory=Histogram)
-    """time until the response of requests that had to wait (long polls, fsync, the bucket)"""
+    """time from the begin of the loop's turn that took up the request until its response, of requests that
+    had to wait (long polls, fsync, the bucket)"""
+    swift: int = 0
+    swift_s: float = 0.0
+    """number and time, as of `later`, of requests that were answered at once, within the first bound of
+    `TOTAL_S`"""
+    lengthy: Histogram = field(default_factory=lambda: Histogram(TOTAL_S))
+    """time of the others that were answered at once"""
+
+    def total(self) -> HistogramSnapshot:
+        """Return the time of all requests until their response, with one value per request."""
+        at_once, later = self.lengthy.snapshot(), self.later.snapshot()
+        counts = list(at_once.counts)
+        counts[0] += self.swift
+        for bound, count in zip((*later.bounds, float("inf")), later.counts, strict=True):
+            counts[bisect_left(TOTAL_S, bound)] += count
+        return HistogramSnapshot(TOTAL_S, tuple(counts), at_once.total + later.total + self.swift_s)
 
     def handling(self) -> HistogramSnapshot:
         """Return the time that requests held the loop, sending included, with one value per request."""

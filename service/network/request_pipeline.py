@@ -20,7 +20,7 @@ from service.base.errors import StorageError
 from service.base.metrics import SECONDS
 from service.base.printable import printable
 from service.base.turns import NOTICED_S
-from service.network.metrics import QUICK_S, ApiMetrics
+from service.network.metrics import QUICK_S, SWIFT_S, ApiMetrics
 from service.network.request import (
     Answer,
     Closing,
@@ -163,7 +163,7 @@ class RequestPipeline:
         answer = self.handler(context, request)
         # The dispatcher has accepted the API, so it is one of few.
         api = shared.counters.apis.get(context.api_key) or shared.counters.of(context.api_key)
-        self._handle_answer(answer, api)
+        is_answered = self._handle_answer(answer, api)
         del answer
         if context.meter is not None:
             context.meter.pause()  # type: ignore[unreachable]  # the handler has set it
@@ -177,8 +177,17 @@ class RequestPipeline:
         # `Histogram.observe`, inlined: most requests cost less than twenty of its calls.
         queued_s, handling_s = began - shared.turns.began, ended - began
         api.queued.counts[bisect_left(SECONDS, queued_s)] += 1
+        whole_s = handling_s
         if queued_s > 0:  # negative if turns are not measured
             api.queued.total += queued_s
+            whole_s += queued_s
+        if not is_answered:
+            pass  # `later` has its whole time
+        elif whole_s <= SWIFT_S:
+            api.swift += 1
+            api.swift_s += whole_s
+        else:
+            api.lengthy.observe(whole_s)
         if handling_s <= QUICK_S:
             api.quick += 1
             api.quick_s += handling_s
@@ -200,11 +209,14 @@ class RequestPipeline:
         else:
             self._next()
 
-    def _handle_answer(self, answer: Answer | Later, api: ApiMetrics) -> None:
+    def _handle_answer(self, answer: Answer | Later, api: ApiMetrics) -> bool:
+        """Send `answer`, or note that it comes later; return whether it was sent."""
         if answer is None:
             self._framer.answered()
         elif self.queue.pending and isinstance(answer, Response):
+            self._asked_s = self._shared.turn_began_s(self.last_move)
             self.queue.block((answer, api))
+            return False
         elif type(answer) is Response:
             parts = answer.parts
             # The first part begins with the frame's size.
@@ -227,27 +239,30 @@ class RequestPipeline:
                 self._gate = None
             if self._owner is not None:
                 self._owner.logged_in()
-            self._handle_answer(Response(answer.parts), api)
+            return self._handle_answer(Response(answer.parts), api)
         elif isinstance(answer, TokensFollow):
             self._framer.limit(answer.most_bytes)
-            self._handle_answer(Response(answer.parts), api)
+            return self._handle_answer(Response(answer.parts), api)
         elif isinstance(answer, PendingResponse):
             if answer.done():
-                self._handle_answer(answer.result(), api)
-            elif answer.weight:
-                self._enqueue(answer, api, self.last_move)
-            else:
-                self._api, self._asked_s = api, self.last_move
-                self._pending = answer
-                answer.when_done(self._completed)
+                return self._handle_answer(answer.result(), api)
+            if answer.weight:
+                self._enqueue(answer, api, self._shared.turn_began_s(self.last_move))
+                return False
+            self._api, self._asked_s = api, self._shared.turn_began_s(self.last_move)
+            self._pending = answer
+            answer.when_done(self._completed)
+            return False
         else:
             assert not isinstance(answer, Response)
-            self._api, self._asked_s = api, self.last_move
+            self._api, self._asked_s = api, self._shared.turn_began_s(self.last_move)
             meter = self.context.meter
             if meter is not None and isinstance(answer, Coroutine):
                 answer = meter.follow(answer)
             self._pending = asyncio.ensure_future(answer, loop=self._shared.loop)
             self._pending.add_done_callback(self._resolve)
+            return False
+        return True
 
     def _next(self) -> None:
         self.serve(1)
@@ -319,6 +334,7 @@ class RequestPipeline:
             self._answer_next(behind)
         elif behind is not None:
             self._handle_answer(*behind)
+            behind[1].later.observe(self.last_move - self._asked_s)
             if self._framer.state is READING:
                 self._next()
 
@@ -376,8 +392,11 @@ class RequestPipeline:
                     self._enqueue(answer.response, self._api, self._asked_s)
                     return True
                 answer = answer.response.result()
-            self._api.later.observe(self.last_move - self._asked_s)
-            self._handle_answer(answer, self._api)
+            api, asked_s = self._api, self._asked_s
+            if self._handle_answer(answer, api):
+                api.later.observe(self.last_move - asked_s)
+            else:
+                self._asked_s = asked_s
         except Exception as e:
             self.failed(e)
             return False

@@ -99,6 +99,10 @@ class Shared:
         """True if this turn is so old that no more work should begin in it."""
         return self.now() - self.turns.began > FULL_S
 
+    def turn_began_s(self, now_s: float) -> float:
+        """Return when this turn began; `now_s` if turns are not measured."""
+        return min(self.turns.began, now_s)
+
     def share_s(self, now_s: float) -> float:
         """Return how long a peer may continue with pipelined requests; negative in a full turn."""
         if now_s - self.turns.began > FULL_S:

@@ -105,6 +105,7 @@ class Node:
             turns or TurnTimes(),
             is_broker=config.cluster.is_broker,
             node_id=config.node_id,
+            rack=config.broker_rack or "",
             session_ms=config.cluster.broker_session_timeout_ms,
         )
 
@@ -129,6 +130,7 @@ class Node:
             closing = _LogsClosing(parts.logs, self._supervisor)
             stack.push_async_exit(closing)
         log.info("node %d belongs to cluster %s", config.node_id, cluster_id)
+        parts.identity = parts.identity._replace(cluster_id=cluster_id)
         home = self._directories.claim(stack, cluster_id, parts.logs)
         if config.cluster.is_controller:
             disk, log_dirs = self._world.disk, () if parts.logs is None else tuple(parts.logs.directories)
@@ -254,6 +256,7 @@ class Node:
             await cold.recover(plane.adopter, metadata, self._static_config)
             config = dynamic_config(self._static_config, metadata.image)
         replicas = Replicas()
+        replicas.traffic.most = config.metrics_topics_max
         timers = Timers(asyncio.get_running_loop())
         reader = cold.reader if cold else None
         replication = self._make_replication(stack, plane, logs, replicas, reader)
@@ -335,7 +338,7 @@ class Node:
         if self._tls is not None:
             self._follow_stores(self._tls, broker, settings)
         broker.authorizer, broker.servers = parts.authorizer, lambda: parts.listening
-        broker.judged = lambda: parts.health(self._clock.now_ms()).findings
+        broker.judged = lambda: parts.told(self._clock.now_ms())
         if config.replication.selects_by_rack:
             broker.replica_selector = of_the_rack
         if (replication := parts.replication) is not None:

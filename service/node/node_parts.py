@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from service.base.node_identity import NodeIdentity
 from service.base.steps import Steps
 from service.base.turns import TurnTimes
+from service.health.findings import Finding
 from service.health.judge import judge
 from service.health.readiness import NodeHealth
 from service.health.sightings import Sightings
@@ -26,6 +28,7 @@ from service.node.supervisor import Supervisor
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
+from service.partition.traffic import TopicTraffic
 from service.replication.metrics import ReplicationMetrics
 from service.serving.control_plane import ControlPlane
 from service.serving.group_coordinators import GroupCoordinators
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 _REPLICA_COUNTS: Final = (
     "led", "followed", "under_replicated", "under_min_isr", "at_min_isr", "resting",
 )  # fmt: skip
+TOLD_AGE_MS: Final = 500
 _MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 
 
@@ -56,7 +60,9 @@ class NodeParts:
         is_broker: bool,
         node_id: int,
         session_ms: int,
+        rack: str = "",
     ) -> None:
+        self.identity = NodeIdentity(node_id, "", rack)
         self.turns = turns
         self.network = NetworkMetrics()
         self.logs: LogManager | None = None
@@ -75,6 +81,8 @@ class NodeParts:
         self._node_id = node_id
         self._session_ms = session_ms
         self._sightings = Sightings()
+        self._told: tuple[Finding, ...] = ()
+        self._told_ms = -TOLD_AGE_MS
 
     # -- listeners
 
@@ -112,6 +120,10 @@ class NodeParts:
     def partitions(self) -> Sequence[Partition]:
         """Return the open partitions."""
         return () if self.broker is None else tuple(self.broker.replicas)
+
+    def traffic(self) -> Mapping[str, TopicTraffic]:
+        """Return the counters of clients' traffic by topic."""
+        return {} if self.broker is None else self.broker.replicas.traffic.counters()
 
     def closed_count(self) -> int:
         """Return the number of partitions that could not be opened, or were taken offline."""
@@ -209,3 +221,9 @@ class NodeParts:
         )
         found = judge(facts_of(parts), now_ms)
         return NodeHealth(parts_of(parts), self._sightings.dated(found, now_ms))
+
+    def told(self, now_ms: int) -> Sequence[Finding]:
+        """Return the findings for clients, who may ask often: at most `TOLD_AGE_MS` old."""
+        if not 0 <= now_ms - self._told_ms < TOLD_AGE_MS:
+            self._told, self._told_ms = self.health(now_ms).findings, now_ms
+        return self._told

@@ -26,6 +26,8 @@ class ServingMetrics:
     """bytes sent to other replicas"""
     waiting: int = 0
     """fetches that wait now"""
+    produces_waiting: int = 0
+    """produce requests that wait now for other replicas"""
     wait: Histogram = field(default_factory=Histogram)
     """how long fetches waited for produced records, in seconds"""
     cold_wait: Histogram = field(default_factory=Histogram)

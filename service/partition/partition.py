@@ -25,6 +25,7 @@ from service.hot.log import LocalLog
 from service.hot.state import AppendInfo
 from service.partition.archive import PartitionArchive
 from service.partition.refused_sequences import RefusedSequences
+from service.partition.traffic import TopicTraffic
 from service.partition.unified_log import LogRead, UnifiedLog
 from service.records.batch import read_header
 from service.records.validation import AppendOrigin, ValidatedBatch, rules_of
@@ -66,6 +67,8 @@ class Partition:
         self._purgatory = purgatory
         self.unified = UnifiedLog(local, reader)
         self.archive = PartitionArchive(self)
+        self.traffic = TopicTraffic()
+        """counters of its topic; those of the node once it is registered"""
         self.leading: LeaderState | None = None
         """state of the followers; None while this node does not lead, or has the only replica"""
         self.growth = object()

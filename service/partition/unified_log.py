@@ -49,6 +49,7 @@ class LogRead(NamedTuple):
 
     `hold` keeps parts from the bucket in memory; it is released when they have been sent. `aborted`: the
     aborted transactions that overlap the bytes, where they were asked for (`records.txn_rows.PAIR`).
+    `next_offset`: where the bytes end, or about where the records of so many bytes end.
     """
 
     parts: tuple[FileSlice | Buffer, ...]
@@ -56,6 +57,7 @@ class LogRead(NamedTuple):
     pending: PendingRead | None
     hold: ResponseHold | None = None
     aborted: Sequence[bytes] = ()
+    next_offset: int = NO_OFFSET
 
 
 PendingRead: TypeAlias = "Future[RemoteRead] | Future[CommittedRead] | asyncio.Future[LogRead]"
@@ -165,10 +167,18 @@ class UnifiedLog:
             size = _size(parts) if more else found.size
             if is_committed and self.local.state.segments.has_rows_from(offset):
                 return self._with_local_aborted(offset, max_bytes, end_offset, parts)
-            return LogRead(parts, size, None)
+            if size < max_bytes and offset >= self.local.state.segments.bases[-1]:
+                return LogRead(parts, size, None, next_offset=end_offset)
+            return LogRead(parts, size, None, next_offset=offset + self._records_in(size))
         if cold_bytes <= 0 or offset >= end_offset:
             return NOTHING
         return self._read_remote(offset, min(max_bytes, cold_bytes), end_offset, is_committed)
+
+    def _records_in(self, size: int) -> int:
+        """Return about how many offsets so many bytes of the local log cover, as they do on average: whoever
+        reads all of it gets all of them."""
+        local = self.local
+        return max(size * (local.log_end_offset - local.local_log_start_offset) // (local.size or 1), 1)
 
     def _with_local_aborted(
         self, offset: int, max_bytes: int, end_offset: int, parts: tuple[FileSlice, ...]
@@ -189,8 +199,8 @@ class UnifiedLog:
             for _ in range(_BLOCKS_AT_ONCE):
                 next(finding)
         except StopIteration as e:
-            return LogRead(parts, _size(parts), None, None, e.value)
-        return LogRead((), 0, asyncio.ensure_future(_found_later(parts, finding)))
+            return LogRead(parts, _size(parts), None, None, e.value, bound)
+        return LogRead((), 0, asyncio.ensure_future(_found_later(parts, bound, finding)))
 
     def missing_pages(self, offset: int) -> Sequence[FileSlice]:
         """Return pages that the offset lookup of a local read would wait for; see `hot.lookup_prefetch`."""
@@ -244,7 +254,8 @@ class UnifiedLog:
         if isinstance(found, LogRead):
             return found
         if not isinstance(found, CommittedRead):
-            return LogRead(found.data, sum(map(len, found.data)), None, found.hold)
+            size = sum(map(len, found.data))
+            return LogRead(found.data, size, None, found.hold, next_offset=found.next_offset)
         offset, reading, (rows, is_complete), entry = found
         if not is_complete:
             if self.local_start_offset > entry.end_offset:
@@ -255,7 +266,14 @@ class UnifiedLog:
             bound = reading.result().next_offset
             rows = [*rows, *self.local.aborted_transactions(entry.end_offset, bound)]
         read = reading.result()
-        return LogRead(read.data, sum(map(len, read.data)), None, read.hold, [*map(encode_pair, rows)])
+        return LogRead(
+            read.data,
+            sum(map(len, read.data)),
+            None,
+            read.hold,
+            [*map(encode_pair, rows)],
+            read.next_offset,
+        )
 
     def search_remote(self, timestamp: int) -> Future[TimestampedOffset | None] | None:
         """Start the search for the first remote record at or after `timestamp`; None if only local segments
@@ -291,8 +309,8 @@ def _size(parts: Sequence[FileSlice]) -> int:
     return sum(one.size for one in parts)
 
 
-async def _found_later(parts: tuple[FileSlice, ...], finding: Steps[list[bytes]]) -> LogRead:
+async def _found_later(parts: tuple[FileSlice, ...], bound: int, finding: Steps[list[bytes]]) -> LogRead:
     """Return `parts` with the aborted transactions that `finding` finds, in later turns."""
     piece = Slice()
     await piece.next_turn()
-    return LogRead(parts, _size(parts), None, None, await piece.go_on(finding))
+    return LogRead(parts, _size(parts), None, None, await piece.go_on(finding), bound)

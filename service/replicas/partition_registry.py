@@ -14,6 +14,7 @@ from service.base.errors import RequestError
 from service.base.types import TopicIdPartition
 from service.metadata.image import MetadataImage
 from service.partition.partition import Partition
+from service.partition.traffic import TrafficByTopic
 
 
 class Replicas:
@@ -27,6 +28,7 @@ class Replicas:
         self._image: Callable[[], MetadataImage] = MetadataImage
         self.may_let_go: Callable[[], bool] = lambda: True
         """local bytes may be deleted because the bucket has them: the bucket is known to be the cluster's"""
+        self.traffic = TrafficByTopic()
 
     def known_by(self, image: Callable[[], MetadataImage]) -> None:
         """Set the source of the newest image, which names the partitions of other nodes."""
@@ -44,12 +46,14 @@ class Replicas:
 
     def add(self, partition: Partition) -> None:
         """Add a partition that serves from now on."""
+        partition.traffic = self.traffic.opened(partition.tip.topic)
         for key in _keys(partition.tip):
             self._offline.pop(key, None)
             self._online[key] = partition
         self.notify(partition)
 
     def remove(self, partition: Partition) -> None:
+        self.traffic.closed(partition.tip.topic, partition.traffic)
         for key in _keys(partition.tip):
             # The same change of the image may have created a topic of the same name again.
             if self._online.get(key) is partition:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from service.base.errors import ConfigError, FirnError
+from service.base.name_pattern import compile_pattern
 
 KEY: Final = "ssl.principal.mapping.rules"
 _RULE: Final = r"(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?).*?|(.*?)"
@@ -27,7 +28,6 @@ _REFERENCE: Final = re.compile(r"\$(\d+)", re.ASCII)
 _BLANKS: Final = "".join(map(chr, range(0x21)))
 """Characters that Java's ``trim`` takes off."""
 _LINE_ENDS: Final = dict.fromkeys(map(ord, "\r\u0085\u2028\u2029"), "\n")
-_PATTERN_MEMORY: Final = 1 << 20
 
 
 class NoMatchingRule(FirnError):
@@ -99,16 +99,10 @@ class _Rule:
 
 
 def _compiled(pattern: str) -> Any:
-    import re2  # a node without such rules does not load it
-
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = _PATTERN_MEMORY
     try:
-        return re2.compile(pattern, options)
-    except re2.error as e:
-        reason = e.args[0].decode() if e.args and isinstance(e.args[0], bytes) else str(e)
-        raise ConfigError(f"{KEY}: the pattern {pattern!r} is not served by RE2: {reason}") from e
+        return compile_pattern(pattern)
+    except ValueError as e:
+        raise ConfigError(f"{KEY}: the pattern {pattern!r} is not served by RE2: {e}") from e
 
 
 def _with_literals(replacement: str, groups: int) -> str:

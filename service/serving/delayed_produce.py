@@ -52,6 +52,7 @@ class DelayedProduce(Operation):
         if not self._waiting:
             return False
         self._settled = settled
+        self._broker.metrics.produces_waiting += 1
         self._broker.timers.watch(self, (), max(timeout_ms, 0) / 1000)
         return True
 
@@ -91,6 +92,7 @@ class DelayedProduce(Operation):
     def _settle(self) -> None:
         settled, self._settled = self._settled, None  # breaks a cycle: the callback holds this operation
         if settled is not None:
+            self._broker.metrics.produces_waiting -= 1
             settled()
 
 

@@ -26,6 +26,7 @@ from service.network.request import RequestContext
 from service.network.request_meter import RequestMeter
 from service.network.sender import PIECE_BYTES, SMALL_SLICE_BYTES
 from service.partition.partition import Partition
+from service.partition.traffic import TopicTraffic
 from service.partition.unified_log import MOST_ABORTED, NOTHING, LogRead, PendingRead
 from service.replication.replica_fetch import ReplicaFetch, judge_topic
 from service.replication.selectors import ReplicaView, in_sync_with
@@ -87,8 +88,9 @@ class FetchRead:
     __slots__ = (
         "_aborted", "_allowed", "_allowed_under", "_authorizer", "_broker", "_cold_bytes", "_cold_size",
         "_context", "_errors", "_fetch", "_hot_reads", "_is_first", "_meter", "_session", "_started",
-        "_throttled_size", "_version", "cold_throttle_ms", "held_back", "holds", "is_committed", "is_final",
-        "is_replica", "leaders", "needs_restore", "partitions", "pending", "room", "size", "unknown",
+        "_throttled_size", "_traffic", "_version", "cold_throttle_ms", "held_back", "holds", "is_committed",
+        "is_final", "is_replica", "leaders", "needs_restore", "partitions", "pending", "room", "size",
+        "unknown",
     )  # fmt: skip
 
     def __init__(
@@ -148,6 +150,8 @@ class FetchRead:
         self.held_back: dict[Partition, None] = {}
         """partitions that send no more now, as the replica is throttled"""
         self._throttled_size = 0
+        self._traffic: list[tuple[TopicTraffic, int, int]] = []
+        """bytes and records found for consumers, of each topic"""
         self.pending: PendingReads = {}
         """downloads and seeks that the pass lacks"""
 
@@ -186,6 +190,8 @@ class FetchRead:
         self._aborted += len(read.aborted)
         if read.pending is not None:
             self.pending[topic, request.partition, request.fetch_offset] = read.pending
+        if read.size and not self.is_replica:
+            self._traffic.append((partition.traffic, read.size, read.next_offset - request.fetch_offset))
         self.size += read.size
         if read.hold is not None:
             self.holds.append(read.hold)
@@ -352,6 +358,9 @@ class FetchRead:
         else:
             metrics.hot_reads += self._hot_reads
             metrics.hot_bytes += self.size - self._cold_size
+            for traffic, size, count in self._traffic:
+                traffic.fetched_bytes += size
+                traffic.fetched_records += count
         metrics.cold_reads += len(self.holds)
         metrics.cold_bytes += self._cold_size
         for code, count in self._errors.items():

@@ -276,9 +276,13 @@ class ProduceOperation:
     ) -> ProducePartitionResult:
         broker = self.broker
         metrics = broker.metrics
+        size, count = len(batch.data), batch.record_count
         metrics.appended_batches += 1
-        metrics.appended_records += batch.record_count
-        metrics.appended_bytes += len(batch.data)
+        metrics.appended_records += count
+        metrics.appended_bytes += size
+        traffic = partition.traffic
+        traffic.produced_records += count
+        traffic.produced_bytes += size
         if metrics.appended_bytes >= broker.disks.alarm_at:
             broker.disks.alarm()
         if partition.log.flush_due:

@@ -15,7 +15,7 @@ from typing import Any
 import confluent_kafka
 
 from tests.support.browser import Window, chromium_of
-from tests.support.clients import Confluent
+from tests.support.clients import Admin, Confluent
 from tests.support.console import Scene, console_node, console_of, fill, readings
 from tests.support.limping import limping
 from tests.support.processes import REPOSITORY, wait_until
@@ -32,6 +32,10 @@ SHOTS = (
     ("topic-dark", "/topic?name=readings&partition=1&scale=bytes", "dark", 1280, 760),
     ("records", "/records?topic=readings&partition=0&where=offset&at=500&most=20", "light", 1280, 640),
     ("group", f"/group?id={GROUP}", "light", 1280, 820),
+    ("records-all", "/records?topic=readings&most=20", "dark", 1280, 640),
+    ("topics", "/topics", "light", 1280, 480),
+    ("groups", "/groups", "light", 1280, 420),
+    ("transactions", "/transactions", "light", 1280, 620),
     ("bucket", "/bucket", "light", 1280, 860),
     ("cold", "/cold", "light", 1280, 820),
     ("configuration", "/configuration", "light", 1280, 700),
@@ -48,6 +52,7 @@ def main(folder: Path) -> None:
         try:
             node.start()
             scene = fill(node)
+            Admin(node.bootstrap).create("payments", scene.partitions)
             options = ("--survey-every", "5")
             with console_of(node.bootstrap, Path(made), *options, env=store.env) as url:
                 shoot(url, scene, folder)
@@ -59,6 +64,7 @@ def main(folder: Path) -> None:
 def shoot(url: str, scene: Scene, folder: Path) -> None:
     done = threading.Event()
     going_on = [threading.Thread(target=_live, args=(scene, done))]
+    going_on.append(threading.Thread(target=_transactions, args=(scene, done)))
     going_on += [threading.Thread(target=_member, args=(scene, name, done)) for name in ("ledger", "mailer")]
     for thread in going_on:
         thread.start()
@@ -97,6 +103,27 @@ def _live(scene: Scene, done: threading.Event) -> None:
         if turn % 3 == 0:
             Confluent().read(scene.node.bootstrap, scene.tiered, turn % scene.partitions, 100, 400)
         done.wait(0.7)
+
+
+def _transactions(scene: Scene, done: threading.Event) -> None:
+    """Producers with open, committed and no transactions."""
+    producers = []
+    for n, transactional_id in enumerate(("billing-0", "billing-1", "ledger-export", "mailer-2", "mailer-3")):
+        one = confluent_kafka.Producer(
+            {"bootstrap.servers": scene.node.bootstrap, "transactional.id": transactional_id}
+        )
+        one.init_transactions(60)
+        if n < 4:
+            one.begin_transaction()
+            for partition in range(scene.partitions):
+                one.produce("payments", b"amount %d" % n, partition=partition if n else 0)
+            one.flush(30)
+        if n == 2:
+            one.commit_transaction(30)
+        producers.append(one)
+    done.wait()
+    for n in (0, 1, 3):
+        producers[n].abort_transaction(30)
 
 
 def _is_there(page: str) -> bool:

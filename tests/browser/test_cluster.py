@@ -17,8 +17,11 @@ from tests.support.replicas import wait_in_sync
 def shown(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Limping]]:
     """URL of a console, and the cluster that it shows."""
     folder = tmp_path_factory.mktemp("limping")
-    with limping(folder) as found, console_of(found.alive, folder, "--survey-every", "0") as url:
-        yield url, found
+    with limping(folder) as found:
+        # The first of its addresses is that of the node that has died.
+        addresses = f"{found.cluster.members[found.dead].bootstrap},{found.alive}"
+        with console_of(addresses, folder, "--survey-every", "0") as url:
+            yield url, found
 
 
 def rows(looking: Window, part: str) -> list[list[str]]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import time
 import urllib.request
+from datetime import datetime
 from typing import Any
 
+import confluent_kafka
 import pytest
 
 from tests.browser.conftest import Shown
@@ -23,10 +26,12 @@ PAGES = {
     "/topic?name=audit": ("audit", "Partition"),
     "/records?topic=readings&partition=0&where=start": ("bucket answered in", "sensor"),
     "/records?topic=audit&partition=0&where=end": ("disk answered in", "sensor"),
+    "/records?topic=readings": ("disk answered in", "sensor", "Live tail"),
     "/bucket": ("Objects", "A month of it", "Days", "Requests", "Unfinished uploads", "Last fsck"),
     "/cold": ("Cold reads", "Calls of the store", "Found in memory"),
     "/configuration": ("log.dirs", "configuration file", "Data directories"),
     "/configuration?topic=readings": ("remote.storage.enable", "topic"),
+    "/transactions": ("Transactional id", "Hanging transactions", "Find"),
 }
 
 
@@ -58,7 +63,15 @@ def test_tables_need_no_script(browser: Any, shown: Shown, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/topic?name=readings", "/records?topic=readings&where=start", "/bucket"]
+    "path",
+    [
+        "/",
+        "/topic?name=readings",
+        "/records?topic=readings&where=start",
+        "/bucket",
+        "/topics",
+        "/records?topic=audit",
+    ],
 )
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_narrow_screen_scrolls_no_page_sideways(browser: Any, shown: Shown, path: str, scheme: Any) -> None:
@@ -134,6 +147,95 @@ def test_keys_lead_from_page_to_page(browser: Any, shown: Shown) -> None:
         assert "readings" not in page.inner_text("main table")
 
 
+def test_a_question_mark_lists_the_keys_and_escape_closes_the_list(browser: Any, shown: Shown) -> None:
+    with window(browser, shown.url) as looking:
+        page = looking.open("/topics")
+        page.keyboard.press("?")
+        words = page.locator("dialog.help").inner_text()
+        assert ("g x" in words, "Transactions" in words, "Search" in words) == (True, True, True)
+        page.keyboard.press("Escape")
+        assert not page.locator("dialog.help").is_visible()
+
+
+def test_times_are_utc_and_local_on_request(browser: Any, shown: Shown) -> None:
+    with window(browser, shown.url, timezone_id="Asia/Kolkata") as looking:
+        page = looking.open("/records?topic=readings&partition=0&where=start&most=20")
+        first = page.locator(".record time").first
+        said, stamp = first.inner_text(), first.get_attribute("datetime")
+        assert said.endswith(" UTC")
+        page.keyboard.press("l")
+        there = first.inner_text()
+        assert there.endswith(" +05:30")
+        day, clock, zone = there.split()
+        assert datetime.fromisoformat(f"{day}T{clock}{zone}") == datetime.fromisoformat(stamp)
+        # It stays so on the next page, and goes back.
+        page = looking.open("/records?topic=readings&partition=0&where=start&most=20")
+        assert page.locator(".record time").first.inner_text() == there
+        page.click("footer button:has-text('Times: local')")
+        assert page.locator(".record time").first.inner_text() == said
+
+
+def test_the_live_tail_shows_what_is_produced_newest_first(browser: Any, shown: Shown) -> None:
+    from tests.support.clients import Confluent, Row
+
+    with window(browser, shown.url) as looking:
+        page = looking.open("/records?topic=audit")
+        assert page.locator(".record").count() == 50
+        page.click("a:has-text('Live tail')")
+        looking.until_live(page)
+        now_ms = int(time.time() * 1000)
+        rows = [Row(n % 2, now_ms + n, b"k", b"tail-%d" % n, ()) for n in range(4)]
+        Confluent().produce(shown.scene.node.bootstrap, "audit", rows)
+        wait_until("the records", lambda: "tail-3" in page.locator(".record").first.inner_text(), 30, 0.1)
+        found = page.locator(".record pre.text").all_inner_texts()
+        assert [one for one in found if one.startswith("tail")] == ["tail-3", "tail-2", "tail-1", "tail-0"]
+        page.click("a:has-text('Stop the live tail')")
+        assert "tail=1" not in page.url
+
+
+def test_records_of_all_partitions_go_back_page_by_page(browser: Any, shown: Shown) -> None:
+    with window(browser, shown.url) as looking:
+        page = looking.open("/records?topic=readings&most=20")
+        times: list[str] = []
+        for _ in range(3):
+            times += page.locator(".record time").all_inner_texts()
+            page.click("a:has-text('Earlier')")
+            page.wait_for_load_state("load")
+        assert len(times) == 60
+        assert times == sorted(times, reverse=True)
+
+
+def test_transactions_are_found_by_the_keyboard_alone(browser: Any, shown: Shown) -> None:
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": shown.scene.node.bootstrap, "transactional.id": "billing-7"}
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("ledger", b"open", partition=0)
+    try:
+        assert producer.flush(30) == 0
+        with window(browser, shown.url, color_scheme="dark") as looking:
+            page = looking.open("/")
+            page.keyboard.press("g")
+            page.keyboard.press("x")
+            page.wait_for_url("**/transactions")
+            page.keyboard.press("/")
+            page.keyboard.type("bill.*")
+            page.keyboard.press("Enter")
+            looking.until_it_says("1 transactional id found, 1 with an open transaction")
+            page.set_viewport_size({"width": 360, "height": 740})
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360
+            page.locator("tbody a:has-text('billing-7')").focus()
+            page.keyboard.press("Enter")
+            looking.until_it_says("Open since")
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360
+            page.click("a:has-text('ledger')")
+            looking.until_it_says("Behind the high watermark")
+            assert "billing-7 (producer" in page.inner_text("#live-stable")
+    finally:
+        producer.abort_transaction(30)
+
+
 def test_charts_are_drawn_and_go_on(browser: Any, shown: Shown) -> None:
     with window(browser, shown.url) as looking:
         page = looking.open("/")
@@ -180,7 +282,8 @@ def test_records_can_be_found_by_time_and_by_what_they_hold(browser: Any, shown:
         assert page.locator(".record").count() == 20
         assert all("kyoto" in one.lower() for one in page.locator(".record").all_inner_texts())
         first = page.locator(".record time").nth(19).inner_text()
-        day, clock = first.split()
+        day, clock, zone = first.split()
+        assert zone == "UTC"
         page = looking.open(f"/records?topic=readings&partition=0&where=time&at={day}T{clock}&most=20")
         assert page.locator(".record time").first.inner_text() >= first
 

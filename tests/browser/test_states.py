@@ -95,6 +95,6 @@ def test_a_store_that_is_down_is_named_and_lines_are_drawn_by_offsets(browser: A
                 looking.open("/bucket")
                 looking.until_it_says("The bucket cannot be read")
                 looking.open("/")
-                looking.until_it_says("not reachable")
+                looking.until_it_says("the store does not answer")
         finally:
             node.close()

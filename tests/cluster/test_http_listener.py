@@ -46,8 +46,10 @@ class Http:
         self.port = port
 
     def get(self, path: str) -> tuple[int, str]:
+        accept = {"Accept": "application/openmetrics-text"}
+        asked = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers=accept)
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=20) as answer:
+            with urllib.request.urlopen(asked, timeout=20) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -365,7 +367,7 @@ def failing_of(node: Node, topic: str) -> list[str]:
     """Of its partitions: what brokers say of their stores, whose last answer may be about another topic,
     stands behind them."""
     found = json.loads(tiers_of(node, topic))["failing"]
-    return [one for one in found if not one.startswith("broker 1: store: ")]
+    return [one for one in found if not one.startswith("node 1: the store does not answer")]
 
 
 def tiers_of(node: Node, topic: str) -> str:

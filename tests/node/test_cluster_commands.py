@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from service.base.world import system_world
 from service.cli.dev_nodes import agree_on_ports, format_nodes, plan_nodes
+from service.cli.kafka_files import reassignment_json
 from tests.node.conftest import NodeThread, Talk
 from tests.support.firn_commands import Firn
 from tests.support.processes import wait_until
@@ -59,7 +61,9 @@ def setting(firn: Firn, *words: str) -> list[str]:
     return [one["value"] for one in json.loads(firn("config", "get", *words, "--json"))]
 
 
-def test_a_topic_moves_and_its_throttle_goes_with_the_end(firn: Firn, tmp_path: Path) -> None:
+def test_a_topic_moves_and_its_throttle_goes_with_the_end(
+    firn: Firn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     create(firn, "moved")
     before = {one["partition"]: one["replicas"] for one in described(firn, "moved")}
     (one,) = [one for one in (1, 2, 3) if [one] not in before.values()] or [1]
@@ -78,17 +82,20 @@ def test_a_topic_moves_and_its_throttle_goes_with_the_end(firn: Firn, tmp_path: 
     assert setting(firn, "--broker", str(one), "follower.replication.throttled.rate") == ["1000000"]
     assert f"0:{one}" in setting(firn, "--topic", "moved", "follower.replication.throttled.replicas")[0]
     plan = tmp_path / "plan.json"
-    plan.write_text(firn("cluster", "reassign", "generate", *to))
+    plan.write_text(json.dumps(reassignment_json({("moved", 0): [one], ("moved", 1): [one]})))
     assert "done" in firn("cluster", "reassign", "verify", str(plan), "--wait", "30")
     assert [row["replicas"] for row in described(firn, "moved")] == [[one], [one]]
+    assert firn("cluster", "reassign", "generate", *to).strip() == plan.read_text()
     said = firn.refused("config", "get", "--broker", str(one), "follower.replication.throttled.rate")
     assert "follower.replication.throttled.rate is not set" in said
     assert "throttled" not in firn("topic", "describe", "moved")
 
-    said = firn.refused("cluster", "reassign", "verify", str(back))
-    assert said == ""  # it is told in the table
+    monkeypatch.setattr("service.cli.cluster_reassign._SETTLE_S", 0)  # it is not there, and will not be
+    assert "other replicas" in firn("cluster", "reassign", "verify", str(back), code=1)
+    monkeypatch.undo()
     firn("cluster", "reassign", "execute", str(back))
-    firn("cluster", "reassign", "verify", "--topic", "moved", "--wait", "30")
+    firn("cluster", "reassign", "verify", str(back), "--wait", "30")
+    firn("cluster", "reassign", "verify", "--topic", "moved")
     assert {row["partition"]: row["replicas"] for row in described(firn, "moved")} == before
     assert firn("cluster", "reassign", "execute", str(back)) == "nothing is to move: all replicas are there\n"
     assert firn("cluster", "reassign", "cancel", "--all") == "none of them is under way\n"
@@ -223,7 +230,11 @@ def test_offsets_are_told_by_name_time_and_tier(firn: Firn, nodes: dict[int, Nod
     leader = described(firn, "counted")[0]["leader"]
     with nodes[leader].client() as client:
         talk = Talk(client)
-        talk.produce(talk.topic_id("counted"), [b"x"] * 4, MIDNIGHT)
+        topic = talk.topic_id("counted")
+        wait_until(
+            "the leader",
+            lambda: talk.produce(topic, [b"x"] * 4, MIDNIGHT).error_code == ErrorCode.none,
+        )
     assert firn("offsets", "counted").splitlines() == [
         "topic    partition  earliest  latest",
         "counted  0          0         4",
@@ -256,3 +267,23 @@ def test_log_directories_are_told_with_their_replicas(firn: Firn, nodes: dict[in
     assert {p["topic"] for row in rows for p in row["partitions"]} == {"kept"}
     assert firn("log-dirs", "--broker", "2").splitlines()[1].split()[:3] == ["2", str(nodes[2].data), "ok"]
     assert "broker 9 is not there" in firn.refused("log-dirs", "--broker", "9")
+
+
+def test_a_broker_that_is_gone_is_forgotten(firn: Firn, nodes: dict[int, NodeThread]) -> None:
+    told = json.loads(firn("cluster", "quorum", "describe", "--json"))
+    gone = next(one for one in (1, 2, 3) if one != told["leader"])
+    create(firn, "lost")
+    firn("cluster", "reassign", "execute", "--topic", "lost", "--to", str(gone))
+    firn("cluster", "reassign", "verify", "--topic", "lost", "--wait", "30")
+    nodes[gone].stop()
+    left = Firn(",".join(f"127.0.0.1:{one.port}" for key, one in nodes.items() if key != gone), firn.capsys)
+    wait_until("it is fenced", lambda: described(left, "lost")[0]["leader"] < 0, 30)
+    said = left.refused("cluster", "elect", "unclean", "--topic", "lost")
+    assert "lost-0" in said
+    assert "ELIGIBLE_LEADERS_NOT_AVAILABLE" in said
+    assert "start the brokers that 'firn cluster describe' names" in said
+    said = left.refused("offsets", "lost")
+    assert "lost-1: it has no leader" in said
+    assert f"broker {gone} is fenced: it is not asked" in left.refused("log-dirs")
+    assert left("cluster", "unregister", str(gone)) == f"unregistered broker {gone}\n"
+    assert "no broker of this id" in left.refused("cluster", "unregister", str(gone))

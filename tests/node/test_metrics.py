@@ -12,9 +12,12 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
+from service.base.release import release
+from service.base.steps import at_once
 from service.console.health_families import of_health
+from service.console.measuring import of_build
 from service.console.metrics_text import render
-from service.console.process import memory_limit, of_process
+from service.console.process import memory_limit, of_process, open_descriptors, start_time_s
 from service.wire.api import ApiKey
 from tests.node.conftest import NodeThread, Talk
 from tests.node.requests import DAY, commit, list_offset
@@ -33,13 +36,12 @@ def documented() -> set[str]:
 
 def rendered(running: NodeThread) -> set[str]:
     """Return the documented names that the node's text has a sample of."""
-    process = of_process(memory_limit())
-    text = render(
-        running.node.parts,
-        SystemClock().now_ms(),
-        with_partitions=True,
-        more=(*process, *of_health(running.node.parts.health(0))),
+    process = (
+        *of_build(release(), running.node.parts.identity),
+        *of_process(memory_limit(), start_time_s(), at_once(open_descriptors())),
+        *of_health(running.node.parts.health(0)),
     )
+    text = render(running.node.parts, SystemClock().now_ms(), with_partitions=True, more=process)
     lines = b"".join(asyncio.run_coroutine_threadsafe(text, running._loop).result(20)).decode().splitlines()
     samples = {re.split("[ {]", line)[0] for line in lines if not line.startswith("#")}
     return {name for name in documented() if name in samples or f"{name}_count" in samples}

@@ -220,6 +220,8 @@ def test_a_request_that_holds_the_loop_is_named() -> None:
         api = server.counters.of(0)
         assert api.handling().observed == 3
         assert api.handling().total >= 0.03
+        assert api.total().observed == 3
+        assert api.total().total >= api.handling().total
         assert api.received_bytes == 14
         assert api.sent_bytes == 3 * len(frame(b"done"))
 
@@ -237,5 +239,6 @@ def test_an_answer_that_comes_later_is_counted_with_its_time() -> None:
             assert api.later.snapshot().observed == 1
             assert api.later.total > 0
             assert api.handling().observed == 1
+            assert api.total().observed == 1
 
     asyncio.run(scenario())

@@ -110,9 +110,10 @@ def test_a_generation_of_an_unknown_group_is_illegal_in_every_version_that_has_o
 
 
 def test_producers_that_are_none_and_groups_without_a_name_are_refused(talk: Talk) -> None:
-    for producer in ((-1, 0), (7, -1)):
-        refused = commit_in_transaction(talk, {"t": {0: 1}}, producer=producer)
-        assert refused == {("t", 0): ErrorCode.invalid_producer_id_mapping}
+    refused = commit_in_transaction(talk, {"t": {0: 1}}, producer=(-1, 0))
+    assert refused == {("t", 0): ErrorCode.invalid_producer_id_mapping}
+    refused = commit_in_transaction(talk, {"t": {0: 1}}, producer=(7, -1))
+    assert refused == {("t", 0): ErrorCode.invalid_producer_epoch}
     refused = commit_in_transaction(talk, {"t": {0: 1}}, group="")
     assert refused == {("t", 0): ErrorCode.invalid_group_id}
 

@@ -107,7 +107,10 @@ class TestTopics:
         assert "already exists. (TOPIC_ALREADY_EXISTS)" in capsys.readouterr().err
         assert main(["topic", "delete", "flights", *there]) == 0
         assert main(["topic", "describe", "flights", *there]) == 1
-        assert capsys.readouterr().err == "firn topic: topic flights: UNKNOWN_TOPIC_OR_PARTITION\n"
+        assert capsys.readouterr().err == (
+            "firn topic: topic flights: there is no such topic or partition (UNKNOWN_TOPIC_OR_PARTITION);"
+            " 'firn topic list' has the names, 'firn topic describe TOPIC' the partitions\n"
+        )
 
     def test_a_bad_topic_setting_is_named(self, node: Node, capsys: pytest.CaptureFixture[str]) -> None:
         there = ("--bootstrap-server", node.bootstrap)

@@ -30,8 +30,9 @@ from tests.support.stores import Store, moto_server, new_bucket
 from tests.support.tiers import EARLIEST_LOCAL, offset
 
 READING = {
-    "API_VERSIONS", "DESCRIBE_CLUSTER", "DESCRIBE_CONFIGS", "DESCRIBE_TOPIC_PARTITIONS", "FETCH",
-    "LIST_OFFSETS",
+    "API_VERSIONS", "DESCRIBE_CLUSTER", "DESCRIBE_CONFIGS", "DESCRIBE_HEALTH", "DESCRIBE_LOG_DIRS",
+    "DESCRIBE_QUORUM", "DESCRIBE_TOPIC_PARTITIONS", "FETCH", "LIST_GROUPS", "LIST_OFFSETS",
+    "LIST_PARTITION_REASSIGNMENTS", "METADATA",
 }  # fmt: skip
 """What the console may ask of a node."""
 PATHS = (

@@ -69,7 +69,13 @@ def test_ids_are_printed_and_none_begins_like_an_option(capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("is_dynamic", "options", "message"),
     [
-        (True, (), "Because controller.quorum.voters is not set on this controller, you must specify one of"),
+        (
+            True,
+            (),
+            "Because controller.quorum.voters is not set on this controller, you must specify one of the "
+            "following: --standalone, --initial-controllers, or --no-initial-controllers. The settings name "
+            "no controller but this one: `firn format -s` makes it the first, and for now the only, voter.",
+        ),
         (False, ("--standalone",), "You cannot specify controller.quorum.voters and format the node with"),
         (False, ("-I", "1@a:1:JEXY6aqzQY-32P5TStzaFg"), "You cannot specify controller.quorum.voters and"),
         (True, ("-I", "1@a:1:x"), "Failed to parse directory ID in dynamic voter string: x"),

@@ -113,7 +113,9 @@ def dumped(data: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any
 
 def test_a_group_that_is_not_there_is_named(bare: Node, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["group", "describe", "nobody", "--bootstrap-server", bare.bootstrap]) == 1
-    assert capsys.readouterr().err == "firn group: there is no group nobody\n"
+    assert capsys.readouterr().err == (
+        "firn group: there is no group nobody; 'firn group list' has the names\n"
+    )
 
 
 def test_asking_makes_no_topic(bare: Node, capsys: pytest.CaptureFixture[str]) -> None:

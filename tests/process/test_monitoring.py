@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 import yaml
 
@@ -20,13 +22,27 @@ from tests.support.clients import Admin, Confluent
 from tests.support.faults import Fault, fault_proxy
 from tests.support.processes import REPOSITORY, Node, free_port, wait_until
 from tests.support.requirements import promtool
-from tests.support.scrapes import RULES, Scrape, answered, grouped_by, labels_by_name, scrape, selectors
+from tests.support.scrapes import (
+    RULES,
+    TARGET,
+    Scrape,
+    answered,
+    grouped_by,
+    labels_by_name,
+    scrape,
+    selectors,
+)
 from tests.support.stores import moto_server, new_bucket
 from tests.support.tiers import settle
 from tests.support.wire import RawConnection, produce
 
 FOLDER = REPOSITORY / "infra" / "monitoring"
 SCRAPES = 9
+OF_CLUSTERS = {
+    ("firn_replicas_lag", frozenset({("broker", "2"), *TARGET.items()})): 7.0,
+    ("firn_health_findings", frozenset({("finding", "x"), ("severity", "notice"), *TARGET.items()})): 1.0,
+}
+"""What only nodes of clusters tell, or those that find something wrong: tests/node has it."""
 BROKEN = 5
 """Scrapes before the store refuses everything."""
 DOCUMENT: dict[str, Any] = yaml.safe_load(RULES.read_text("utf-8"))
@@ -63,9 +79,30 @@ def test_every_alert_says_what_it_is_and_what_to_do_and_is_in_the_readme() -> No
     page = (FOLDER / "README.md").read_text("utf-8")
     for rule in ALL_RULES:
         if "alert" in rule:
-            assert set(rule["annotations"]) == {"summary", "action"}, rule["alert"]
+            assert set(rule["annotations"]) == {"summary", "action", "runbook_url"}, rule["alert"]
             assert rule["labels"]["severity"] in ("info", "warning", "critical")
             assert f"`{rule['alert']}`" in page
+
+
+def test_every_alert_leads_to_a_runbook_and_every_runbook_is_of_an_alert() -> None:
+    head, *sections = (REPOSITORY / "docs" / "runbooks.md").read_text("utf-8").split("\n## ")
+    assert head.startswith("# Runbooks")
+    parts = {one.partition("\n")[0]: one for one in sections}
+    assert list(parts) == ALERTS
+    for rule in ALL_RULES:
+        if "alert" not in rule:
+            continue
+        name = rule["alert"]
+        assert rule["annotations"]["runbook_url"] == f"docs/runbooks.md#{name.lower()}"
+        words = re.findall(r"\n\*\*(\w+)\.\*\* (.*)", parts[name])
+        assert [one for one, _ in words] == ["Symptom", "Check", "Act", "Prevent"], name
+        assert all(len(text) > 10 for _, text in words), name
+        assert f"Severity: {rule['labels']['severity']}." in parts[name]
+
+
+def test_errors_that_are_answers_are_no_errors_on_the_dashboard() -> None:
+    [asked] = [one for one in expressions() if "firn_store_errors_total" in one]
+    assert 'error!~"ObjectNotFound|PreconditionFailed"' in asked
 
 
 def test_the_dashboard_is_made_of_its_table() -> None:
@@ -105,7 +142,7 @@ def scrapes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Scrape]]:
                     )
                 time.sleep(1.1)  # whoever asks within a second gets the same text
                 found.append(scrape(http))
-            yield found
+            yield [{**one, **OF_CLUSTERS} for one in found]
         finally:
             node.close()
 
@@ -137,6 +174,9 @@ def under_load(node: Node, round: int) -> None:
         0 if round == 4 else 30 * round,
     }:  # the first ones are in the bucket alone by then
         assert len(Confluent().read(node.bootstrap, "topic", 0, start, start + 30)) == 30
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": node.bootstrap, "group.id": "group"})
+    consumer.commit(offsets=[confluent_kafka.TopicPartition("topic", 0, 30 * round)], asynchronous=False)
+    consumer.close()
 
 
 def every_expression() -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.firn_commands import Firn
 from tests.support.processes import FIRN
 from tests.support.secured_firn import SecuredFirn, secured_firn
 
@@ -60,6 +61,25 @@ def test_every_command_that_speaks_kafka_logs_in(node: SecuredFirn, files: dict[
     told = firn("cluster", "describe", *where)
     assert told.returncode == 0, told.stdout + told.stderr
     assert firn("topic", "delete", name, *where).returncode == 0
+
+
+def test_commands_that_change_things_log_in(
+    node: SecuredFirn, files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = Firn(node.addresses["SASL_PLAINTEXT"], capsys)
+
+    def run(*words: str) -> str:
+        return here(*words, "--command-config", files["scram"])
+
+    run("topic", "create", "changed")
+    assert "altered changed" in run("topic", "alter", "changed", "--config", "retention.ms=5000")
+    assert "5000" in run("config", "get", "--topic", "changed")
+    told = run("group", "reset-offsets", "g", "--topic", "changed", "--to-earliest", "--execute", "--json")
+    assert json.loads(told)["offsets"][0]["new_offset"] == 0
+    assert "deleted g" in run("group", "delete", "g", "--execute")
+    assert "changed" in run("offsets", "changed")
+    assert "ok" in run("log-dirs")
+    assert "group.version" in run("cluster", "features", "describe")
 
 
 @pytest.mark.parametrize(

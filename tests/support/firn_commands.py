@@ -11,14 +11,14 @@ class Firn:
     """Runs commands; `err` is what the last one said on stderr."""
 
     def __init__(self, bootstrap: str, capsys: pytest.CaptureFixture[str]) -> None:
-        self.bootstrap, self._capsys = bootstrap, capsys
+        self.bootstrap, self.capsys = bootstrap, capsys
         self.err = ""
 
     def __call__(self, *words: str, code: int = 0) -> str:
         """Return what a command printed that ended with this code."""
-        self._capsys.readouterr()
+        self.capsys.readouterr()
         found = main([*words, "--bootstrap-server", self.bootstrap])
-        said = self._capsys.readouterr()
+        said = self.capsys.readouterr()
         self.err = said.err
         assert found == code, said
         return said.out

@@ -30,6 +30,17 @@ def need_versitygw() -> None:
         lacking("versitygw is not here")
 
 
+def need_schemas() -> None:
+    """Return if the extra `schemas` is installed."""
+    for name in ("authlib", "httpx2", "fastavro", "google.protobuf", "grpc_tools"):
+        try:
+            is_here = importlib.util.find_spec(name) is not None
+        except ModuleNotFoundError:
+            is_here = False
+        if not is_here:
+            lacking(f"{name} is not here", "`make install` brings it")
+
+
 def has_kafka_tools() -> bool:
     return shutil.which("java") is not None and any(KAFKA_LIBS.glob("kafka-tools-*.jar"))
 

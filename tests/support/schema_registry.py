@@ -86,12 +86,13 @@ class _Handler(BaseHTTPRequestHandler):
             if (reply := fail(self.path)) is not None:
                 self._say(*reply)
                 return None
-        if match := re.fullmatch(r"/schemas/ids/([0-9]+)", self.path):
+        path = self.path.partition("?")[0]
+        if match := re.fullmatch(r"/schemas/ids/([0-9]+)", path):
             number = int(match[1])
             if not 1 <= number <= len(self.server.schemas):
                 return self._error(404, 40403, "Schema not found")
             return self._json(self.server.schemas[number - 1])
-        if match := re.fullmatch(r"/subjects/([^/]+)/versions/(latest|[0-9]+)", self.path):
+        if match := re.fullmatch(r"/subjects/([^/]+)/versions/(latest|[0-9]+)", path):
             return self._version(urllib.parse.unquote(match[1]), match[2])
         return self._say(404, b"<html>no such page</html>")
 

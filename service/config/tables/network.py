@@ -105,6 +105,12 @@ NETWORK: Final = (
         "Whether the metrics have offsets, sizes and lags of each partition: up to eight series for each.",
     ),
     key(
+        "firn.metrics.topics.max", INT, 500,
+        "Most topics with traffic of their own in the metrics: the first that the node opens; the traffic of "
+        "the others is summed up as of one topic, `(others)`.",
+        at_least=0,
+    ),
+    key(
         "firn.metrics.groups.max", INT, 200,
         "Most groups of which a coordinator's metrics have lag and members; those with members are preferred,"
         " then the first by name. 0: none, and no other broker is asked for the ends of logs.",

@@ -29,6 +29,8 @@ from service.console.web.pages import bucket, cold, configuration, overview, rec
 from service.console.web.partition_tiers import TIERED_KEY, PartitionData, partition_tiers, retention_limits
 from service.console.web.record_desk import RecordDesk
 from service.console.web.record_query import RecordQuery
+from service.console.web.rows import AUTO, Decoded
+from service.console.web.schemas.decoder import EncodedValue, ValueDecoder
 from service.console.web.settings import ConsoleSettings
 from service.console.web.survey import Findings
 from service.console.web.tier_layout import SCALES, PublishedTier
@@ -96,6 +98,7 @@ class Desk:
         self._readers = world.threads.pool("console-records", READERS)
         self._kafka = KafkaDesk(settings.bootstrap, world.clock, world.threads, settings.security)
         self._records = RecordDesk(self._kafka, world.clock)
+        self._decoder = ValueDecoder(settings.decode, world.clock, world.threads)
         self.groups = GroupDesk(self._kafka, world.clock, self._call, error_text)
         self.transactions = TransactionDesk(self._kafka, world.clock, self._call, error_text)
         self.watch = NodeMonitor(self._find_listeners, world.clock, settings.node_http or PLAIN_HTTP)
@@ -142,6 +145,7 @@ class Desk:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._kafka.close()
+        self._decoder.close()
         for pool in (self._pool, self._store_pool, self._readers, self._asking):
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -409,10 +413,35 @@ class Desk:
         names: Sequence[str] = ()
         try:
             names = [one.name for one in await self._all_topics()]
-            found = await self._read(lambda: self._records.read(ask)) if ask is not None else None
+            if ask is None:
+                return records.Records(form, names, None, problem, 200 if problem is None else 400)
+            found, decoded = await self._read(lambda: self._decoded(ask, form.form))
         except TROUBLE as e:
             return records.Records(form, names, None, error_text(e), status_of(e))
-        return records.Records(form, names, found, problem, 200 if problem is None else 400)
+        return records.Records(form, names, found, problem, decoded=decoded)
+
+    def _decoded(
+        self, ask: RecordQuery, form: str
+    ) -> tuple[records.FoundRecords | records.MergedRecords, Mapping[tuple[int, int, str], Decoded]]:
+        """Return records, and their keys and values by schemas unless another format is asked for."""
+        found = self._records.read(ask)
+        if form != AUTO or not self.settings.decode.is_any:
+            return found, {}
+        rows = (
+            [(found.partition, one) for one in found.records]
+            if isinstance(found, records.FoundRecords)
+            else [(one.partition, one.record) for one in found.records]
+        )
+        parts = [
+            ((partition, record.offset, part), EncodedValue(ask.topic, part, data))
+            for partition, record in rows
+            for part, data in (("key", record.key), ("value", record.value))
+            if data
+        ]
+        answers = self._decoder.decode([one for _, one in parts])
+        return found, {
+            place: answer for (place, _), answer in zip(parts, answers, strict=True) if answer is not None
+        }
 
     async def download(self, ask: RecordQuery, part: str) -> tuple[bytes, str] | None:
         """Return bytes and a file name; None if there is no such record. Raises `FirnError` and `OSError`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from service.console.web import words
 from service.console.web.markup import Child, Markup, el, link
 
 NAVIGATION: Final = (
@@ -80,7 +81,7 @@ def _banner(context: PageContext, path: str) -> Markup:
     leave = None
     if context.has_session:
         leave = el(
-            "form", el("button", "Leave", type="submit", class_="quiet"), method="post", action="/logout"
+            "form", el("button", "Sign out", type="submit", class_="quiet"), method="post", action="/logout"
         )
     return el(
         "header",
@@ -100,9 +101,24 @@ def _mark() -> Markup:
     return el("svg", bars, viewBox="0 0 24 24", class_="mark", aria_hidden="true")
 
 
-def live(name: str, *content: Child) -> Markup:
-    """Return a part that the script replaces with that of a newer page."""
-    return el("div", content, id=f"live-{name}", data_live=True)
+def live(name: str, *content: Child, data_tail: bool = False) -> Markup:
+    """Return a part that the script replaces with that of a newer page, with `data_tail` at every look."""
+    return el("div", content, id=f"live-{name}", data_live=True, data_tail=data_tail)
+
+
+def utc_time(ms: int | None, *, seconds: bool = True) -> Markup:
+    """Return a time in UTC, which the script shows as local time on request."""
+    if ms is None or ms < 0:
+        return el("time", words.NOTHING)
+    said = words.moment(ms, seconds=seconds)
+    return el("time", f"{said} UTC", datetime=words.iso_moment(ms))
+
+
+def exact_time(ms: int) -> Markup:
+    """Return a time in UTC with milliseconds."""
+    if ms < 0:
+        return el("time", words.NOTHING)
+    return el("time", f"{words.exact_moment(ms)} UTC", datetime=words.iso_moment(ms))
 
 
 def section(title: str, *content: Child, note: Child = None, id: str | None = None) -> Markup:
@@ -295,7 +311,7 @@ def login_page(context: PageContext, wrong: str | None, to: str) -> str:
             "Token",
             el("input", type="password", name="token", autocomplete="current-password", autofocus=True),
         ),
-        el("button", "Look in", type="submit"),
+        el("button", "Sign in", type="submit"),
         method="post",
         action="/login",
         class_="login",

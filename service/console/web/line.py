@@ -120,8 +120,8 @@ def _words(blocks: Sequence[TierBlock], layout: TierLayout, now_ms: int) -> str:
     if last.max_ms is not None and last.max_ms >= 0:
         begin = first.min_ms if first.min_ms is not None and first.min_ms >= 0 else None
         lines.append(
-            f"{words.moment(begin)} to {words.moment(last.max_ms)}" if begin is not None
-            else f"up to {words.moment(last.max_ms)}"
+            f"{words.moment(begin)} to {words.moment(last.max_ms)} UTC" if begin is not None
+            else f"up to {words.moment(last.max_ms)} UTC"
         )  # fmt: skip
         lines.append(f"newest record {words.ago(last.max_ms, now_ms)}")
     if len(blocks) == 1 and first.name:
@@ -152,7 +152,7 @@ def axis(kind: str, low: float, high: float) -> Markup:
 
 def _label(kind: str, value: float) -> str:
     if kind == TIME:
-        return words.moment(int(value), seconds=False)
+        return f"{words.moment(int(value), seconds=False)} UTC"
     return words.size(value) if kind == BYTES else words.count(value)
 
 

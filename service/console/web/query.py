@@ -7,7 +7,14 @@ from typing import Final
 
 from service.console.web import words
 from service.console.web.pages.records import LIMITS, WHERE, Form
-from service.console.web.record_query import FROM_OFFSET, FROM_TIME, RecordQuery
+from service.console.web.record_query import (
+    ALL,
+    FROM_END,
+    FROM_OFFSET,
+    FROM_TIME,
+    RecordQuery,
+    parse_positions,
+)
 from service.console.web.rows import AUTO, FORMATS, RecordFilter
 
 _MOST: Final = 2**63 - 1
@@ -40,37 +47,52 @@ class RecordRequest:
         partition = query.get("partition", "").strip()
         self.form = Form(
             topic=query.get("topic", "")[:249],
-            partition=partition[:40] or "0",
+            partition="" if partition == "all" else partition[:40],
             where=where if where in dict(WHERE) else WHERE[0][0],
             at=query.get("at", "")[:40].strip(),
             most=most if most in LIMITS else 50,
             holds=query.get("holds", "")[:200],
             form=form if form in FORMATS else AUTO,
+            is_tail=query.get("tail") == "1" and where in ("", FROM_END),
         )
         self.problem: str | None = None
         self.ask: RecordQuery | None = None
         self.download: RecordQuery | None = None
-        number = exact_number_of(partition or "0", MOST_PARTITION)
+        number = exact_number_of(self.form.partition, MOST_PARTITION) if self.form.partition else ALL
         if number is None:
-            self.problem = f"{partition[:40]!r} is no partition."
+            self.problem = f"{partition[:40]!r} is not a partition."
+        elif number == ALL and self.form.where == FROM_OFFSET:
+            self.problem = "An offset needs a partition."
         value = self._value()
+        positions = self._positions(query.get("positions", ""))
         if self.form.topic and self.problem is None and number is not None:
             wanted = RecordFilter(self.form.holds.encode("utf-8", "replace"))
-            self.ask = RecordQuery(self.form.topic, number, self.form.where, value, self.form.most, wanted)
-            self.download = self._download(number, query.get("offset"), query.get("part"), wanted)
+            self.ask = RecordQuery(
+                self.form.topic, number, self.form.where, value, self.form.most, wanted, positions
+            )
+            if number != ALL:
+                self.download = self._download(number, query.get("offset"), query.get("part"), wanted)
+
+    def _positions(self, written: str) -> tuple[int, ...] | None:
+        if not written:
+            return None
+        found = parse_positions(written)
+        if found is None:
+            self.problem = "The positions in the address cannot be read."
+        return found
 
     def _value(self) -> int:
         form = self.form
         if form.where == FROM_OFFSET:
             value = exact_number_of(form.at)
             if value is None:
-                self.problem = f"{form.at!r} is no offset."
+                self.problem = f"{form.at!r} is not an offset."
                 return 0
             return value
         if form.where == FROM_TIME:
             found = words.parse_moment(form.at)
             if found is None:
-                self.problem = f"{form.at!r} is no time: 2026-01-31T12:00, or milliseconds."
+                self.problem = f"{form.at!r} is not a time (UTC): 2026-01-31T12:00, or milliseconds."
                 return 0
             return found
         return 0

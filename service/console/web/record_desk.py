@@ -1,31 +1,31 @@
-"""Reader of a partition's records, through a client, that notes the tier and the time of each fetch."""
+"""Reader of records for pages and downloads: of one partition from a position, or of all by their times."""
 
 from __future__ import annotations
 
-from typing import Final
-from uuid import UUID
+from collections.abc import Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
 
 from service.base.clock import Clock
-from service.base.errors import ConfigError, CorruptionError, StorageError
+from service.base.errors import ConfigError, StorageError
 from service.client.admin import EARLIEST, EARLIEST_LOCAL, LATEST, Cluster
-from service.client.admin_models import PartitionInfo
+from service.client.admin_models import PartitionInfo, PartitionPage
 from service.console.web.kafka_desk import KafkaDesk
-from service.console.web.pages.records import FetchTiming, FoundRecords
-from service.console.web.record_query import FROM_END, FROM_OFFSET, FROM_START, RecordQuery
+from service.console.web.pages.records import FoundRecords, MergedRecords
+from service.console.web.record_merge import PartitionCursor, merged
+from service.console.web.record_query import (
+    ALL,
+    FROM_END,
+    FROM_OFFSET,
+    FROM_START,
+    FROM_TIME,
+    MOST_OFFSET,
+    MOST_PARTITIONS,
+    RecordQuery,
+)
+from service.console.web.record_reader import PartitionReader, ReadLimits
 from service.console.web.rows import as_json_line
-from service.records.batch import BatchHeader, complete_headers, verify_crc
-from service.records.compression import InflatedTooLarge
-from service.records.decode import Record, records_of
-
-FETCH_BYTES: Final = 1 << 20
-SCAN_BYTES: Final = 32 << 20
-"""Most bytes of batches that one page reads."""
-HELD_BYTES: Final = 32 << 20
-"""Most bytes of records that a page holds, except that it always holds one record."""
-DEADLINE_MS: Final = 8_000
-WAIT_MS: Final = 2_000
-MOST_INFLATED: Final = 64 << 20
-"""A batch that inflates to more is skipped, and named."""
 
 
 class RecordDesk:
@@ -35,16 +35,23 @@ class RecordDesk:
         self._kafka = kafka
         self._clock = clock
 
-    def read(self, query: RecordQuery) -> FoundRecords:
-        """Return the records that `query` asks for."""
-        return self._kafka.ask(lambda cluster: _Reading(cluster, self._clock, query).run())
+    def read(self, query: RecordQuery) -> FoundRecords | MergedRecords:
+        """Return the records that `query` asks for: in their order by offset, or merged by time where it is
+        about all partitions or about the newest records."""
+        if query.partition == ALL or query.where == FROM_END:
+            return self._kafka.ask(lambda cluster: _merged(cluster, self._clock, query))
+        return self.read_on(query)
+
+    def read_on(self, query: RecordQuery) -> FoundRecords:
+        """Return records of one partition from an offset or a time on."""
+        return self._kafka.ask(lambda cluster: _from_position(cluster, self._clock, query))
 
     def download(self, query: RecordQuery, part: str) -> tuple[bytes, str] | None:
         """Return a key, a value or lines of JSON (`part`), with a file name; None if there is no such record.
 
         Lines cover the same records as a page: their name has the first and last offset.
         """
-        found = self.read(query)
+        found = self.read_on(query)
         if not found.records and found.problem is not None:
             raise StorageError(found.problem)
         if part == "lines":
@@ -58,106 +65,98 @@ class RecordDesk:
         return None if data is None else (data, f"{part}-{query.partition}-{record.offset}.bin")
 
 
-class _Reading:
-    def __init__(self, cluster: Cluster, clock: Clock, query: RecordQuery) -> None:
-        self._cluster = cluster
-        self._clock = clock
-        self._query = query
-        self._turns: list[FetchTiming] = []
-        self._found: list[Record] = []
-        self._scanned = 0
-        self._bytes = 0
-        self._held = 0
-        self._problem: str | None = None
-        self._deadline = 0
+def _partition(cluster: Cluster, query: RecordQuery) -> tuple[PartitionPage, PartitionInfo]:
+    page = cluster.partitions(query.topic, query.partition, 1)
+    here = [one for one in page.topic.partitions if one.partition == query.partition]
+    if not here:
+        raise ConfigError(f"{query.topic} has no partition {query.partition}")
+    return page, here[0]
 
-    def run(self) -> FoundRecords:
-        query = self._query
-        page = self._cluster.partitions(query.topic, query.partition, 1)
-        here = [one for one in page.topic.partitions if one.partition == query.partition]
-        if not here:
-            raise ConfigError(f"{query.topic} has no partition {query.partition}")
-        leaders = {query.partition: here[0].leader}
-        start, local_start, end = (
-            self._cluster.offsets(query.topic, leaders, which)[query.partition]
-            for which in (EARLIEST, EARLIEST_LOCAL, LATEST)
+
+def _from_position(cluster: Cluster, clock: Clock, query: RecordQuery) -> FoundRecords:
+    page, here = _partition(cluster, query)
+    leaders = {query.partition: here.leader}
+    start, local_start, end = (
+        cluster.offsets(query.topic, leaders, which)[query.partition]
+        for which in (EARLIEST, EARLIEST_LOCAL, LATEST)
+    )
+    begin = min(max(_begin(cluster, query, leaders, start, end), start), end)
+    limits = ReadLimits(clock)
+    reader = PartitionReader(cluster, limits, query.filter, page.topic.topic_id, here, local_start)
+    found, at = reader.read(begin, end, query.most)
+    is_cut = at < end and len(found) < query.most
+    return FoundRecords(
+        tuple(found), tuple(limits.turns), start, local_start, end, begin, at, limits.scanned, is_cut,
+        limits.problems[0] if limits.problems else None, query.partition,
+    )  # fmt: skip
+
+
+def _begin(cluster: Cluster, query: RecordQuery, leaders: dict[int, int], start: int, end: int) -> int:
+    if query.where == FROM_START:
+        return start
+    if query.where == FROM_OFFSET:
+        return query.value
+    found = cluster.offsets(query.topic, leaders, max(query.value, 0))[query.partition]
+    return end if found < 0 else found
+
+
+def _merged(cluster: Cluster, clock: Clock, query: RecordQuery) -> MergedRecords:
+    if query.partition == ALL:
+        page = cluster.partitions(query.topic, 0, MOST_PARTITIONS)
+        here, left_out = page.topic.partitions, page.more
+    else:
+        page, one = _partition(cluster, query)
+        here, left_out = (one,), False
+    if query.positions is not None and len(query.positions) != len(here):
+        raise ConfigError(f"{query.topic} has {len(here)} partitions, the address is about another number")
+    limits = ReadLimits(clock)
+    leaders = {one.partition: one.leader for one in here if one.leader >= 0}
+    limits.problems += [f"Partition {one.partition} has no leader." for one in here if one.leader < 0][:3]
+    start, local_start, end, wanted = _positions(cluster, query, leaders, limits)
+    is_down = query.where == FROM_END
+    cursors = [
+        PartitionCursor(
+            p,
+            PartitionReader(
+                cluster, limits, query.filter, page.topic.topic_id, one, local_start.get(p, start[p])
+            ),
+            start[p],
+            end[p],
+            wanted[p] if query.positions is None else query.positions[at],
+            is_down=is_down,
         )
-        begin = at = min(max(self._begin(leaders, start, end), start), end)
-        self._deadline = self._clock.monotonic_ms() + DEADLINE_MS
-        while at < end and not self._is_enough() and self._bytes <= SCAN_BYTES:
-            at = self._fetch(here[0], page.topic.topic_id, at, end, local_start)
-        is_cut = at < end and len(self._found) < query.most
-        return FoundRecords(
-            tuple(self._found), tuple(self._turns), start, local_start, end, begin, at, self._scanned, is_cut,
-            self._problem,
-        )  # fmt: skip
-
-    def _is_enough(self) -> bool:
-        return (
-            len(self._found) >= self._query.most
-            or self._held >= HELD_BYTES
-            or self._problem is not None
-            or self._clock.monotonic_ms() > self._deadline
-        )
-
-    def _begin(self, leaders: dict[int, int], start: int, end: int) -> int:
-        query = self._query
-        if query.where == FROM_START:
-            return start
-        if query.where == FROM_END:
-            return end - query.most
-        if query.where == FROM_OFFSET:
-            return query.value
-        found = self._cluster.offsets(query.topic, leaders, max(query.value, 0))[query.partition]
-        return end if found < 0 else found
-
-    def _fetch(self, partition: PartitionInfo, topic_id: UUID, at: int, end: int, local_start: int) -> int:
-        """Fetch once at `at`; return the next position."""
-        began = self._clock.monotonic_ms()
-        fetched = self._cluster.fetch(
-            partition.leader, topic_id, partition.partition, at, max_bytes=FETCH_BYTES, max_wait_ms=WAIT_MS
-        )
-        took = self._clock.monotonic_ms() - began
-        self._turns.append(
-            FetchTiming("bucket" if at < local_start else "disk", at, len(fetched.records), took)
-        )
-        self._bytes += len(fetched.records)
-        data = fetched.records
-        try:
-            for header in complete_headers(data):
-                if at >= end or self._is_enough():
-                    break
-                at = self._batch(data, header, at, end)
-        except CorruptionError as e:
-            self._problem = f"The records sent by the node from offset {at} on are corrupt: {e}"
-        return at
-
-    def _batch(self, data: bytes, header: BatchHeader, at: int, end: int) -> int:
-        """Read one batch from offset `at` on, or skip it if unreadable; return the next position."""
-        after = max(at, header.next_offset)  # a gap may follow a batch
-        if header.is_control:
-            return after
-        try:
-            if not verify_crc(data, header):
-                raise CorruptionError("its checksum is wrong")
-            for record in records_of(data, header, max_inflated_bytes=MOST_INFLATED):
-                if record.offset < at:
-                    continue
-                if record.offset >= end or len(self._found) >= self._query.most or self._held >= HELD_BYTES:
-                    return record.offset
-                self._scanned += 1
-                if self._query.filter.wants(record):
-                    self._found.append(record)
-                    self._held += _size(record)
-                at = record.offset + 1
-        except InflatedTooLarge as e:
-            self._problem = f"The batch at offset {header.base_offset} is too large to be shown: {e}"
-        except CorruptionError as e:
-            self._problem = f"The batch at offset {header.base_offset} is corrupt: {e}"
-        return after
+        for at, one in enumerate(here)
+        if (p := one.partition) in start and p in end
+    ]
+    found = merged(cursors, query.most, limits)
+    # A partition that failed is tried again where it was.
+    begin = query.positions or (MOST_OFFSET if is_down else 0,) * len(here)
+    places = {one.partition: found.positions.get(one.partition, begin[at]) for at, one in enumerate(here)}
+    return found._replace(
+        positions=places,
+        is_down=is_down,
+        left_out=left_out,
+        start=sum(start.values()),
+        end=sum(end[p] for p in start if p in end),
+    )
 
 
-def _size(record: Record) -> int:
-    """Return the bytes of a record."""
-    size = len(record.key or b"") + len(record.value or b"")
-    return size + sum(len(name) + len(value or b"") for name, value in record.headers)
+def _positions(
+    cluster: Cluster, query: RecordQuery, leaders: Mapping[int, int], limits: ReadLimits
+) -> tuple[dict[int, int], dict[int, int], dict[int, int], dict[int, int]]:
+    """Return start, local start, end, and where to begin, by partition; without those that fail."""
+
+    def looked_up(which: int) -> dict[int, int]:
+        answers: dict[int, Any] = cluster.look_up(query.topic, leaders, which)
+        for p, one in answers.items():
+            if one.error_code != ErrorCode.none and len(limits.problems) < 3:
+                limits.problems.append(f"Partition {p}: {ErrorCode(one.error_code).name.upper()}")
+        return {p: one.offset for p, one in answers.items() if one.error_code == ErrorCode.none}
+
+    start, local_start, end = (looked_up(which) for which in (EARLIEST, EARLIEST_LOCAL, LATEST))
+    if query.where == FROM_END:
+        return start, local_start, end, end
+    if query.where == FROM_TIME and query.positions is None:
+        found = looked_up(max(query.value, 0))
+        return start, local_start, end, {p: found[p] if found.get(p, -1) >= 0 else end[p] for p in end}
+    return start, local_start, end, start

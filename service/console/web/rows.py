@@ -38,6 +38,13 @@ class Shown(NamedTuple):
     is_cut: bool
 
 
+class Decoded(NamedTuple):
+    """A key or value by its schema. `what`: the kind of schema, or, without `text`, why it is not decoded."""
+
+    text: str | None
+    what: str
+
+
 class RecordFilter(NamedTuple):
     """Filter for records whose key, value or headers contain `needle`, ignoring case."""
 

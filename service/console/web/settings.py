@@ -10,6 +10,7 @@ from service.base.errors import ConfigError
 from service.console.web.broker_addresses import BrokerAddresses
 from service.console.web.costs import Prices
 from service.console.web.guard import LEAST_TOKEN
+from service.console.web.schemas.settings import DecodeSettings
 
 if TYPE_CHECKING:
     from service.client.node_http import NodeHttp
@@ -41,6 +42,8 @@ class ConsoleSettings:
     """for requests to nodes' HTTP listeners; None: without token"""
     certificate: str | None = None
     """PEM file of this console's own HTTPS; None: HTTP"""
+    decode: DecodeSettings = field(default_factory=DecodeSettings)
+    """how keys and values are decoded"""
     key: str | None = None
     """file of its private key, unless that stands in `certificate`"""
 
@@ -52,6 +55,6 @@ class ConsoleSettings:
         if self.token is not None and len(self.token) < LEAST_TOKEN:
             raise ConfigError(f"the token has {len(self.token)} characters, it needs {LEAST_TOKEN} at least")
         if self.key is not None and self.certificate is None:
-            raise ConfigError("--tls-key says nothing without --tls-cert")
+            raise ConfigError("--tls-key has no effect without --tls-cert")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port {self.port}: not a port")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -113,7 +114,7 @@ class NodeMonitor:
             now = await self._figures(session, url)
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
             self._samples.pop(url, None)
-            return NodeSample(listener.node_id, url, None, None, f"{url}: {e or type(e).__name__}")
+            return NodeSample(listener.node_id, url, None, None, f"{url}: {_reason(e)}")
         except _NONSENSE as e:
             self._samples.pop(url, None)
             words = f"{url}: not the response of a node ({type(e).__name__}: {e})"
@@ -130,6 +131,15 @@ class NodeMonitor:
             self._versions[url] = str(json.loads(await _get(session, f"{url}/version"))["version"])
         text = without_partitions(text)  # no page shows them, and there may be very many
         return Figures(asyncio.get_running_loop().time(), text, health, turns)
+
+
+def _reason(error: Exception) -> str:
+    """Return why a listener does not answer, without what aiohttp's text has beside it."""
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
+        return f"cannot connect: {os.strerror(error.os_error.errno)}"
+    if isinstance(error, TimeoutError):
+        return f"no answer within {TIMEOUT_S:g} s"
+    return str(error) or type(error).__name__
 
 
 def _health(said: Any) -> Mapping[str, Any]:

@@ -88,6 +88,15 @@ def exact_moment(ms: int) -> str:
     return f"{moment(ms)}.{ms % 1000:03d}" if ms >= 0 else NOTHING
 
 
+def iso_moment(ms: int) -> str | None:
+    """Return a time as ISO 8601 has it; None for one outside the calendar."""
+    try:
+        when = _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return None
+    return when.strftime("%Y-%m-%dT%H:%M:%S") + f".{ms % 1000:03d}Z"
+
+
 def ago(ms: int | None, now_ms: int) -> str:
     return NOTHING if ms is None or ms < 0 else f"{span(max(now_ms - ms, 0) / 1000)} ago"
 

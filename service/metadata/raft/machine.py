@@ -128,6 +128,15 @@ class RaftMachine:
     def voters(self) -> VoterSet:
         return self.core.voters
 
+    def voter_lags(self) -> dict[int, int]:
+        """Return how many records each voter lacks of this leader's log; nothing where another leads."""
+        core = self.core
+        state, end = core.state, core.log.end_offset
+        if not isinstance(state, Leader):
+            return {}
+        ends = ((voter.node_id, self.leading.voter_end(state, voter)) for voter in core.voters)
+        return {node_id: end - max(known, 0) for node_id, known in ends}
+
     def next_deadline_ms(self) -> int | None:
         """Return when the machine needs a `Tick`, on the events' clock; None: not before the next event."""
         return None if self.core.deadline_ms >= NEVER else self.core.deadline_ms

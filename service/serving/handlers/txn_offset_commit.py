@@ -88,8 +88,10 @@ async def _verified(broker: Broker, context: RequestContext, request: TxnOffsetC
     if not request.group_id:
         raise RequestError(ErrorCode.invalid_group_id)
     producer_id, epoch = request.producer_id, request.producer_epoch
-    if producer_id < 0 or epoch < 0:
+    if producer_id < 0:
         raise RequestError(ErrorCode.invalid_producer_id_mapping)
+    if epoch < 0:
+        raise RequestError(ErrorCode.invalid_producer_epoch)
     mode = mode_of_txn_offset_commit(context.api_version)
     guard: VerificationGuard | None = VERIFICATION_OFF
     coordinators = broker.transactions

@@ -19,6 +19,10 @@ from tests.support.processes import FIRN
     ("line", "expected"),
     [
         ("bu", ["bucket"]),
+        ("config set --topic t local.retention.m", ["local.retention.ms="]),
+        ("config unset --topic t local.retention.m", ["local.retention.ms"]),
+        ("topic alter t --delete-config local.retention.m", ["local.retention.ms"]),
+        ("cluster reassign e", ["execute"]),
         ("topic s", ["settings-known"]),
         ("topic a", ["alter", "add-partitions"]),
         ("topic de", ["describe", "delete", "delete-records"]),

@@ -61,3 +61,19 @@ def test_the_table_tells_what_is_wrong_and_moves_no_cursor() -> None:
 
 def test_one_look_is_enough_for_a_table() -> None:
     assert table("http://x", None, Figures(0, "", {"ready": False}, []))[0] == "http://x: not ready"
+
+
+def test_apis_are_sorted_by_a_column_and_long_names_keep_the_others_aligned() -> None:
+    long = "LIST_PARTITION_REASSIGNMENTS_OF_ANOTHER_DAY"
+    text = "".join(
+        f'firn_request_handling_seconds_count{{api="{api}"}} {count}\n'
+        f'firn_request_received_bytes_total{{api="{api}"}} {size}\n'
+        for api, count, size in (("FETCH", 10, 7_000), (long, 30, 1), ("PRODUCE", 20, 9_000_000))
+    )
+    now = Figures(10.0, text, {"ready": True}, [])
+    before = Figures(9.0, "", {"ready": True}, [])
+    for order, wanted in (("requests", [long, "PRODUCE", "FETCH"]), ("in", ["PRODUCE", "FETCH", long])):
+        lines = table("http://x", before, now, order)[2:6]
+        assert [line.split()[0] for line in lines[1:]] == wanted
+        assert len({len(line) for line in lines}) == 1
+        assert "9.0 MB/s" in "".join(lines)

@@ -28,6 +28,7 @@ from service.groups.metrics import GroupMetrics
 from service.health.readiness import NodeHealth
 from service.network.metrics import NetworkMetrics
 from service.partition.fetch_sessions import FetchSessions
+from service.partition.traffic import TopicTraffic
 from service.replication.metrics import ReplicationMetrics
 
 parse: Any = parser.text_string_to_metric_families
@@ -66,6 +67,9 @@ class Shown:
 
     def partitions(self) -> Sequence[Any]:
         return self._partitions
+
+    def traffic(self) -> Mapping[str, TopicTraffic]:
+        return {}
 
     def closed_count(self) -> int:
         return 1

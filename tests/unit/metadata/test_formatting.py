@@ -361,10 +361,34 @@ class TestWhoMayDoWithout:
         assert self_formatting(cluster) is expected
         nothing = load_ensemble(WORLD.disk, cluster.directories)
         if expected is SelfFormatting.NEVER:
-            with pytest.raises(ConfigError, match="format it by `firn format` first"):
+            with pytest.raises(ConfigError, match="format it by `firn format"):
                 check_formatted(cluster, nothing)
         else:
             check_formatted(cluster, nothing)
+
+    @pytest.mark.parametrize(
+        ("server", "words"),
+        [
+            ("localhost:9093", "`firn format -s -c FILE -t ID` first"),
+            ("127.0.0.1:9093", "the only controller that its settings name"),
+            ("localhost:9094", "this node is one of several controllers"),
+            ("other:9093", "this node is one of several controllers"),
+            ("localhost:9093,other:9093", "this node is one of several controllers"),
+        ],
+    )
+    def test_a_node_that_names_only_itself_is_told_how_to_begin(
+        self, tmp_path: Path, server: str, words: str
+    ) -> None:
+        shipped = {
+            "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+            "advertised.listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.bootstrap.servers": server,
+            "log.dirs": str(tmp_path / "data"),
+        }
+        cluster = ClusterConfig.from_properties(shipped)
+        with pytest.raises(ConfigError, match=words):
+            check_formatted(cluster, load_ensemble(WORLD.disk, cluster.directories))
 
     def test_a_voter_that_was_formatted_may_start(self, tmp_path: Path) -> None:
         cluster = ClusterConfig.from_properties(

@@ -333,3 +333,12 @@ def test_a_voter_with_a_new_endpoint_or_directory_changes_its_record() -> None:
     assert state.update_due_ms == NOW_MS + 7000
     following.updated(remove, VoterChangeResponse(NONE))
     assert state.update_due_ms == NOW_MS + 1000
+
+
+def test_an_answer_of_the_leader_confirms_the_view_and_an_error_does_not() -> None:
+    made, following, _ = follower(5)
+    made.now_ms += 700
+    fetched(made, following, RaftFetchResponse(ErrorCode.unknown_leader_epoch, 4, 2, place(2)))
+    assert made.confirmed_ms == 0
+    fetched(made, following, RaftFetchResponse(NONE, 4, 2, place(2), 0))
+    assert made.confirmed_ms == made.now_ms

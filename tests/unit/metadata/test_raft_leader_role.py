@@ -133,10 +133,12 @@ def test_a_leader_stays_while_it_hears_a_majority() -> None:
     made.now_ms += 1000
     leading.fetch(1, RaftFetchRequest(key(9), 4, 4, 1))
     leading.fetch(1, RaftFetchRequest(ReplicaKey(-1), 4, 4, 1))
+    assert made.confirmed_ms == 0, "those confirm nothing"
     assert state.quorum_deadline_ms == NOW_MS + 3000
     assert list(state.replicas) == [key(9)]
     leading.fetch(1, RaftFetchRequest(key(2), 4, 4, 1))
     assert (state.quorum_deadline_ms, state.fetched_voters) == (NOW_MS + 4000, set())
+    assert made.confirmed_ms == NOW_MS + 1000
     five = core(*[voter(n) for n in range(1, 6)], end=5)
     five.epoch, five.leader_id = 4, 1
     wide = Leader(5, (1, 2, 3), NOW_MS + 3000)

@@ -118,6 +118,7 @@ def test_a_request_that_took_a_task_is_owed_in_its_place() -> None:
                 host.keep(len(host.open) - 1)
             assert [await receive(reader) for _ in requests] == requests
             assert sum(server.counters.apis[0].later.counts) == 4
+            assert server.counters.apis[0].total().observed == 4
             writer.close()
 
     run(scenario())

@@ -114,6 +114,7 @@ def test_promised_answers_come_in_the_order_of_their_requests() -> None:
             assert server.counters.requests == 300
             assert api.sent_bytes == sum(len(request) + 4 for request in requests)
             assert sum(api.later.counts) == sum(request[:1] == b"p" for request in requests)
+            assert api.total().observed == 300, "each once"
             writer.close()
 
     run(scenario())

@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.partition.unified_log import LogRead, UnifiedLog
+from service.partition.unified_log import NOTHING, LogRead, UnifiedLog
 from service.records.txn_rows import AbortedEntry, encode_pair
 from service.remote.catalog import CatalogEntry
 from service.remote.reading.aborted import AbortedRows
@@ -81,7 +81,7 @@ def test_the_bound_of_a_reader_that_lags_behind_the_archive_is_handed_to_the_buc
     assert unified.read(4, MUCH, 6, min_one=True).pending is bucket.reading
     committed(unified, 5, 6)
     assert bucket.reads == [(4, 6), (5, 6)]
-    assert committed(unified, 6, 6) == unified.read(6, MUCH, 6, min_one=True) == ((), 0, None, None, ())
+    assert committed(unified, 6, 6) == unified.read(6, MUCH, 6, min_one=True) == NOTHING
     assert len(bucket.reads) == 2, "nothing is to be seen there"
 
 

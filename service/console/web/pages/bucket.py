@@ -23,6 +23,7 @@ from service.console.web.frame import (
     section,
     table,
     tiles,
+    utc_time,
 )
 from service.console.web.history import NodeSample
 from service.console.web.markup import Child, Markup, el, link
@@ -117,9 +118,9 @@ def _survey(context: PageContext, shown: BucketPage, found: Findings) -> list[Ch
             Tile("Objects", words.count(found.objects), f"as of {words.ago(found.at_ms, context.now_ms)}"),
             Tile("Bytes", words.size(found.size), ", ".join(f"{words.size(n)} {kind}" for kind, n in used)),
             Tile("A month of it", words.money(month, prices.currency), "at the prices below"),
-            Tile("Named by nothing", words.count(found.orphan_count), words.size(found.orphan_bytes),
+            Tile("Orphans", words.count(found.orphan_count), words.size(found.orphan_bytes),
                  "warn" if found.orphan_count else ""),
-            Tile("On their way", words.count(found.young_count), "younger than an hour, not named yet"),
+            Tile("New objects", words.count(found.young_count), "younger than an hour, in no manifest yet"),
         )
     ]  # fmt: skip
     if not found.is_whole:
@@ -245,7 +246,7 @@ def _orphans(context: PageContext, found: Findings) -> Markup | None:
             [
                 code(one.key),
                 words.size(one.size),
-                words.moment(one.modified_ms),
+                utc_time(one.modified_ms),
                 words.ago(one.modified_ms, context.now_ms),
             ]
             for one in found.orphans
@@ -261,10 +262,10 @@ def _orphans(context: PageContext, found: Findings) -> Markup | None:
             )
         )
     return section(
-        "Named by nothing",
+        "Orphans",
         parts,
-        note="No published manifest names these. The node's sweeper deletes them after its grace; "
-        "firn sweep does so by hand.",
+        note="No published manifest names these objects. The node's sweeper deletes them after its grace "
+        "period; firn sweep deletes them by hand.",
     )
 
 
@@ -364,7 +365,7 @@ def _fsck(context: PageContext, fsck: Fsck | None) -> Markup:
         "Last fsck",
         facts(
             ("Outcome", badge("clean", "good") if fsck.clean else badge(f"{fsck.error_count} errors", "bad")),
-            ("When", f"{words.moment(fsck.at_ms)} ({words.ago(fsck.at_ms, context.now_ms)})"),
+            ("When", [utc_time(fsck.at_ms), f" ({words.ago(fsck.at_ms, context.now_ms)})"]),
             ("How", "every batch" if fsck.deep else "footers only"),
             ("Checked", f"{words.count(fsck.segments)} segments, {words.count(fsck.records)} records"),
             ("Orphans", words.count(fsck.orphans)),

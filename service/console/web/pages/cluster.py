@@ -221,9 +221,9 @@ def _ill(found: ClusterPage) -> Markup | None:
     if not counted.ill_in_all:
         return section("Unhealthy", notice("", "All replicas of all partitions are in sync."))
     return section(
-        "Not whole",
+        "Unhealthy partitions",
         table(_ILL, [_ill_row(one) for one in counted.ill], caption="Unhealthy partitions"),
-        _rest(counted.ill_in_all - len(counted.ill), "partitions that are not whole"),
+        _rest(counted.ill_in_all - len(counted.ill), "unhealthy partitions"),
         note="The worst first.",
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from service.console.figures import Between
+from service.console.figures import Between, Figures
 from service.console.web import words
 from service.console.web.frame import (
     Heading,
@@ -15,6 +15,7 @@ from service.console.web.frame import (
     empty,
     failed,
     live,
+    notice,
     page,
     section,
     table,
@@ -45,9 +46,9 @@ def render(context: PageContext, found: ColdPage) -> str:
         content = live(
             "cold",
             failed(
-                "No node tells its figures",
-                why or "not lookups yet",
-                ["A node tells them where ", el("code", "firn.http.listener"), " is set."],
+                "No node's metrics can be read",
+                why or "no sample yet",
+                ["Nodes serve metrics where ", el("code", "firn.http.listener"), " is set."],
             ),
         )
     return page(
@@ -63,6 +64,11 @@ def _node(one: NodeSample) -> list[Child]:
     between = one.between
     assert between is not None
     title = f"Node {one.node_id}" if one.node_id is not None else one.url or "A node"
+    now = between.now
+    if not now.one("firn_cache_hits_total") + now.one("firn_cache_misses_total"):
+        idle = notice("", "No record has been read from the bucket since the node started.")
+        more = el("details", el("summary", "Caches and calls of the store"), _cache(between), _calls(between))
+        return [section(title, _tiles(between), idle, more)]
     return [section(title, _tiles(between), _cache(between), _calls(between))]
 
 
@@ -86,7 +92,7 @@ def _tiles(between: Between) -> Markup:
         Tile("Downloads now", words.count(now.one("firn_cache_downloads")),
              f"{words.count(now.one('firn_cache_read_ahead_total'))} read ahead so far"),
         Tile("Cached", words.size(now.one("firn_memory_bytes", owner="cold_cache")), "in memory"),
-        Tile("Fetches wait", words.span(wait) if wait else words.NOTHING, "99 of 100 within, for the bucket"),
+        Tile("Fetches wait", words.span(wait) if wait else words.NOTHING, "99th percentile, for the bucket"),
         Tile("Given up", words.count(now.one("firn_cache_failures_total")),
              f"{words.count(now.one('firn_cache_retries_total'))} retried"),
     )  # fmt: skip
@@ -135,13 +141,24 @@ def _cache(between: Between) -> Markup:
     )
 
 
+ANSWERS: Final = frozenset({"ObjectNotFound", "PreconditionFailed"})
+"""Errors of a store by which callers learn something: no object there yet, another writer was first."""
+
+
+def _errors(now: Figures, client: str, call: str) -> float:
+    """Return the number of failed calls, without `ANSWERS`."""
+    total = now.total("firn_store_errors_total", client=client, call=call)
+    answers = (now.total("firn_store_errors_total", client=client, call=call, error=one) for one in ANSWERS)
+    return total - sum(answers)
+
+
 def _calls(between: Between) -> Markup:
     now = between.now
     since = Between(None, now)
     rows: list[list[Child]] = []
     for labels in now.samples.get("firn_store_call_seconds_count", {}):
         client, call = dict(labels).get("client", ""), dict(labels).get("call", "")
-        errors = now.total("firn_store_errors_total", client=client, call=call)
+        errors = _errors(now, client, call)
         rows.append(
             [
                 f"{client}: {call}",
@@ -159,7 +176,8 @@ def _calls(between: Between) -> Markup:
     columns = [
         Heading("Calls of the store"), Heading("Since the start", True), Heading("Per second", True),
         Heading("Half within", True), Heading("90 % within", True), Heading("99 % within", True),
-        Heading("Errors", True), Heading("Received", True), Heading("Sent", True),
+        Heading("Errors", True, "without answers that belong to the work, as ObjectNotFound"),
+        Heading("Received", True), Heading("Sent", True),
     ]  # fmt: skip
     if not rows:
         return el("p", "No call of the store yet.", class_="note")

@@ -20,12 +20,14 @@ from service.console.web.frame import (
 )
 from service.console.web.markup import Child, Markup, el
 
+DEFAULT: Final = 5
+"""source of a key that nobody has set"""
 SOURCES: Final = {
     1: ("topic", "good"),
     2: ("node, changed", "good"),
     3: ("cluster, changed", "good"),
     4: ("configuration file", "good"),
-    5: ("default", ""),
+    DEFAULT: ("default", ""),
 }
 KINDS: Final = {
     1: "boolean", 2: "string", 3: "int", 4: "short", 5: "long", 6: "double", 7: "list", 8: "class",
@@ -49,19 +51,36 @@ class Configuration(NamedTuple):
 def render(context: PageContext, found: Configuration) -> str:
     title = f"Settings of {found.topic}" if found.topic is not None else "Configuration"
     if found.problem is not None:
-        return page(context, title, "/configuration", failed("The settings cannot be read", found.problem))
-    rows = [_row(one) for one in matching(found)]
-    columns = [Heading("Key"), Heading("Value"), Heading("Source"), Heading("Meaning")]
+        # The other nodes can still be chosen.
+        return page(
+            context, title, "/configuration", _tools(found) if found.nodes else None,
+            failed("The settings cannot be read", found.problem),
+        )  # fmt: skip
+    kept = matching(found)
     return page(
         context,
         title,
         "/configuration",
         _tools(found),
-        table(columns, rows, caption="Settings")
-        if rows
-        else empty("No key matches", f"{found.wanted!r} matches no key."),
-        lead=f"{len(rows)} of {len(found.entries)} keys. Read only.",
+        _tables(found, kept) if kept else empty("No key matches", f"{found.wanted!r} matches no key."),
+        lead=f"{len(kept)} of {len(found.entries)} keys. Read only.",
     )
+
+
+def _tables(found: Configuration, kept: Sequence[ConfigEntry]) -> list[Child]:
+    """Return the keys; those with their defaults are folded unless keys are searched for."""
+    columns = [Heading("Key"), Heading("Value"), Heading("Source"), Heading("Meaning")]
+    is_folded = not found.wanted and not found.only_set
+    first = [one for one in kept if one.source != DEFAULT or not is_folded]
+    rest = [one for one in kept if one.source == DEFAULT and is_folded]
+    parts: list[Child] = []
+    if first:
+        parts.append(table(columns, [_row(one) for one in first], caption="Settings"))
+    if rest:
+        summary = el("summary", f"{words.counted(len(rest), 'key')} with default values")
+        inner = table(columns, [_row(one) for one in rest], caption="Default settings")
+        parts.append(el("details", summary, inner, class_="after", open=not first))
+    return parts
 
 
 def matching(found: Configuration) -> list[ConfigEntry]:
@@ -71,9 +90,9 @@ def matching(found: Configuration) -> list[ConfigEntry]:
         one
         for one in found.entries
         if (wanted in one.name.lower() or wanted in one.documentation.lower())
-        and not (found.only_set and one.source == 5)
+        and not (found.only_set and one.source == DEFAULT)
     ]
-    return sorted(kept, key=lambda one: (one.source == 5, one.name))
+    return sorted(kept, key=lambda one: (one.source == DEFAULT, one.name))
 
 
 def _tools(found: Configuration) -> Markup:
@@ -90,7 +109,7 @@ def _tools(found: Configuration) -> Markup:
     )  # fmt: skip
     parts.append(
         search_form(
-            "/configuration", "Holds", found.wanted, 100,
+            "/configuration", "Contains", found.wanted, 100,
             el("input", type="hidden", name="topic", value=found.topic) if found.topic is not None else None,
             el("input", type="hidden", name="node", value=found.node) if found.node is not None else None,
             el("input", type="hidden", name="set", value="1") if found.only_set else None,
@@ -124,7 +143,7 @@ def _row(one: ConfigEntry) -> list[Child]:
         [badge(label, tone), el("span", "needs a restart", class_="kind") if one.is_read_only else None],
         [
             el("p", _marked(one.documentation or words.NOTHING), class_="doc"),
-            el("details", el("summary", "weaker settings"), el("ul", others)) if others else None,
+            el("details", el("summary", "overridden values"), el("ul", others)) if others else None,
         ],
     ]  # fmt: skip
 

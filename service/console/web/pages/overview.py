@@ -43,9 +43,9 @@ CHARTS: Final = (
                                ("fetched_bucket", "Read from the bucket"))),
     ("To the bucket", "bytes/s", (("uploaded", "Uploaded"),)),
     ("Waiting for upload", "bytes", (("lag_bytes", "Sealed, not in the bucket"),)),
-    ("The loop", "ms", (("turn_p99_ms", "99 of 100 turns within"),)),
+    ("Event loop", "ms", (("turn_p99_ms", "Turn, 99th percentile"),)),
     ("Memory", "bytes", (("memory", "Resident"),)),
-    ("The store", "ms", (("store_p99_ms", "99 of 100 calls within"),)),
+    ("Object store", "ms", (("store_p99_ms", "Call, 99th percentile"),)),
 )  # fmt: skip
 """Title, unit and series of each chart."""
 
@@ -101,7 +101,7 @@ def _tiles(found: Overview) -> Markup:
     return tiles(
         Tile(
             "Nodes", words.count(len(found.cluster.nodes) if found.cluster else len(found.nodes)),
-            f"{up} of them watched", tone_of([one for one in found.findings if one.subject != "cluster"]),
+            f"metrics of {up}", tone_of([one for one in found.findings if one.subject != "cluster"]),
         ),
         Tile(
             "Partitions", words.count(found.partitions),
@@ -118,7 +118,7 @@ def _tiles(found: Overview) -> Markup:
             "Waiting for upload", words.size(lag), f"oldest {words.span(lag_s)}" if lag else "nothing waits",
             "warn" if lag_s > 600 else "",
         ),
-        Tile("Turns of the loop", words.span(None if turn is None else turn / 1000), "99 of 100 within"),
+        Tile("Event loop turn", words.span(None if turn is None else turn / 1000), "99th percentile"),
         Tile("Memory", words.size(_last(found, "memory")), "resident, all nodes"),
     )  # fmt: skip
 
@@ -170,7 +170,7 @@ def _nodes(found: Overview) -> Markup | None:
         known = {one.node_id: one for one in found.cluster.nodes}
     looks = list(found.nodes)
     looks += [
-        NodeSample(node_id, None, None, None, "not asked yet")
+        NodeSample(node_id, None, None, None, "no sample yet")
         for node_id in known
         if node_id not in {one.node_id for one in looks}
     ]
@@ -235,10 +235,10 @@ def _turns(nodes: Sequence[NodeSample]) -> Markup | None:
         Heading("Node"),
         Heading("Took", True),
         Heading("Ended", True),
-        Heading("Who had the loop"),
+        Heading("Task"),
     ]
     return el(
         "details",
-        el("summary", "The longest turns of the loop"),
+        el("summary", "The longest turns of the event loop"),
         table(columns, rows, caption="Longest turns"),
     )

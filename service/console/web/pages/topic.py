@@ -24,6 +24,7 @@ from service.console.web.frame import (
     section,
     table,
     tiles,
+    utc_time,
 )
 from service.console.web.markup import Child, Markup, el, link
 from service.console.web.pages.groups import state
@@ -282,7 +283,7 @@ def _groups(found: TopicPage) -> Markup:
     if rest := len(found.groups) - len(rows):
         parts.append(notice("", f"{words.count(rest)} more groups."))
     if not found.all_groups:
-        parts.append(notice("", "Not all groups of the cluster were looked at."))
+        parts.append(notice("", "Only some of the cluster's groups were searched."))
     return section("Groups", parts)
 
 
@@ -308,9 +309,11 @@ def _oldest(context: PageContext, oldest: OldestTransaction) -> Child:
     who: Child = f"producer {one.producer_id}, epoch {one.producer_epoch}"
     if oldest.transactional_id is not None:
         who = [id_link(oldest.transactional_id), f" ({who})"]
-    since = f", since {words.moment(oldest.since_ms)}" if oldest.since_ms is not None else ""
-    age = f" ({words.ago(oldest.since_ms, context.now_ms)})" if oldest.since_ms is not None else ""
-    parts: list[Child] = [who, since, age, f", from offset {one.first_offset:,} on"]
+    parts: list[Child] = [who]
+    if oldest.since_ms is not None:
+        age = words.ago(oldest.since_ms, context.now_ms)
+        parts += [", since ", utc_time(oldest.since_ms), f" ({age})"]
+    parts.append(f", from offset {one.first_offset:,} on")
     if oldest.info is None:
         parts += [" ", badge("no coordinator knows it", "bad")]
     return parts
@@ -348,7 +351,7 @@ def _segments(one: TierLayout) -> list[Child]:
             badge("bucket", "ice") if block.tier == BUCKET else badge("disk", "water"),
             words.size(block.size),
             words.count(block.segments),
-            el("time", words.moment(block.max_ms)),
+            utc_time(block.max_ms),
             _name(block.name),
         ]
         for block in newest

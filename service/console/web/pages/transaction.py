@@ -18,6 +18,7 @@ from service.console.web.frame import (
     page,
     section,
     table,
+    utc_time,
 )
 from service.console.web.markup import Child, Markup, el, link
 from service.console.web.pages.transactions import MOST_SHOWN, state
@@ -62,7 +63,7 @@ def _facts(context: PageContext, found: TransactionPlaces) -> Markup:
     info = found.info
     since: Child = words.NOTHING
     if info.start_ms is not None:
-        since = [el("time", words.moment(info.start_ms)), f", {words.ago(info.start_ms, context.now_ms)}"]
+        since = [utc_time(info.start_ms), f", {words.ago(info.start_ms, context.now_ms)}"]
     is_open = info.state in OPEN_STATES
     return facts(
         ("State", state(info.state)),

@@ -105,10 +105,12 @@
       const shape = (page) => [page.querySelector("main .failed") !== null, ...[...page.querySelectorAll("[data-live]")].map((one) => one.id)].join();
       if (shape(found) !== shape(document) && !document.querySelector("main :focus")) {
         // Something has come or gone as a whole, say the broker.
+        showTimes(found);
         document.querySelector("main").replaceChildren(...document.importNode(found.querySelector("main"), true).childNodes);
         restyle();
         return;
       }
+      showTimes(found);
       for (const part of parts) {
         const next = found.getElementById(part.id);
         if (next && !isInUse(part) && next.innerHTML !== part.innerHTML) {
@@ -134,7 +136,7 @@
       if (point !== null) {
         if (charts.length) extendCharts(point); else if (looks % 2 === 0) drawCharts();
       }
-      if (looks++ % 2 === 0) renew();
+      if (looks++ % 2 === 0 || document.querySelector("[data-tail]")) renew();
     });
     events.addEventListener("error", () => {
       if (!silence) silence = setTimeout(() => say(false), 8000);
@@ -201,6 +203,59 @@
     show(next, place.left, place.bottom - 8);
   };
 
+  // -- times: UTC, or on request those of this place
+
+  const isLocal = () => { try { return localStorage.getItem("firn-times") === "local"; } catch { return false; } };
+  const two = (n) => String(n).padStart(2, "0");
+  const localWords = (said, when) => {
+    const minutes = -when.getTimezoneOffset(), far = Math.abs(minutes);
+    const zone = `${minutes < 0 ? "-" : "+"}${two(Math.floor(far / 60))}:${two(far % 60)}`;
+    const fraction = (said.match(/\.\d{3}/) || [""])[0], seconds = /\d:\d\d:\d/.test(said) ? `:${two(when.getSeconds())}` : "";
+    return `${when.getFullYear()}-${two(when.getMonth() + 1)}-${two(when.getDate())} `
+      + `${two(when.getHours())}:${two(when.getMinutes())}${seconds}${fraction} ${zone}`;
+  };
+  const showTimes = (within) => {
+    for (const one of within.querySelectorAll("time[datetime]")) {
+      if (!one.dataset.utc) one.dataset.utc = one.textContent;
+      const when = new Date(one.dateTime);
+      const words = isLocal() && !isNaN(when) ? localWords(one.dataset.utc, when) : one.dataset.utc;
+      if (one.textContent !== words) one.textContent = words;
+    }
+  };
+
+  // -- buttons of the footer, which need a script
+
+  const help = document.createElement("dialog");
+  help.className = "help";
+  help.setAttribute("aria-label", "Keys");
+  const lines = [...document.querySelectorAll("nav a[data-key]")].map((one) => [`g ${one.dataset.key}`, one.textContent]);
+  lines.push(["/", "Search"], ["← →", "Pieces of a partition's line"], ["l", "Times: UTC or local"], ["?", "This list"], ["Esc", "Close"]);
+  const list = document.createElement("dl");
+  for (const [key, words] of lines) {
+    const row = document.createElement("div"), name = document.createElement("dt"), said = document.createElement("dd");
+    name.append(Object.assign(document.createElement("kbd"), { textContent: key }));
+    said.textContent = words;
+    row.append(name, said);
+    list.append(row);
+  }
+  help.append(Object.assign(document.createElement("h2"), { textContent: "Keys" }), list);
+  help.addEventListener("click", (event) => { if (event.target === help) help.close(); });
+
+  const times = document.createElement("button"), keys = document.createElement("button");
+  const nameTimes = () => { times.textContent = isLocal() ? "Times: local" : "Times: UTC"; };
+  const turnTimes = () => {
+    try { localStorage.setItem("firn-times", isLocal() ? "utc" : "local"); } catch { return; }
+    nameTimes();
+    showTimes(document);
+  };
+  const showHelp = () => { if (!help.open) help.showModal(); };
+  times.addEventListener("click", turnTimes);
+  keys.textContent = "Keys: ?";
+  keys.addEventListener("click", showHelp);
+  for (const one of [times, keys]) { one.type = "button"; one.className = "quiet"; }
+  const place = document.querySelector("footer .live");
+  if (place) { place.prepend(times, keys); nameTimes(); }
+
   // -- keys
 
   let went = 0;
@@ -214,8 +269,10 @@
       return;
     }
     if (target instanceof HTMLElement && target.matches("input, select, textarea")) return;
-    if (event.key === "/") {
-      const field = document.querySelector("[data-search], main input");
+    if (event.key === "?") showHelp();
+    else if (event.key === "l" && Date.now() - went >= 1500) turnTimes();
+    else if (event.key === "/") {
+      const field = document.querySelector("[data-search]") || document.querySelector("main input");
       if (field) { field.focus(); event.preventDefault(); }
     } else if (event.key === "g") {
       went = Date.now();
@@ -225,7 +282,8 @@
     }
   });
 
-  document.body.append(card);
+  document.body.append(card, help);
+  showTimes(document);
   drawCharts();
   listen();
 })();

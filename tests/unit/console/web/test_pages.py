@@ -36,6 +36,7 @@ from service.console.web.pages import (
     topic,
     topics,
 )
+from service.console.web.rows import Decoded
 from service.console.web.survey import ExpiredOrphan, Findings, TopicSum
 from service.console.web.tier_layout import BUCKET, DISK, RetentionEdge, TierBlock, TierLayout
 from service.console.web.topic_rows import TopicSummary
@@ -155,6 +156,18 @@ def some_records(words: str) -> str:
     return records.render(context(words), records.Records(form, [words], found, None))
 
 
+def merged_records(words: str) -> str:
+    data = words.encode()
+    rows = (
+        records.PlacedRecord(0, Record(1, NOW, 0, data, data, ((words, data),)), True),
+        records.PlacedRecord(7, Record(2, -1, 0, None, b"", ()), False),
+    )
+    found = records.MergedRecords(rows, (), {0: 1, 7: 2}, False, 2, 3, (words,), left_out=True, end=9)
+    decoded = {(0, 1, "value"): Decoded(words, words), (7, 2, "value"): Decoded(None, words)}
+    form = records.Form(words, "", "end", words, 50, words, "auto", True)
+    return records.render(context(words), records.Records(form, [words], found, decoded=decoded))
+
+
 def a_bucket(words: str) -> str:
     found = Findings(
         NOW, {words: TopicSum(words, words, 1, 2, 3, 4, 5), "x": TopicSum(words, None)}, listed=5
@@ -271,6 +284,7 @@ PAGES: dict[str, Callable[[str], str]] = {
     "topics": all_topics,
     "topic": a_topic,
     "records": some_records,
+    "merged records": merged_records,
     "bucket": a_bucket,
     "cold": lambda words: cold.render(context(words), cold.ColdPage([look(words)], words)),
     "configuration": some_keys,
@@ -326,7 +340,7 @@ def test_missing_data_is_explained_on_the_page() -> None:
 def test_days_and_costs_are_of_what_is_chosen() -> None:
     words = Checked(a_bucket("orders")).words
     assert "Days of orders" in words
-    assert "Named by nothing" in words
+    assert "Orphans" in words
 
 
 def test_sensitive_values_are_not_shown() -> None:
@@ -381,7 +395,7 @@ def test_the_cluster_page_lists_offline_voters_and_unhealthy_partitions() -> Non
     assert "led by 1" in words
     assert "3 voters, 1 away" in words
     assert "Epoch 7, high watermark 990." in words
-    assert "8 more partitions that are not whole." in words
+    assert "8 more unhealthy partitions." in words
     assert "100,000" in words
     assert 'href="/topic?name=c&amp;partition=3"' in text
     assert "250.0 ms ago" in words

@@ -14,9 +14,10 @@ from service.base.clock import ManualClock
 from service.base.errors import ConfigError, StorageError
 from service.client.admin import EARLIEST, LATEST
 from service.client.admin_models import FetchResult, PartitionInfo, PartitionPage, TopicInfo
-from service.console.web import record_desk
-from service.console.web.record_desk import HELD_BYTES, RecordDesk
+from service.console.web import record_reader
+from service.console.web.record_desk import RecordDesk
 from service.console.web.record_query import FROM_OFFSET, FROM_START, RecordQuery
+from service.console.web.record_reader import HELD_BYTES
 from service.console.web.rows import RecordFilter
 from tests.support.batches import GZIP, batch, record
 
@@ -91,7 +92,7 @@ def test_a_batch_that_is_damaged_is_named_and_one_can_go_on_behind_it(broken: di
 
 
 def test_a_batch_that_inflates_to_too_much_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_desk, "MOST_INFLATED", 10_000)
+    monkeypatch.setattr(record_reader, "MOST_INFLATED", 10_000)
     log = Log(batch([b"\0" * 20_000], codec=GZIP), batch([b"c"], base_offset=1), end=2)
     found = read(log)
     assert "too large to be shown" in found.problem
@@ -154,4 +155,4 @@ def test_a_failed_download_names_its_reason() -> None:
     with pytest.raises(StorageError, match="is corrupt"):
         desk.download(RecordQuery("t", 0, FROM_START), "lines")
     with pytest.raises(ConfigError, match="no partition 3"):
-        desk.read(RecordQuery("t", 3))
+        desk.read(RecordQuery("t", 3, FROM_START))

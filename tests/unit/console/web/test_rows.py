@@ -91,15 +91,17 @@ def test_invalid_form_values_are_refused_by_name() -> None:
     for number in ("x", "-1", "1.5", "NaN", "\u0661", str(2**31), "9" * 40):
         found = RecordRequest({"topic": "t", "partition": number})
         assert (found.ask, found.download) == (None, None)
-        assert "is no partition" in (found.problem or "")
+        assert "is not a partition" in (found.problem or "")
+    for wrong in ({"where": "offset", "at": "7"}, {"positions": "1--2"}):
+        assert RecordRequest({"topic": "t", **wrong}).ask is None
     for offset in ("x", "-1", "NaN", "\u0661", str(2**63), "9" * 40, ""):
         assert RecordRequest({"topic": "t", "offset": offset, "part": "value"}).download is None
-    assert RecordRequest({"topic": "t", "offset": "7", "part": "value"}).download == RecordQuery(
-        "t", 0, "offset", 7, 1
-    )
+    one = {"topic": "t", "partition": "0", "offset": "7", "part": "value"}
+    assert RecordRequest(one).download == RecordQuery("t", 0, "offset", 7, 1)
+    assert RecordRequest({**one, "partition": ""}).download is None
     asked = RecordRequest({"topic": "t", "where": "time", "at": "2026-01-31T12:00", "most": "7"})
     assert asked.ask is not None
-    assert (asked.ask.value, asked.ask.most, asked.ask.partition) == (1_769_860_800_000, 50, 0)
+    assert (asked.ask.value, asked.ask.most, asked.ask.partition) == (1_769_860_800_000, 50, -1)
 
 
 @given(st.text())

@@ -105,7 +105,7 @@ def test_an_id_that_no_address_can_hold_is_shown_cut_and_without_a_link() -> Non
 def test_a_partition_says_who_holds_its_stable_offset_back() -> None:
     words = " ".join(Checked(a_partition("orders")).words.split())
     assert "Behind the high watermark6 offsets" in words
-    assert "orders (producer 7, epoch 3), since 2026-09-21 14:13:20" in words
+    assert "orders (producer 7, epoch 3), since 2026-09-21 14:13:20 UTC" in words
     assert "from offset 41 on no coordinator knows it" in words
 
 
