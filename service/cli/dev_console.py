@@ -78,7 +78,7 @@ def start_console(
     listeners = [word for one in metrics for word in ("--metrics", one)]
     login = () if command_config is None else ("--command-config", str(command_config))
     command = [
-        sys.executable, "-m", "service.cli.main", "console",
+        sys.executable, "-P", "-m", "service.cli.main", "console",
         "--bootstrap", bootstrap,
         *listeners,
         *login,

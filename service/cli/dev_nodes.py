@@ -61,7 +61,9 @@ class DevNode(NamedTuple):
         """Return the `firn server` command of this node; the command line shows its ``node.id``."""
         words = [f"{key}={value}" for key, value in self.settings.items()]
         options = [word for one in words for word in ("--set", one)]
-        start = (sys.executable, "-m", "service.cli.main", "server", "--until-eof", "--log-level", log_level)
+        # -P: the working directory may have a `service` of its own.
+        firn = (sys.executable, "-P", "-m", "service.cli.main")
+        start = (*firn, "server", "--until-eof", "--log-level", log_level)
         return Child(self.node_id, (*start, *options), self.is_controller, environ)
 
 

@@ -40,7 +40,7 @@ class EmbeddedS3:
         if importlib.util.find_spec("moto") is None or importlib.util.find_spec("flask") is None:
             raise ConfigError(f"the embedded S3 needs moto: {install_extra('dev')}")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "service.cli.embedded_s3", self.bucket],
+            [sys.executable, "-P", "-m", "service.cli.embedded_s3", self.bucket],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from service.cli.client_properties import add_command_config_option, node_http_of_args
+from service.cli.top_table import ORDERS, table
 
 if TYPE_CHECKING:
     from service.client.node_http import NodeHttp
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:9464"
 MOST_BYTES = 64 << 20
 WAIT_S = 10.0
-ORDERS = ("requests", "in", "out", "p50", "p99", "errors")
-"""Columns that APIs may be sorted by, the largest first."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,7 +51,6 @@ def run(args: argparse.Namespace) -> int:
     import sys
     import time
 
-    from service.cli.top_table import table
     from service.console.figures import Figures
 
     before: Figures | None = None

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from service.base.printable import printable
-from service.cli.top import ORDERS
 from service.console.figures import Between, Figures
 
 _WHO: Final = 100
+ORDERS: Final = ("requests", "in", "out", "p50", "p99", "errors")
+"""Columns that APIs may be sorted by, the largest first."""
 
 
 class _Requests(NamedTuple):

@@ -17,6 +17,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -28,7 +29,8 @@ KERNELS: Final = ("kernel", "column_buffers", "column_kernel")
 """Kernels in order of import."""
 SUFFIX: Final = EXTENSION_SUFFIXES[0]
 """Suffix like ``.cpython-312-x86_64-linux-gnu.so``: version, ABI, processor, C library."""
-PACKAGE: Final = "service.records"
+PACKAGE: Final = __name__.rpartition(".")[0]
+"""``service.records``, or what stands for it where a project has a `service` of its own (ADR 48)"""
 
 
 class Zip(Protocol):
@@ -88,6 +90,18 @@ def _load_from(place: str, packed: Mapping[str, bytes]) -> None:
 
 def load(files: Mapping[str, Path]) -> None:
     """Import the kernels from these files under their own names; `ImportError` leaves none imported."""
+    with _names_for_kernels():
+        _load(files)
+
+
+def _names_for_kernels() -> AbstractContextManager[None]:
+    """Return the context in which kernels find what they import."""
+    apart = None if PACKAGE == "service.records" else sys.modules.get("pyspark_firn._apart")
+    lent: AbstractContextManager[None] = nullcontext() if apart is None else apart.lent_names()
+    return lent
+
+
+def _load(files: Mapping[str, Path]) -> None:
     try:
         for name in KERNELS:
             full, path = f"{PACKAGE}.{name}", str(files[name])

@@ -16,7 +16,7 @@ from typing import Any, Final
 from service.base.errors import ConfigError
 from service.spark.parallelism import is_local, promised_cores
 from service.spark.pyfiles import has_kernels_for_here, own_zip, package_zip, root
-from service.spark.worker_bootstrap import worker_check
+from service.spark.worker_bootstrap import PACKAGE, worker_check
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def source_class(parallelism: int | None) -> Any:
     """
     from pyspark.sql.datasource import DataSource
 
-    check = worker_check()
+    check, package = worker_check(), PACKAGE
 
     class Firn(DataSource):  # type: ignore[misc]
         @classmethod
@@ -67,9 +67,9 @@ def source_class(parallelism: int | None) -> Any:
 
         def __new__(cls, options: Any) -> Any:
             check()
-            from service.spark.source import FirnDataSource
+            from importlib import import_module
 
-            return FirnDataSource(options, parallelism)
+            return import_module(f"{package}.spark.source").FirnDataSource(options, parallelism)
 
     return Firn
 

@@ -142,7 +142,7 @@ def is_served(header: RequestHeader) -> bool:
 
 def _module(api: Api, version: int, kind: str) -> Any:
     if api.is_own or (api.adds_tags and version == api.max_version):
-        return import_module(f"service.wire.{api.canonical}")
+        return import_module(f"{__package__}.{api.canonical}")
     return import_module(f"kio.schema.{api.key.name.lower()}.v{version}.{kind}")
 
 
@@ -164,7 +164,7 @@ def response_module(key: int) -> Any:
 
 def _canonical_module(api: Api, version: int, kind: str) -> Any:
     if api.canonical and version == api.max_version:
-        return import_module(f"service.wire.{api.canonical}")
+        return import_module(f"{__package__}.{api.canonical}")
     return _module(api, version, kind)
 
 
@@ -185,7 +185,7 @@ def _response_codec(key: int, version: int) -> Codec:
 
 @cache
 def _quick(name: str) -> Any:
-    return import_module(f"service.wire.{name}")
+    return import_module(f"{__package__}.{name}")
 
 
 def _response_classes(key: int, version: int) -> tuple[type[Any], type[Any]]:

@@ -42,7 +42,7 @@ def _kio(package: str, version: int, kind: str) -> Any:
 
 def _offsets() -> Any:
     """Return the module of OffsetFetch's canonical messages, loaded at first use."""
-    return import_module("service.wire.offsets")
+    return import_module(f"{__package__}.offsets")
 
 
 # Metadata
