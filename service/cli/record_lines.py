@@ -16,9 +16,6 @@ from typing import Any, Final, NamedTuple
 
 from service.base.errors import ConfigError
 
-FORMATS: Final = ("text", "json", "hex")
-COLUMNS: Final = ("partition", "offset", "timestamp", "tier", "headers", "key")
-"""Fields that stand in front of a value in `text` and `hex`, each with a tab behind it."""
 NULL: Final = "null"
 _WRITTEN: Final = ("partition", "timestamp", "key", "value", "headers")
 _TOLD: Final = ("topic", "offset", "tier")

@@ -1,4 +1,4 @@
-"""Options of commands that send and read records by librdkafka, and its errors in a sentence."""
+"""Clients of librdkafka for commands that send and read records, and its errors in a sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from service.base.errors import ConfigError, FirnError
 from service.cli.client_properties import client_options_of_args
-from service.cli.server import setting
 
 PATIENCE_S: Final = 30.0
 """How long a command waits for a first broker."""
@@ -19,17 +18,6 @@ TELL_AFTER_S: Final = 2.0
 
 class RecordsError(FirnError):
     """Records that could not be sent or read; the message says why."""
-
-
-def add_librdkafka_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        type=setting,
-        metavar="KEY=VALUE",
-        help="a setting of librdkafka, as queue.buffering.max.kbytes; may be repeated",
-    )
 
 
 class Connection:
@@ -107,15 +95,3 @@ def partitions_of(client: Any, connection: Connection, topic: str) -> list[int]:
     if told.error is not None:
         raise RecordsError(f"{topic}: {told.error.str()}")
     return sorted(told.partitions)
-
-
-def separator(text: str) -> bytes:
-    r"""Parse an argument with ``\t``, ``\0`` and their like; `ArgumentTypeError` if it is empty.
-
-    >>> separator(r"\t")
-    b'\t'
-    """
-    found = text.replace("\\t", "\t").replace("\\0", "\0").replace("\\n", "\n").encode()
-    if not found:
-        raise argparse.ArgumentTypeError("expected at least one character")
-    return found
