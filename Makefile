@@ -181,8 +181,9 @@ sim-sweep: install ## Every call of disk and store fails in every way, every kin
 sim-restore: install ## A node's disk is lost in forty ways, a new one takes the bucket over: is all read back a month on? (RESTORE="--nodes 3", --plants)
 	$(BIN)/python -m simulator.restore $(RESTORE)
 
-sim-plant: install ## Known defects put back one at a time: how many histories each takes to be found
-	$(BIN)/python -m simulator.plant $(PLANT)
+sim-plant: install ## Known defects put back one at a time, those of transactions, too: how many histories each takes to be found, of its budget (WORLD=transactions: those alone)
+	$(if $(WORLD),,$(BIN)/python -m simulator.plant $(PLANT))
+	$(if $(PLANT),,$(BIN)/python -m simulator.cluster --transactions --plants)
 
 bench: install ## Memory, start-up, CPU per request and per GB, beside Apache Kafka where its jars are (BENCH=--kafka)
 	@$(BIN)/python -m bench $(BENCH)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import gzip
 import tempfile
 import time
@@ -38,6 +39,8 @@ def main() -> int:
         try:
             with node.client() as client:
                 _fill(Talk(client), count)
+            gc.collect()
+            gc.freeze()  # as a server does (`node/gc_policy.py`)
             for with_partitions in (False, True):
                 _measure(node, with_partitions=with_partitions)
         finally:

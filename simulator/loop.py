@@ -194,10 +194,12 @@ class Loop(asyncio.BaseEventLoop):
         if handle._cancelled:
             return
         process: Process | None = handle._context.get(CURRENT, None)
-        if process is not None and process.life is not Life.RUNNING:
-            if process.life is Life.STOPPED:
-                process.held.append(lambda: self._ready.append(handle))  # type: ignore[attr-defined]
-            return
+        if process is not None:
+            if process.life is not Life.RUNNING:
+                if process.life is Life.STOPPED:
+                    process.held.append(lambda: self._ready.append(handle))  # type: ignore[attr-defined]
+                return
+            process.has_run = True
         handle._run()
 
     # Threads
@@ -216,6 +218,7 @@ class Loop(asyncio.BaseEventLoop):
             return  # it goes on already
         process = thread.process
         if process.life is Life.RUNNING:
+            process.has_run = True
             thread.sleeps += 1
             thread.greenlet.switch()
         elif process.life is Life.STOPPED:

@@ -36,6 +36,8 @@ class Process:
         self.life = Life.RUNNING
         self.rate = 1.0
         """how fast its clock runs"""
+        self.has_run = True
+        """whether something of it ran since who looks at it has last taken this back"""
         self.held: list[Callable[[], None]] = []
         """what came due while it was stopped, in order"""
         self.at_death: list[Callable[[], None]] = []
@@ -46,6 +48,7 @@ class Process:
 
     def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `call` as this process; callbacks that it schedules belong to it."""
+        self.has_run = True
         return self._context.copy().run(call, *args, **kwargs)
 
     def context(self) -> contextvars.Context:

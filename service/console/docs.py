@@ -17,9 +17,16 @@ current.
 only. There is no login, so consider that before you open it to others. If it is unset, its modules are not
 loaded. `firn dev` sets it.
 
-- `/metrics`: everything below in OpenMetrics text, for Prometheus. Counters are read on request; requests
+- `/metrics`: everything below as text for Prometheus: `text/plain; version=0.0.4`, or OpenMetrics for those
+  whose `Accept` prefers it; gzip where `Accept-Encoding` allows it. Counters are read on request; requests
   within a second get the same text. Values of partitions are summed up, unless
-  `firn.metrics.partitions.enable` asks for each of them.
+  `firn.metrics.partitions.enable` asks for each of them; of topics there are `firn.metrics.topics.max`.
+- Lag is told by the broker that coordinates the group: sum over all nodes. An end that is not here (a
+  partition that this broker neither leads nor follows in sync) is asked of its leader, in one ListOffsets
+  for many partitions, when somebody scrapes and at most every 5 s; a scrape waits a second for it. With an
+  authorizer the brokers' principal needs Describe on the topics, or is a super user.
+  `firn_group_lag_left_out` says what is missing: groups beyond `firn.metrics.groups.max`, what has no room
+  (some 10,000 partitions; all of a group or none), and ends that nobody told within a minute.
 - `/healthz`: 200 while the event loop runs.
 - `/readyz`: 200 while the node serves, 503 before and after; `findings` has all that is wrong with the node
   and its cluster, each with severity, since when, meaning, action and heading in [health.md](health.md);

@@ -73,7 +73,8 @@ class Durability:
         self._unsynced.append(segment)
 
     def note_cut(self, segment: Segment) -> None:
-        """Note that the active segment was truncated: the next flush makes its size durable."""
+        """Note that the active segment was truncated, or may have been by a process that was killed: the next
+        flush makes its size durable."""
         self._cuts += 1
         self._unsynced.append(segment)
 
@@ -160,11 +161,13 @@ class Durability:
             if end == state.end_offset:
                 self.last_flush_ms = state.world.clock.monotonic_ms()
         # All that belongs to records below `end` was noted before they were appended.
+        flushed = set[object]()
         while self._unsynced:
             self._sync(self._unsynced[0])
-            self._unsynced.popleft()
+            flushed.add(self._unsynced.popleft())
         for segment in segments:
-            self._flush_segment(segment)
+            if segment not in flushed:
+                self._flush_segment(segment)
         self._sync_names()
         self._durable_cuts = max(self._durable_cuts, cuts)
         with state.lock:

@@ -119,6 +119,8 @@ class LocalLog:
         log = cls(state, latch or Latch())
         if is_changed or not clean:
             log.durability.note(state.epochs.path)
+        if not clean and state.end_offset:  # the process that was killed may have cut it
+            log.durability.note_cut(state.segments.active)
         log.durability.is_settled = clean
         return log
 

@@ -81,7 +81,7 @@ class Replicas:
 
     def __iter__(self) -> Iterator[Partition]:
         """Iterate over the online partitions."""
-        return iter([one for key, one in self._online.items() if isinstance(key[0], UUID)])
+        return iter(dict.fromkeys(self._online.values()))  # each is there under two keys
 
     def get(self, topic_id: UUID, partition: int) -> Partition | None:
         """Return the partition; None if it is not here, or offline."""

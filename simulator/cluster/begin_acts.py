@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from functools import partial
 from random import Random
 
-from simulator.client import Client, NoAnswer
+from simulator.cluster.cut_acts import read_at
 from simulator.cluster.direct_acts import appends, end_all
 from simulator.cluster.process_acts import is_down, start_again
-from simulator.cluster.replicas import Key
-from simulator.cluster.stable_reads import read_stable
 from simulator.cluster.tier_acts import settle_down
 from simulator.cluster.transactional import TransactionalWorld
-from simulator.machine import Machine
-from simulator.model import TopicModel
 
 
 async def begin_anew(world: TransactionalWorld, random: Random) -> None:
@@ -47,19 +42,6 @@ async def begin_anew(world: TransactionalWorld, random: Random) -> None:
     if not is_away:
         world.wipe(follower, Random(random.getrandbits(48)))
     await start_again(world, random, follower)
-    world.spawn(_read_at(world, Random(random.getrandbits(48)), follower, topic, key))
+    world.spawn(read_at(world, Random(random.getrandbits(48)), follower, topic, key, 10.0))
     await asyncio.sleep(random.choice((2.0, 8.0)))
     world.network.links.slow_s.pop(link, None)
-
-
-async def _read_at(
-    world: TransactionalWorld, random: Random, machine: Machine, topic: TopicModel, key: Key
-) -> None:
-    """Fetch at isolation 1 from one replica for some seconds. Raises `Violation`."""
-    client, until_s = Client(machine.address), world.loop.time() + 10.0
-    while world.loop.time() < until_s and not topic.deleted:
-        at = random.randint(0, world.oracle.replicas.most.get(key, 1))
-        with suppress(NoAnswer):
-            await read_stable(world, client, key, f"{topic.name}-{key[1]}", at)
-        await asyncio.sleep(random.random() * 0.2)
-    client.close()

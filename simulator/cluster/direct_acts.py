@@ -63,7 +63,8 @@ async def appends(
             await asyncio.sleep(0.5)
             continue
         producer = random.choice(world.direct.of(key))
-        if producer.is_broken or random.random() < (0.45 if producer.now else 0.05):
+        must_end = producer.is_broken or _has_older(producer, found[1])
+        if must_end or random.random() < (0.45 if producer.now else 0.05):
             _end(world, random, key, producer, *found)
         else:
             _append(world, random, topic, partition, producer, *found)
@@ -89,6 +90,12 @@ def _leader(world: TransactionalWorld, key: Key) -> tuple[Machine, Partition] | 
         return None
     is_leader = seen.partition.is_leader and not machine.run.ended
     return (machine, seen.partition) if is_leader else None
+
+
+def _has_older(producer: DirectProducer, there: Partition) -> bool:
+    """Return whether the marker was cut off after which the producer has taken its epoch."""
+    known = there.log.producers.get(producer.producer_id)
+    return known is not None and known.txn_first_offset >= 0 and known.epoch < producer.epoch
 
 
 def _append(

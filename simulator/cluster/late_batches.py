@@ -28,7 +28,7 @@ async def late_batch(world: TransactionalWorld, random: Random) -> None:
     name = f"l{len(world.producers)}"
     producer = TransactionalProducer(world, own, name, is_second=False, timeout_s=_TIMEOUT_S)
     producer.is_busy = True  # for good: nobody else is to use it
-    world.spawn(_abort_too_soon(world, own, producer, own.choice((2, 4))))
+    world.spawn(_abort_too_soon(world, own, producer, own.choice((3, 6))))
     await asyncio.sleep(random.random() * 0.5)
 
 
@@ -40,8 +40,10 @@ async def _abort_too_soon(
         coordinator = await find_coordinator(world, random, TRANSACTION, producer.name)
         if coordinator is None or not there or not await producer.begin():
             return
-        topic, partition = random.choice(there)
-        leader = world.oracle.replicas.placed[topic.topic_id, partition.index].leader
+        # A leader that is its own coordinator asks nobody else.
+        asking = [one for one in there if f"n{_leader_of(world, *one)}" != coordinator.name] or there
+        topic, partition = random.choice(asking)
+        leader = _leader_of(world, topic, partition)
         machine = world.of_broker(leader)
         is_added = await producer.add((topic.name, partition.index))
         # What the leader asks is answered late, and the marker, on another connection, perhaps before.
@@ -54,6 +56,10 @@ async def _abort_too_soon(
         await producer.end(commit=False)
         world.network.links.slow_s.pop(link, None)
         await asyncio.sleep(slow_s)
+
+
+def _leader_of(world: TransactionalWorld, topic: TopicModel, partition: PartitionModel) -> int:
+    return world.oracle.replicas.placed[topic.topic_id, partition.index].leader
 
 
 async def _produce(

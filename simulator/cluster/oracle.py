@@ -130,8 +130,9 @@ class Oracle:
         self._sessions.look(machines)
         for machine in machines:
             run = machine.run
-            if run is None or run.process.life is Life.DEAD:
+            if run is None or not run.process.has_run or run.process.life is Life.DEAD:
                 continue
+            run.process.has_run = False
             seen = self._seen.get(run.name)
             if seen is None:
                 seen = self._meet(run)

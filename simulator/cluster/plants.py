@@ -42,7 +42,7 @@ from service.replication.partition_fetch_state import PartitionFetchState
 from simulator.cluster.access_plants import OF_ACCESS
 from simulator.cluster.playing import draw, draw_secured, draw_transactional, play_apart, warm_up
 from simulator.cluster.tier_plants import OF_TIERS
-from simulator.cluster.transaction_plants import OF_TRANSACTIONS
+from simulator.cluster.transaction_plants import OF_TRANSACTIONS, WITHIN_OF_TRANSACTIONS
 from simulator.machine import Machine
 
 Plant = Callable[[], None]
@@ -457,28 +457,37 @@ def find(
     return None
 
 
-def tell_plants(names: Sequence[str], first: int, jobs: int | None = None) -> bool:
-    """Print after how many histories each planted bug was found; whether all were."""
-    missed = 0
-    warm_up()
+def budget_of(name: str) -> int:
+    """Return within how many histories a planted bug is to be found."""
+    is_quick = name not in OF_REPLICAS | OF_TIERS | OF_ACCESS
+    return WITHIN_OF_TRANSACTIONS.get(name) or (WITHIN if is_quick else WITHIN_OF_REPLICAS)
 
-    def look(name: str) -> tuple[int, str] | None:
-        is_quick = name not in OF_REPLICAS | OF_TIERS | OF_ACCESS
-        within = WITHIN if is_quick else WITHIN_OF_REPLICAS
-        return find(
+
+def tell_plants(names: Sequence[str], first: int, jobs: int | None = None) -> bool:
+    """Print after how many histories each planted bug was found, and the time that took; whether all were."""
+    missed = 0
+    warm_up(transactional=any(name in OF_TRANSACTIONS for name in names))
+
+    def look(name: str) -> tuple[tuple[int, str] | None, float]:
+        began = time.monotonic()
+        found = find(
             PLANTS[name],
             first,
-            within,
+            budget_of(name),
             tiered=name in OF_TIERS or name in _OF_BOTH_TIERS,
             secured=name in OF_ACCESS,
             transactional=name in OF_TRANSACTIONS,
         )
+        return found, time.monotonic() - began
 
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
         began = time.monotonic()
-        for name, found in zip(names, pool.map(look, names), strict=True):
+        for name, (found, seconds) in zip(names, pool.map(look, names), strict=True):
             missed += found is None
-            after = "NOT FOUND" if found is None else f"after {found[0]:4}  {found[1][:110]}"
-            print(f"{name:34} {after}", flush=True)
+            within = f"of {budget_of(name)}, {seconds:.0f} s"
+            after = (
+                f"NOT FOUND {within}" if found is None else f"after {found[0]:4} {within}  {found[1][:110]}"
+            )
+            print(f"{name:42} {after}", flush=True)
     print(f"{len(names) - missed} of {len(names)} planted bugs found, {time.monotonic() - began:.0f} s")
     return missed == 0

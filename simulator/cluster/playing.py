@@ -15,6 +15,7 @@ from simulator.apart import apart
 from simulator.cluster.access_acts import ACCESS_ACTS
 from simulator.cluster.acts import ACTS
 from simulator.cluster.begin_acts import begin_anew
+from simulator.cluster.cut_acts import CUT_ACTS
 from simulator.cluster.direct_acts import DIRECT_ACTS
 from simulator.cluster.examining import revive
 from simulator.cluster.group_acts import GROUP_ACTS
@@ -150,6 +151,7 @@ _ACTS: Final[dict[str, Callable[[Any, Random], Awaitable[None]]]] = {
     **GROUP_ACTS,
     **TRANSACTION_ACTS,
     **DIRECT_ACTS,
+    **CUT_ACTS,
     "consume_transform": consume_transform,
     "late_batch": late_batch,
     "begin_anew": begin_anew,
@@ -200,7 +202,8 @@ SOMETIMES_OF_TRANSACTIONS: Final = {
     "zombie": 8,
     "kill_between": 12,
     "append_directly": 16,
-    "late_batch": 8,
+    "cut_off_markers": 6,
+    "late_batch": 20,
     "elect_coordinator": 6,
     "consume_transform": 12,
     "stream": 6,
@@ -222,19 +225,49 @@ SOMETIMES_OF_TRANSACTIONS: Final = {
 }
 
 
-OF_BOTH_TIERS: Final = {"store_faults": 4, "lag_behind": 4, "begin_anew": 6}
+OF_BOTH_TIERS: Final = {"store_faults": 4, "lag_behind": 4, "begin_anew": 6, "lag_behind_archive": 6}
 """Likewise, where there is a bucket."""
+
+OF_LOGS: Final = {
+    "create_topic": 2,
+    "wait": 4,
+    "start": 5,
+    "examine": 2,
+    "append_directly": 8,
+    "cut_off_markers": 8,
+    "read_committed": 6,
+    "transact": 4,
+}
+"""Likewise, of histories in which replicas of few partitions are cut, begin anew or lag behind the archive
+while transactions overlap there: always, where there is a bucket, and half of the others."""
+OF_BOTH_TIERS_OF_LOGS: Final = {"settle_down": 4, "begin_anew": 6, "lag_behind_archive": 14}
+SOMETIMES_OF_LOGS: Final = {
+    "elect": 4,
+    "reassign": 3,
+    "kill": 4,
+    "stop": 3,
+    "lose_power": 3,
+    "pause": 3,
+    "partition": 4,
+    "slow_links": 3,
+    "disk_faults": 2,
+    "wipe_disk": 3,
+}
+_OF_LOGS_IN: Final = 2
+"""One of so many histories with transactions is of this kind."""
 
 
 def draw_transactional(seed: int, nodes: int | None = None, *, tiered: bool = False) -> Plan:
     """Draw the history of `seed` of a cluster with groups and transactions, half of them with a bucket."""
     random = Random(seed ^ 0x7A45AC)
     number, is_tiered = random.choice(NODES), random.random() < 0.5 or tiered
-    odds = dict(OF_TRANSACTIONS)
-    if is_tiered:
-        odds |= {"settle_down": 4}
-    chosen = {**SOMETIMES_OF_TRANSACTIONS, **(OF_BOTH_TIERS if is_tiered else {})}
-    kinds = _drawn(random, odds, chosen, _WITH, 12, 35)
+    if not random.randrange(_OF_LOGS_IN):
+        odds = {**OF_LOGS, **(OF_BOTH_TIERS_OF_LOGS if is_tiered else {})}
+        kinds = _drawn(random, odds, SOMETIMES_OF_LOGS, _WITH, 8, 18)
+    else:
+        odds = {**OF_TRANSACTIONS, **({"settle_down": 4} if is_tiered else {})}
+        chosen = {**SOMETIMES_OF_TRANSACTIONS, **(OF_BOTH_TIERS if is_tiered else {})}
+        kinds = _drawn(random, odds, chosen, _WITH, 12, 35)
     first = ("create_topic", "make_internal_topics")
     acts = tuple(Act(kind, random.getrandbits(48)) for kind in (*first, *kinds))
     return Plan(seed, nodes or number, acts, tiered=is_tiered, transactional=True)
@@ -318,9 +351,11 @@ def play_apart(plan: Plan, *, keep_all: bool = False, before: Callable[[], None]
     return apart(lambda: play(plan, keep_all=keep_all, before=before))
 
 
-def warm_up() -> None:
+def warm_up(*, transactional: bool = False) -> None:
     """Have what is loaded and worked out at its first use in memory before the first fork."""
     play(draw(7, 3))
+    if transactional:
+        play(draw_transactional(4, 3, tiered=True))
     gc.freeze()
 
 
@@ -328,6 +363,6 @@ def play_many(
     seeds: Sequence[int], jobs: int, nodes: int | None = None, drawn: Callable[..., Plan] = draw
 ) -> Iterator[Outcome]:
     """Play the histories that `drawn` makes of these seeds, `jobs` at a time, in child processes."""
-    warm_up()
+    warm_up(transactional=drawn is draw_transactional)
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(lambda seed: play_apart(drawn(seed, nodes)), seeds)

@@ -30,6 +30,7 @@ class Sessions:
         self._links = links
         self._darkness = darkness
         self._machines: list[Machine] = []
+        self._looked_s = -1.0
         self._heard_s: dict[tuple[int, int], float] = {}
         """time of the last heartbeat, by broker and epoch"""
         self._kept_s: dict[str, float] = {}
@@ -42,8 +43,10 @@ class Sessions:
 
     def look(self, machines: list[Machine]) -> None:
         """Note the machines whose heartbeats a fault delays now."""
-        self._machines = machines
         now_s = self._loop.now_s
+        if now_s == self._looked_s:
+            return
+        self._machines, self._looked_s = machines, now_s
         for machine in machines:
             if machine.run is not None and machine.run.process.life is Life.STOPPED:
                 self._kept_s[machine.name] = now_s

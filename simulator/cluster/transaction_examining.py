@@ -25,7 +25,7 @@ from simulator.cluster.pipelines import examine_pipeline
 from simulator.cluster.replicas import Key
 from simulator.cluster.stable_archives import examine_archives
 from simulator.cluster.stable_reads import read_stable
-from simulator.cluster.transaction_replay import Row
+from simulator.cluster.transaction_replay import Replay, Row
 from simulator.cluster.transactional import TransactionalWorld
 from simulator.model import Violation
 
@@ -93,34 +93,57 @@ def _is_excused(world: TransactionalWorld, key: Key) -> bool:
 
 def _replicas_say_the_same(world: TransactionalWorld, key: Key) -> None:
     """X6."""
-    replay = world.transactions.replays[key]
+    replay, is_compacted = world.transactions.replays[key], key[0] in world.oracle.replicas.compacted
     for number in world.oracle.replicas.placed[key].replicas:
         seen = world.oracle.replicas.seen[number, key]
         partition: Partition = seen.partition
         name = f"{world.transactions.name(key)}-{key[1]} at n{number}"
         if partition.high_watermark != replay.end or partition.log.log_end_offset != replay.end:
             continue
-        start = partition.log.local_log_start_offset
-        unstable = replay.first_unstable
-        if unstable is not None:
-            unstable = max(unstable, partition.log.log_start_offset)
-        found_unstable = partition.log.first_unstable_offset
-        if found_unstable is not None:
-            found_unstable = max(found_unstable, partition.log.log_start_offset)
-        if found_unstable != unstable and not replay.is_open_below(partition.log.log_start_offset):
-            raise Violation(f"X6: {name} is unstable from {found_unstable} on, by a replay from {unstable}")
-        # A replica that began where its leader's log does has not seen what was deleted, nor needs its rows.
-        gone = {
-            one.marker.offset
-            for one in replay.spans
-            if one.marker is not None and one.offsets[-1] < partition.log.log_start_offset
-        }
-        rows = partition.log.aborted_transactions(start, replay.end)
-        found: list[Row] = [(*row,) for row in rows if row.last_offset not in gone]
-        wanted = [row for row in replay.rows if row[2] >= start and row[2] not in gone]
-        is_same = replay.are_rows(found, wanted, partition.log.log_start_offset)
-        if key[0] not in world.oracle.replicas.compacted and not is_same:
-            raise Violation(f"X6: {name} has rows {found} from {start} on, by a replay {wanted}")
+        beginning = world.beginnings.of(number, key)
+        others = world.beginnings.all_of(key)
+        # What an archive says that was written by one that was told nothing may lack what that one lacks.
+        is_whole = all(one.is_told or not replay.is_open_at(one.offset) for one in others)
+        if not beginning.offset or is_whole or not beginning.is_told:
+            _says_the_same(
+                partition, name, replay, 0 if beginning.is_told else beginning.offset, is_compacted
+            )
+        else:
+            _says_no_less(partition, name, replay, is_compacted)
+
+
+def _says_the_same(partition: Partition, name: str, replay: Replay, begin: int, is_compacted: bool) -> None:
+    """X6, of a replica that has seen all batches from `begin` on."""
+    log = partition.log
+    rows, unstable = replay.known_from(begin)
+    found_unstable = log.producers.first_unstable_offset
+    if found_unstable != unstable:
+        raise Violation(
+            f"X6: {name}, which begins at {begin}, is unstable from {found_unstable}, by a replay {unstable}"
+        )
+    found = [(*row,) for row in log.aborted_transactions(log.local_log_start_offset, replay.end)]
+    wanted = [row for row in rows if row[2] >= log.local_log_start_offset]
+    if found != wanted and not is_compacted:
+        raise Violation(f"X6: {name}, which begins at {begin}, has rows {found}, by a replay {wanted}")
+
+
+def _says_no_less(partition: Partition, name: str, replay: Replay, is_compacted: bool) -> None:
+    """X6, of a replica that was told of open transactions by an archive which may not know all: what lies
+    below the log's start may be missing, and nothing else."""
+    log = partition.log
+    start = log.log_start_offset
+    unstable, found_unstable = replay.first_unstable, log.first_unstable_offset
+    _, least = replay.known_from(start)
+    if found_unstable not in (least, unstable if unstable is None else max(unstable, start)):
+        raise Violation(
+            f"X6: {name} is unstable from {found_unstable} on, by a replay from {unstable} or {least}"
+        )
+    gone = {one.marker.offset for one in replay.spans if one.marker is not None and one.offsets[-1] < start}
+    rows = log.aborted_transactions(log.local_log_start_offset, replay.end)
+    found: list[Row] = [(*row,) for row in rows if row.last_offset not in gone]
+    wanted = [row for row in replay.rows if row[2] >= log.local_log_start_offset and row[2] not in gone]
+    if not is_compacted and not replay.are_rows(found, wanted, start):
+        raise Violation(f"X6: {name} has rows {found}, by a replay {wanted}, its log starts at {start}")
 
 
 async def _is_read(world: TransactionalWorld, key: Key, number: int, name: str) -> str:
@@ -128,7 +151,9 @@ async def _is_read(world: TransactionalWorld, key: Key, number: int, name: str) 
     client = Client(world.machines[number - 1].address)
     topic = world.transactions.name(key)
     seen = world.oracle.replicas.seen[number, key].partition
-    end = seen.high_watermark
+    # Where markers may be lost a transaction may stay open.
+    is_shaken = key in world.oracle.replicas.shaken
+    end = seen.last_stable_offset if is_shaken else seen.high_watermark
     try:
         at = await _start(world, client, topic, key)
         deadline = world.loop.time() + _READ_S

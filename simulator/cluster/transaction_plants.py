@@ -177,3 +177,18 @@ OF_TRANSACTIONS: Final[dict[str, Plant]] = {
         older_offset_wins,
     )
 }
+WITHIN_OF_TRANSACTIONS: Final[dict[str, int]] = {
+    "markers_before_the_decision_is_committed": 5,
+    "decision_forgotten_by_the_next_coordinator": 20,
+    "complete_before_all_markers": 20,
+    "late_decision_is_dropped": 60,
+    "appended_before_it_is_verified": 5,
+    "guard_outlives_the_marker": 20,
+    "stable_before_it_is_replicated": 20,
+    "row_lost_by_the_cut": 25,
+    "archive_start_without_open_transactions": 20,
+    "cold_reads_beyond_the_stable_end": 20,
+    "older_offset_wins": 20,
+}
+"""Histories in which each is to be found. From seed 1 it took 1 for the first, 3 for the guard and for the
+archive's start, 4 for cold reads, and 8 for the lost row."""

@@ -114,6 +114,34 @@ class Replay:
         unstable = self.first_unstable
         return unstable is not None and unstable < start
 
+    def is_open_at(self, offset: int) -> bool:
+        """Return whether a transaction that began below `offset` was open there."""
+        return self.is_open_below(offset) or any(
+            one.offsets[0] < offset <= one.marker.offset for one in self.spans if one.marker is not None
+        )
+
+    def known_from(self, begin: int) -> tuple[list[Row], int | None]:
+        """Return the rows, and the first unstable offset, by the batches from `begin` on alone."""
+        seen = [
+            (one.producer_id, offsets[0], one.marker)
+            for one in (*self.spans, *(Span(key, *there, None) for key, there in self._open_spans()))
+            if (offsets := [offset for offset in one.offsets if offset >= begin])
+        ]
+        rows = []
+        for producer_id, first, marker in seen:
+            if marker is None or marker.is_commit:
+                continue
+            still_open = (
+                other
+                for _, other, its in seen
+                if other < marker.offset and (its is None or its.offset > marker.offset)
+            )
+            rows.append((producer_id, first, marker.offset, min(still_open, default=marker.offset + 1)))
+        return rows, min((first for _, first, marker in seen if marker is None), default=None)
+
+    def _open_spans(self) -> Iterable[tuple[int, tuple[int, tuple[int, ...]]]]:
+        return ((key, (epoch, tuple(offsets))) for key, (epoch, offsets) in self.open.items())
+
     def are_rows(self, found: list[Row], wanted: list[Row], start: int) -> bool:
         """Return whether a replica's rows say what those of the replay say of records from `start` on.
 

@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from service.partition.partition import Partition
+from simulator.cluster.beginnings import Beginnings
 from simulator.cluster.direct_producers import Direct
 from simulator.cluster.groups import OFFSETS, OFFSETS_PARTITIONS, ClusterGroup
 from simulator.cluster.replicas import Key
@@ -56,6 +57,7 @@ class TransactionalWorld(ClusterWorld):
         self.ends = {"commit": 0, "abort": 0}
         """answered"""
         self.stable_reads = 0
+        self.beginnings = Beginnings()
         self.transactions = TransactionOracle(self.oracle.replicas, self.oracle.names, self._deleted)
         tiers = self.oracle.tiers.look_at
 

@@ -110,7 +110,11 @@ def _transactions(scene: Scene, done: threading.Event) -> None:
     producers = []
     for n, transactional_id in enumerate(("billing-0", "billing-1", "ledger-export", "mailer-2", "mailer-3")):
         one = confluent_kafka.Producer(
-            {"bootstrap.servers": scene.node.bootstrap, "transactional.id": transactional_id}
+            {
+                "bootstrap.servers": scene.node.bootstrap,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": 600_000,
+            }
         )
         one.init_transactions(60)
         if n < 4:

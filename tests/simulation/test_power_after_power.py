@@ -18,6 +18,7 @@ from service.base.threads import SystemThreads
 from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
+from service.hot.durability import Durability
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
 from simulator.power_loss import Loss, Platter
@@ -172,9 +173,8 @@ def test_a_segment_begins_only_when_the_cut_of_the_one_before_it_is_durable() ->
     assert records(medium) == [(0, 1000), (1, 1001), (2, 1002), (3, 1003), (4, 2000), (5, 2001)]
 
 
-def test_a_cut_that_a_killed_process_did_not_flush_takes_no_replica_offline() -> None:
-    """The next process has begun another segment where the log ended then."""
-    medium = platter()
+def _cut_and_killed(medium: Platter) -> None:
+    """A killed process has cut a log and not flushed it; the next begins another segment at the new end."""
 
     async def main() -> None:
         manager, log = await opened(machine(medium, "one"))
@@ -191,6 +191,19 @@ def test_a_cut_that_a_killed_process_did_not_flush_takes_no_replica_offline() ->
     asyncio.run(main())
     forget(medium, f"{0:020d}.log")
     medium.lose_power(Random(1), Loss.NONE)
+
+
+def test_a_tail_that_a_killed_process_cut_stays_away_once_another_segment_begins() -> None:
+    medium = platter()
+    _cut_and_killed(medium)
+    assert records(medium) == [(0, 1000), (1, 1001), (2, 1002), (3, 1003), (4, 2000)]
+
+
+def test_segments_that_overlap_take_no_replica_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an earlier release could leave them."""
+    monkeypatch.setattr(Durability, "settle_cut", lambda self, segment: None)
+    medium = platter()
+    _cut_and_killed(medium)
     assert records(medium) == [(n, 1000 + n) for n in range(6)]
 
 

@@ -224,11 +224,9 @@ class Life:
     async def _flush(self) -> None:
         log, past = self._log, self._past
         end = log.log_end_offset
-        # What a killed process has cut and not flushed is not known to this one.
-        is_flushed = log.durability.is_cut or log.recovery_point < end or not past.was_killed
         await self._manager.flush(log)
         past.floor = max(past.floor, end)
-        if is_flushed:
+        if end or not past.was_killed:  # what a killed process has cut to nothing looks like a new log
             past.settle(end)
 
     async def _cut(self) -> None:
@@ -240,11 +238,14 @@ class Life:
         async with self._manager.lower_recovery_point(log, least) as may_cut:
             if not may_cut:
                 return
+            known = past.start, past.floor
             past.begin(least)
             try:
                 assert log.truncation.truncate_to(offset) == least
             except StorageError:
+                past.start = known[0]  # which may be above `least`: a batch lies across it
                 if log.failure is None:  # it was refused before anything was cut
+                    past.floor = known[1]
                     past.eras.append(dict(past.eras[-2]))
                 raise
         if least < end and random.random() < 0.7:
@@ -312,6 +313,7 @@ def run(medium: Platter, past: Past, config: LogConfig, fault: Fault | None, ran
     [
         0,
         750,  # an index whose fsync has failed is written again
+        pytest.param(3660, marks=pytest.mark.thorough),  # a killed process has cut a segment
         *(pytest.param(first, marks=pytest.mark.thorough) for first in range(30, 1500, 30) if first != 750),
     ],
 )

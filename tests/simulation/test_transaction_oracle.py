@@ -186,3 +186,35 @@ def test_a_committed_offset_is_that_of_the_last_record_whose_transaction_is_comm
         replay.take(batch)
     assert replay.of_group("g") == ({} if found is None else {("t", 0): found})
     assert replay.of_group("h") == {}
+
+
+@pytest.mark.parametrize(
+    ("begin", "rows", "unstable"),
+    [
+        (0, [(7, 0, 5, 1), (9, 6, 8, 1)], 1),
+        (1, [(7, 2, 5, 1), (9, 6, 8, 1)], 1),
+        (2, [(7, 2, 5, 3), (9, 6, 8, 3)], 3),
+        (4, [(7, 4, 5, 6), (9, 6, 8, 7)], 7),
+        (5, [(9, 6, 8, 7)], 7),
+        (8, [], None),
+    ],
+)
+def test_a_replica_that_is_told_nothing_knows_what_follows_its_beginning(
+    begin: int, rows: list[tuple[int, int, int, int]], unstable: int | None
+) -> None:
+    replay = Replay()
+    for batch in (
+        _data(0, 7, b"v1."),
+        _data(1, 8, b"v2."),
+        _data(2, 7, b"v3."),
+        _data(3, 8, b"v4."),
+        _data(4, 7, b"v5."),
+        _marker(5, 7, commit=False),
+        _data(6, 9, b"v6."),
+        _data(7, 8, b"v7."),
+        _marker(8, 9, commit=False),
+    ):
+        replay.take(batch, "t-0")
+    assert replay.known_from(begin) == (rows, unstable)
+    assert replay.is_open_at(begin) is (begin > 0)
+    assert replay.known_from(0) == (replay.rows, replay.first_unstable)

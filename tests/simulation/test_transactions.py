@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from simulator.apart import apart
-from simulator.cluster.plants import find
+from simulator.cluster.plants import budget_of, find, tell_plants
 from simulator.cluster.playing import draw_transactional, play_apart
-from simulator.cluster.transaction_plants import OF_TRANSACTIONS
+from simulator.cluster.transaction_plants import OF_TRANSACTIONS, WITHIN_OF_TRANSACTIONS
 
 SEEDS = (1, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(2, 13)))
 FOUND_SOON = {"markers_before_the_decision_is_committed": (1, "X2")}
@@ -38,3 +38,16 @@ def test_a_planted_bug_of_transactions_is_found(name: str) -> None:
     found = find(OF_TRANSACTIONS[name], first, 8, transactional=True)
     assert found is not None
     assert sign in found[1]
+
+
+def test_each_planted_bug_of_transactions_has_a_budget() -> None:
+    assert WITHIN_OF_TRANSACTIONS.keys() == OF_TRANSACTIONS.keys()
+    assert budget_of("guard_outlives_the_marker") < budget_of("killed_is_unclean")
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(3600)
+def test_every_planted_bug_of_transactions_is_found_within_its_budget(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert tell_plants([*OF_TRANSACTIONS], 1), capsys.readouterr().out

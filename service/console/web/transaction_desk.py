@@ -82,7 +82,9 @@ class TransactionDesk:
                 wanted, problem="The coordinators have not answered yet.", status=503
             )
         pages = max(-(-len(found.value.rows) // transactions.PER_PAGE), 1)
-        return transactions.TransactionsPage(wanted, found.value, min(max(number, 1), pages))
+        return transactions.TransactionsPage(
+            wanted, found.value, min(max(number, 1), pages), age_ms=found.age_ms
+        )
 
     async def find_one(self, transactional_id: str) -> transaction.TransactionPage:
         try:

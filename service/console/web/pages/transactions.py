@@ -33,6 +33,8 @@ from service.console.web.transaction_filter import MOST_PATTERN, STATES, Transac
 
 PER_PAGE: Final = 50
 MOST_HANGING: Final = 200
+OLD_MS: Final = 5_000
+"""Age from which a list says how old it is: one that takes long is renewed rarely."""
 MOST_LINKED: Final = 3_000
 """Longest id, as an address has it, that is a link: requests have a longest line."""
 MOST_SHOWN: Final = 200
@@ -63,6 +65,7 @@ class TransactionsPage(NamedTuple):
     number: int = 1
     problem: str | None = None
     status: int = 200
+    age_ms: int = 0
 
 
 class HangingPage(NamedTuple):
@@ -101,6 +104,7 @@ def render(context: PageContext, found: TransactionsPage) -> str:
         lead = (
             f"{words.counted(len(listed.rows), 'transactional id')}"
             f"{'' if found.wanted.is_any else ' found'}, {words.count(listed.open)} with an open transaction"
+            + (f"; {words.span(found.age_ms / 1000)} ago" if found.age_ms >= OLD_MS else "")
         )
     parts.append(_hanging_form("", AGES[0][0]))
     return page(context, "Transactions", "/transactions", parts, lead=lead)

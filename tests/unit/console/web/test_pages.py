@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from html.parser import HTMLParser
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -335,6 +336,43 @@ def test_missing_data_is_explained_on_the_page() -> None:
     assert "why not" in found
     assert "The bucket cannot be read" in PAGES["nothing, bucket"]("down")
     assert "cannot be shown" in PAGES["nothing, topic"]("gone")
+
+
+def test_answers_of_a_store_are_not_its_errors() -> None:
+    text = """\
+firn_cache_hits_total 3
+firn_store_call_seconds_count{client="tiering",call="get_tagged"} 30
+firn_store_errors_total{client="tiering",call="get_tagged",error="ObjectNotFound"} 20
+firn_store_errors_total{client="tiering",call="get_tagged",error="PreconditionFailed"} 4
+"""
+
+    def page(more: str) -> str:
+        figures = Figures(1.0, text + more, {}, [])
+        sample = NodeSample(1, "http://x", "1", Between(None, figures), None)
+        return cold.render(context("x"), cold.ColdPage([sample], None))
+
+    assert "badge warn" not in page("")
+    failed = 'firn_store_errors_total{client="tiering",call="get_tagged",error="StoreUnavailable"} 2\n'
+    assert '<span class="badge warn">2</span>' in page(failed)
+
+
+def test_a_node_that_reads_nothing_from_the_bucket_is_one_line() -> None:
+    figures = Figures(1.0, "firn_cache_hits_total 0\nfirn_cache_misses_total 0\n", {}, [])
+    sample = NodeSample(1, "http://x", "1", Between(None, figures), None)
+    found = Checked(cold.render(context("x"), cold.ColdPage([sample], None))).words
+    assert "No record has been read from the bucket since the node started." in found
+
+
+def test_keys_with_default_values_are_folded_unless_searched_for() -> None:
+    def page(**changed: Any) -> str:
+        keys = [ConfigEntry(f"k{n}", "1", 5 if n else 4, 2, False, False, "", ()) for n in range(3)]
+        found = configuration.Configuration([1, 2], 1, None, keys, "", False, None)
+        return configuration.render(context("x"), found._replace(**changed))
+
+    assert "2 keys with default values" in page()
+    assert "<details" not in page(wanted="k")
+    # A node that does not answer leaves the way to the others.
+    assert 'href="/configuration?node=2"' in page(problem="away", entries=())
 
 
 def test_days_and_costs_are_of_what_is_chosen() -> None:
