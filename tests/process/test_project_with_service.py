@@ -125,7 +125,7 @@ def test_a_job_reads_the_archive_on_driver_and_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_own", [True, False])
-def test_it_is_imported_from_a_zip_as_executors_get_it(tmp_path: Path, has_own: bool) -> None:
+def test_a_zip_as_executors_get_it_is_imported(tmp_path: Path, has_own: bool) -> None:
     packed = package_zip()
     (tmp_path / "firn.zip").write_bytes(packed.data)
     words = "import sys; sys.path.insert(1, sys.argv[1])\nimport pyspark_firn; print(pyspark_firn.__file__)\n"
