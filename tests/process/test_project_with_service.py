@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from service.spark.pyfiles import package_zip
 from tests.support.clients import Confluent, make_rows
 from tests.support.processes import REPOSITORY, Node, wait_until
 from tests.support.stores import folder_store
@@ -120,3 +122,14 @@ def test_a_job_reads_the_archive_on_driver_and_workers(tmp_path: Path) -> None:
     said = run(job, store.url, "local[2]")
     assert "{'service.config'}" in said
     assert int(said.split()[1]) >= 50
+
+
+@pytest.mark.parametrize("has_own", [True, False])
+def test_a_zip_as_executors_get_it_is_imported(tmp_path: Path, has_own: bool) -> None:
+    packed = package_zip()
+    (tmp_path / "firn.zip").write_bytes(packed.data)
+    words = "import sys; sys.path.insert(1, sys.argv[1])\nimport pyspark_firn; print(pyspark_firn.__file__)\n"
+    job = project(tmp_path / "project", words + (IMPORTS if has_own else ""))
+    if not has_own:
+        shutil.rmtree(job.parent / "service")
+    assert run(job, str(tmp_path / "firn.zip")) == f"{tmp_path}/firn.zip/pyspark_firn/__init__.py\n"
