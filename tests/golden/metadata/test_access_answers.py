@@ -22,6 +22,7 @@ from service.metadata.image_frames import image_frames
 from service.metadata.publication import apply_batch
 from service.metadata.raft.snapshots import parse_name
 from service.metadata.snapshot_codec import decode_snapshot
+from service.security.session import NODE_ITSELF
 from service.serving.handlers import describe_acls, describe_client_quotas, describe_user_scram_credentials
 from tests.golden.metadata.access_requests import answer_of, request_of
 from tests.unit.metadata.controllers import running
@@ -169,9 +170,10 @@ def test_every_answer_is_kafkas(tmp_path: Path) -> None:
             records = [*entry_differences(empty.acls, given.acls), *others]
             frames = tuple(map(newest, records))
             await controller._decisions.decide(lambda image: ControllerResult(frames, None))
+            context = SimpleNamespace(session=NODE_ITSELF, client_id="")
             for kind, asked, answer in STEPS:
                 host = SimpleNamespace(controller=controller, image=controller.image, authorizer=object())
-                found = HANDLERS[kind](host, None, request_of(kind, asked))
+                found = HANDLERS[kind](host, context, request_of(kind, asked))
                 ours = answer_of(kind, await found if isinstance(found, Awaitable) else found)
                 assert json.loads(json.dumps(ours)) == expected(kind, asked, answer), (kind, asked)
             kafka, image = image_up_to(1 << 62), controller.image
