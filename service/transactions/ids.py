@@ -43,16 +43,20 @@ class TransactionalIds:
 
     # Replay.
 
-    def replay(self, transactional_id: str, value: bytes) -> TransactionMetadata | int:
+    def replay(
+        self, transactional_id: str, value: bytes, *, is_cleaned: bool = False
+    ) -> TransactionMetadata | int:
         """Move an id to the state of a record; return the state, or the version of an unknown one.
 
-        Raises `CorruptionError`.
+        `is_cleaned`: compaction may have removed records of the id in front of this one, so that any state
+        may follow the one before. Raises `CorruptionError`.
         """
+        is_own = isinstance(value, _Decided)
         after = value.state if isinstance(value, _Decided) else records.decode_value(value)
         if isinstance(after, int):
             return after
         before = self.newest(transactional_id)
-        is_first = before is None or _is_repeated(before, after)
+        is_first = before is None or (is_cleaned and not is_own) or _is_repeated(before, after)
         check_move(transactional_id, None if is_first or before is None else before.state, after.state)
         self.at_rest.pop(transactional_id, None)
         if after.state in AT_REST:

@@ -115,6 +115,8 @@ class TransactionShard:
         self._waits_for_idle = False
         self._found: deque[str] = deque()
         self._skipped: set[str] = set()
+        self._next_offset = 0
+        self._is_cleaned = False
 
     @property
     def journal(self) -> Journal:
@@ -125,6 +127,11 @@ class TransactionShard:
     def replay(
         self, offset: int, key: bytes, value: bytes | None, producer_id: int = -1, producer_epoch: int = -1
     ) -> None:
+        if offset > self._next_offset:
+            # A replica that was away has what it fetched before, and behind it what compaction has left:
+            # records between a state and a later one of the same id may be missing in it for good.
+            self._is_cleaned = True
+        self._next_offset = offset + 1
         transactional_id = records.decode_key(key)
         if isinstance(transactional_id, int):
             self._skip(f"keys of type {transactional_id}", f", from offset {offset} on,")
@@ -133,7 +140,7 @@ class TransactionShard:
             self.ids.forget(transactional_id)
             self._deadlines.discard(transactional_id)
             return
-        after = self.ids.replay(transactional_id, value)
+        after = self.ids.replay(transactional_id, value, is_cleaned=self._is_cleaned)
         if isinstance(after, int):
             self._skip(f"values of version {after}", f", from offset {offset} on,")
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.base.errors import CorruptionError
+from service.transactions.ids import record_of
 from service.transactions.metadata import TransactionMetadata
 from service.transactions.records import encode_key, encode_value
 from service.transactions.states import BY_WORD, TransactionState
@@ -81,3 +82,27 @@ def test_a_completion_that_was_appended_twice_counts_once() -> None:
     assert newest.state.word == "CompleteCommit"
     with pytest.raises(CorruptionError):
         replay(value("CompleteCommit", 3), value("CompleteCommit", 4))
+
+
+@pytest.mark.parametrize("after", MOVES)
+@pytest.mark.parametrize("before", MOVES)
+def test_any_state_follows_where_compaction_took_records_between(before: str, after: str) -> None:
+    """A replica that was away has the old record, and of the later ones those that compaction has left."""
+    leader = replay(value(before))
+    leader.shard.journal.at(2)
+    leader.shard.replay(2, encode_key("t"), value(after, 4))
+    newest = leader.shard.ids.newest("t")
+    assert newest is not None
+    assert newest.state.word == after
+
+
+def test_own_decisions_keep_to_the_rows_behind_a_cleaned_log() -> None:
+    leader = replay(value("Ongoing"))
+    leader.shard.journal.at(2)
+    leader.shard.replay(2, encode_key("t"), value("CompleteAbort", 4))
+    there = leader.shard.ids.newest("t")
+    assert there is not None
+    record = record_of("t", there._replace(state=TransactionState.PREPARE_COMMIT), 1)
+    leader.shard.journal.at(3)
+    with pytest.raises(CorruptionError, match="a move from CompleteAbort to PrepareCommit"):
+        leader.shard.replay(3, record.key, record.value)
