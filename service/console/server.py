@@ -151,11 +151,14 @@ class Console:
         response = StreamResponse(headers=headers)
         response.content_length = sum(map(len, text))
         await response.prepare(request)
+        last = b""
         if request.method == "GET":
-            for block in text:
+            *blocks, last = text
+            for block in blocks:
                 # Waits until the peer has received most of it.
                 await response.write(block)
-        await response.write_eof()
+        # Waits as well, but only if it has something to write: the next request follows.
+        await response.write_eof(last)
         return response
 
     async def _scraped(self, text_format: TextFormat, *, is_gzip: bool) -> list[bytes]:
