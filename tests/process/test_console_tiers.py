@@ -128,7 +128,7 @@ def test_the_tier_that_answered_is_the_one_that_the_node_counted(place: Place) -
     border = offset(place.bootstrap, "readings", 0, EARLIEST_LOCAL)
     for at, tier, other in ((0, "bucket", "local"), (border, "local", "bucket")):
         before = place.figures()
-        found = ask(place.url, f"/records?topic=readings&where=offset&at={at}&most=20")
+        found = ask(place.url, f"/records?topic=readings&partition=0&where=offset&at={at}&most=20")
 
         def grown(tier: str, before: Figures = before) -> float:
             name = "firn_fetched_bytes_total"
@@ -143,9 +143,9 @@ def test_the_tier_that_answered_is_the_one_that_the_node_counted(place: Place) -
 
 def test_a_page_over_the_border_names_both_tiers_and_each_record_its_own(place: Place) -> None:
     border = offset(place.bootstrap, "readings", 0, EARLIEST_LOCAL)
-    found = ask(place.url, f"/records?topic=readings&where=offset&at={border - 5}&most=20")
+    found = ask(place.url, f"/records?topic=readings&partition=0&where=offset&at={border - 5}&most=20")
     assert tiers_told(found.text) == ["bucket", "disk"]
-    rows = re.findall(r'class="offset">([\d,]+)</a><span class="badge (ice|water)">', found.text)
+    rows = re.findall(r'class="offset" title="[^"]*">([\d,]+)</a><span class="badge (ice|water)">', found.text)
     assert [(int(at.replace(",", "")), kind) for at, kind in rows] == [
         (at, "ice" if at < border else "water") for at in range(border - 5, border + 15)
     ]
@@ -212,8 +212,8 @@ def test_records_of_every_kind_are_shown_and_come_down_as_they_are(place: Place)
         ("/records?topic=nobodys", 404),
         ("/records?topic=readings&partition=x", 400),
         ("/records?topic=readings&partition=7", 404),
-        ("/records?topic=readings&where=offset&at=" + "9" * 40, 400),
-        ("/records?topic=readings&where=offset&at=9223372036854775807", 200),
+        ("/records?topic=readings&partition=0&where=offset&at=" + "9" * 40, 400),
+        ("/records?topic=readings&partition=0&where=offset&at=9223372036854775807", 200),
         ("/records?topic=readings&where=time&at=999999999999999999", 200),
         ("/records/download?topic=readings&partition=0&offset=NaN&part=value", 404),
         ("/records/download?topic=readings&partition=0&offset=1e3&part=value", 404),
