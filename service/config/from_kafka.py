@@ -60,8 +60,12 @@ Kafka's tools work against Firn. Firn's own need no Java:
 | `kafka-consumer-groups.sh` | `firn group` |
 | `kafka-transactions.sh` | `firn transaction` |
 | `kafka-acls.sh` | `firn acl` |
-| `kafka-configs.sh` for users and quotas | `firn user`, `firn quota` |
-| `kafka-metadata-quorum.sh describe`, `kafka-cluster.sh` | `firn cluster describe` |
+| `kafka-configs.sh` | `firn config`, `firn topic alter`; for users and quotas `firn user`, `firn quota` |
+| `kafka-console-producer.sh`, `kafka-console-consumer.sh` | `firn produce`, `firn consume` |
+| `kafka-get-offsets.sh`, `kafka-delete-records.sh` | `firn offsets`, `firn topic delete-records` |
+| `kafka-reassign-partitions.sh`, `kafka-leader-election.sh` | `firn cluster reassign`, `firn cluster elect` |
+| `kafka-metadata-quorum.sh`, `kafka-features.sh` | `firn cluster quorum`, `firn cluster features` |
+| `kafka-cluster.sh`, `kafka-log-dirs.sh` | `firn cluster describe`, `firn cluster unregister`, `firn log-dirs` |
 | `kafka-dump-log.sh` | `firn dump` |
 
 `firn COMMAND --help` has examples of each.

@@ -175,8 +175,7 @@ class UnifiedLog:
         return self._read_remote(offset, min(max_bytes, cold_bytes), end_offset, is_committed)
 
     def _records_in(self, size: int) -> int:
-        """Return about how many offsets so many bytes of the local log cover, as they do on average: whoever
-        reads all of it gets all of them."""
+        """Return about how many offsets so many bytes of the local log cover, as they do on average."""
         local = self.local
         return max(size * (local.log_end_offset - local.local_log_start_offset) // (local.size or 1), 1)
 

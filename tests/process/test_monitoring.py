@@ -42,7 +42,7 @@ OF_CLUSTERS = {
     ("firn_replicas_lag", frozenset({("broker", "2"), *TARGET.items()})): 7.0,
     ("firn_health_findings", frozenset({("finding", "x"), ("severity", "notice"), *TARGET.items()})): 1.0,
 }
-"""What only nodes of clusters tell, or those that find something wrong: tests/node has it."""
+"""Series of nodes that have followers, or find something wrong; the node of these tests has neither."""
 BROKEN = 5
 """Scrapes before the store refuses everything."""
 DOCUMENT: dict[str, Any] = yaml.safe_load(RULES.read_text("utf-8"))
