@@ -65,7 +65,8 @@ Kafka's tools work against Firn. Firn's own need no Java:
 | `kafka-get-offsets.sh`, `kafka-delete-records.sh` | `firn offsets`, `firn topic delete-records` |
 | `kafka-reassign-partitions.sh`, `kafka-leader-election.sh` | `firn cluster reassign`, `firn cluster elect` |
 | `kafka-metadata-quorum.sh`, `kafka-features.sh` | `firn cluster quorum`, `firn cluster features` |
-| `kafka-cluster.sh`, `kafka-log-dirs.sh` | `firn cluster describe`, `firn cluster unregister`, `firn log-dirs` |
+| `kafka-cluster.sh` | `firn cluster describe`, `firn cluster unregister` |
+| `kafka-log-dirs.sh` | `firn log-dirs` |
 | `kafka-dump-log.sh` | `firn dump` |
 
 `firn COMMAND --help` has examples of each.
