@@ -145,7 +145,9 @@ def test_a_page_over_the_border_names_both_tiers_and_each_record_its_own(place: 
     border = offset(place.bootstrap, "readings", 0, EARLIEST_LOCAL)
     found = ask(place.url, f"/records?topic=readings&partition=0&where=offset&at={border - 5}&most=20")
     assert tiers_told(found.text) == ["bucket", "disk"]
-    rows = re.findall(r'class="offset" title="[^"]*">([\d,]+)</a><span class="badge (ice|water)">', found.text)
+    rows = re.findall(
+        r'class="offset" title="[^"]*">([\d,]+)</a><span class="badge (ice|water)">', found.text
+    )
     assert [(int(at.replace(",", "")), kind) for at, kind in rows] == [
         (at, "ice" if at < border else "water") for at in range(border - 5, border + 15)
     ]
