@@ -40,6 +40,10 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit("terminated", returncode=143)
 
     signal.signal(signal.SIGTERM, ended)
+    if (
+        signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    ):  # under nohup: what tests start would ignore it, too
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if hasattr(config, "workerinput"):
         # A worker has told all that it knows: taking its heap apart, object by object, takes seconds.
         # Registered first, it is called last.

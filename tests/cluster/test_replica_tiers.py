@@ -105,7 +105,7 @@ def told(member: Member, metric: str) -> float:
 
 def let_go(member: Member) -> int:
     """Where the last segment of the first partition began whose local copy has gone."""
-    found = re.findall(rf"/{TOPIC}-0/.*?(\d+)\.log: retention by size", member.said())
+    found = re.findall(rf"/{TOPIC}-0/.*?(\d+)\.log: local retention by size", member.said())
     return int(found[-1]) if found else -1
 
 

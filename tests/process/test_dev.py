@@ -215,7 +215,7 @@ def test_a_node_that_dies_is_named_the_others_go_on_and_the_console_shows_it(tmp
 
         def watched() -> int:
             with urlopen(said["console"], timeout=30) as answer:
-                found = re.search(r"(\d) of them watched", answer.read().decode())
+                found = re.search(r"metrics of (\d)", answer.read().decode())
             return int(found[1]) if found else 0
 
         wait_until("the console to show all", lambda: watched() == 3, 60, every=0.5)

@@ -46,6 +46,9 @@ OF_SECURITY = {
     "service.security",
     "service.security.acl_index",
     "service.security.acls",
+    "service.security.audit",
+    "service.security.audited_change",
+    "service.security.change_audit",
     "service.security.operations",
     "service.security.principal",
     "service.security.scram_credential",
@@ -53,7 +56,7 @@ OF_SECURITY = {
     "service.security.shared_map",
     "service.security.tokens",
 }
-"""What the metadata image and the context of each request are made of."""
+"""What the metadata image, the context of each request and the audit of changes are made of."""
 
 
 @pytest.fixture(scope="module")
