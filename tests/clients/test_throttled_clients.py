@@ -217,7 +217,7 @@ def test_an_admin_gets_its_rate_of_mutations(broker: Broker, new_topic: NewTopic
     assert created / SECONDS == pytest.approx(1.0, rel=0.1)
 
 
-@pytest.mark.parametrize("client", list(PRODUCERS)[:2])
+@pytest.mark.parametrize("client", ["confluent", pytest.param("kafka-python", marks=pytest.mark.thorough)])
 def test_a_throttled_producer_loses_nothing(broker: Broker, new_topic: NewTopic, client: str) -> None:
     topic = new_topic()
     with quota(broker, f"waits-{client}", producer_byte_rate=100_000.0):
