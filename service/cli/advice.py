@@ -123,7 +123,7 @@ ADVICE: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""By code: its meaning, and what to do."""
+"""Meaning of each code, and what to do."""
 
 
 def advised(error: RequestError) -> str:

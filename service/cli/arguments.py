@@ -19,6 +19,13 @@ def offset(text: str) -> int:
     return int(text)
 
 
+def partition(text: str) -> int:
+    """Parse the number of a partition; `ArgumentTypeError` for any other text."""
+    if not text.isascii() or not text.isdigit() or int(text) >= 2**31:
+        raise argparse.ArgumentTypeError(f"expected a partition's number, found {text!r}")
+    return int(text)
+
+
 def node_id(text: str) -> int:
     """Parse the id of a node; `ArgumentTypeError` for any other text."""
     if not text.isascii() or not text.isdigit() or int(text) >= 2**31:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 
-from service.cli.arguments import positive
+from service.cli.arguments import partition, positive
 from service.cli.record_options import COLUMNS, FORMATS, Place, add_librdkafka_option
 from service.cli.topic import add_bootstrap_option
 
@@ -28,7 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--partition",
         action="append",
         default=[],
-        type=_number,
+        type=partition,
         metavar="N",
         help="may be repeated; default: all",
     )
@@ -70,12 +69,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.set_defaults(run=run)
 
 
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) >= 2**31:
-        raise argparse.ArgumentTypeError(f"expected a partition's number, found {text!r}")
-    return int(text)
-
-
 def _start(text: str) -> Place:
     if text.startswith("-") and text[1:].isascii() and text[1:].isdigit():
         return Place("last", min(int(text[1:]), _FOREVER))
@@ -97,13 +90,15 @@ def _place(text: str, words: Sequence[str]) -> Place:
 
 
 def _time_ms(text: str) -> int:
+    from service.base.errors import ConfigError
+    from service.cli.times import time_ms
+
     if text.isascii() and text.isdigit() and len(text) > 8:
         return min(int(text), _FOREVER)
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a time as 2026-01-31T12:00:00Z, found {text!r}") from None
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+        return time_ms(text)
+    except ConfigError as e:
+        raise argparse.ArgumentTypeError(str(e)) from None
 
 
 def _columns(text: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from service.cli.arguments import partition
 from service.cli.record_options import FORMATS, add_librdkafka_option, separator
 from service.cli.topic import add_bootstrap_option
 
@@ -61,11 +62,7 @@ def _header(text: str) -> tuple[str, bytes]:
 
 
 def _partition(text: str) -> int:
-    if text == "any":
-        return -1
-    if not text.isascii() or not text.isdigit() or int(text) >= 2**31:
-        raise argparse.ArgumentTypeError(f"expected a partition's number or any, found {text!r}")
-    return int(text)
+    return -1 if text == "any" else partition(text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ MOST_GROUP_BYTES: Final = 255
 """Longest group id that is told, as UTF-8: as of a topic's name, about."""
 _PARTITION_BYTES: Final = 58
 _TOPIC_BYTES: Final = 52
-"""What a line has beside the names, with a value of seven digits."""
+"""Bytes of a line beside its names, with a value of seven digits."""
 
 
 def of_lag(report: LagReport) -> Iterator[Sample]:

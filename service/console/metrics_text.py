@@ -49,7 +49,7 @@ class TextFormat(NamedTuple):
 _EOF: Final = b"# EOF\n"
 OPENMETRICS: Final = TextFormat(openmetrics.CONTENT_TYPE_LATEST, openmetrics.generate_latest, _EOF)
 PLAIN: Final = TextFormat("text/plain; version=0.0.4; charset=utf-8", generate_latest, b"")
-"""What Prometheus has always read, and everybody who does not ask for another format."""
+"""Format that every version of Prometheus reads; for whoever asks for no other."""
 
 BLOCK_BYTES: Final = 64 << 10
 _LINES: Final = 50

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 SUM_S: Final = 60.0
 """Time whose turns are one line"""
 FIRST_S: Final = 2.0
-"""That time after a minute without a long turn, so that a single one is told soon"""
+"""The same time after a minute without a long turn, so that a single one is told soon"""
 WORRYING_S: Final = 1.0
 """Duration from which on a turn is a warning"""
 
