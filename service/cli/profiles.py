@@ -39,13 +39,19 @@ class Profiles:
         return sorted(path.name.removesuffix(_SUFFIX) for path in self.folder.glob(f"*{_SUFFIX}"))
 
     def in_use(self) -> str | None:
-        """Return the name of the profile in use: FIRN_PROFILE's, or the one that was chosen, or None."""
+        """Return the name of the profile in use: FIRN_PROFILE's, or the one that was chosen, or None.
+
+        Raises `ConfigError` where nobody can read which was chosen: a command would ask another cluster.
+        """
         if self._named is not None:
             return self._named
+        path = self.folder / _IN_USE
         try:
-            return (self.folder / _IN_USE).read_text("utf-8").strip() or None
-        except OSError:
+            return path.read_text("utf-8").strip() or None
+        except FileNotFoundError:
             return None
+        except (OSError, UnicodeDecodeError) as e:
+            raise ConfigError(f"{path}: {e}") from e
 
     def path_in_use(self) -> Path | None:
         """Return the file of the profile in use. Raises `ConfigError` where there is none of that name."""

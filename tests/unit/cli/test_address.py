@@ -77,3 +77,10 @@ def test_properties_that_no_command_would_take_make_no_profile(home: Path) -> No
     file.write_text("no.such.key=1\n")
     assert main(["profile", "add", "bad", "h:1", "--properties", str(file)]) == 1
     assert Profiles(os.environ).names() == []
+
+
+def test_an_unreadable_choice_is_an_error_and_no_other_cluster(home: Path) -> None:
+    (home / "firn").mkdir()
+    (home / "firn" / "in-use").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="in-use"):
+        found(dict(os.environ))
