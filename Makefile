@@ -112,7 +112,7 @@ test-infra: install fetch-infra .cache/infra/package/.complete ## Terraform on p
 
 test-infra-often: install .cache/infra/package/.complete ## Terraform on plans, checkov, machines that boot and form a cluster: the part of test-infra that finds most
 	@.ci/fetch-infra terraform standin checkov debian
-	$(PYTEST) -n 2 --dist loadfile tests/infra $(OFTEN)
+	$(PYTEST) -n 3 --dist loadfile tests/infra $(OFTEN)
 
 .venv/.spark: .venv/.installed .ci/install-spark tests/java/spark-connector/pom.xml
 	@.ci/install-spark
