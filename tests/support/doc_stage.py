@@ -93,13 +93,16 @@ def main(page: str, folder: Path) -> int:
         "REPOSITORY": str(REPOSITORY),
         "SCENES": str(SCENES),
     }
-    done = subprocess.run(["bash", str(script)], cwd=folder / "work", env=environment, check=False)
-    return done.returncode
+    process = subprocess.Popen(["bash", str(script)], cwd=folder / "work", env=environment)
+    while True:  # this is the first process here: whoever loses his parent is its child
+        ended, status = os.wait()
+        if ended == process.pid:
+            return os.waitstatus_to_exitcode(status)
 
 
 def _own_machine(folder: Path) -> None:
     """Bring the loopback interface up, name this machine as pages do, empty /tmp, let /etc be written."""
-    for directory in ("/etc", "/var/lib"):
+    for directory in ("/etc", "/var/lib", str(REPOSITORY)):
         upper, work = folder / "over" / directory[1:], folder / "under" / directory[1:]
         for one in (upper, work):
             one.mkdir(parents=True)
@@ -131,10 +134,12 @@ def _run(*command: str | Path) -> None:
 
 
 def _programs(folder: Path) -> None:
-    """Put `firn`, whose servers go into the background, and Kafka's tools into a folder."""
+    """Put `firn`, whose servers go into the background, `make` in a checkout and Kafka's tools into a folder."""
     folder.mkdir()
     text = (SCENES / "firn").read_text().replace("@FIRN@", str(FIRN))
     _program(folder / "firn", text)
+    as_installed = " ".join(f"-o {name}" for name in (".venv/.installed", ".venv/.kernel", ".venv/.spark"))
+    _program(folder / "make", f'#!/bin/sh\nexec /usr/bin/make -C {REPOSITORY} {as_installed} "$@"\n')
     for script, tool in SCRIPTS.items():
         for name in (script, f"{script}.sh"):
             _program(folder / name, f'#!/bin/sh\nexec {RUNNER} {tool} "$@"\n')
