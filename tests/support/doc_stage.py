@@ -134,7 +134,7 @@ def _run(*command: str | Path) -> None:
 
 
 def _programs(folder: Path) -> None:
-    """Put `firn`, whose servers go into the background, `make` in a checkout and Kafka's tools into a folder."""
+    """Put `firn`, whose servers stay in the background, `make` and Kafka's tools into a folder."""
     folder.mkdir()
     text = (SCENES / "firn").read_text().replace("@FIRN@", str(FIRN))
     _program(folder / "firn", text)
