@@ -1,6 +1,6 @@
 """Hooks of MkDocs: pages that lie in a repository, as a site.
 
-- Pages beside docs/ (README, CHANGELOG, …) that pages link to, or that the navigation has, come along under repository/.
+- Pages beside docs/ (README, CHANGELOG, …) that pages or the navigation lead to come under repository/.
 - A link to a source file becomes its text: the site has no copy of the sources.
 - Markdown is read as GitHub reads it: anchors, and lists and tables behind a line of text.
 - Nothing of a page is loaded from another host.
@@ -136,7 +136,9 @@ def is_elsewhere(target: str) -> bool:
 def resolved(source: str, target: str) -> tuple[str, str]:
     """Return the path in the repository and the anchor of a link on a page."""
     path, mark, anchor = target.partition("#")
-    return (posixpath.normpath(posixpath.join(posixpath.dirname(source), path)) if path else source), mark + anchor
+    return (
+        posixpath.normpath(posixpath.join(posixpath.dirname(source), path)) if path else source
+    ), mark + anchor
 
 
 def targets(markdown: str) -> Iterator[str]:
@@ -173,6 +175,8 @@ def set_apart(markdown: str) -> str:
             begins = BLOCK.match(line) is not None
             if begins and is_paragraph and not is_code:
                 parts.append("\n")
-            is_paragraph = bool(line.strip()) and not begins and (is_paragraph or not parts or not parts[-1].strip())
+            is_paragraph = (
+                bool(line.strip()) and not begins and (is_paragraph or not parts or not parts[-1].strip())
+            )
             parts.append(line)
     return "".join(parts)

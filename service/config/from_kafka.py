@@ -68,7 +68,7 @@ Kafka's tools work against Firn. Firn's own need no Java:
 | `kafka-cluster.sh` | `firn cluster describe`, `firn cluster unregister` |
 | `kafka-log-dirs.sh` | `firn log-dirs` |
 | `kafka-dump-log.sh` | `firn dump` |
-| `connect-mirror-maker.sh`, `connect-distributed.sh` | Kafka's own, as clients of both ([Moving from Kafka](moving.md)) |
+| `connect-mirror-maker.sh`, `connect-distributed.sh` | Kafka's own: clients of both |
 
 `firn COMMAND --help` has examples of each.
 

@@ -1,4 +1,4 @@
-"""Pages of the repository: links and their anchors lead somewhere, and the site of docs/ has a place for each page.
+"""Pages of the repository: links and anchors lead somewhere, and each page has its place in the site.
 
 `make docs` builds the site with MkDocs, which says the same more slowly.
 """
@@ -118,7 +118,11 @@ def test_each_page_has_its_place_in_the_navigation_of_the_site() -> None:
 
 
 def test_the_navigation_names_pages_that_are_there() -> None:
-    paths = {name: ROOT / name.removeprefix("repository/") for name in navigation() if name.startswith("repository/")}
+    paths = {
+        name: ROOT / name.removeprefix("repository/")
+        for name in navigation()
+        if name.startswith("repository/")
+    }
     paths |= {name: DOCS / name.removesuffix("/*") for name in navigation() - {*paths}}
     assert not {name for name, path in paths.items() if not path.exists()}
 
