@@ -95,7 +95,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
             return link["label"][1:-1]
         return link[0]  # MkDocs says that it leads nowhere
 
-    parts = split_fences(set_apart(markdown))
+    parts = split_fences(set_apart(deepened(markdown)))
     return "".join(text if is_code else LINK.sub(led, text) for is_code, text in parts)
 
 
@@ -164,6 +164,17 @@ def split_fences(markdown: str) -> Iterator[tuple[bool, str]]:
         else:
             part.append(line)
     yield bool(fence), "".join(part)
+
+
+def deepened(markdown: str) -> str:
+    """Return a page in which what belongs to an item of a list is four spaces deep, and not three."""
+    parts = []
+    for is_code, text in split_fences(markdown):
+        belongs = text.startswith("   ") if is_code else None
+        for line in text.splitlines(keepends=True):
+            is_deep = line.startswith("   ") if belongs else re.match(" {3}[^ ]", line) is not None
+            parts.append(f" {line}" if is_deep and belongs is not False else line)
+    return "".join(parts)
 
 
 def set_apart(markdown: str) -> str:

@@ -13,7 +13,7 @@ from service.cli.columns import aligned
 from service.cli.group_changes import NOT_DONE, add_execute, add_groups, groups_of, known_group
 from service.cli.patience import patience
 from service.cli.places import METAVAR, named_partitions, place_name
-from service.cli.resolving import resolved, tell, words_of
+from service.cli.resolving import failure_noted, resolved, tell, words_of
 
 if TYPE_CHECKING:
     from service.client.admin import ChangingCluster, Cluster
@@ -80,26 +80,27 @@ def _shift(text: str) -> int:
 
 
 def _reset(args: argparse.Namespace) -> int:
-    from service.base.errors import ConfigError, RequestError
+    from service.base.errors import ConfigError
     from service.client.admin import ChangingCluster
     from service.groups.admin_queries import list_groups
 
     ways = bool(args.topics) + args.all_topics + (args.from_file is not None)
     if ways != 1:
         raise ConfigError("of which topics? --topic, --all-topics, or --from-file alone")
+    args.at_ms = _time_ms(args)
     problems: list[str] = []
     done: list[_Reset] = []
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         found = list_groups(cluster)
         groups = groups_of(args, found)
         plans = _file_plans(args, groups)
-        for group in groups:
-            try:
-                chosen = _planned(cluster, found, group, args, plans)
-                done.append(_carried_out(cluster, chosen, problems) if args.execute else chosen)
-            except RequestError as e:
-                problems.append(words_of(e))
-    _print(args, done)
+        try:
+            for group in groups:
+                with failure_noted(problems):
+                    chosen = _planned(cluster, found, group, args, plans)
+                    done.append(_carried_out(cluster, chosen, problems) if args.execute else chosen)
+        finally:  # also what was done before Ctrl-C
+            _print(args, done)
     for one in done:
         for note in one.notes:
             tell("group", f"{one.group}: {note}")
@@ -130,7 +131,7 @@ def _planned(
     """Return what the group would get. Raises `RequestError` for one with members."""
     from kio.schema.errors import ErrorCode
 
-    from service.base.errors import RequestError
+    from service.base.errors import ConfigError, RequestError
     from service.client.group_changes import is_without_members
     from service.groups.admin_queries import committed_offsets
 
@@ -149,7 +150,10 @@ def _planned(
         places = resolved(cluster, args.topics)
     if not places:
         raise RequestError(ErrorCode.invalid_request, f"group {group} has committed nothing")
-    chosen = _chosen(cluster, places, committed, args, plans.get(group, {}))
+    try:
+        chosen = _chosen(cluster, places, committed, args, plans.get(group, {}))
+    except ConfigError as e:
+        raise ConfigError(f"group {group}: {e}") from None
     notes = chosen.notes if row is not None else ("there is no such group yet", *chosen.notes)
     return _Reset(group, chosen.offsets, committed, notes)
 
@@ -176,15 +180,18 @@ def _chosen(
         return resets.ChosenOffsets({place: bounds[place].first for place in places})
     if args.to_latest:
         return resets.ChosenOffsets({place: bounds[place].end for place in places})
-    return resets.at_time(_told(cluster, places, _time_ms(args)), bounds)
+    return resets.at_time(_told(cluster, places, args.at_ms), bounds)
 
 
-def _time_ms(args: argparse.Namespace) -> int:
+def _time_ms(args: argparse.Namespace) -> int | None:
+    """Return the time of which offsets are wanted, None where none is."""
     from service.base.world import system_world
     from service.cli.times import duration_ms, time_ms
 
     if args.to_datetime is not None:
         return time_ms(args.to_datetime)
+    if args.by_duration is None:
+        return None
     return max(system_world().clock.now_ms() - duration_ms(args.by_duration), 0)
 
 
@@ -225,7 +232,8 @@ def _print(args: argparse.Namespace, done: list[_Reset]) -> None:
     if args.export:
         from service.cli.kafka_files import group_offsets_csv
 
-        print(group_offsets_csv({one.group: one.offsets for one in done}), end="")
+        is_one = len(args.groups) == 1
+        print(group_offsets_csv({one.group: one.offsets for one in done}, has_group=not is_one), end="")
         return
     rows = [
         {"group": one.group, "topic": topic, "partition": number,
