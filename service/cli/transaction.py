@@ -8,9 +8,9 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from service.base.patience import patience
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
-from service.cli.patience import patience
 from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
