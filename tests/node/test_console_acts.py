@@ -194,6 +194,7 @@ def test_offsets_are_reset_as_the_preview_showed_them(
         ("shift", "-100", "1", {0: 3, 1: 0}),
         ("time", "2100-01-01", "0", {0: 12, 1: 0}),
         ("ago", "PT1H", "0", {0: 0, 1: 0}),
+        ("ago", "PT1H", "0", {0: 0, 1: 0}),
         ("current", "", "", {0: 0, 1: 0}),
     ):
         done = somebody.act(

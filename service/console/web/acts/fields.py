@@ -111,14 +111,11 @@ def content(values: Mapping[str, str], field: str, label: str) -> bytes | None:
             raise ConfigError(f"{label}: not hexadecimal digits, two for each byte") from None
     if form == JSON:
         try:
-            json.loads(written)
+            json.loads(written, parse_int=str, parse_constant=_no_constant)
         except RecursionError:
             raise ConfigError(f"{label} is nested too deep to be checked") from None
-        except ValueError as e:
-            where = (
-                f"line {e.lineno}, column {e.colno}" if isinstance(e, json.JSONDecodeError) else "a number"
-            )
-            raise ConfigError(f"{label} is no JSON: {where}") from None
+        except json.JSONDecodeError as e:
+            raise ConfigError(f"{label} is no JSON: line {e.lineno}, column {e.colno}") from None
     elif form != TEXT:
         raise ConfigError(f"{label}: written in an unknown way")
     return _utf8(written, label)
@@ -138,6 +135,11 @@ def choice(values: Mapping[str, str], field: str, label: str, options: Mapping[s
     if found not in options:
         raise ConfigError(f"{label}: one of {', '.join(options)}")
     return found
+
+
+def _no_constant(word: str) -> None:
+    """Refuse NaN and Infinity, which Python takes and JSON does not have."""
+    raise json.JSONDecodeError(word, word, 0)
 
 
 def _utf8(text: str, label: str) -> bytes:
