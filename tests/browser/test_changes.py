@@ -29,6 +29,7 @@ def acting(shown: Shown) -> Iterator[str]:
 def sign_in(looking: Window, path: str = "/topics") -> Any:
     """Sign in by the keyboard; the page of the token has its field focused."""
     page = looking.open(path)
+    looking.until("document.activeElement.name === 'token'")
     page.keyboard.type(TOKEN)
     with page.expect_navigation():
         page.keyboard.press("Enter")
@@ -82,12 +83,14 @@ def test_a_topic_is_created_by_the_keyboard_alone(
         page.keyboard.press("Enter")
         looking.until_it_says("nothing has been done yet")
         # The field that confirms has the focus; a wrong name does nothing.
+        looking.until("document.activeElement.name === 'typed'")
         page.keyboard.type("by-key")
         page.keyboard.press("Enter")
         looking.until_it_says("What was typed is not what stands there.")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert contrast(page, "button.danger") > 4.5
         assert contrast(page, ".notice.bad") > 4.5
+        looking.until("document.activeElement.name === 'typed'")
         page.keyboard.type(name)
         page.keyboard.press("Enter")
         looking.until_it_says(f"The topic {name} is there.")

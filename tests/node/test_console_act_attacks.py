@@ -137,7 +137,7 @@ def test_a_form_needs_the_token_of_its_own_session(somebody: SignedIn, console: 
     assert FakeCluster.done == []
 
 
-def test_what_is_confirmed_once_is_done_once(somebody: SignedIn) -> None:
+def test_a_confirmation_that_is_sent_again_does_nothing_more(somebody: SignedIn) -> None:
     shown = somebody.preview("delete-topic", topic="orders")
     wrong = somebody.confirm(shown, "order")
     assert (wrong.status, "What was typed is not what stands there." in wrong.text) == (400, True)
@@ -316,7 +316,7 @@ def test_a_name_that_looks_like_a_path_is_a_name(somebody: SignedIn, name: str) 
         assert somebody.ask("GET", path).status in (400, 404)
 
 
-def test_what_has_changed_since_the_preview_is_said_and_not_done(somebody: SignedIn) -> None:
+def test_an_act_that_would_do_something_else_by_now_is_not_done(somebody: SignedIn) -> None:
     shown = somebody.preview("delete-topic", topic="orders")
     FakeCluster.topic_id = UUID(int=2)
     changed = somebody.confirm(shown, "orders")

@@ -112,7 +112,7 @@ def _confirmation(plan: ActPlan, token: str) -> Markup:
         el(
             "p",
             el("button", plan.act.verb, type="submit", class_="danger"),
-            el("a", "Do not", href=plan.form.page),
+            el("a", "Cancel", href=plan.form.page),
             class_="buttons",
         ),
         method="post",

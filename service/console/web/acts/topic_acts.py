@@ -111,7 +111,7 @@ class TopicDeletion(Act):
         replicas = max((len(one.replicas) for one in topic.partitions), default=0)
         notes = [
             "All its records go, on disk and in the bucket, for good.",
-            "Groups keep what they committed.",
+            "Offsets that groups have committed in it go, too.",
         ]
         if self._name.startswith("__"):
             notes.insert(0, "A topic of this name is the cluster's own: groups or transactions may need it.")
