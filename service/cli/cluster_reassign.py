@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from service.cli.arguments import positive
+from service.cli.address import add_bootstrap_option
+from service.cli.arguments import add_json_option, positive
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
 from service.cli.places import METAVAR, named_partitions, whole_numbers
 from service.cli.resolving import tell
-from service.cli.topic import add_bootstrap_option
 from service.client.places import place_name
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def add_reassign(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     listing.set_defaults(run=_list)
     for action in (generate, execute, verify, cancel, listing):
-        action.add_argument("--json", action="store_true", help="print one JSON document")
+        add_json_option(action)
         add_bootstrap_option(action)
 
 
@@ -252,10 +252,14 @@ def _execute(args: argparse.Namespace) -> int:
         if changed and not args.dry_run:
             if args.throttle is not None:
                 problems += set_throttle(cluster, throttle(changed, present, moving), args.throttle)
-            refused = cluster.reassign(changed)
+            if problems:  # what would move without its bound stays where it is
+                changed = {}
+                problems.append("nothing was started: not all brokers have the throttle")
+            else:
+                refused = cluster.reassign(changed)
     problems += [f"{place_name(place)}: {why}" for place, why in sorted(refused.items())]
     started = {place: to for place, to in changed.items() if place not in refused}
-    _tell_started(args, started, present)
+    _tell_started(args, started, present, is_whole=not problems)
     for problem in problems:
         tell("cluster", problem)
     return 1 if problems else 0
@@ -265,6 +269,8 @@ def _tell_started(
     args: argparse.Namespace,
     started: Mapping[Place, Sequence[int]],
     present: Mapping[Place, Sequence[int]],
+    *,
+    is_whole: bool,
 ) -> None:
     if args.json:
         rows = [
@@ -274,7 +280,8 @@ def _tell_started(
         print(json.dumps({"dry_run": args.dry_run, "throttle": args.throttle, "moves": rows}, indent=2))
         return
     if not started:
-        print("nothing is to move: all replicas are there")
+        if is_whole:
+            print("nothing is to move: all replicas are there")
         return
     shown = [
         (place[0], str(place[1]), _ids(present[place]), _ids(to)) for place, to in sorted(started.items())

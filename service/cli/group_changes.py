@@ -10,11 +10,11 @@ from service.base.patience import patience
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
 from service.cli.places import METAVAR, named_partitions
-from service.cli.resolving import tell, tell_refused, words_of
+from service.cli.resolving import failure_noted, tell, tell_refused
 
 if TYPE_CHECKING:
     from service.client.admin_models import Place
-    from service.groups.admin_models import Listing
+    from service.groups.admin_models import GroupRow, Listing
 
 NOT_DONE = "nothing was changed: --execute does it"
 
@@ -52,7 +52,7 @@ def add_changes(
 
 def add_groups(action: argparse.ArgumentParser) -> None:
     action.add_argument("groups", nargs="*", metavar="GROUP", help="ids of groups (group.id)")
-    action.add_argument("--all-groups", action="store_true", help="all groups that there are")
+    action.add_argument("--all-groups", action="store_true", help="all groups of consumers")
 
 
 def add_execute(action: argparse.ArgumentParser) -> None:
@@ -69,11 +69,20 @@ def groups_of(args: argparse.Namespace, found: Listing) -> list[str]:
         raise ConfigError("which groups? GROUP …, or --all-groups")
     if args.all_groups and found.problems:
         raise ConfigError(f"not all groups are known: {'; '.join(found.problems)}")
-    return list(dict.fromkeys(args.groups)) or [row.group_id for row in found.rows]
+    return list(dict.fromkeys(args.groups)) or [row.group_id for row in found.rows if _is_of_consumers(row)]
+
+
+def _is_of_consumers(row: GroupRow) -> bool:
+    """Return whether a group is one that Kafka's tool means by all groups: workers of Connect have groups,
+    too, and so have share consumers (Kafka `ListGroupsOptions.forConsumerGroups`)."""
+    from service.groups.admin_models import CLASSIC, CONSUMER
+
+    return row.kind in (CLASSIC, CONSUMER) and row.protocol_type in ("", "consumer")
 
 
 def _delete(args: argparse.Namespace) -> int:
-    from service.base.errors import RequestError
+    from service.base.printable import escaped
+    from service.cli.report import Report
     from service.client.admin import ChangingCluster
     from service.client.group_changes import delete_group
     from service.groups.admin_changes import deletable_group
@@ -81,25 +90,22 @@ def _delete(args: argparse.Namespace) -> int:
 
     done: list[str] = []
     problems: list[str] = []
+    report = Report(as_json=args.json)
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         found = list_groups(cluster)
-        for group in groups_of(args, found):
-            try:
-                deletable_group(found, group)
-                if args.execute:
-                    delete_group(cluster, patience(), group)
-                done.append(group)
-            except RequestError as e:
-                problems.append(words_of(e))
-    if args.json:
-        print(json.dumps({"executed": args.execute, "groups": done}, indent=2))
-    else:
-        from service.base.printable import escaped
-
-        for group in done:
-            print(f"{'deleted' if args.execute else 'would delete'} {escaped(group)}")
-        if not args.execute:
-            print(NOT_DONE)
+        groups = groups_of(args, found)
+        try:
+            for group in groups:
+                with failure_noted(problems):
+                    deletable_group(found, group)
+                    if args.execute:
+                        delete_group(cluster, patience(), group)
+                    done.append(group)
+                    report.say(f"{'deleted' if args.execute else 'would delete'} {escaped(group)}")
+        finally:  # also what was done before Ctrl-C
+            report.end(executed=args.execute, groups=done)
+    if not args.execute:
+        report.say(NOT_DONE)
     for problem in problems:
         tell("group", problem)
     return 1 if problems else 0

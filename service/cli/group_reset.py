@@ -12,7 +12,7 @@ from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
 from service.cli.group_changes import NOT_DONE, add_execute, add_groups, groups_of
 from service.cli.places import METAVAR, named_partitions
-from service.cli.resolving import tell, words_of
+from service.cli.resolving import failure_noted, tell, words_of
 from service.client.places import place_name
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _shift(text: str) -> int:
 
 
 def _reset(args: argparse.Namespace) -> int:
-    from service.base.errors import ConfigError, RequestError
+    from service.base.errors import ConfigError
     from service.client.admin import ChangingCluster
     from service.groups.admin_changes import plan_reset
     from service.groups.admin_queries import list_groups
@@ -78,20 +78,21 @@ def _reset(args: argparse.Namespace) -> int:
     ways = bool(args.topics) + args.all_topics + (args.from_file is not None)
     if ways != 1:
         raise ConfigError("of which topics? --topic, --all-topics, or --from-file alone")
+    at_ms = _time_ms(args)
     problems: list[str] = []
     done: list[PlannedReset] = []
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         found = list_groups(cluster)
         groups = groups_of(args, found)
         plans = _file_plans(args, groups)
-        for group in groups:
-            try:
-                target = _target(args, plans.get(group, {}))
-                chosen = plan_reset(cluster, found, group, args.topics or None, target)
-                done.append(_carried_out(cluster, chosen, problems) if args.execute else chosen)
-            except RequestError as e:
-                problems.append(words_of(e))
-    _print(args, done)
+        try:
+            for group in groups:
+                with failure_noted(problems):
+                    target = _target(args, plans.get(group, {}), at_ms)
+                    chosen = plan_reset(cluster, found, group, args.topics or None, target)
+                    done.append(_carried_out(cluster, chosen, problems) if args.execute else chosen)
+        finally:  # also what was done before Ctrl-C
+            _print(args, done)
     for one in done:
         for note in one.notes:
             tell("group", f"{one.group}: {note}")
@@ -112,9 +113,11 @@ def _file_plans(args: argparse.Namespace, groups: list[str]) -> dict[str, dict[P
     return plans
 
 
-def _target(args: argparse.Namespace, plan: dict[Place, int]) -> ResetTarget:
+def _target(args: argparse.Namespace, plan: dict[Place, int], at_ms: int | None) -> ResetTarget:
     from service.groups.admin_changes import ResetMode, ResetTarget
 
+    if at_ms is not None:
+        return ResetTarget(ResetMode.TIME, at_ms)
     if args.from_file is not None:
         return ResetTarget(ResetMode.PLAN, plan=plan)
     if args.to_offset is not None:
@@ -123,19 +126,20 @@ def _target(args: argparse.Namespace, plan: dict[Place, int]) -> ResetTarget:
         return ResetTarget(ResetMode.SHIFT, args.shift_by)
     if args.to_current:
         return ResetTarget(ResetMode.CURRENT)
-    if args.to_earliest:
-        return ResetTarget(ResetMode.EARLIEST)
     if args.to_latest:
         return ResetTarget(ResetMode.LATEST)
-    return ResetTarget(ResetMode.TIME, _time_ms(args))
+    return ResetTarget(ResetMode.EARLIEST)
 
 
-def _time_ms(args: argparse.Namespace) -> int:
+def _time_ms(args: argparse.Namespace) -> int | None:
+    """Return the time of which offsets are wanted, None where none is."""
     from service.base.times import duration_ms, time_ms
     from service.base.world import system_world
 
     if args.to_datetime is not None:
         return time_ms(args.to_datetime)
+    if args.by_duration is None:
+        return None
     return max(system_world().clock.now_ms() - duration_ms(args.by_duration), 0)
 
 
@@ -156,7 +160,8 @@ def _print(args: argparse.Namespace, done: list[PlannedReset]) -> None:
     if args.export:
         from service.cli.kafka_files import group_offsets_csv
 
-        print(group_offsets_csv({one.group: one.offsets for one in done}), end="")
+        is_one = len(args.groups) == 1
+        print(group_offsets_csv({one.group: one.offsets for one in done}, has_group=not is_one), end="")
         return
     rows = [
         {"group": one.group, "topic": topic, "partition": number,

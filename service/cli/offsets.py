@@ -7,11 +7,12 @@ import json
 import re
 from typing import TYPE_CHECKING, Final
 
+from service.cli.address import add_bootstrap_option
+from service.cli.arguments import add_json_option
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
 from service.cli.places import METAVAR, named_partitions
 from service.cli.resolving import tell_refused
-from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
     from service.client.admin import Cluster
@@ -45,7 +46,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help=f"{', '.join(_NAMED)}, milliseconds since 1970, or a time (2026-01-31T12:00Z, UTC without a"
         " zone); may be repeated (default: earliest and latest)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json_option(parser)
     add_bootstrap_option(parser)
     parser.set_defaults(run=run)
 

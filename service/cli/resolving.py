@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from service.client.places import place_name
@@ -31,4 +32,19 @@ def words_of(error: Exception) -> str:
     from service.base.errors import RequestError
     from service.client.advice import advised
 
-    return advised(error) if isinstance(error, RequestError) else str(error)
+    if isinstance(error, RequestError):
+        return advised(error)
+    return str(getattr(error, "strerror", None) or error)
+
+
+@contextmanager
+def failure_noted(problems: list[str]) -> Iterator[None]:
+    """Add what fails for one of several things to `problems`, so that the others are done all the same."""
+    from service.base.errors import FirnError, InvariantError
+
+    try:
+        yield
+    except InvariantError:
+        raise
+    except (FirnError, OSError) as e:
+        problems.append(words_of(e))

@@ -77,8 +77,6 @@ def add_changes(
     trim.set_defaults(run=_trim)
     for action in (alter, grow):
         action.add_argument("--dry-run", action="store_true", help="only check that it can be done")
-    for action in (alter, grow, trim):
-        action.add_argument("--json", action="store_true", help="print one JSON document")
     return [alter, grow, trim]
 
 
@@ -133,7 +131,12 @@ def _trim(args: argparse.Namespace) -> int:
         wanted = _wanted(cluster, args)
         first, last = (list_offsets(cluster, list(wanted), at) for at in (EARLIEST, LATEST))
         ends = {place: last[place].offset if offset < 0 else offset for place, offset in wanted.items()}
-        refused = {place: answer.error for place, answer in last.items() if answer.error is not None}
+        refused = {
+            place: answer.error
+            for answers in (first, last)
+            for place, answer in answers.items()
+            if answer.error is not None
+        }
         for place in sorted(ends.keys() - refused.keys()):
             if ends[place] > last[place].offset:
                 raise ConfigError(

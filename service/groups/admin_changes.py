@@ -95,7 +95,10 @@ def plan_reset(
         places = resolved(cluster, named)
     if not places:
         raise RequestError(ErrorCode.invalid_request, f"group {group} has committed nothing")
-    chosen = _chosen(cluster, places, committed, target)
+    try:
+        chosen = _chosen(cluster, places, committed, target)
+    except ConfigError as e:
+        raise ConfigError(f"group {group}: {e}") from None
     notes = chosen.notes if row is not None else ("there is no such group yet", *chosen.notes)
     return PlannedReset(group, chosen.offsets, committed, notes)
 
