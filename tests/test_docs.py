@@ -71,10 +71,10 @@ def test_a_mark_without_a_reason_or_a_block_without_a_language_is_refused(text: 
         list(blocks_of("page.md", text))
 
 
-def test_only_a_block_of_a_shell_is_marked_not_run() -> None:
+def test_a_block_of_properties_is_not_marked_not_run() -> None:
     text = fence("node.id=1", mark="<!-- not run: some reason -->", language="properties")
     (block,) = blocks_of("page.md", text)
-    assert [one.why for one in judge(block)] == ["is not run anyway: mark it 'not checked', or not at all"]
+    assert [one.why for one in judge(block)] == ["is never run: mark it 'not checked', or not at all"]
 
 
 def test_a_command_that_nobody_can_type_needs_a_mark() -> None:

@@ -49,8 +49,8 @@ def judge(block: Block) -> Iterator[Finding]:
     """Yield what is wrong with a block, as far as that can be seen without running it."""
     if block.mark == NOT_CHECKED:
         return
-    if block.mark == NOT_RUN and not block.is_shell:
-        yield Finding(block.place, block.language, "is not run anyway: mark it 'not checked', or not at all")
+    if block.mark == NOT_RUN and not block.is_shell and block.language != "python":
+        yield Finding(block.place, block.language, "is never run: mark it 'not checked', or not at all")
     if block.is_shell:
         yield from _judge_shell(block)
     elif block.language == "properties":

@@ -7,8 +7,10 @@ tests.support.doc_stage PAGE FOLDER`` is what runs inside.
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +21,8 @@ from tests.support.kafka_tools import RUNNER
 from tests.support.processes import FIRN, PYTHON, REPOSITORY
 
 SCENES = REPOSITORY / "tests" / "process" / "scenes"
+PYTHON_PAGES = ("README.md", "docs/spark.md")
+"""Pages whose Python is run where Spark is: what stands between two blocks of a shell as one program."""
 HOSTS = ("localhost", "host", "HOST", "broker", "a", "b", "c", "node-1", "node-2", "node-3", "master")
 """Names of machines in documents; all of them are this one."""
 _UNSHARE = ("unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child")
@@ -34,7 +38,12 @@ class Performance(NamedTuple):
 
 def run_blocks(page: str) -> list[Block]:
     """Return the blocks of a page that are run."""
-    return [block for block in blocks(page) if block.is_shell and not block.mark]
+    return [one for one in blocks(page) if not one.mark and (one.is_shell or is_run_python(one))]
+
+
+def is_run_python(block: Block) -> bool:
+    """Return whether a block of Python is run, too; of other pages it is checked alone."""
+    return block.language == "python" and block.page in PYTHON_PAGES
 
 
 def can_unshare() -> bool:
@@ -84,29 +93,53 @@ def main(page: str, folder: Path) -> int:
         "REPOSITORY": str(REPOSITORY),
         "SCENES": str(SCENES),
     }
-    done = subprocess.run(["bash", str(script)], cwd=folder / "work", env=environment, check=False)
-    return done.returncode
+    process = subprocess.Popen(["bash", str(script)], cwd=folder / "work", env=environment)
+    while True:  # this is the first process here: whoever loses his parent is its child
+        ended, status = os.wait()
+        if ended == process.pid:
+            return os.waitstatus_to_exitcode(status)
 
 
 def _own_machine(folder: Path) -> None:
-    """Bring the loopback interface up, name this machine as pages do, and have an /etc to write to."""
-    for directory in ("/etc", "/var/lib"):
+    """Bring the loopback interface up, name this machine as pages do, empty /tmp, let /etc be written."""
+    for directory in ("/etc", "/var/lib", str(REPOSITORY)):
         upper, work = folder / "over" / directory[1:], folder / "under" / directory[1:]
         for one in (upper, work):
             one.mkdir(parents=True)
         options = f"lowerdir={directory},upperdir={upper},workdir={work}"
-        subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, directory], check=True)
-    subprocess.run(["mount", "-t", "proc", "proc", "/proc"], check=True)
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    Path("/etc/hosts").write_text(f"127.0.0.1 {' '.join(HOSTS)}\n::1 localhost\n")
+        _run("mount", "-t", "overlay", "overlay", "-o", options, directory)
+    _empty_tmp(folder, REPOSITORY, PYTHON.parents[1].resolve())
+    _run("mount", "-t", "proc", "proc", "/proc")
+    _run("ip", "link", "set", "lo", "up")
+    Path("/etc/hosts").write_text(f"127.0.0.1 {' '.join(HOSTS)} {socket.gethostname()}\n::1 localhost\n")
     Path("/etc/firn").mkdir(exist_ok=True)
 
 
+def _empty_tmp(*kept: Path) -> None:
+    """Have a /tmp with these folders alone, so far as they are in it."""
+    kept = tuple(one for one in kept if one.is_relative_to("/tmp"))
+    aside = [Path("/mnt") / str(number) for number, _ in enumerate(kept)]
+    _run("mount", "-t", "tmpfs", "tmpfs", "/mnt")
+    for one, place in zip(kept, aside, strict=True):
+        place.mkdir()
+        _run("mount", "--bind", one, place)
+    _run("mount", "-t", "tmpfs", "tmpfs", "/tmp")
+    for one, place in zip(kept, aside, strict=True):
+        one.mkdir(parents=True, exist_ok=True)
+        _run("mount", "--move", place, one)
+
+
+def _run(*command: str | Path) -> None:
+    subprocess.run(command, check=True)
+
+
 def _programs(folder: Path) -> None:
-    """Put `firn`, whose servers go into the background, and Kafka's tools into a folder."""
+    """Put `firn`, whose servers stay in the background, `make` and Kafka's tools into a folder."""
     folder.mkdir()
     text = (SCENES / "firn").read_text().replace("@FIRN@", str(FIRN))
     _program(folder / "firn", text)
+    as_installed = " ".join(f"-o {name}" for name in (".venv/.installed", ".venv/.kernel", ".venv/.spark"))
+    _program(folder / "make", f'#!/bin/sh\nexec /usr/bin/make -C {REPOSITORY} {as_installed} "$@"\n')
     for script, tool in SCRIPTS.items():
         for name in (script, f"{script}.sh"):
             _program(folder / name, f'#!/bin/sh\nexec {RUNNER} {tool} "$@"\n')
@@ -117,15 +150,25 @@ def _program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
+def _begins(block: Block, folder: Path) -> str:
+    return f"echo '{block.place}' >> {folder / 'begun'}"
+
+
 def _script(page: str, folder: Path) -> str:
     scene = SCENES / f"{Path(page).stem.lower()}.sh"
     lines = ["set -e -o pipefail", f"source {SCENES / 'common.sh'}"]
     if scene.exists():
         lines.append(f"source {scene}")
-    for block in run_blocks(page):
-        text = typed(block.text) if block.language == "console" else block.text
-        lines += [f"echo '{block.place}' >> {folder / 'begun'}", "set -x", text.rstrip("\n")]
-        lines.append("{ set +x; } 2> /dev/null")
+    for is_python, found in groupby(run_blocks(page), is_run_python):
+        together = list(found)
+        if is_python:
+            program = folder / f"{len(lines)}.py"
+            program.write_text("".join(block.text for block in together))
+            lines += [_begins(together[0], folder), f"python {program}"]
+            continue
+        for block in together:
+            text = typed(block.text) if block.language == "console" else block.text
+            lines += [_begins(block, folder), "set -x", text.rstrip("\n"), "{ set +x; } 2> /dev/null"]
     return "\n".join([*lines, ""])
 
 

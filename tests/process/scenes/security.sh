@@ -8,10 +8,13 @@ END
 }
 export PYTHONPATH=$REPOSITORY
 {
-  page_properties user_alice
+  page_properties user_alice | sed -e 's|^listeners=.*|&,CONTROLLER://127.0.0.1:9093|' \
+    -e 's|PlainLoginModule required|& username="bob" password="his password"|' \
+    -e 's|^listener.security.protocol.map=.*|&,CONTROLLER:PLAINTEXT|'
+  printf 'controller.listener.names=CONTROLLER\ncontroller.quorum.bootstrap.servers=127.0.0.1:9093\n'
   page_properties super.users
   echo 'delegation.token.secret.key=a-secret-of-a-token'
-  echo 'sasl.mechanism.inter.broker.protocol=PLAIN'
+  printf 'inter.broker.listener.name=CLIENTS\nsasl.mechanism.inter.broker.protocol=PLAIN\n'
 } > server.properties
 printf 'password-of-admin' > /etc/firn/admin.password
 printf 'password-of-broker' > /etc/firn/broker.password
@@ -20,3 +23,8 @@ cp client.properties admin.properties
 export FIRN_BOOTSTRAP=node-1:9092 FIRN_COMMAND_CONFIG=client.properties
 exec < <(yes 'password-of-alice')
 unset PYTHONPATH
+cat > alice.properties << 'END'
+security.protocol=SASL_PLAINTEXT
+sasl.mechanism=PLAIN
+sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="her password";
+END
