@@ -33,8 +33,8 @@ Which keys are which:
 - A key with an effect here has Kafka's name, type, bounds and default: [configuration.md](configuration.md)
   has all, and what differs.
 - A key of something that is not here, and that nobody's data depends on, is taken with a warning: [the
-  first list](#taken-without-effect). `firn.config.strict=true` refuses it, unless it has Kafka's default:
-  for files that should say nothing that is not so.
+  first list](#taken-without-effect). `firn.config.strict=true` refuses it, unless it has Kafka's default or
+  no value: for files that should say nothing that is not so.
 - A key without which a node would be less safe than its file says, or keep data elsewhere, is refused with
   what to do instead: [the second list](#refused-and-what-to-do).
 - A name that none of these products has is refused as a typing error, with the name that was meant where
@@ -104,7 +104,7 @@ Those of Apache Kafka can stand behind `listener.name.<name>.`, too.
 _REFUSED = """
 ## Refused, and what to do
 
-Unless the value is Apache Kafka's default.
+Unless the value is Apache Kafka's default, or empty.
 
 """
 

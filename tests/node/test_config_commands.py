@@ -120,3 +120,14 @@ def test_levels_of_loggers_change_while_the_node_runs(firn: Firn) -> None:
     assert "DEBUG" in firn("config", "get", "--broker-logger", "1", "a_room")
     firn("config", "unset", "--broker-logger", "1", "a_room")
     assert inner.getEffectiveLevel() != logging.DEBUG
+
+
+def test_a_setting_that_there_is_not_is_not_deleted_in_silence(firn: Firn) -> None:
+    said = firn.refused("config", "unset", "--topic", "t", "retention.mss")
+    assert said == "firn config: topic t: there is no setting 'retention.mss'; did you mean 'retention.ms'?\n"
+    assert "did you mean 'retention.ms'?" in firn.refused(
+        "topic", "alter", "t", "--delete-config", "retention.m"
+    )
+    assert "7000" in firn("config", "get", "--topic", "t", "retention.ms")
+    firn("topic", "alter", "t", *["--delete-config", "retention.ms"] * 2)
+    assert "7000" not in firn("config", "get", "--topic", "t")
