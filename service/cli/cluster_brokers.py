@@ -11,7 +11,7 @@ from service.cli.arguments import add_json_option, node_id
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
 from service.cli.places import METAVAR, named_partitions
-from service.cli.resolving import resolved, tell_refused
+from service.cli.resolving import tell_refused
 
 if TYPE_CHECKING:
     from service.base.errors import RequestError
@@ -61,6 +61,7 @@ def _elect(args: argparse.Namespace) -> int:
     from service.cli.kafka_files import read_election
     from service.client.admin import ChangingCluster
     from service.client.partition_changes import PREFERRED, UNCLEAN, elect_leaders
+    from service.client.partition_lookup import resolved
 
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         places: list[Place] | None = None

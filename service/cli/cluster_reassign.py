@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from service.cli.address import add_bootstrap_option
-from service.cli.arguments import add_json_option, positive
+from service.cli.arguments import add_json_option, positive, replicas
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
-from service.cli.places import METAVAR, named_partitions, place_name, whole_numbers
-from service.cli.resolving import resolved, tell
+from service.cli.places import METAVAR, named_partitions, whole_numbers
+from service.cli.resolving import tell
+from service.client.places import place_name
 
 if TYPE_CHECKING:
     from service.client.admin import ChangingCluster, Cluster
@@ -121,7 +122,7 @@ def _add_moved(action: argparse.ArgumentParser, *, of_file: bool) -> None:
     )
     action.add_argument(
         "--replication-factor",
-        type=positive,
+        type=replicas,
         metavar="N",
         help="replicas of each partition (default: as now)",
     )
@@ -134,8 +135,9 @@ def _add_moved(action: argparse.ArgumentParser, *, of_file: bool) -> None:
 def _generate(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
     from service.cli.kafka_files import read_topics_to_move, reassignment_json
-    from service.cli.places import NamedPartitions
     from service.client.admin import Cluster
+    from service.client.partition_lookup import resolved
+    from service.client.places import NamedPartitions
 
     if bool(args.topics) == (args.topics_to_move_json_file is not None):
         raise ConfigError("which topics? --topic, or --topics-to-move-json-file")
@@ -210,6 +212,7 @@ def _wanted(cluster: Cluster, args: argparse.Namespace) -> dict[Place, tuple[int
     """Return the replicas that the arguments of `execute` want."""
     from service.base.errors import ConfigError
     from service.cli.kafka_files import read_reassignment
+    from service.client.partition_lookup import resolved
 
     if (args.file is not None) == bool(args.topics and args.to):
         raise ConfigError("what is to move where? A FILE, or --topic with --to")
@@ -329,6 +332,7 @@ def _states(cluster: Cluster, args: argparse.Namespace) -> tuple[dict[Place, str
     from service.base.errors import ConfigError
     from service.cli.kafka_files import read_reassignment
     from service.client.cluster_health_queries import ask_moving
+    from service.client.partition_lookup import resolved
 
     if (args.file is not None) == bool(args.topics):
         raise ConfigError("which partitions? A FILE, or --topic")
@@ -355,6 +359,7 @@ def _cancel(args: argparse.Namespace) -> int:
     from service.cli.kafka_files import read_reassignment
     from service.client.admin import ChangingCluster
     from service.client.cluster_health_queries import ask_moving
+    from service.client.partition_lookup import resolved
 
     if (args.file is not None) + bool(args.topics) + args.all != 1:
         raise ConfigError("which reassignments? A FILE, --topic, or --all")

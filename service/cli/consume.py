@@ -91,7 +91,7 @@ def _place(text: str, words: Sequence[str]) -> Place:
 
 def _time_ms(text: str) -> int:
     from service.base.errors import ConfigError
-    from service.cli.times import time_ms
+    from service.base.times import time_ms
 
     if text.isascii() and text.isdigit() and len(text) > 8:
         return min(int(text), _FOREVER)

@@ -12,7 +12,7 @@ from service.cli.arguments import add_json_option
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
 from service.cli.places import METAVAR, named_partitions
-from service.cli.resolving import resolved, tell_refused
+from service.cli.resolving import tell_refused
 
 if TYPE_CHECKING:
     from service.client.admin import Cluster
@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
     from service.client.admin import Cluster
     from service.client.offset_queries import list_offsets
+    from service.client.partition_lookup import resolved
 
     times = {word: _timestamp(word) for word in args.times or _DEFAULT}
     if args.partitions and args.pattern is not None:
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _timestamp(word: str) -> int:
-    from service.cli.times import time_ms
+    from service.base.times import time_ms
 
     if word in _NAMED:
         return _NAMED[word]

@@ -8,11 +8,11 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from service.base.patience import patience
 from service.cli.address import add_bootstrap_option
 from service.cli.arguments import add_json_option
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
-from service.cli.patience import patience
 
 if TYPE_CHECKING:
     from service.client.transaction_models import HangingTransaction, TransactionInfo

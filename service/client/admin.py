@@ -414,9 +414,18 @@ class ChangingCluster(Cluster):
     """A cluster with the requests that change it, for the commands that do."""
 
     def create_topic(
-        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        configs: Mapping[str, str],
+        *,
+        dry_run: bool = False,
     ) -> UUID | None:
-        """Create a topic; numbers of -1 are the broker's to choose. Return its id."""
+        """Create a topic; numbers of -1 are the broker's to choose. Return its id.
+
+        With `dry_run` only have the cluster check that it can be created.
+        """
         module = request_module(ApiKey.CREATE_TOPICS)
         topic = module.CreatableTopic(
             name=name,
@@ -425,7 +434,7 @@ class ChangingCluster(Cluster):
             assignments=(),
             configs=tuple(module.CreatableTopicConfig(name=k, value=v) for k, v in configs.items()),
         )
-        request = module.CreateTopicsRequest(topics=(topic,), timeout=TIMEOUT, validate_only=False)
+        request = module.CreateTopicsRequest(topics=(topic,), timeout=TIMEOUT, validate_only=dry_run)
         (result,) = self._first.request(ApiKey.CREATE_TOPICS, request).topics
         raise_for(result.error_code, result.error_message, f"topic {name}")
         topic_id: UUID | None = result.topic_id
@@ -474,9 +483,10 @@ class ChangingCluster(Cluster):
         (result,) = self._first.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, request).responses
         raise_for(result.error_code, result.error_message, f"topic {name}")
 
-    def delete_topic(self, name: str) -> None:
+    def delete_topic(self, name: str, topic_id: UUID | None = None) -> None:
+        """Delete a topic by its name, or by its id if that is given: another one of the name stays then."""
         module = request_module(ApiKey.DELETE_TOPICS)
-        state = module.DeleteTopicState(name=name, topic_id=None)
+        state = module.DeleteTopicState(name=name if topic_id is None else None, topic_id=topic_id)
         request = module.DeleteTopicsRequest(topics=(state,), timeout=TIMEOUT)
         (result,) = self._first.request(ApiKey.DELETE_TOPICS, request).responses
         raise_for(result.error_code, result.error_message, f"topic {name}")
