@@ -68,6 +68,7 @@ Kafka's tools work against Firn. Firn's own need no Java:
 | `kafka-cluster.sh` | `firn cluster describe`, `firn cluster unregister` |
 | `kafka-log-dirs.sh` | `firn log-dirs` |
 | `kafka-dump-log.sh` | `firn dump` |
+| `connect-mirror-maker.sh`, `connect-distributed.sh` | Kafka's own: clients of both |
 
 `firn COMMAND --help` has examples of each.
 
@@ -88,12 +89,10 @@ Kafka's tools work against Firn. Firn's own need no Java:
 - **Defaults** differ for `listeners` (loopback), `log.dir` (`firn-data`), `node.id` (1), `process.roles`
   (both) and a few bounds of memory: [configuration.md](configuration.md) has them.
 
-## Moving topics
+## Moving data
 
-Broker by broker, in one cluster with Kafka's: [Beside brokers of Apache
-Kafka](operations.md#beside-brokers-of-apache-kafka). Or from cluster to cluster with Kafka's MirrorMaker 2,
-which is a client of both: `target` is Firn, and copied topics get `remote.storage.enable=true` there once
-they exist.
+From cluster to cluster with Kafka's MirrorMaker 2, or broker by broker within one cluster: [Moving from
+Kafka](moving.md).
 
 """
 _IGNORED = """## Taken without effect
