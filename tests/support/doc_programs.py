@@ -19,6 +19,7 @@ OTHERS = {
     "head", "helm", "jq", "kcat", "kubectl", "ls", "mkdir", "mv", "openssl", "pip", "podman", "printf", "rm",
     "seq", "sleep", "source", "spark-submit", "sudo", "systemctl", "tail", "tar", "tee", "terraform", "tr",
     "truncate", "wait", "kill", "unset", "promtool", "mkdocs", "journalctl", "sed", "touch", "apt-get",
+    "cut", "pgrep", "sort", "uniq",
 }  # fmt: skip
 """Programs and builtins of others, whose options are theirs to know."""
 _WRAPPERS = {"sudo", "docker", "kubectl", "podman", "nohup", "env", "exec", "xargs", "watch", "timeout"}
