@@ -10,6 +10,7 @@ import pytest
 from service.base.errors import ConfigError
 from service.config.cluster import ClusterConfig
 from service.config.environment import RESERVED, RESERVED_PREFIXES, key_variable, of_environment, variable_key
+from service.config.explaining import explain
 from service.config.given import GivenConfig, gather
 from service.config.settings import BrokerConfig
 from service.config.tables import BROKER_KEYS
@@ -223,3 +224,24 @@ def test_two_variables_of_one_key_are_told() -> None:
     found = of_environment({"FIRN_FIRN_REMOTE_URL": "s3://a", "FIRN_REMOTE_URL": "s3://b"}, ())
     assert found.properties == {"firn.remote.url": "s3://a"}
     assert found.unknown == ("FIRN_REMOTE_URL: the same setting as FIRN_FIRN_REMOTE_URL, which counts",)
+
+
+def test_values_of_variables_are_in_no_text(tmp_path: Path) -> None:
+    text = (
+        "node.id=${env:PW}\nlog.cleanup.policy=delete,${env:PW}\nlisteners=${env:PW}\nbroker.rack=${env:PW}\n"
+        "firn.config.strict=${env:SHORT}\n"
+    )
+    found = given(text, tmp_path, PW="geheim", SHORT="7")
+    assert problems(found) == [
+        "server.properties:1: node.id: invalid value '${env:PW}': Not a number of type INT",
+        "server.properties:2: log.cleanup.policy: invalid value '${env:PW}': String must be one of: compact, "
+        "delete",
+        "server.properties:5: firn.config.strict: invalid value '${env:SHORT}': Expected value to be either "
+        "true or false",
+    ]
+    explained = explain(found)
+    assert "geheim" not in repr(explained)
+    assert {one.key: one.value for one in explained.keys}["broker.rack"] == "${env:PW}"
+    found = given("listeners=${env:PW}\nbroker.rack=${env:RACK}\n", tmp_path, PW="geheim", RACK="r1")
+    assert len(problems(found)) == 1
+    assert "geheim" not in problems(found)[0]
