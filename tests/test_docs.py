@@ -208,7 +208,7 @@ def test_properties_are_those_of_a_node_or_of_a_client(text: str, why: str | Non
     assert said is None if why is None else why in (said or "")
 
 
-def test_nobody_is_told_to_install_from_an_index() -> None:
+def test_texts_name_no_index_to_install_from() -> None:
     found = [
         str(path.relative_to(REPOSITORY))
         for folder in ("service", "pyspark_firn", "demo", "localstack", "infra", "docs")
