@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import confluent_kafka
 import pytest
 
+from service.cli.main import main
 from service.client.admin import LATEST, Cluster
 from service.client.offset_queries import list_offsets
 from service.groups.admin_queries import committed_offsets, find_group, list_groups
@@ -307,3 +308,31 @@ def test_a_form_that_is_sent_twice_is_carried_out_once(
     assert len({one.text for one in results}) == 1
     assert "at offset 0" in results[0].text
     assert list_offsets(cluster, [("double", 0)], LATEST)["double", 0].offset == 1
+
+
+def test_the_clusters_rules_hold_and_their_refusal_is_told(
+    start: Callable[..., NodeThread], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    running = start(
+        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        super_users="User:admin",
+        allow_everyone_if_no_acl_found="true",
+    )
+    bootstrap = f"{running.host}:{running.port}"
+    Admin(bootstrap).create("kept")
+    rule = ["--allow-principal", "User:ANONYMOUS", "--operation", "Describe"]
+    for resource in (["--topic", "kept"], ["--cluster"]):  # who has an entry has no other right there
+        assert main(["acl", "add", *rule, *resource, "--bootstrap-server", bootstrap]) == 0
+    with ConsoleThread(bootstrap, token=TOKEN, allow_changes=True) as console:
+        session = SignedIn(console.url)
+        result = session.act("delete-topic", "kept", topic="kept")
+        words = "It was not done: topic kept: Topic authorization failed. (TOPIC_AUTHORIZATION_FAILED)"
+        assert words in result.text
+        wrong = session.preview("topic-settings", topic="kept", set="retention.ms=1")
+        assert (wrong.status, "TOPIC_AUTHORIZATION_FAILED" in wrong.text) == (400, True)
+    with Cluster(bootstrap) as found:
+        assert [one.name for one in found.topics()] == ["kept"]
+    assert [one["outcome"] for one in audited(caplog, "topics-deleted")] == [
+        "refused (TOPIC_AUTHORIZATION_FAILED)"
+    ]
