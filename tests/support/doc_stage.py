@@ -22,7 +22,7 @@ from tests.support.kafka_tools import RUNNER
 from tests.support.processes import FIRN, PYTHON, REPOSITORY
 
 SCENES = REPOSITORY / "tests" / "process" / "scenes"
-PYTHON_PAGES = ("README.md", "docs/spark.md")
+PYTHON_PAGES = ("README.md", "docs/first-hour.md", "docs/spark.md")
 """Pages whose Python is run where Spark is: what stands between two blocks of a shell as one program."""
 HOSTS = ("localhost", "host", "HOST", "broker", "a", "b", "c", "node-1", "node-2", "node-3", "master")
 """Names of machines in documents; all of them are this one."""
