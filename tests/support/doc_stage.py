@@ -158,7 +158,9 @@ def _begins(block: Block, folder: Path) -> str:
 
 
 def _script(page: str, folder: Path) -> str:
-    scene = SCENES / f"{Path(page).stem.lower()}.sh"
+    name = page.lower().removesuffix(".md")
+    name = name if name.endswith("/readme") else name.removeprefix("docs/")
+    scene = SCENES / f"{name.replace('/', '-')}.sh"
     lines = ["set -e -o pipefail", f"source {SCENES / 'common.sh'}"]
     if scene.exists():
         lines.append(f"source {scene}")
