@@ -1,8 +1,13 @@
-"""Types of command-line arguments. [P]"""
+"""Types of command-line arguments, and options that many commands have. [P]"""
 
 from __future__ import annotations
 
 import argparse
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`: what a command prints is one document (docs/commands.md says how it looks)."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def positive(text: str) -> int:

@@ -7,11 +7,11 @@ import difflib
 import json
 from typing import TYPE_CHECKING, Final
 
-from service.cli.arguments import node_id
+from service.cli.address import add_bootstrap_option
+from service.cli.arguments import add_json_option, node_id
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
 from service.cli.server import setting
-from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
     from service.client.admin_models import ConfigEntry
@@ -70,7 +70,7 @@ def add_entries(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         _add_owner(action)
         if action is not get:
             action.add_argument("--dry-run", action="store_true", help="only check that it can be done")
-        action.add_argument("--json", action="store_true", help="print one JSON document")
+        add_json_option(action)
         add_bootstrap_option(action)
 
 

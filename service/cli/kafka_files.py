@@ -156,10 +156,9 @@ _SAFE_FROM: Final = "-"
 """Kafka's writer puts longer texts, and those with a character below this one, in quotes."""
 
 
-def group_offsets_csv(offsets: Mapping[str, Mapping[Place, int]]) -> str:
-    """Return the rows of offsets as kafka-consumer-groups exports them, with the group where there are
-    several."""
-    has_group = len(offsets) != 1
+def group_offsets_csv(offsets: Mapping[str, Mapping[Place, int]], *, has_group: bool) -> str:
+    """Return the rows of offsets as kafka-consumer-groups exports them: with the group unless one was
+    named."""
     rows = (
         [*([_cell(group)] if has_group else []), _cell(topic), str(number), str(offset)]
         for group, of_group in sorted(offsets.items())

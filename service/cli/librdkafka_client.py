@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from service.base.errors import ConfigError, FirnError
+from service.base.errors import FirnError
 from service.cli.client_properties import client_options_of_args
 
 PATIENCE_S: Final = 30.0
@@ -75,17 +75,6 @@ def settings_of_args(args: argparse.Namespace, connection: Connection) -> dict[s
         **librdkafka_settings(client_options_of_args(args)),
         **dict(args.set),
     }
-
-
-def create_client(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
-    """Construct a client; `ConfigError` for settings that librdkafka refuses."""
-    from confluent_kafka import KafkaException
-
-    try:
-        return kind(settings)
-    except (KafkaException, TypeError, ValueError) as e:
-        told = e.args[0]
-        raise ConfigError(str(told.str()) if hasattr(told, "str") else str(e)) from e
 
 
 def partitions_of(client: Any, connection: Connection, topic: str) -> list[int]:

@@ -97,7 +97,7 @@ def describe(error: Exception) -> str:
     if isinstance(error, ConfigError) and len(error.problems) > 1:
         words = f"{len(error.problems)} problems:\n{words}"
     if isinstance(error, RequestError):
-        from service.cli.advice import advised
+        from service.client.advice import advised
 
         words = advised(error)
     if isinstance(error, OSError) and error.strerror:

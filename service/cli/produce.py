@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from service.cli.address import add_bootstrap_option
 from service.cli.arguments import partition
 from service.cli.record_options import FORMATS, add_librdkafka_option, separator
-from service.cli.topic import add_bootstrap_option
 
 _AT_ONCE = 1 << 20
 
@@ -66,10 +66,11 @@ def _partition(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
+    from service.base.confluent import confluent_kafka
+    from service.base.extras import install_extra
     from service.cli.sending import Sending
-    from service.client.librdkafka import confluent_kafka
 
-    sending = Sending(args, confluent_kafka())
+    sending = Sending(args, confluent_kafka(install_extra("client")))
     with open(args.file or sys.stdin.fileno(), "rb", buffering=_AT_ONCE, closefd=bool(args.file)) as lines:
         try:
             sending.send_lines(lines)

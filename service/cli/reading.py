@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
+from service.base.confluent import create_client
 from service.cli.librdkafka_client import (
     Connection,
     RecordsError,
-    create_client,
     partitions_of,
     settings_of_args,
 )

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Callable
 from typing import IO, Any, Final
 
-from service.cli.librdkafka_client import Connection, RecordsError, create_client, settings_of_args
+from service.base.confluent import create_client
+from service.cli.librdkafka_client import Connection, RecordsError, settings_of_args
 from service.cli.progress import Progress
 from service.cli.record_lines import LineError, LineRecord, line_reader
 

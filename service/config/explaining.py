@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from service.base.errors import ConfigError
-from service.config.foreign import FOREIGN, foreign_key
+from service.config.foreign import FOREIGN
 from service.config.given import GivenConfig
 from service.config.keys import ConfigKey, to_text
 from service.config.overrides import PREFIX, split
@@ -14,6 +15,9 @@ from service.config.parsing import foreign_tail, without_effect
 from service.config.problems import ConfigProblem
 from service.config.settings import BrokerConfig
 from service.config.tables import BROKER_KEYS
+
+_SECRETIVE: Final = re.compile(r"credential|jaas|license|password|secret|token|\bkey$")
+"""Names of keys without effect whose values may be secrets"""
 
 
 class KeyOutcome(StrEnum):
@@ -82,5 +86,4 @@ def _is_open(name: str, key: ConfigKey | None) -> bool:
     if key is not None:
         return not key.is_secret
     name = foreign_tail(name) or name
-    row = foreign_key(name)
-    return row is not None and name in FOREIGN
+    return name in FOREIGN and not _SECRETIVE.search(name)

@@ -83,7 +83,7 @@ def gather(
         values = resolved(properties, environ)
     except ConfigError as e:
         raise ConfigError(*in_one_style(e.problems, places)) from None
-    overruled = _overruled(environment.variables, properties, environ, places)
+    overruled = _overruled(environment.variables, {**properties, **values}, environ, places)
     return GivenConfig(values, places, (*_repeated(lines, path), *overruled), environment.unknown)
 
 

@@ -162,6 +162,22 @@ def test_variables_that_are_no_settings_are_told_and_with_strict_refused(tmp_pat
     ]
 
 
+def test_a_variable_that_a_value_names_is_still_the_setting_that_it_is(tmp_path: Path) -> None:
+    text = "advertised.listeners=PLAINTEXT://node-${env:FIRN_NODE_ID}:9092\nbroker.rack=${env:FIRN_BROKER_RACK}\n"
+    found = given(text, tmp_path, FIRN_NODE_ID="3", FIRN_BROKER_RACK="r1", FIRN_CONFLUENT_X="1")
+    node = found.checked(BrokerConfig.from_properties)
+    assert (node.node_id, node.broker_rack, str(node.advertised_listeners[0])) == (
+        3,
+        "r1",
+        "PLAINTEXT://node-3:9092",
+    )
+    (warning,) = found.warnings()
+    assert warning.startswith("FIRN_CONFLUENT_X: confluent.x has no effect here")
+    # one of another product's name, which the file alone uses
+    found = given("broker.rack=${env:FIRN_CONFLUENT_X}\n", tmp_path, FIRN_CONFLUENT_X="r2")
+    assert (found.checked(BrokerConfig.from_properties).broker_rack, found.warnings()) == ("r2", [])
+
+
 def test_variables_of_commands_tests_and_containers_are_no_settings() -> None:
     environ = {
         "FIRN_BOOTSTRAP": "a:9092",

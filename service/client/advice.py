@@ -126,19 +126,28 @@ ADVICE: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 """Meaning of each code, and what to do."""
 
 
+def meant(error: RequestError) -> str:
+    """Return the error as one sentence, its code in brackets.
+
+    >>> from kio.schema.errors import ErrorCode
+    >>> print(meant(RequestError(ErrorCode.group_id_not_found, "group g: GROUP_ID_NOT_FOUND")))
+    group g: there is no such group (GROUP_ID_NOT_FOUND)
+    """
+    text, code = str(error), error.code.name.upper()
+    if code not in ADVICE:
+        return text
+    meaning, _ = ADVICE[code]
+    if text.upper() == code:
+        return f"{meaning} ({code})"
+    return f"{text[: -len(code)]}{meaning} ({code})" if text.endswith(f": {code}") else text
+
+
 def advised(error: RequestError) -> str:
-    """Return the error as one sentence with what to do, its code in brackets.
+    """Return the error as one sentence with what to do.
 
     >>> from kio.schema.errors import ErrorCode
     >>> print(advised(RequestError(ErrorCode.group_id_not_found, "group g: GROUP_ID_NOT_FOUND")))
     group g: there is no such group (GROUP_ID_NOT_FOUND); 'firn group list' has the names
     """
-    text, code = str(error), error.code.name.upper()
-    if code not in ADVICE:
-        return text
-    meaning, act = ADVICE[code]
-    if text.upper() == code:
-        return f"{meaning} ({code}); {act}"
-    if text.endswith(f": {code}"):
-        return f"{text[: -len(code)]}{meaning} ({code}); {act}"
-    return text if act in text else f"{text}; {act}"
+    text, (_, act) = meant(error), ADVICE.get(error.code.name.upper(), ("", ""))
+    return text if not act or act in text else f"{text}; {act}"
