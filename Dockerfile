@@ -31,7 +31,10 @@ RUN FIRN_COMMIT="${COMMIT}" /tools/bin/python -m pip wheel -q --no-deps --no-bui
  && /tools/bin/python -m pip --python /opt/firn/bin/python install -q --no-deps /wheels/*.whl \
  && /opt/firn/bin/firn --version
 COPY deploy/image/firn_image /src/firn_image
-RUN cp -r /src/firn_image "$(/opt/firn/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/" \
+# botocore describes four hundred services, of which S3 and those that give credentials for it are asked here.
+RUN packages=$(/opt/firn/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+ && cp -r /src/firn_image "$packages/" \
+ && find "$packages/botocore/data" -mindepth 1 -maxdepth 1 -type d ! -name s3 ! -name sts ! -name sso ! -name sso-oidc ! -name signin -exec rm -r {} + \
  && /opt/firn/bin/python -m compileall -q /opt/firn/lib
 
 # -- what runs
@@ -39,7 +42,7 @@ FROM ${BASE}
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install -y --no-install-recommends ca-certificates python3 tini \
- && rm -rf /var/lib/apt/lists/* /var/cache/debconf/* /var/log/* \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/* /var/log/* \
  && groupadd --gid 10001 firn \
  && useradd --uid 10001 --gid firn --no-create-home --home-dir /var/lib/firn --shell /usr/sbin/nologin firn \
  && install -d -o firn -g firn -m 0750 /var/lib/firn \
