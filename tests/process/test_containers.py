@@ -68,7 +68,7 @@ def test_compilers_and_pip_stay_in_the_first_stage() -> None:
     ]
 
 
-def test_whatever_the_image_copies_is_there_and_not_ignored() -> None:
+def test_all_that_the_image_copies_is_there_and_not_ignored() -> None:
     ignored = (REPOSITORY / ".dockerignore").read_text("utf-8").splitlines()
     assert ignored[1] == "*"
     allowed = tuple(line[1:] for line in ignored if line.startswith("!"))

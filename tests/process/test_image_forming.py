@@ -110,7 +110,7 @@ def test_a_lost_voters_place_is_taken_by_one_that_never_voted(place: Place) -> N
     assert not (place.volume(1) / "__cluster_metadata-0").exists()
 
 
-def test_what_the_power_interrupted_is_gone_on_from(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forming_goes_on_after_a_power_cut(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def off(*_: object) -> None:
         raise KeyboardInterrupt
 
