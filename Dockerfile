@@ -21,7 +21,7 @@ RUN python3 -m venv /tools \
  && python3 -m venv --without-pip /opt/firn \
  && /tools/bin/python -m pip --python /opt/firn/bin/python install -q --only-binary :all: --require-hashes -r /src/deploy/image/requirements.txt
 WORKDIR /src
-COPY pyproject.toml setup.py README.md LICENSE /src/
+COPY pyproject.toml setup.py README.md LICENSE NOTICE /src/
 COPY service /src/service
 COPY pyspark_firn /src/pyspark_firn
 ARG COMMIT=
@@ -49,7 +49,7 @@ RUN apt-get update \
  && install -d /etc/firn
 COPY --from=build /opt/firn /opt/firn
 COPY --chmod=0755 deploy/image/firn-health /usr/local/bin/firn-health
-COPY LICENSE /usr/share/doc/firn/LICENSE
+COPY LICENSE NOTICE /usr/share/doc/firn/
 RUN ln -s /opt/firn/bin/firn /usr/local/bin/firn
 
 ARG VERSION=0.1.0

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.support.doc_blocks import NOT_CHECKED, NOT_RUN, BadBlock, blocks, blocks_of, pages
 from tests.support.doc_judging import findings, judge, judge_properties, judge_span, numbers, table
 from tests.support.doc_programs import check
 from tests.support.doc_shell import SUBSTITUTED, commands, typed
+from tests.support.processes import REPOSITORY
 
 
 def test_documents_name_no_command_option_or_setting_that_does_not_exist() -> None:
@@ -140,6 +143,7 @@ def test_only_what_is_typed_at_a_terminal_counts() -> None:
         ("kafka-nothing.sh --list", "Apache Kafka 4.3.1 has no kafka-nothing"),
         ("kafka-topics --frobnicate", "kafka-topics has no option --frobnicate"),
         ("kafka-features upgradde", "kafka-features has no action upgradde"),
+        ("pip install firn-log[spark]", "Firn is on no index"),
         ("nothing --at-all", "what is 'nothing'?"),
     ],
 )
@@ -161,6 +165,8 @@ def test_a_wrong_command_is_found(command: str, why: str) -> None:
         "make sim SEED=1",
         "python3 -m venv firn",
         "localstack/up --moto",
+        "firn/bin/pip install dist/firn_log-0.1.0-cp311.whl[spark]",
+        "pip install confluent-kafka",
         "kafka-topics.sh --bootstrap-server x:9092 --list",
         "kafka-features --bootstrap-server x:9092 upgrade --feature transaction.version=2",
     ],
@@ -200,6 +206,17 @@ def test_a_command_within_a_sentence_is_judged_as_far_as_it_goes(text: str, why:
 def test_properties_are_those_of_a_node_or_of_a_client(text: str, why: str | None) -> None:
     said = judge_properties(text)
     assert said is None if why is None else why in (said or "")
+
+
+def test_texts_name_no_index_to_install_from() -> None:
+    found = [
+        str(path.relative_to(REPOSITORY))
+        for folder in ("service", "pyspark_firn", "demo", "localstack", "infra", "docs")
+        for path in (REPOSITORY / folder).rglob("*")
+        if path.suffix in (".py", ".md", ".sh", ".tf") and "/adr/" not in str(path)
+        if re.search(r"pip install (-\S+ )*['\"]?firn", path.read_text("utf-8"))
+    ]
+    assert found == []
 
 
 def test_pages_are_read_once() -> None:

@@ -17,6 +17,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def replicas(text: str) -> int:
+    """Parse a number of replicas, 1 to 2^15 - 1; `ArgumentTypeError` for any other text."""
+    if positive(text) >= 2**15:
+        raise argparse.ArgumentTypeError(f"expected a number below {2**15}, found {text!r}")
+    return int(text)
+
+
 def offset(text: str) -> int:
     """Parse an offset; `ArgumentTypeError` for any other text."""
     if not text.isascii() or not text.isdigit() or int(text) >= 2**63:

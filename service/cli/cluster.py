@@ -7,7 +7,7 @@ import json
 import sys
 
 from service.cli.address import add_bootstrap_option, add_bootstrap_options
-from service.cli.arguments import add_json_option, positive
+from service.cli.arguments import add_json_option, positive, replicas
 from service.cli.client_properties import node_http_of_args, security_of_args
 from service.cli.cluster_brokers import add_elect, add_unregister
 from service.cli.cluster_controllers import add_features, add_quorum
@@ -70,7 +70,7 @@ def _add_repair(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     repair.add_argument("--dry-run", action="store_true", help="print the changes without making them")
     repair.add_argument(
-        "--replication-factor", type=positive, default=FACTOR, metavar="N",
+        "--replication-factor", type=replicas, default=FACTOR, metavar="N",
         help=f"replicas of each partition (default: {FACTOR})",
     )  # fmt: skip
     repair.add_argument(

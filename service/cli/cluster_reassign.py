@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from service.cli.address import add_bootstrap_option
-from service.cli.arguments import add_json_option, positive
+from service.cli.arguments import add_json_option, positive, replicas
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
 from service.cli.places import METAVAR, named_partitions, whole_numbers
@@ -122,7 +122,7 @@ def _add_moved(action: argparse.ArgumentParser, *, of_file: bool) -> None:
     )
     action.add_argument(
         "--replication-factor",
-        type=positive,
+        type=replicas,
         metavar="N",
         help="replicas of each partition (default: as now)",
     )

@@ -108,11 +108,11 @@ def _get(args: argparse.Namespace) -> int:
     owner = _owner(args)
     with Cluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         entries = cluster.entries(owner.kind, owner.name)
-    _print(_chosen(entries, args.keys, owner.words, everything=args.all), as_json=args.json)
+    _print(chosen(entries, args.keys, owner.words, everything=args.all), as_json=args.json)
     return 0
 
 
-def _chosen(
+def chosen(
     entries: list[ConfigEntry], keys: list[str], of: str, *, everything: bool = False
 ) -> list[ConfigEntry]:
     """Return the entries that are asked for. Raises `ConfigError` for an unknown key."""
@@ -181,10 +181,13 @@ def _unset(args: argparse.Namespace) -> int:
 def _change(args: argparse.Namespace, changes: list[SettingChange]) -> int:
     """Make the changes, and print what is in effect then."""
     from service.client.admin import ChangingCluster
-    from service.client.setting_changes import alter_settings
+    from service.client.setting_changes import SettingOperation, alter_settings
 
     owner = _owner(args)
+    deleted = [one.key for one in changes if one.operation is SettingOperation.DELETE]
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
+        if deleted:  # which the cluster does also for a name that is no setting
+            chosen(cluster.entries(owner.kind, owner.name), deleted, owner.words)
         alter_settings(cluster, owner, changes, dry_run=args.dry_run)
         entries = {one.name: one for one in cluster.entries(owner.kind, owner.name)}
     keys = dict.fromkeys(one.key for one in changes)

@@ -78,6 +78,8 @@ def _reset(args: argparse.Namespace) -> int:
     ways = bool(args.topics) + args.all_topics + (args.from_file is not None)
     if ways != 1:
         raise ConfigError("of which topics? --topic, --all-topics, or --from-file alone")
+    if args.export and args.json:
+        raise ConfigError("--export prints CSV, --json JSON: one of them")
     at_ms = _time_ms(args)
     problems: list[str] = []
     done: list[PlannedReset] = []

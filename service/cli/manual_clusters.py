@@ -230,7 +230,7 @@ CLUSTER_PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
         ),
         "firn topic settings-known": ManualPage(
             (("firn topic settings-known flights", "its retention works again after a recovery"),),
-            see="docs/operations.md, Taking a prefix over",
+            see="docs/operations.md, Everything is lost",
         ),
         "firn topic delete": ManualPage(
             (("firn topic delete flights", "and its archive, after the grace period"),),

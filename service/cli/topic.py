@@ -6,7 +6,7 @@ import argparse
 import json
 
 from service.cli.address import add_bootstrap_option
-from service.cli.arguments import add_json_option, positive
+from service.cli.arguments import add_json_option, positive, replicas
 from service.cli.client_properties import security_of_args
 from service.cli.server import setting
 from service.cli.topic_changes import add_changes
@@ -24,7 +24,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--partitions", type=positive, default=-1, metavar="N", help="default: the broker's num.partitions"
     )
     create.add_argument(
-        "--replication-factor", type=positive, default=-1, metavar="N", help="default: the broker's"
+        "--replication-factor", type=replicas, default=-1, metavar="N", help="default: the broker's"
     )
     create.add_argument(
         "--config", action="append", default=[], type=setting, metavar="KEY=VALUE", help="may be repeated"

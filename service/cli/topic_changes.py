@@ -82,6 +82,7 @@ def add_changes(
 
 def _alter(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
+    from service.cli.config_entries import chosen
     from service.client.admin import TOPIC_RESOURCE, ChangingCluster
     from service.client.setting_changes import SettingsOwner, alter_settings, deletes, sets
 
@@ -90,7 +91,9 @@ def _alter(args: argparse.Namespace) -> int:
         raise ConfigError("what is to change? --config KEY=VALUE, or --delete-config KEY")
     owner = SettingsOwner(TOPIC_RESOURCE, args.topic, f"topic {args.topic}")
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
-        changes = [*sets(values), *deletes(args.delete_config)]
+        if args.delete_config:  # which the cluster does also for a name that is no setting
+            chosen(cluster.entries(owner.kind, owner.name), args.delete_config, owner.words)
+        changes = [*sets(values), *deletes(dict.fromkeys(args.delete_config))]
         alter_settings(cluster, owner, changes, dry_run=args.dry_run)
         overrides = cluster.topic_overrides(args.topic)
     if args.json:

@@ -15,6 +15,10 @@ ADVICE: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
             "'firn topic list' has the names, 'firn topic describe TOPIC' the partitions",
         ),
         "TOPIC_ALREADY_EXISTS": ("it is there already", "'firn topic describe TOPIC' shows it"),
+        "INVALID_TOPIC_EXCEPTION": (
+            "a topic cannot have this name",
+            "letters, digits, '.', '_' and '-' can be in it, at most 249",
+        ),
         "INVALID_PARTITIONS": (
             "the number of partitions is not possible",
             "a topic can only grow: name a number above the present one",
@@ -49,7 +53,10 @@ ADVICE: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
             "the offset is not in the log",
             "'firn offsets TOPIC' shows where it begins and ends",
         ),
-        "POLICY_VIOLATION": ("a policy of the cluster forbids it", "its topics' settings say why"),
+        "POLICY_VIOLATION": (
+            "a bound or a policy of the cluster forbids it",
+            "where that is for the size, ask for less at a time",
+        ),
         "INVALID_CONFIG": (
             "a setting is unknown, or its value is not possible",
             "docs/configuration.md has names and values",

@@ -29,7 +29,8 @@ class KeyOutcome(StrEnum):
 
 
 class ExplainedKey(NamedTuple):
-    """One given key. `value` is None where it is a secret or may be one, `default` without one.
+    """One given key. `value` is None where it is a secret or may be one, and names variables as its file
+    does; `default` is None without one.
 
     `effect`: what the key does; of one without effect why it has none; of a refused one what is wrong.
     """
@@ -55,10 +56,10 @@ def explain(given: GivenConfig) -> ConfigExplanation:
     parsed, problems = given.tried(BrokerConfig.from_properties)
     warnings = [*given.unknown, *given.remarks]
     if parsed is not None:
-        warnings += parsed.cluster.complaints()
+        warnings += map(given.hidden, parsed.cluster.complaints())
     left_out = without_effect(given.properties)
     keys = []
-    for name, text in sorted(given.properties.items(), key=lambda one: given.places.order(one[0])):
+    for name in sorted(given.properties, key=given.places.order):
         key, default, effect = _own_key(name), None, ""
         outcome = KeyOutcome.TAKEN
         if key is not None:
@@ -67,7 +68,7 @@ def explain(given: GivenConfig) -> ConfigExplanation:
             outcome, effect = KeyOutcome.IGNORED, f"no effect here: {left_out[name].why}"
         elif wrong := [one.words for one in problems if one.key == name]:
             outcome, effect = KeyOutcome.REFUSED, "; ".join(wrong)
-        shown = text if _is_open(name, key) else None
+        shown = given.written(name) if _is_open(name, key) else None
         keys.append(ExplainedKey(name, shown, given.places.of(name), outcome, default, effect))
     return ConfigExplanation(keys, problems, warnings)
 

@@ -17,6 +17,8 @@ from kio.schema.errors import ErrorCode
 from service.base.world import system_world
 from service.cli.dev_nodes import agree_on_ports, format_nodes, plan_nodes
 from service.cli.kafka_files import reassignment_json
+from service.client import cluster_changes
+from service.client.admin import Cluster
 from tests.node.conftest import NodeThread, Talk
 from tests.support.firn_commands import Firn
 from tests.support.processes import wait_until
@@ -207,7 +209,7 @@ def test_the_quorum_is_described_and_its_voters_are_looked_up(firn: Firn) -> Non
 
 
 def test_a_voter_is_taken_out_and_votes_again(
-    firn: Firn, nodes: dict[int, NodeThread], tmp_path: Path
+    firn: Firn, nodes: dict[int, NodeThread], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = json.loads(firn("cluster", "quorum", "describe", "--json"))
     node = next(one for one in (1, 2, 3) if one != told["leader"])
@@ -219,7 +221,10 @@ def test_a_voter_is_taken_out_and_votes_again(
 
     wait_until("it only follows", lambda: roles().get(node) == "observer")
     path = tmp_path / "server.properties"
-    path.write_text("".join(f"{key}={value}\n" for key, value in nodes[node].settings.items()))
+    settings = dict(nodes[node].settings)
+    for key in ("node.id", "log.dirs"):  # as a container has them
+        monkeypatch.setenv(f"FIRN_{key.replace('.', '_').upper()}", settings.pop(key))
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     said = firn("cluster", "quorum", "add-voter", "--config", str(path))
     assert said.startswith(f"controller {node} with directory ")
     wait_until("it votes", lambda: roles()[node] in ("voter", "leader"))
@@ -249,6 +254,54 @@ def test_offsets_are_told_by_name_time_and_tier(firn: Firn, nodes: dict[int, Nod
     assert "no topic matches nope" in firn.refused("offsets", "--pattern", "nope")
     assert "there is no topic nope" in firn.refused("offsets", "nope")
     assert "is not a time" in firn.refused("offsets", "counted", "--time", "soon")
+
+
+def test_a_leader_that_does_not_answer_hides_no_other_partition(
+    firn: Firn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(firn, "split")
+    leaders = {one["partition"]: one["leader"] for one in described(firn, "split")}
+    if leaders[0] == leaders[1]:
+        firn("cluster", "reassign", "execute", "--topic", "split:0", "--to", str(leaders[0] % 3 + 1))
+        wait_until("another leader", lambda: described(firn, "split")[0]["leader"] != leaders[1])
+        leaders[0] = leaders[0] % 3 + 1
+    ask = Cluster.client
+
+    def silent(cluster: Cluster, broker: int) -> Any:
+        if broker == leaders[0]:
+            raise TimeoutError("it does not answer in time")
+        return ask(cluster, broker)
+
+    monkeypatch.setattr(Cluster, "client", silent)
+    (row,) = json.loads(firn("offsets", "split", "--time", "latest", "--json", code=1))
+    assert row == {"topic": "split", "partition": 1, "offsets": {"latest": 0}}
+    assert firn.err == f"firn offsets: split-0: its leader is node {leaders[0]}: it does not answer in time\n"
+    told = json.loads(firn("topic", "delete-records", "split", "--all", "--execute", "--json", code=1))
+    assert [one["partition"] for one in told["partitions"]] == [1]
+
+
+def test_nothing_moves_without_the_throttle_that_was_asked_for(
+    firn: Firn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(firn, "stays")
+    before = described(firn, "stays")
+    monkeypatch.setattr(cluster_changes, "set_throttle", lambda *_: ["broker 9: it has none"])
+    words = (
+        "cluster",
+        "reassign",
+        "execute",
+        "--topic",
+        "stays",
+        "--to",
+        "1,2,3",
+        "--replication-factor",
+        "3",
+    )
+    assert firn.refused(*words, "--throttle", "1000").splitlines() == [
+        "firn cluster: broker 9: it has none",
+        "firn cluster: nothing was started: not all brokers have the throttle",
+    ]
+    assert described(firn, "stays") == before
 
 
 def test_log_directories_are_told_with_their_replicas(firn: Firn, nodes: dict[int, NodeThread]) -> None:

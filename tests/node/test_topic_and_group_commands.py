@@ -231,6 +231,9 @@ def test_an_argument_that_does_not_do_is_said_with_what_would(firn: Firn) -> Non
         (("g", "--all-topics", *to_earliest), "g has committed nothing"),
         (("g", "--topic", "t", "--to-datetime", "yesterday"), "is not a time like"),
         (("g", "--topic", "t", "--by-duration", "7d"), "is not a duration like P7D"),
+        (("g", "--topic", "t", "--to-datetime", "1969-12-31T23:59:59.999Z"), "is before 1970"),
+        (("g", "--topic", "t", "--export", "--json", *to_earliest), "one of them"),
+        (("g", "--topic", "\udcff", *to_earliest), "a name that it was given is not UTF-8"),
     ):
         assert reason in firn.refused("group", "reset-offsets", *words), words
 

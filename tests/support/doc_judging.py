@@ -22,7 +22,10 @@ from tests.support.doc_blocks import NOT_CHECKED, NOT_RUN, Block, blocks, pages,
 from tests.support.doc_programs import check
 from tests.support.doc_shell import commands, typed
 
-_COMMAND = re.compile(r"(\$ )?((\S*/)?bin/)?(firn|make|python3?|(kafka|connect)-[a-z-]+(\.sh)?)( |$)")
+_COMMAND = re.compile(
+    r"(\$ )?((\S*/)?bin/)?"
+    r"(firn|make|pip|python3?|(kafka|connect)-[a-z-]+(\.sh)?|(localstack|\.ci)/[a-z-]+)( |$)"
+)
 _ENDS = re.compile(r" (\||>|>>|&&|\|\|) |;")
 
 

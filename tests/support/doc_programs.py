@@ -19,6 +19,7 @@ OTHERS = {
     "head", "helm", "jq", "kcat", "kubectl", "ls", "mkdir", "mv", "openssl", "pip", "podman", "printf", "rm",
     "seq", "sleep", "source", "spark-submit", "sudo", "systemctl", "tail", "tar", "tee", "terraform", "tr",
     "truncate", "wait", "kill", "unset", "promtool", "mkdocs", "journalctl", "sed", "touch", "apt-get",
+    "cut", "pgrep", "sort", "uniq",
 }  # fmt: skip
 """Programs and builtins of others, whose options are theirs to know."""
 _WRAPPERS = {"sudo", "docker", "kubectl", "podman", "nohup", "env", "exec", "xargs", "watch", "timeout"}
@@ -40,6 +41,8 @@ def check(words: Sequence[str], *, whole: bool = True) -> str | None:
         return check_firn(rest, whole=whole)
     if program == "make":
         return _make(rest)
+    if Path(program).name == "pip":
+        return _pip(rest)
     if _PYTHONS.fullmatch(program):
         return _python(rest)
     if program == "pytest":
@@ -137,6 +140,11 @@ def _paths(words: Sequence[str]) -> str | None:
         if word.startswith("tests/") and not stands_for_some and not path.exists():
             return f"there is no {word}"
     return None
+
+
+def _pip(words: Sequence[str]) -> str | None:
+    on_index = next((word for word in words if re.match(r"firn[_-]log\b(?!.*\.whl)", word)), None)
+    return None if on_index is None else "Firn is on no index: `make wheel` makes a file to install"
 
 
 # -- Kafka's tools

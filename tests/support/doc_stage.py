@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -43,7 +44,9 @@ def run_blocks(page: str) -> list[Block]:
 
 def is_run_python(block: Block) -> bool:
     """Return whether a block of Python is run, too; of other pages it is checked alone."""
-    return block.language == "python" and block.page in PYTHON_PAGES
+    if block.language != "python" or block.page not in PYTHON_PAGES:
+        return False
+    return "spark" not in block.text or find_spec("pyspark") is not None
 
 
 def can_unshare() -> bool:
@@ -51,7 +54,7 @@ def can_unshare() -> bool:
     return subprocess.run([*_UNSHARE, "true"], capture_output=True, check=False).returncode == 0
 
 
-def perform(page: str, folder: Path, seconds: float = 240) -> Performance:
+def perform(page: str, folder: Path, seconds: float = 900) -> Performance:
     """Run the blocks of a page in order; the first command that fails ends it."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [*_UNSHARE, str(PYTHON), "-m", "tests.support.doc_stage", page, str(folder)]

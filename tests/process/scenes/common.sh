@@ -16,7 +16,7 @@ s3() {
 }
 
 until_true() {
-  for _ in $(seq 600); do "$@" > /dev/null 2>&1 && return; sleep 0.1; done
+  for _ in $(seq 1800); do "$@" > /dev/null 2>&1 && return; sleep 0.1; done
   echo "waited in vain for: $*"
   return 1
 }
@@ -27,3 +27,8 @@ node() {
     --set remote.log.manager.task.interval.ms=500 --set log.retention.check.interval.ms=500 "$@"
 }
 
+
+# Wait until something of a topic is in the archive.
+archived() {
+  until_true sh -c "firn tiers $1 | grep -q '[0-9]  *[0-9]*\.\.[0-9].*[1-9][0-9]*\$'"
+}

@@ -2,7 +2,7 @@
 s3
 node
 firn topic create flights --partitions 4 --config remote.storage.enable=true --config segment.bytes=1048576 \
-  --config retention.ms=-1
+  --config retention.ms=-1 --config segment.ms=31536000000
 firn topic create flights-february
 python - << 'END' | firn produce flights --format json
 import json
@@ -10,4 +10,4 @@ for number in range(80_000):
     when = 1_357_000_000_000 + number * 300_000
     print(json.dumps({"key": f"N{number % 97}", "value": f"flight {number} " + 40 * "x", "timestamp": when}))
 END
-until_true grep -q '"remote"' <(firn consume flights -n 1 --tier --format json)
+archived flights

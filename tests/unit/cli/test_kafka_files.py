@@ -90,6 +90,7 @@ def test_exported_offsets_are_read_again(write: Callable[[str], str]) -> None:
         ("t,0,x\n", "line 1: partition and offset"),
         ("t,0,-1\n", "line 1: partition and offset"),
         ("t,0,1\nt,0,2\n", "line 2: t-0 is there twice"),
+        ("t,0,1\n" + "x" * 200_000, "line 2: field larger than field limit"),
     ],
 )
 def test_a_wrong_line_is_named(write: Callable[[str], str], text: str, reason: str) -> None:

@@ -141,3 +141,15 @@ def test_values_that_may_be_secrets_are_not_shown_of_keys_without_effect_either(
     ]  # fmt: skip
     shown = {one.key: one.value for one in explain(given(*pairs, ("num.io.threads", "9"))).keys}
     assert shown == {**{name: None for name, _ in pairs}, "num.io.threads": "9"}
+
+
+def test_a_key_without_a_value_chooses_nothing() -> None:
+    for name in (
+        "zookeeper.connect",
+        "principal.builder.class",
+        "rsm.config.bucket",
+        "confluent.tier.enable",
+    ):
+        assert outcome(name, " ", ("firn.config.strict", "true")) == "warned", name
+    assert outcome("ssl.protocol", "TLS") == "warned"
+    assert outcome("ssl.protocol", "TLSv1.2") == "refused"
