@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .building import ROOT, build, buildah, compressed_size, configuration, size_of, unpacked
-from .composed import Service, contents, services
+from .composed import Service, services
 from .containers import Container, network, space
 from .tools import Failed, need, run, say, wait_for
 
@@ -82,8 +82,7 @@ def looks(told: Mapping[str, Any], tree: Path) -> None:
 
 def boots(told: Mapping[str, Any], tree: Path, home: Path) -> None:
     """Boot the nodes of the compose file, and everything else of it that the image brings."""
-    given = {"FIRN_CONSOLE_TOKEN": "try-image"}
-    found = services(COMPOSE, given)
+    found = services(COMPOSE, {})
     with network([*NODES, "console", "bucket", "s3"]) as addresses, contextlib.ExitStack() as stack:
         made = {}
         for name in (*NODES, "console", "bucket"):
@@ -95,9 +94,7 @@ def boots(told: Mapping[str, Any], tree: Path, home: Path) -> None:
         need(made["bucket"].ended(60) == 0, made["bucket"].tail())
         forms(made, found)
         serves(made)
-        token = home / "console-token"
-        token.write_text(contents(COMPOSE, given)["console-token"])
-        made["console"].files["/run/console-token"] = token
+        made["console"].files["/run/console-token"] = COMPOSE.with_name("console-token")
         begin(made["console"], found["console"])
         wait_for("the console", lambda: made["console"].passes(*found["console"].check))
         say("the console answers to its token")

@@ -28,11 +28,6 @@ def services(path: Path, given: Mapping[str, str]) -> dict[str, Service]:
     return {name: _service(name, found) for name, found in _document(path, given)["services"].items()}
 
 
-def contents(path: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the texts of `configs`."""
-    return {name: one["content"] for name, one in _document(path, given)["configs"].items()}
-
-
 def _document(path: Path, given: Mapping[str, str]) -> dict[str, Any]:
     """Read the file, with values in place of variables, which are put in once it is parsed."""
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.trying.composed import contents, services
+from deploy.trying.composed import services
 from service.base.properties import parse_properties
 from service.config.environment import of_environment, variable_key
 from service.config.given import gather
@@ -180,7 +180,6 @@ def test_the_compose_file_leaves_time_and_publishes_to_this_machine_alone() -> N
         for volume in service.get("volumes", ()):
             source = volume.partition(":")[0]
             assert source in document["volumes"] or (COMPOSE.parent / source).resolve().is_file(), volume
-    assert contents(COMPOSE, {"FIRN_CONSOLE_TOKEN": "x"}) == {"console-token": "x"}
 
 
 def test_prometheus_understands_the_compose_files_configuration(tmp_path: Path) -> None:
