@@ -56,7 +56,8 @@ def of_environment(environ: Mapping[str, str], named: Iterable[str]) -> Environm
     named = frozenset(named)
     properties: dict[str, str] = {}
     variables: dict[str, str] = {}
-    unknown, mistyped = [], []
+    unknown: list[str] = []
+    mistyped: list[str] = []
     for variable, text in sorted(environ.items()):
         if not variable.startswith(PREFIX) or variable.startswith(RESERVED_PREFIXES):
             continue
