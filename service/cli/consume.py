@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Final
 
 from service.cli.arguments import partition, positive
@@ -112,6 +113,7 @@ def _columns(text: str) -> tuple[str, ...]:
 def run(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
     from service.cli.reading import Reading
+    from service.cli.stopping import stops_raised
     from service.client.librdkafka import confluent_kafka
 
     kafka = confluent_kafka()
@@ -120,9 +122,6 @@ def run(args: argparse.Namespace) -> int:
             "--group reads from where the group is: it goes with --from beginning or end, for partitions"
             " without an offset, and neither with --to nor --partition"
         )
-    reading = Reading(args, kafka)
-    try:
+    with stops_raised(), closing(Reading(args, kafka)) as reading:
         reading.print_records(sys.stdout.buffer)
-    finally:
-        reading.close()
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from service.cli.client_properties import client_options_of_args
 PATIENCE_S: Final = 30.0
 """How long a command waits for a first broker."""
 TELL_AFTER_S: Final = 2.0
+STALLED_S: Final = 5.0
+"""How long brokers may take no record before that is said."""
 
 
 class RecordsError(FirnError):
@@ -25,8 +28,11 @@ class Connection:
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
+        self.client: Any = None
         self._failure: str | None = None
         self._last = ""
+        self._is_down_told = False
+        self._done, self._moved_at, self._is_stall_told = -1, time.monotonic(), False
 
     def on_error(self, error: Any) -> None:
         """Callback `error_cb` of a client: keeps what another try cannot mend."""
@@ -36,10 +42,48 @@ class Connection:
         if error.fatal() or error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
             self._failure = self._last
 
+    def serve(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the result of a method of a client that serves callbacks.
+
+        Raises `RecordsError` for what ends the client: it raises that from there, and as the cause of a
+        `SystemError` where other callbacks were called after it.
+        """
+        from confluent_kafka import KafkaException
+
+        try:
+            return call(*arguments)
+        except (KafkaException, SystemError) as e:
+            cause = e if isinstance(e, KafkaException) else e.__cause__ or e.__context__
+            if not isinstance(cause, KafkaException):
+                raise
+            self._failure = str(cause.args[0].str())
+            raise RecordsError(f"{self._bootstrap}: {self._failure}") from e
+
     def check(self) -> None:
         """Raise `RecordsError` if this client will never get on."""
         if self._failure is not None:
             raise RecordsError(f"{self._bootstrap}: {self._failure}")
+
+    def answered(self) -> None:
+        """Note that a broker has answered."""
+        self._is_down_told = False
+
+    def tell_down(self) -> None:
+        """Say that no broker answers, once until one does."""
+        if not self._is_down_told:
+            why = f": {self._last}" if self._last else ""
+            print(f"waiting for a broker at {self._bootstrap}{why}", file=sys.stderr)
+            self._is_down_told = True
+
+    def tell_stall(self, done: int, waiting: int) -> None:
+        """Note how many records brokers have taken, and how many wait for them; say once if none is taken."""
+        now = time.monotonic()
+        if done != self._done or not waiting:
+            self._done, self._moved_at, self._is_stall_told = done, now, False
+        elif now - self._moved_at > STALLED_S and not self._is_stall_told:
+            why = f": {self._last}" if self._last else ""
+            print(f"{waiting:,} records wait for brokers at {self._bootstrap}{why}", file=sys.stderr)
+            self._is_stall_told = True
 
     def until_answered(self, ask: Callable[[float], Any]) -> Any:
         """Return the answer of `ask(seconds)`, tried again while no broker is there; say so meanwhile."""
@@ -50,6 +94,7 @@ class Connection:
             try:
                 return ask(TELL_AFTER_S)
             except KafkaException as e:
+                self.serve(self.client.poll, 0)  # a login that failed is told there alone
                 self.check()
                 if not e.args[0].retriable() and e.args[0].name() not in ("_TRANSPORT", "_TIMED_OUT"):
                     raise RecordsError(str(e.args[0].str())) from e
@@ -71,21 +116,32 @@ def settings_of_args(args: argparse.Namespace, connection: Connection) -> dict[s
     return {
         "bootstrap.servers": args.bootstrap_server,
         "log_level": 0,  # `Connection` tells what there is to tell
+        "logger": _silent_logger(),
         "error_cb": connection.on_error,
         **librdkafka_settings(client_options_of_args(args)),
         **dict(args.set),
     }
 
 
-def create_client(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
-    """Construct a client; `ConfigError` for settings that librdkafka refuses."""
+def _silent_logger() -> logging.Logger:
+    """Return a logger for what librdkafka would write to stderr at any level, its fatal errors."""
+    logger = logging.Logger("librdkafka")
+    logger.addHandler(logging.NullHandler())
+    return logger
+
+
+def create_client(
+    kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any], connection: Connection
+) -> Any:
+    """Construct a client of a connection; `ConfigError` for settings that librdkafka refuses."""
     from confluent_kafka import KafkaException
 
     try:
-        return kind(settings)
+        connection.client = kind(settings)
     except (KafkaException, TypeError, ValueError) as e:
         told = e.args[0]
         raise ConfigError(str(told.str()) if hasattr(told, "str") else str(e)) from e
+    return connection.client
 
 
 def partitions_of(client: Any, connection: Connection, topic: str) -> list[int]:
