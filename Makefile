@@ -14,7 +14,7 @@ ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist load
 OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel map demo test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser health-matrix test-mixed console-shots judges matrix test-localstack test-package local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
+.PHONY: help install kernel map docs docs-serve sbom demo test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser health-matrix test-mixed console-shots docs-commands judges matrix test-localstack test-package local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,10 @@ AGAINST ?= firn
 judges: install fetch-tools ## Secured suites of other projects' clients: librdkafka, franz-go, kafka-python (JUDGES="kafka-python" AGAINST="kafka firn"; docs/judges.md)
 	$(BIN)/python -m tests.judges $(JUDGES) --against $(AGAINST)
 
+docs-commands: install fetch-tools ## Every command of README and docs: what is run, checked or neither, and why; then run them all (ten minutes)
+	@$(BIN)/python -m tests.support.doc_judging
+	$(PYTEST) tests/test_docs.py tests/process/test_docs_commands.py
+
 matrix: install fetch-tools ## Three clients and Kafka's tools over every protocol and mechanism, right and wrong: what Firn tells them, beside Apache Kafka (ten minutes)
 	$(BIN)/python -m tests.judges.matrix
 	$(BIN)/python -m tests.judges.tools
@@ -108,7 +112,7 @@ test-infra: install fetch-infra .cache/infra/package/.complete ## Terraform on p
 
 test-infra-often: install .cache/infra/package/.complete ## Terraform on plans, checkov, machines that boot and form a cluster: the part of test-infra that finds most
 	@.ci/fetch-infra terraform standin checkov debian
-	$(PYTEST) -n 2 --dist loadfile tests/infra $(OFTEN)
+	$(PYTEST) -n 3 --dist loadfile tests/infra $(OFTEN)
 
 .venv/.spark: .venv/.installed .ci/install-spark tests/java/spark-connector/pom.xml
 	@.ci/install-spark
@@ -145,6 +149,18 @@ lint: install ## ruff (format and lint), mypy --strict, import order
 
 map: install ## Print every file of service/, room by room, with what it says of itself
 	@$(BIN)/python -m tests.test_tidy
+
+.venv/.docs: .venv/.installed pyproject.toml
+	@.ci/install-docs
+
+docs: install .venv/.docs ## docs/ as a site in build/docs; a link, an anchor or a page that leads nowhere is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean
+
+docs-serve: install .venv/.docs ## The site on http://127.0.0.1:8000, built anew as you write
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --no-strict
+
+sbom: install ## What the wheel is installed with, as CycloneDX JSON in dist/ (EXTRAS=console,security)
+	@.ci/sbom $(EXTRAS)
 
 format: install ## Format and fix what ruff can fix
 	$(BIN)/ruff format .

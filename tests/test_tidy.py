@@ -362,7 +362,7 @@ def test_the_picture_of_the_rooms_is_the_one_that_the_build_checks() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     contracts = settings["tool"]["importlinter"]["contracts"]
     (layers,) = (one["layers"] for one in contracts if one.get("containers") == ["service"])
-    assert "```\n" + "\n".join(layers) + "\n```" in ARCHITECTURE.read_text("utf-8")
+    assert "```text\n" + "\n".join(layers) + "\n```" in ARCHITECTURE.read_text("utf-8")
 
 
 # -- the world comes by constructor

@@ -13,6 +13,10 @@ from service.base.errors import RequestError
 
 _MOST_MEMORY: Final = 1 << 20
 """Memory limit of RE2 for one expression; an expression that needs more is rejected."""
+MOST_INSTRUCTIONS: Final = 4000
+"""Longest program of an expression; a match may take as many steps for each character."""
+_STEPS_AT_ONCE: Final = 1_000_000
+"""Steps of a match on the loop: some milliseconds. No topic's name takes more."""
 
 
 def compile_name_pattern(pattern: str, what: str) -> Any:
@@ -35,7 +39,15 @@ def compile_pattern(pattern: str) -> Any:
     options.log_errors = False
     options.max_mem = _MOST_MEMORY
     try:
-        return re2.compile(pattern, options)
+        compiled = re2.compile(pattern, options)
     except re2.error as e:
         reason = e.args[0].decode("utf-8", "replace") if isinstance(e.args[0], bytes) else str(e)
         raise ValueError(reason) from None
+    if compiled.programsize > MOST_INSTRUCTIONS:
+        raise ValueError("pattern too large")
+    return compiled
+
+
+def may_take_long(compiled: Any, name: str) -> bool:
+    """Return whether the match belongs on a thread: RE2 releases the GIL."""
+    return bool(compiled.programsize * len(name) > _STEPS_AT_ONCE)

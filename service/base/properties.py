@@ -104,4 +104,14 @@ def _unescape(text: str, what: str) -> str:
             position += 4
         else:
             out.append(_ESCAPES.get(char, char))
-    return "".join(out)
+    return _whole("".join(out), what)
+
+
+def _whole(text: str, what: str) -> str:
+    """Return the text with one character for the two halves by which Java's escapes write a rare one."""
+    if not any("\ud800" <= char <= "\udfff" for char in text):
+        return text
+    try:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    except UnicodeDecodeError:  # its text would have a part of a value
+        raise ConfigError(f"half of a character (\\uD800 to \\uDFFF) in {what}") from None

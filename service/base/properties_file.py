@@ -5,18 +5,23 @@ They are read before a node exists, and so without its disk port.
 
 from __future__ import annotations
 
+import re
+from codecs import BOM_UTF8
 from pathlib import Path
+from typing import Final
 
 from service.base.errors import ConfigError
 from service.base.properties import MalformedProperty, PropertyLine, parse_property_lines
 
 MAX_FILE_BYTES = 1 << 20
+_LINE_END: Final = re.compile(rb"\r\n|\r|\n")
 
 
 def load_properties(path: Path | str) -> dict[str, str]:
-    """Read a properties file (UTF-8). Of several equal keys the last one wins, as in Java.
+    """Read a properties file. Of several equal keys the last one wins, as in Java.
 
-    Raises `ConfigError` when the file cannot be read, is not text or is over 1 MiB.
+    It is UTF-8; its comments may be anything. Raises `ConfigError` when the file cannot be read, is not text
+    or is over 1 MiB.
     """
     return {line.key: line.value for line in load_property_lines(path)}
 
@@ -30,12 +35,22 @@ def load_property_lines(path: Path | str) -> list[PropertyLine]:
         raise ConfigError(f"{path}: {e.strerror}") from e
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"{path}: a properties file over {MAX_FILE_BYTES} bytes is refused")
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as e:  # its text, and a traceback's, would have a byte of a value
-        line = data.count(b"\n", 0, e.start) + 1
-        raise ConfigError(f"{path}:{line}: not UTF-8 text") from None
+    text = _decoded(data, path)
     try:
         return list(parse_property_lines(text))
     except MalformedProperty as e:
         raise ConfigError(f"{path}:{e.number}: {e}") from None
+
+
+def _decoded(data: bytes, path: Path | str) -> str:
+    """Return the text without the mark that editors of Windows begin a file with."""
+    lines = []
+    goes_on = False
+    for number, raw in enumerate(_LINE_END.split(data.removeprefix(BOM_UTF8)), start=1):
+        is_comment = not goes_on and raw.lstrip(b" \t\f")[:1] in (b"#", b"!")
+        try:
+            lines.append(raw.decode("utf-8", "replace" if is_comment else "strict"))
+        except UnicodeDecodeError:  # its text, and a traceback's, would have a byte of a value
+            raise ConfigError(f"{path}:{number}: not UTF-8 text") from None
+        goes_on = not is_comment and (len(raw) - len(raw.rstrip(b"\\"))) % 2 == 1
+    return "\n".join(lines)

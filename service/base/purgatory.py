@@ -49,7 +49,8 @@ class Purgatory:
 
     def __init__(self, now_ms: int) -> None:
         self._wheel = TimingWheel(now_ms)
-        self._watched: dict[Hashable, dict[Operation, None]] = {}
+        self.watched: dict[Hashable, dict[Operation, None]] = {}
+        """operations by key; for others to see whether a key has any"""
         self._count = 0
 
     def __len__(self) -> int:
@@ -58,7 +59,7 @@ class Purgatory:
 
     def is_watched(self, key: Hashable) -> bool:
         """Return whether any operation watches `key`."""
-        return key in self._watched
+        return key in self.watched
 
     @property
     def next_ms(self) -> int | None:
@@ -72,7 +73,7 @@ class Purgatory:
         operation._keys = tuple(keys)
         operation._timer = None if due_ms is None else self._wheel.add(due_ms, operation)
         self._count += 1
-        watched = self._watched
+        watched = self.watched
         for key in operation._keys:
             others = watched.get(key)
             if others is None:
@@ -82,7 +83,7 @@ class Purgatory:
 
     def happened(self, key: Hashable, amount: int = ENOUGH) -> int:
         """Pass an event on `key` to the operations that watch it; return how many it completed."""
-        watching = self._watched.get(key)
+        watching = self.watched.get(key)
         if watching is None:
             return 0
         count = 0
@@ -110,10 +111,10 @@ class Purgatory:
             self._wheel.cancel(operation._timer)
             operation._timer = None
         for key in keys:
-            watching = self._watched.get(key)
+            watching = self.watched.get(key)
             # `keys` may contain a key twice.
             if watching is not None and watching.pop(operation, watching) is None and not watching:
-                del self._watched[key]
+                del self.watched[key]
         return True
 
     def advance(self, now_ms: int) -> int:

@@ -213,6 +213,11 @@ class Timeline(Generic[K, V]):
             if key not in self._values and change.old is not _MISSING:
                 yield key, change.old  # type: ignore[misc]
 
+    def removed(self) -> list[K]:
+        """Return the keys whose removal is not committed."""
+        changes = (self._oldest or {}).items()
+        return [key for key, one in changes if key not in self._values and one.old is not _MISSING]
+
     # For the journal.
 
     def _remember(self, key: K, old: object) -> None:

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from service.cli.address import add_bootstrap_option
+from service.cli.arguments import add_json_option
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
-from service.cli.topic import add_bootstrap_option
 from service.security.operations import OPERATION_WORDS
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     for action in (add, remove):
         _add_subject(action)
         _add_resources(action, _PATTERNS if action is remove else _PATTERNS[2:])
-        action.add_argument("--json", action="store_true", help="print one JSON document")
+        add_json_option(action)
         add_bootstrap_option(action)
 
 
@@ -64,7 +65,7 @@ def _add_list(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="of this principal alone (may be repeated)",
     )  # fmt: skip
     _add_resources(listing, _PATTERNS)
-    listing.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json_option(listing)
     add_bootstrap_option(listing)
     listing.set_defaults(run=_list)
 

@@ -5,10 +5,30 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
+from service.cli.client_properties import add_command_config_option
+
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULTS = f"default: FIRN_BOOTSTRAP, the properties' bootstrap.servers, or {DEFAULT_BOOTSTRAP}"
 _ADDRESSES = ("bootstrap_server", "bootstrap")
 _BOOTSTRAP = "bootstrap.servers"
+
+
+def add_bootstrap_option(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which brokers are asked, and how to log in there."""
+    _add_brokers(parser)
+    add_command_config_option(parser)
+
+
+def add_bootstrap_options(parser: argparse.ArgumentParser, controller_help: str) -> None:
+    """Add the options that say which brokers, or which controllers, are asked, and how to log in there."""
+    group = parser.add_mutually_exclusive_group()
+    _add_brokers(group)
+    group.add_argument("--bootstrap-controller", metavar="HOST:PORT,…", help=controller_help)
+    add_command_config_option(parser)
+
+
+def _add_brokers(to: argparse._ActionsContainer) -> None:
+    to.add_argument("--bootstrap-server", metavar="HOST:PORT,…", help=f"brokers of the cluster ({DEFAULTS})")
 
 
 def fill_in(args: argparse.Namespace, environ: Mapping[str, str]) -> None:

@@ -1,14 +1,26 @@
-"""Types of command-line arguments. [P]"""
+"""Types of command-line arguments, and options that many commands have. [P]"""
 
 from __future__ import annotations
 
 import argparse
 
 
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`: what a command prints is one document (docs/commands.md says how it looks)."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
 def positive(text: str) -> int:
     """Parse an argument of 1 to 2^31 - 1; `ArgumentTypeError` for any other text."""
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**31:
         raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
+    return int(text)
+
+
+def replicas(text: str) -> int:
+    """Parse a number of replicas, 1 to 2^15 - 1; `ArgumentTypeError` for any other text."""
+    if positive(text) >= 2**15:
+        raise argparse.ArgumentTypeError(f"expected a number below {2**15}, found {text!r}")
     return int(text)
 
 

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from service.cli.arguments import add_json_option
 from service.cli.stores import add_encryption_options, add_store_options, encryption_of, endpoint_of
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         " Safe beside a running node.",
     )
     check.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
-    check.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json_option(check)
     add_store_options(check)
     add_encryption_options(check)
     check.set_defaults(run=_check)
@@ -50,6 +51,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     create.add_argument("url", metavar="URL", help="s3://bucket; a prefix after it need not be created")
     create.add_argument("--kms-key", metavar="ARN", help="encrypt with this key of KMS (default: S3's own)")
     add_store_options(create)
+    add_json_option(create)
     create.set_defaults(run=_create)
 
     policy = actions.add_parser(
@@ -132,6 +134,7 @@ def _line(finding: StepResult) -> str:
 
 def _create(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
+    from service.cli.report import Report
     from service.inspect.bucket_create import create_bucket
     from service.remote.stores.boto3_client import s3_client
     from service.remote.stores.s3_address import is_s3
@@ -142,13 +145,15 @@ def _create(args: argparse.Namespace) -> int:
     if args.kms_key:
         _policy_of(args.url, args.kms_key)  # refuses an invalid key
     client, address = s3_client(args.url, endpoint_of(args), args.region, os.environ)
-    failed = 0
+    report, failed = Report("created", "failed", as_json=args.json), 0
     for made in create_bucket(client, address, args.kms_key):
         if made.why is None:
-            print(f"created: {made.what}", flush=True)
+            report.add("created", f"created: {made.what}", what=made.what)
         else:
             failed += 1
+            report.keep("failed", what=made.what, why=made.why)
             print(f"firn bucket: not set: {made.what}: {made.why}", file=sys.stderr, flush=True)
+    report.end(url=args.url)
     return 1 if failed else 0
 
 

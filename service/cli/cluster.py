@@ -6,13 +6,12 @@ import argparse
 import json
 import sys
 
-from service.cli.address import DEFAULTS
-from service.cli.arguments import positive
-from service.cli.client_properties import add_command_config_option, node_http_of_args, security_of_args
+from service.cli.address import add_bootstrap_option, add_bootstrap_options
+from service.cli.arguments import add_json_option, positive, replicas
+from service.cli.client_properties import node_http_of_args, security_of_args
 from service.cli.cluster_brokers import add_elect, add_unregister
 from service.cli.cluster_controllers import add_features, add_quorum
 from service.cli.cluster_reassign import add_reassign
-from service.cli.topic import add_bootstrap_option
 
 MOST_ILL = 50
 AT_ONCE = 10
@@ -46,22 +45,17 @@ def _add_describe(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
         " way. It asks over Kafka's protocol, and at brokers' firn.http.listener for problems of their"
         " stores. It changes nothing.",
     )
-    group = describe.add_mutually_exclusive_group()
-    group.add_argument(
-        "--bootstrap-server", metavar="HOST:PORT,…", help=f"brokers of the cluster ({DEFAULTS})"
-    )
-    group.add_argument(
-        "--bootstrap-controller", metavar="HOST:PORT",
-        help="a controller instead: shows the quorum and reassignments, even without a live broker",
-    )  # fmt: skip
+    add_json_option(describe)
     describe.add_argument(
-        "--format", choices=("text", "json"), default="text", help="for people, or one JSON document"
+        "--format", choices=("text", "json"), default="text", help="json is another name of --json"
     )
     describe.add_argument(
         "--most", type=positive, default=MOST_ILL, metavar="N",
         help=f"most unhealthy partitions to list, the worst first (default: {MOST_ILL})",
     )  # fmt: skip
-    add_command_config_option(describe)
+    add_bootstrap_options(
+        describe, "controllers instead: shows the quorum and reassignments, even without a live broker"
+    )
     describe.set_defaults(run=_describe)
 
 
@@ -76,7 +70,7 @@ def _add_repair(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     repair.add_argument("--dry-run", action="store_true", help="print the changes without making them")
     repair.add_argument(
-        "--replication-factor", type=positive, default=FACTOR, metavar="N",
+        "--replication-factor", type=replicas, default=FACTOR, metavar="N",
         help=f"replicas of each partition (default: {FACTOR})",
     )  # fmt: skip
     repair.add_argument(
@@ -88,6 +82,7 @@ def _add_repair(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help=f"give up after this long without a completed partition (default: {PATIENCE_S})",
     )  # fmt: skip
     repair.set_defaults(run=_repair)
+    add_json_option(repair)
     add_bootstrap_option(repair)
 
 
@@ -105,7 +100,7 @@ def _describe(args: argparse.Namespace) -> int:
             found = describe_health(
                 args.bootstrap_server, args.most, pool, world.clock, security, node_http_of_args(args)
             )
-    if args.format == "json":
+    if args.json or args.format == "json":
         print(json.dumps(as_json(found), indent=2))
     else:
         print("\n".join(format_cluster(found)))
@@ -115,12 +110,16 @@ def _describe(args: argparse.Namespace) -> int:
 def _repair(args: argparse.Namespace) -> int:
     from service.base.world import system_world
     from service.cli.cluster_repair import Repair
+    from service.cli.report import Report
     from service.client.admin import ChangingCluster
     from service.serving.internal_topics import INTERNAL_TOPICS
 
+    report = Report("waited_for", "partitions", as_json=args.json)
+    clock = system_world().clock
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
-        repair = Repair(cluster, sorted(INTERNAL_TOPICS), args.replication_factor, system_world().clock)
+        repair = Repair(cluster, sorted(INTERNAL_TOPICS), args.replication_factor, clock, report)
         problems = repair.rehearse() if args.dry_run else repair.run(args.at_once, args.patience)
+    report.end(dry_run=args.dry_run)
     for problem in problems:
         print(f"firn cluster: {problem}", file=sys.stderr)
     return 1 if problems else 0

@@ -6,12 +6,12 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from service.cli.arguments import node_id
+from service.cli.address import add_bootstrap_option
+from service.cli.arguments import add_json_option, node_id
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
 from service.cli.places import METAVAR, named_partitions
-from service.cli.resolving import resolved, tell_refused
-from service.cli.topic import add_bootstrap_option
+from service.cli.resolving import tell_refused
 
 if TYPE_CHECKING:
     from service.base.errors import RequestError
@@ -37,7 +37,7 @@ def add_elect(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     which.add_argument(
         "--path-to-json-file", metavar="FILE", help="of the partitions that kafka-leader-election would read"
     )
-    elect.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json_option(elect)
     elect.set_defaults(run=_elect)
     add_bootstrap_option(elect)
 
@@ -52,7 +52,7 @@ def add_unregister(actions: argparse._SubParsersAction[argparse.ArgumentParser])
     )
     unregister.add_argument("broker", type=node_id, metavar="ID", help="the broker's node.id")
     unregister.add_argument("--force", action="store_true", help="also one that is alive")
-    unregister.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json_option(unregister)
     unregister.set_defaults(run=_unregister)
     add_bootstrap_option(unregister)
 
@@ -61,6 +61,7 @@ def _elect(args: argparse.Namespace) -> int:
     from service.cli.kafka_files import read_election
     from service.client.admin import ChangingCluster
     from service.client.partition_changes import PREFERRED, UNCLEAN, elect_leaders
+    from service.client.partition_lookup import resolved
 
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         places: list[Place] | None = None

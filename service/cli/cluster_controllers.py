@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from service.cli.address import DEFAULTS
-from service.cli.arguments import node_id
-from service.cli.client_properties import add_command_config_option, security_of_args
+from service.cli.address import add_bootstrap_options
+from service.cli.arguments import add_json_option, node_id
+from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
 
 if TYPE_CHECKING:
@@ -104,15 +104,8 @@ def add_quorum(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def _add_common(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--json", action="store_true", help="print one JSON document")
-    where = action.add_mutually_exclusive_group()
-    where.add_argument(
-        "--bootstrap-server", metavar="HOST:PORT,…", help=f"brokers of the cluster ({DEFAULTS})"
-    )
-    where.add_argument(
-        "--bootstrap-controller", metavar="HOST:PORT", help="a controller instead, where no broker is left"
-    )
-    add_command_config_option(action)
+    add_json_option(action)
+    add_bootstrap_options(action, "controllers instead, where no broker is left")
 
 
 def _feature(text: str) -> tuple[str, int]:
@@ -296,15 +289,14 @@ def _from_file(path: str) -> tuple[int, UUID, list[VoterEndpoint]]:
     from pathlib import Path
 
     from service.base.errors import ConfigError
-    from service.base.properties_file import load_properties
     from service.base.world import system_world
     from service.client.cluster_changes import VoterEndpoint
     from service.config.cluster import ClusterConfig
-    from service.config.providers import resolved
+    from service.config.given import gather
     from service.hot.log_dir import read_meta
 
-    properties = resolved(load_properties(path), os.environ)
-    config = ClusterConfig.from_properties(properties).placed(Path.cwd(), socket.gethostname())
+    given = gather(path, (), os.environ)  # as `firn server` takes them: a container's id is in a variable
+    config = given.checked(ClusterConfig.from_properties).placed(Path.cwd(), socket.gethostname())
     if not config.is_controller:
         raise ConfigError(f"{path}: process.roles has no controller")
     meta = read_meta(system_world().disk, config.metadata_log_dir)

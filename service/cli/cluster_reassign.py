@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from service.cli.arguments import positive
+from service.cli.address import add_bootstrap_option
+from service.cli.arguments import add_json_option, positive, replicas
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
-from service.cli.places import METAVAR, named_partitions, place_name, whole_numbers
-from service.cli.resolving import resolved, tell
-from service.cli.topic import add_bootstrap_option
+from service.cli.places import METAVAR, named_partitions, whole_numbers
+from service.cli.resolving import tell
+from service.client.places import place_name
 
 if TYPE_CHECKING:
     from service.client.admin import ChangingCluster, Cluster
@@ -97,7 +98,7 @@ def add_reassign(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     listing.set_defaults(run=_list)
     for action in (generate, execute, verify, cancel, listing):
-        action.add_argument("--json", action="store_true", help="print one JSON document")
+        add_json_option(action)
         add_bootstrap_option(action)
 
 
@@ -121,7 +122,7 @@ def _add_moved(action: argparse.ArgumentParser, *, of_file: bool) -> None:
     )
     action.add_argument(
         "--replication-factor",
-        type=positive,
+        type=replicas,
         metavar="N",
         help="replicas of each partition (default: as now)",
     )
@@ -134,8 +135,9 @@ def _add_moved(action: argparse.ArgumentParser, *, of_file: bool) -> None:
 def _generate(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
     from service.cli.kafka_files import read_topics_to_move, reassignment_json
-    from service.cli.places import NamedPartitions
     from service.client.admin import Cluster
+    from service.client.partition_lookup import resolved
+    from service.client.places import NamedPartitions
 
     if bool(args.topics) == (args.topics_to_move_json_file is not None):
         raise ConfigError("which topics? --topic, or --topics-to-move-json-file")
@@ -210,6 +212,7 @@ def _wanted(cluster: Cluster, args: argparse.Namespace) -> dict[Place, tuple[int
     """Return the replicas that the arguments of `execute` want."""
     from service.base.errors import ConfigError
     from service.cli.kafka_files import read_reassignment
+    from service.client.partition_lookup import resolved
 
     if (args.file is not None) == bool(args.topics and args.to):
         raise ConfigError("what is to move where? A FILE, or --topic with --to")
@@ -249,10 +252,14 @@ def _execute(args: argparse.Namespace) -> int:
         if changed and not args.dry_run:
             if args.throttle is not None:
                 problems += set_throttle(cluster, throttle(changed, present, moving), args.throttle)
-            refused = cluster.reassign(changed)
+            if problems:  # what would move without its bound stays where it is
+                changed = {}
+                problems.append("nothing was started: not all brokers have the throttle")
+            else:
+                refused = cluster.reassign(changed)
     problems += [f"{place_name(place)}: {why}" for place, why in sorted(refused.items())]
     started = {place: to for place, to in changed.items() if place not in refused}
-    _tell_started(args, started, present)
+    _tell_started(args, started, present, is_whole=not problems)
     for problem in problems:
         tell("cluster", problem)
     return 1 if problems else 0
@@ -262,6 +269,8 @@ def _tell_started(
     args: argparse.Namespace,
     started: Mapping[Place, Sequence[int]],
     present: Mapping[Place, Sequence[int]],
+    *,
+    is_whole: bool,
 ) -> None:
     if args.json:
         rows = [
@@ -271,7 +280,8 @@ def _tell_started(
         print(json.dumps({"dry_run": args.dry_run, "throttle": args.throttle, "moves": rows}, indent=2))
         return
     if not started:
-        print("nothing is to move: all replicas are there")
+        if is_whole:
+            print("nothing is to move: all replicas are there")
         return
     shown = [
         (place[0], str(place[1]), _ids(present[place]), _ids(to)) for place, to in sorted(started.items())
@@ -322,6 +332,7 @@ def _states(cluster: Cluster, args: argparse.Namespace) -> tuple[dict[Place, str
     from service.base.errors import ConfigError
     from service.cli.kafka_files import read_reassignment
     from service.client.cluster_health_queries import ask_moving
+    from service.client.partition_lookup import resolved
 
     if (args.file is not None) == bool(args.topics):
         raise ConfigError("which partitions? A FILE, or --topic")
@@ -348,6 +359,7 @@ def _cancel(args: argparse.Namespace) -> int:
     from service.cli.kafka_files import read_reassignment
     from service.client.admin import ChangingCluster
     from service.client.cluster_health_queries import ask_moving
+    from service.client.partition_lookup import resolved
 
     if (args.file is not None) + bool(args.topics) + args.all != 1:
         raise ConfigError("which reassignments? A FILE, --topic, or --all")

@@ -8,6 +8,7 @@ from typing import Final
 
 from service.base.clock import Clock
 from service.cli.cluster_words import numbers
+from service.cli.report import Report
 from service.client.admin import ChangingCluster
 from service.client.admin_models import Place
 from service.client.cluster_health import PartitionState
@@ -19,12 +20,9 @@ SETTLE_MS: Final = 15_000
 """Time for the queried broker to learn of the controller's changes."""
 
 
-def say(line: str) -> None:
-    print(line, flush=True)
-
-
 class Repair:
-    """One repair of one cluster. Its methods return the problems, as texts."""
+    """One repair of one cluster. Its methods return the problems, as texts, and report what they do: kinds
+    `waited_for` and `partitions`."""
 
     def __init__(
         self,
@@ -32,23 +30,24 @@ class Repair:
         topics: Sequence[str],
         factor: int,
         clock: Clock,
+        report: Report,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._cluster = cluster
         self._topics = tuple(topics)
         self._factor = factor
         self._clock = clock
+        self._report = report
         self._sleep = sleep
 
     def rehearse(self) -> Sequence[str]:
         """Print what `run` would do."""
         found, moving = self._plan()
-        for place in moving:
-            say(f"{_name(place)}: is already being reassigned")
+        self._tell_moving(moving, [f"{_name(place)}: is already being reassigned" for place in moving])
         for one in found.steps:
-            say(f"{_name(one.place)}: {numbers(one.before)} would become {numbers(one.after)}")
+            self._tell(one, "would become")
         if not found.steps and not moving and not found.problems:
-            say(_whole(found))
+            self._report.say(_whole(found))
         return found.problems
 
     def run(self, at_once: int, patience_s: int) -> Sequence[str]:
@@ -56,26 +55,41 @@ class Repair:
         one."""
         found, moving = self._plan()
         if moving:
-            say(f"{len(moving)} partitions are already being reassigned: waiting for them")
+            self._tell_moving(
+                moving, [f"{len(moving)} partitions are already being reassigned: waiting for them"]
+            )
             if waited := self._wait(moving, 0, len(moving), patience_s):
                 return waited
             # Their new replicas may still be too few.
             found, _ = self._plan()
         problems = list(found.problems)
         if not found.steps and not problems:
-            say(_whole(found))
+            self._report.say(_whole(found))
         done = 0
         for batch in batches(found.steps, at_once):
             refused = self._cluster.reassign({one.place: one.after for one in batch})
             problems += [f"{_name(place)}: {why}" for place, why in refused.items()]
             accepted = [one for one in batch if one.place not in refused]
             for one in accepted:
-                say(f"{_name(one.place)}: {numbers(one.before)} becomes {numbers(one.after)}")
+                self._tell(one, "becomes")
             if waited := self._wait([one.place for one in accepted], done, len(found.steps), patience_s):
                 return [*problems, *waited]
             problems += self._check(accepted)
             done += len(accepted)
         return problems
+
+    def _tell(self, one: Widening, verb: str) -> None:
+        topic, number = one.place
+        words = f"{_name(one.place)}: {numbers(one.before)} {verb} {numbers(one.after)}"
+        self._report.add(
+            "partitions", words, topic=topic, partition=number, before=one.before, after=one.after
+        )
+
+    def _tell_moving(self, places: Sequence[Place], lines: Sequence[str]) -> None:
+        for line in lines:
+            self._report.say(line)
+        for topic, number in places:
+            self._report.keep("waited_for", topic=topic, partition=number)
 
     def _plan(self) -> tuple[WideningPlan, Sequence[Place]]:
         """Return the plan, and which of the topics' partitions are being reassigned."""
@@ -96,7 +110,7 @@ class Repair:
             still = [one for one in places if one in moving]
             if len(still) < left:
                 left, since = len(still), self._clock.monotonic_ms()
-                say(f"{done + len(places) - left} of {of} done")
+                self._report.say(f"{done + len(places) - left} of {of} done")
             if not still:
                 return ()
             if self._clock.monotonic_ms() - since >= 1000 * patience_s:

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from service.cli.arguments import add_json_option
 from service.cli.columns import aligned
 from service.cli.config_entries import add_entries
 from service.cli.server import add_set_option, given_config
@@ -37,7 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "config", nargs="?", metavar="CONFIG.properties", help="settings, in Java's .properties syntax"
     )
     add_set_option(explain)
-    explain.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json_option(explain)
     explain.set_defaults(run=_explain)
     add_entries(actions)
 

@@ -7,11 +7,11 @@ import difflib
 import json
 from typing import TYPE_CHECKING, Final
 
-from service.cli.arguments import node_id
+from service.cli.address import add_bootstrap_option
+from service.cli.arguments import add_json_option, node_id
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
 from service.cli.server import setting
-from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
     from service.client.admin_models import ConfigEntry
@@ -70,7 +70,7 @@ def add_entries(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         _add_owner(action)
         if action is not get:
             action.add_argument("--dry-run", action="store_true", help="only check that it can be done")
-        action.add_argument("--json", action="store_true", help="print one JSON document")
+        add_json_option(action)
         add_bootstrap_option(action)
 
 
@@ -108,11 +108,11 @@ def _get(args: argparse.Namespace) -> int:
     owner = _owner(args)
     with Cluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         entries = cluster.entries(owner.kind, owner.name)
-    _print(_chosen(entries, args.keys, owner.words, everything=args.all), as_json=args.json)
+    _print(chosen(entries, args.keys, owner.words, everything=args.all), as_json=args.json)
     return 0
 
 
-def _chosen(
+def chosen(
     entries: list[ConfigEntry], keys: list[str], of: str, *, everything: bool = False
 ) -> list[ConfigEntry]:
     """Return the entries that are asked for. Raises `ConfigError` for an unknown key."""
@@ -181,10 +181,13 @@ def _unset(args: argparse.Namespace) -> int:
 def _change(args: argparse.Namespace, changes: list[SettingChange]) -> int:
     """Make the changes, and print what is in effect then."""
     from service.client.admin import ChangingCluster
-    from service.client.setting_changes import alter_settings
+    from service.client.setting_changes import SettingOperation, alter_settings
 
     owner = _owner(args)
+    deleted = [one.key for one in changes if one.operation is SettingOperation.DELETE]
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
+        if deleted:  # which the cluster does also for a name that is no setting
+            chosen(cluster.entries(owner.kind, owner.name), deleted, owner.words)
         alter_settings(cluster, owner, changes, dry_run=args.dry_run)
         entries = {one.name: one for one in cluster.entries(owner.kind, owner.name)}
     keys = dict.fromkeys(one.key for one in changes)

@@ -21,8 +21,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "console",
         help="show a cluster and its bucket in a browser",
-        description="Serve the web console: a process of its own that only reads. Prints "
-        "'console: URL' once it serves; SIGTERM, SIGINT or SIGHUP ends it.",
+        description="Serve the web console: a process of its own that only reads, unless --allow-changes."
+        " Prints 'console: URL' once it serves; SIGTERM, SIGINT or SIGHUP ends it.",
     )
     parser.add_argument(
         "--bootstrap",
@@ -41,6 +41,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--token", metavar="WORD", help="require this token; visible to other users of this machine; better:"
     )
     parser.add_argument("--token-file", metavar="FILE", help="the token is the first line of this file")
+    parser.add_argument(
+        "--allow-changes",
+        action="store_true",
+        help="let whoever signs in with the token change topics, settings, groups and records, with the"
+        " rights of --command-config; each change is a line of the log",
+    )
     parser.add_argument(
         "--tls-cert",
         metavar="FILE",
@@ -143,6 +149,7 @@ def run(args: argparse.Namespace) -> int:
         node_http=node_http_of_args(args),
         certificate=args.tls_cert,
         key=args.tls_key,
+        allow_changes=args.allow_changes,
         decode=decode_settings(args.schema_registry, args.schema_registry_config, args.schemas),
     )
     settings.check()

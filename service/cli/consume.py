@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Final
 
+from service.cli.address import add_bootstrap_option
 from service.cli.arguments import partition, positive
 from service.cli.record_options import COLUMNS, FORMATS, Place, add_librdkafka_option
-from service.cli.topic import add_bootstrap_option
 
 _FOREVER: Final = 2**63 - 1
 
@@ -92,7 +92,7 @@ def _place(text: str, words: Sequence[str]) -> Place:
 
 def _time_ms(text: str) -> int:
     from service.base.errors import ConfigError
-    from service.cli.times import time_ms
+    from service.base.times import time_ms
 
     if text.isascii() and text.isdigit() and len(text) > 8:
         return min(int(text), _FOREVER)
@@ -111,12 +111,13 @@ def _columns(text: str) -> tuple[str, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
+    from service.base.confluent import confluent_kafka
     from service.base.errors import ConfigError
+    from service.base.extras import install_extra
     from service.cli.reading import Reading
     from service.cli.stopping import stops_raised
-    from service.client.librdkafka import confluent_kafka
 
-    kafka = confluent_kafka()
+    kafka = confluent_kafka(install_extra("client"))
     if args.group and (args.partition or args.stop or args.start.kind not in ("beginning", "end")):
         raise ConfigError(
             "--group reads from where the group is: it goes with --from beginning or end, for partitions"

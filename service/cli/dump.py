@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from service.cli.arguments import add_json_option
 from service.cli.stores import add_store_options, endpoint_of
 
 
@@ -19,7 +20,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "target", metavar="FILE|URL", help="a local file, or s3://bucket/key, file:///path, gs://, az://"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json_option(parser)
     parser.add_argument(
         "--records",
         action="store_true",

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from service.cli.arguments import add_json_option
 from service.cli.stores import add_store_options, endpoint_of, thread_count
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--threads", type=thread_count, default=4, metavar="N", help="partitions in parallel (default: 4)"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json_option(parser)
     add_store_options(parser)
     parser.set_defaults(run=run)
 

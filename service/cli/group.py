@@ -7,11 +7,12 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from service.cli.address import add_bootstrap_option
+from service.cli.arguments import add_json_option
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
 from service.cli.group_changes import add_changes
 from service.cli.group_reset import add_reset
-from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
     from service.groups.admin_models import GroupInfo, Partitions
@@ -44,7 +45,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     describe.set_defaults(run=_describe)
 
     for action in (listing, describe, add_reset(actions), *add_changes(actions)):
-        action.add_argument("--json", action="store_true", help="print one JSON document")
+        add_json_option(action)
         add_bootstrap_option(action)
 
 

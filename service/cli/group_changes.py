@@ -6,11 +6,11 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from service.base.patience import patience
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
-from service.cli.patience import patience
 from service.cli.places import METAVAR, named_partitions
-from service.cli.resolving import resolved, tell, tell_refused, words_of
+from service.cli.resolving import failure_noted, tell, tell_refused
 
 if TYPE_CHECKING:
     from service.client.admin_models import Place
@@ -52,7 +52,7 @@ def add_changes(
 
 def add_groups(action: argparse.ArgumentParser) -> None:
     action.add_argument("groups", nargs="*", metavar="GROUP", help="ids of groups (group.id)")
-    action.add_argument("--all-groups", action="store_true", help="all groups that there are")
+    action.add_argument("--all-groups", action="store_true", help="all groups of consumers")
 
 
 def add_execute(action: argparse.ArgumentParser) -> None:
@@ -69,92 +69,61 @@ def groups_of(args: argparse.Namespace, found: Listing) -> list[str]:
         raise ConfigError("which groups? GROUP …, or --all-groups")
     if args.all_groups and found.problems:
         raise ConfigError(f"not all groups are known: {'; '.join(found.problems)}")
-    return list(dict.fromkeys(args.groups)) or [row.group_id for row in found.rows]
+    return list(dict.fromkeys(args.groups)) or [row.group_id for row in found.rows if _is_of_consumers(row)]
 
 
-def known_group(found: Listing, group: str) -> GroupRow | None:
-    """Return the row of a group, None for a new one. Raises `RequestError` where that is not known."""
-    from kio.schema.errors import ErrorCode
+def _is_of_consumers(row: GroupRow) -> bool:
+    """Return whether a group is one that Kafka's tool means by all groups: workers of Connect have groups,
+    too, and so have share consumers (Kafka `ListGroupsOptions.forConsumerGroups`)."""
+    from service.groups.admin_models import CLASSIC, CONSUMER
 
-    from service.base.errors import RequestError
-
-    row = next((one for one in found.rows if one.group_id == group), None)
-    if row is None and found.problems:
-        raise RequestError(
-            ErrorCode.coordinator_not_available,
-            f"whether there is a group {group} is not known: {'; '.join(found.problems)}",
-        )
-    return row
+    return row.kind in (CLASSIC, CONSUMER) and row.protocol_type in ("", "consumer")
 
 
 def _delete(args: argparse.Namespace) -> int:
-    from service.base.errors import RequestError
+    from service.base.printable import escaped
+    from service.cli.report import Report
     from service.client.admin import ChangingCluster
     from service.client.group_changes import delete_group
+    from service.groups.admin_changes import deletable_group
     from service.groups.admin_queries import list_groups
 
     done: list[str] = []
     problems: list[str] = []
+    report = Report(as_json=args.json)
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         found = list_groups(cluster)
-        for group in groups_of(args, found):
-            try:
-                _check_deletable(found, group)
-                if args.execute:
-                    delete_group(cluster, patience(), group)
-                done.append(group)
-            except RequestError as e:
-                problems.append(words_of(e))
-    if args.json:
-        print(json.dumps({"executed": args.execute, "groups": done}, indent=2))
-    else:
-        from service.base.printable import escaped
-
-        for group in done:
-            print(f"{'deleted' if args.execute else 'would delete'} {escaped(group)}")
-        if not args.execute:
-            print(NOT_DONE)
+        groups = groups_of(args, found)
+        try:
+            for group in groups:
+                with failure_noted(problems):
+                    deletable_group(found, group)
+                    if args.execute:
+                        delete_group(cluster, patience(), group)
+                    done.append(group)
+                    report.say(f"{'deleted' if args.execute else 'would delete'} {escaped(group)}")
+        finally:  # also what was done before Ctrl-C
+            report.end(executed=args.execute, groups=done)
+    if not args.execute:
+        report.say(NOT_DONE)
     for problem in problems:
         tell("group", problem)
     return 1 if problems else 0
 
 
-def _check_deletable(found: Listing, group: str) -> None:
-    """Raise `RequestError` for a group that is not there, or has members."""
-    from kio.schema.errors import ErrorCode
-
-    from service.base.errors import RequestError
-    from service.client.group_changes import is_without_members
-
-    row = known_group(found, group)
-    if row is None:
-        raise RequestError(ErrorCode.group_id_not_found, f"there is no group {group}")
-    if not is_without_members(row.state):
-        raise RequestError(
-            ErrorCode.non_empty_group, f"group {group} is {row.state}: it has members, and is not deleted"
-        )
-
-
 def _delete_offsets(args: argparse.Namespace) -> int:
     from service.client.admin import ChangingCluster
     from service.client.group_changes import delete_offsets
-    from service.groups.admin_queries import committed_offsets, find_group, list_groups
+    from service.groups.admin_changes import committed_there
+    from service.groups.admin_queries import list_groups
 
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
-        row = find_group(list_groups(cluster), args.group)
-        committed = committed_offsets(cluster, row.node, row.group_id)
-        # offsets of topics that are gone can be deleted, too: what is committed counts, not what there is
-        named = [one for one in args.topics if one.topic not in {topic for topic, _ in committed}]
-        wanted = {
-            place for place in committed for one in args.topics
-            if place[0] == one.topic and (one.numbers is None or place[1] in one.numbers)
-        }  # fmt: skip
-        resolved(cluster, named)
+        wanted = committed_there(cluster, list_groups(cluster), args.group, args.topics)
         refused: dict[Place, Exception] = {}
         if args.execute and wanted:
             results = delete_offsets(cluster, patience(), args.group, wanted)
             refused = {place: error for place, error in results.items() if error is not None}
-    rows = [(topic, number, committed[topic, number]) for topic, number in sorted(wanted - refused.keys())]
+    rows = [(*place, offset) for place, offset in wanted.items() if place not in refused]
     if args.json:
         head = ("topic", "partition", "committed")
         document = [dict(zip(head, row, strict=True)) for row in rows]

@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from service.base.patience import patience
 from service.cli.arguments import offset
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
-from service.cli.group_changes import NOT_DONE, add_execute, add_groups, groups_of, known_group
-from service.cli.patience import patience
-from service.cli.places import METAVAR, named_partitions, place_name
-from service.cli.resolving import resolved, tell, words_of
+from service.cli.group_changes import NOT_DONE, add_execute, add_groups, groups_of
+from service.cli.places import METAVAR, named_partitions
+from service.cli.resolving import failure_noted, tell, words_of
+from service.client.places import place_name
 
 if TYPE_CHECKING:
-    from service.client.admin import ChangingCluster, Cluster
+    from service.client.admin import ChangingCluster
     from service.client.admin_models import Place
-    from service.client.offset_resets import ChosenOffsets, LogSpan
-    from service.groups.admin_models import Listing
-
-
-class _Reset(NamedTuple):
-    """Result for one group: offsets by partition, and what it had."""
-
-    group: str
-    offsets: Mapping[Place, int]
-    committed: Mapping[Place, int]
-    notes: tuple[str, ...]
+    from service.groups.admin_changes import PlannedReset, ResetTarget
 
 
 def add_reset(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -80,26 +70,31 @@ def _shift(text: str) -> int:
 
 
 def _reset(args: argparse.Namespace) -> int:
-    from service.base.errors import ConfigError, RequestError
+    from service.base.errors import ConfigError
     from service.client.admin import ChangingCluster
+    from service.groups.admin_changes import plan_reset
     from service.groups.admin_queries import list_groups
 
     ways = bool(args.topics) + args.all_topics + (args.from_file is not None)
     if ways != 1:
         raise ConfigError("of which topics? --topic, --all-topics, or --from-file alone")
+    if args.export and args.json:
+        raise ConfigError("--export prints CSV, --json JSON: one of them")
+    at_ms = _time_ms(args)
     problems: list[str] = []
-    done: list[_Reset] = []
+    done: list[PlannedReset] = []
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         found = list_groups(cluster)
         groups = groups_of(args, found)
         plans = _file_plans(args, groups)
-        for group in groups:
-            try:
-                chosen = _planned(cluster, found, group, args, plans)
-                done.append(_carried_out(cluster, chosen, problems) if args.execute else chosen)
-            except RequestError as e:
-                problems.append(words_of(e))
-    _print(args, done)
+        try:
+            for group in groups:
+                with failure_noted(problems):
+                    target = _target(args, plans.get(group, {}), at_ms)
+                    chosen = plan_reset(cluster, found, group, args.topics or None, target)
+                    done.append(_carried_out(cluster, chosen, problems) if args.execute else chosen)
+        finally:  # also what was done before Ctrl-C
+            _print(args, done)
     for one in done:
         for note in one.notes:
             tell("group", f"{one.group}: {note}")
@@ -120,95 +115,37 @@ def _file_plans(args: argparse.Namespace, groups: list[str]) -> dict[str, dict[P
     return plans
 
 
-def _planned(
-    cluster: ChangingCluster,
-    found: Listing,
-    group: str,
-    args: argparse.Namespace,
-    plans: dict[str, dict[Place, int]],
-) -> _Reset:
-    """Return what the group would get. Raises `RequestError` for one with members."""
-    from kio.schema.errors import ErrorCode
+def _target(args: argparse.Namespace, plan: dict[Place, int], at_ms: int | None) -> ResetTarget:
+    from service.groups.admin_changes import ResetMode, ResetTarget
 
-    from service.base.errors import RequestError
-    from service.client.group_changes import is_without_members
-    from service.groups.admin_queries import committed_offsets
-
-    row = known_group(found, group)
-    if row is not None and not is_without_members(row.state):
-        raise RequestError(
-            ErrorCode.non_empty_group,
-            f"group {group} is {row.state}: only a group without members can be reset",
-        )
-    committed = {} if row is None else committed_offsets(cluster, row.node, group)
+    if at_ms is not None:
+        return ResetTarget(ResetMode.TIME, at_ms)
     if args.from_file is not None:
-        places = sorted(plans[group])
-    elif args.all_topics:
-        places = sorted(committed)
-    else:
-        places = resolved(cluster, args.topics)
-    if not places:
-        raise RequestError(ErrorCode.invalid_request, f"group {group} has committed nothing")
-    chosen = _chosen(cluster, places, committed, args, plans.get(group, {}))
-    notes = chosen.notes if row is not None else ("there is no such group yet", *chosen.notes)
-    return _Reset(group, chosen.offsets, committed, notes)
-
-
-def _chosen(
-    cluster: Cluster,
-    places: list[Place],
-    committed: Mapping[Place, int],
-    args: argparse.Namespace,
-    plan: Mapping[Place, int],
-) -> ChosenOffsets:
-    from service.client import offset_resets as resets
-
-    bounds = _bounds(cluster, places)
-    if args.from_file is not None:
-        return resets.within(plan, bounds)
+        return ResetTarget(ResetMode.PLAN, plan=plan)
     if args.to_offset is not None:
-        return resets.within(dict.fromkeys(places, args.to_offset), bounds)
+        return ResetTarget(ResetMode.OFFSET, args.to_offset)
     if args.shift_by is not None:
-        return resets.shifted(places, committed, args.shift_by, bounds)
+        return ResetTarget(ResetMode.SHIFT, args.shift_by)
     if args.to_current:
-        return resets.current(places, committed, bounds)
-    if args.to_earliest:
-        return resets.ChosenOffsets({place: bounds[place].first for place in places})
+        return ResetTarget(ResetMode.CURRENT)
     if args.to_latest:
-        return resets.ChosenOffsets({place: bounds[place].end for place in places})
-    return resets.at_time(_told(cluster, places, _time_ms(args)), bounds)
+        return ResetTarget(ResetMode.LATEST)
+    return ResetTarget(ResetMode.EARLIEST)
 
 
-def _time_ms(args: argparse.Namespace) -> int:
+def _time_ms(args: argparse.Namespace) -> int | None:
+    """Return the time of which offsets are wanted, None where none is."""
+    from service.base.times import duration_ms, time_ms
     from service.base.world import system_world
-    from service.cli.times import duration_ms, time_ms
 
     if args.to_datetime is not None:
         return time_ms(args.to_datetime)
+    if args.by_duration is None:
+        return None
     return max(system_world().clock.now_ms() - duration_ms(args.by_duration), 0)
 
 
-def _bounds(cluster: Cluster, places: list[Place]) -> dict[Place, LogSpan]:
-    from service.client.admin import EARLIEST, LATEST
-    from service.client.offset_resets import LogSpan
-
-    first, last = (_told(cluster, places, at) for at in (EARLIEST, LATEST))
-    return {place: LogSpan(first[place], last[place]) for place in places}
-
-
-def _told(cluster: Cluster, places: list[Place], timestamp: int) -> dict[Place, int]:
-    """Return the offset of each partition. Raises `RequestError` if one is not told."""
-    from service.base.errors import RequestError
-    from service.client.offset_queries import list_offsets
-
-    answers = list_offsets(cluster, places, timestamp)
-    for place, one in sorted(answers.items()):
-        if one.error is not None:
-            raise RequestError(one.error.code, f"{place_name(place)}: {one.error}")
-    return {place: one.offset for place, one in answers.items()}
-
-
-def _carried_out(cluster: ChangingCluster, wanted: _Reset, problems: list[str]) -> _Reset:
+def _carried_out(cluster: ChangingCluster, wanted: PlannedReset, problems: list[str]) -> PlannedReset:
     """Commit the offsets; return those that were taken, and add the others to `problems`."""
     from service.client.group_changes import commit_offsets
 
@@ -221,11 +158,12 @@ def _carried_out(cluster: ChangingCluster, wanted: _Reset, problems: list[str]) 
     return wanted._replace(offsets=taken)
 
 
-def _print(args: argparse.Namespace, done: list[_Reset]) -> None:
+def _print(args: argparse.Namespace, done: list[PlannedReset]) -> None:
     if args.export:
         from service.cli.kafka_files import group_offsets_csv
 
-        print(group_offsets_csv({one.group: one.offsets for one in done}), end="")
+        is_one = len(args.groups) == 1
+        print(group_offsets_csv({one.group: one.offsets for one in done}, has_group=not is_one), end="")
         return
     rows = [
         {"group": one.group, "topic": topic, "partition": number,

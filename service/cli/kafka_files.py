@@ -38,7 +38,7 @@ def _text(path: str) -> str:
     if file.stat().st_size > _MOST_BYTES:
         raise ConfigError(f"{path} is larger than {_MOST_BYTES} bytes")
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as e:
         raise ConfigError(f"{path} is not UTF-8") from e
 
@@ -134,7 +134,7 @@ def read_group_offsets(path: str, groups: Sequence[str]) -> dict[str, dict[Place
     `ConfigError` with file and line.
     """
     found: dict[str, dict[Place, int]] = {}
-    for line, row in enumerate(csv.reader(io.StringIO(_text(path))), 1):
+    for line, row in _csv_rows(path):
         if not row:
             continue
         if len(row) == 3 and len(groups) == 1:
@@ -151,15 +151,23 @@ def read_group_offsets(path: str, groups: Sequence[str]) -> dict[str, dict[Place
     return found
 
 
+def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
+    line = 0
+    try:
+        for line, row in enumerate(csv.reader(io.StringIO(_text(path))), 1):
+            yield line, row
+    except csv.Error as e:
+        raise ConfigError(f"{path}, line {line + 1}: {e}") from None
+
+
 _LONG: Final = 24
 _SAFE_FROM: Final = "-"
 """Kafka's writer puts longer texts, and those with a character below this one, in quotes."""
 
 
-def group_offsets_csv(offsets: Mapping[str, Mapping[Place, int]]) -> str:
-    """Return the rows of offsets as kafka-consumer-groups exports them, with the group where there are
-    several."""
-    has_group = len(offsets) != 1
+def group_offsets_csv(offsets: Mapping[str, Mapping[Place, int]], *, has_group: bool) -> str:
+    """Return the rows of offsets as kafka-consumer-groups exports them: with the group unless one was
+    named."""
     rows = (
         [*([_cell(group)] if has_group else []), _cell(topic), str(number), str(offset)]
         for group, of_group in sorted(offsets.items())

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from service.base.errors import ConfigError, FirnError
+from service.base.errors import FirnError
 from service.cli.client_properties import client_options_of_args
 
 PATIENCE_S: Final = 30.0
@@ -23,12 +23,26 @@ class RecordsError(FirnError):
     """Records that could not be sent or read; the message says why."""
 
 
+class _LastLine(logging.Handler):
+    """Keeper of the last line that librdkafka would write to stderr: it does so for fatal errors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = record.getMessage()
+
+
 class Connection:
     """Errors that a client of librdkafka tells: a failed login, or that no broker answers."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self.client: Any = None
+        self._last_line = _LastLine()
+        self.logger = logging.Logger("librdkafka")
+        self.logger.addHandler(self._last_line)
         self._failure: str | None = None
         self._last = ""
         self._is_down_told = False
@@ -45,18 +59,19 @@ class Connection:
     def serve(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Return the result of a method of a client that serves callbacks.
 
-        Raises `RecordsError` for what ends the client: it raises that from there, and as the cause of a
-        `SystemError` where other callbacks were called after it.
+        Raises `RecordsError` for what ends the client: the method raises it, or, where other callbacks came
+        after it, a `SystemError` with it as its cause or without one.
         """
         from confluent_kafka import KafkaException
 
         try:
             return call(*arguments)
         except (KafkaException, SystemError) as e:
-            cause = e if isinstance(e, KafkaException) else e.__cause__ or e.__context__
-            if not isinstance(cause, KafkaException):
-                raise
-            self._failure = str(cause.args[0].str())
+            cause = e if isinstance(e, KafkaException) else e.__cause__
+            if isinstance(cause, KafkaException):
+                self._failure = str(cause.args[0].str())
+            else:
+                self._failure = self._last_line.text or self._last or str(e)
             raise RecordsError(f"{self._bootstrap}: {self._failure}") from e
 
     def check(self) -> None:
@@ -116,32 +131,11 @@ def settings_of_args(args: argparse.Namespace, connection: Connection) -> dict[s
     return {
         "bootstrap.servers": args.bootstrap_server,
         "log_level": 0,  # `Connection` tells what there is to tell
-        "logger": _silent_logger(),
+        "logger": connection.logger,
         "error_cb": connection.on_error,
         **librdkafka_settings(client_options_of_args(args)),
         **dict(args.set),
     }
-
-
-def _silent_logger() -> logging.Logger:
-    """Return a logger for what librdkafka would write to stderr at any level, its fatal errors."""
-    logger = logging.Logger("librdkafka")
-    logger.addHandler(logging.NullHandler())
-    return logger
-
-
-def create_client(
-    kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any], connection: Connection
-) -> Any:
-    """Construct a client of a connection; `ConfigError` for settings that librdkafka refuses."""
-    from confluent_kafka import KafkaException
-
-    try:
-        connection.client = kind(settings)
-    except (KafkaException, TypeError, ValueError) as e:
-        told = e.args[0]
-        raise ConfigError(str(told.str()) if hasattr(told, "str") else str(e)) from e
-    return connection.client
 
 
 def partitions_of(client: Any, connection: Connection, topic: str) -> list[int]:

@@ -6,12 +6,13 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from service.cli.address import add_bootstrap_option
+from service.cli.arguments import add_json_option
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
 from service.cli.places import whole_numbers
 from service.cli.resolving import tell
 from service.cli.tiers import human_bytes
-from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
     from service.client.log_dir_queries import LogDirectory
@@ -33,7 +34,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="replicas of this topic alone, one a line (may be repeated)",
     )  # fmt: skip
     parser.add_argument("--partitions", action="store_true", help="list each replica")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json_option(parser)
     add_bootstrap_option(parser)
     parser.set_defaults(run=run)
 

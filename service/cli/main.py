@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
+from io import TextIOWrapper
 
 from service.cli.address import fill_in
 from service.cli.manual import add_pages
@@ -45,6 +46,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
     words = sys.argv[1:] if argv is None else argv
+    _mend_streams()
     parser = build_parser(words[0] if words else None)
     args = parser.parse_args(words)
     if args.version:
@@ -70,12 +72,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         # the reader of the output (`| head`) is gone; keep the interpreter from reporting that at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except UnicodeEncodeError as e:
+        if not _is_half_a_character(e):
+            raise
+        print(f"firn {args.command}: a name that it was given is not UTF-8", file=sys.stderr)
+        return 1
     except Exception as e:
         if not _is_expected(e):
             raise
         print(f"firn {args.command}: {describe(e)}", file=sys.stderr)
         return 1
     return code
+
+
+def _mend_streams() -> None:
+    """Have what is printed go nowhere where a stream is closed (what is for stderr would go to stdout), and
+    have escapes for characters that a terminal's encoding lacks."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _waits_said(args: argparse.Namespace) -> AbstractContextManager[None]:
@@ -97,12 +115,17 @@ def describe(error: Exception) -> str:
     if isinstance(error, ConfigError) and len(error.problems) > 1:
         words = f"{len(error.problems)} problems:\n{words}"
     if isinstance(error, RequestError):
-        from service.cli.advice import advised
+        from service.client.advice import advised
 
         words = advised(error)
     if isinstance(error, OSError) and error.strerror:
         words = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return "\n".join(escaped(line) for line in words.split("\n"))
+
+
+def _is_half_a_character(error: UnicodeEncodeError) -> bool:
+    """Return whether this is of bytes of the command line, or escapes in a file, that are no text."""
+    return all("\ud800" <= character <= "\udfff" for character in error.object[error.start : error.end])
 
 
 def _is_expected(error: Exception) -> bool:

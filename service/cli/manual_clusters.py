@@ -37,7 +37,7 @@ CLUSTER_PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
         "firn cluster describe": ManualPage(
             (
                 ("firn cluster describe", "nodes, quorum, brokers, unhealthy partitions, reassignments"),
-                ("firn cluster describe --format json | jq .wrong", "problems that need attention"),
+                ("firn cluster describe --json | jq .wrong", "problems that need attention"),
                 ("firn cluster describe --bootstrap-controller a:9093", "when no broker is left"),
             ),
             {
@@ -205,7 +205,7 @@ CLUSTER_PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                     "tiered: an hour on disk, the rest in the bucket",
                 ),
             ),
-            see="docs/configuration.md, Topics",
+            see="docs/configuration.md, Topic",
         ),
         "firn topic list": ManualPage((("firn topic list --json | jq -r .[].name", "names, one a line"),)),
         "firn topic describe": ManualPage((("firn topic describe flights", "id, settings, partitions"),)),
@@ -214,7 +214,7 @@ CLUSTER_PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn topic alter flights --config retention.ms=86400000", "kept for a day"),
                 ("firn topic alter flights --delete-config retention.ms", "as the broker's default says"),
             ),
-            see="docs/configuration.md, Topics",
+            see="docs/configuration.md, Topic",
         ),
         "firn topic add-partitions": ManualPage(
             (("firn topic add-partitions flights --partitions 12", "twelve in all"),), see=COMMANDS
@@ -230,7 +230,7 @@ CLUSTER_PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
         ),
         "firn topic settings-known": ManualPage(
             (("firn topic settings-known flights", "its retention works again after a recovery"),),
-            see="docs/operations.md, Taking a prefix over",
+            see="docs/operations.md, Everything is lost",
         ),
         "firn topic delete": ManualPage(
             (("firn topic delete flights", "and its archive, after the grace period"),),

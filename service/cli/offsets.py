@@ -7,11 +7,12 @@ import json
 import re
 from typing import TYPE_CHECKING, Final
 
+from service.cli.address import add_bootstrap_option
+from service.cli.arguments import add_json_option
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
 from service.cli.places import METAVAR, named_partitions
-from service.cli.resolving import resolved, tell_refused
-from service.cli.topic import add_bootstrap_option
+from service.cli.resolving import tell_refused
 
 if TYPE_CHECKING:
     from service.client.admin import Cluster
@@ -45,7 +46,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help=f"{', '.join(_NAMED)}, milliseconds since 1970, or a time (2026-01-31T12:00Z, UTC without a"
         " zone); may be repeated (default: earliest and latest)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json_option(parser)
     add_bootstrap_option(parser)
     parser.set_defaults(run=run)
 
@@ -54,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
     from service.client.admin import Cluster
     from service.client.offset_queries import list_offsets
+    from service.client.partition_lookup import resolved
 
     times = {word: _timestamp(word) for word in args.times or _DEFAULT}
     if args.partitions and args.pattern is not None:
@@ -67,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _timestamp(word: str) -> int:
-    from service.cli.times import time_ms
+    from service.base.times import time_ms
 
     if word in _NAMED:
         return _NAMED[word]

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from service.cli.address import add_bootstrap_option
 from service.cli.arguments import partition
 from service.cli.record_options import FORMATS, add_librdkafka_option, separator
-from service.cli.topic import add_bootstrap_option
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -67,13 +67,15 @@ def _partition(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
+    from service.base.confluent import confluent_kafka
+    from service.base.extras import install_extra
     from service.cli.line_input import LineInput
     from service.cli.sending import Sending
     from service.cli.stopping import stops_raised
-    from service.client.librdkafka import confluent_kafka
 
+    kafka = confluent_kafka(install_extra("client"))
     with stops_raised(), _opened(args.file) as descriptor:
-        Sending(args, confluent_kafka()).send_lines(LineInput(descriptor))
+        Sending(args, kafka).send_lines(LineInput(descriptor))
     return 0
 
 

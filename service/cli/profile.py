@@ -7,6 +7,8 @@ import json
 import os
 import sys
 
+from service.cli.arguments import add_json_option
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
@@ -22,7 +24,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="list the profiles, with the one in use",
         description="List the profiles, with the one in use.",
     )
-    listing.add_argument("--json", action="store_true", help="print one JSON document")
     listing.set_defaults(run=_list)
     add = actions.add_parser("add", help="make a profile", description="Make a profile.")
     add.add_argument("name", metavar="NAME", help="of the profile")
@@ -41,6 +42,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     remove = actions.add_parser("remove", help="delete a profile", description="Delete a profile.")
     remove.add_argument("name", metavar="NAME", help="of the profile")
     remove.set_defaults(run=_remove)
+    for action in (listing, add, use, remove):
+        add_json_option(action)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -85,7 +88,7 @@ def _add(args: argparse.Namespace) -> int:
     if args.properties:
         check_properties(args.properties)
     path = Profiles(os.environ).add(args.name, {**properties, "bootstrap.servers": args.servers})
-    print(f"added {args.name}: {path}")
+    _tell(args, f"added {args.name}: {path}", name=args.name, path=str(path))
     return 0
 
 
@@ -93,7 +96,7 @@ def _use(args: argparse.Namespace) -> int:
     from service.cli.profiles import Profiles
 
     Profiles(os.environ).use(args.name)
-    print(f"in use: {args.name or 'no profile'}")
+    _tell(args, f"in use: {args.name or 'no profile'}", in_use=args.name)
     return 0
 
 
@@ -101,5 +104,9 @@ def _remove(args: argparse.Namespace) -> int:
     from service.cli.profiles import Profiles
 
     Profiles(os.environ).remove(args.name)
-    print(f"removed {args.name}")
+    _tell(args, f"removed {args.name}", removed=args.name)
     return 0
+
+
+def _tell(args: argparse.Namespace, words: str, **facts: object) -> None:
+    print(json.dumps(facts, indent=2) if args.json else words)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
+
+from service.cli.arguments import add_json_option
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -14,6 +17,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         " times slower. Executors need its libraries, those of the extra [executor] (docs/install.md).",
     )
     parser.add_argument("output", metavar="OUT.zip", help="the file to write")
+    add_json_option(parser)
     parser.set_defaults(run=run)
 
 
@@ -29,8 +33,12 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{args.output}: Spark accepts only files that end in .zip")
     packed = package_zip()
     write_atomically(system_world().disk, Path(args.output), packed.data)
-    kernels = ", ".join(kernel.strip(".") for kernel in packed.kernels) or "none"
-    print(f"{args.output}: {len(packed.data):,} bytes, compiled kernels: {kernels}")
+    kernels = [kernel.strip(".") for kernel in packed.kernels]
+    if args.json:
+        print(json.dumps({"path": args.output, "bytes": len(packed.data), "kernels": kernels}, indent=2))
+        return 0
+    named = ", ".join(kernels) or "none"
+    print(f"{args.output}: {len(packed.data):,} bytes, compiled kernels: {named}")
     if not has_kernels_for_here(packed):
         print("Without compiled kernels executors read about 17 times slower: install firn's wheel there.")
     return 0

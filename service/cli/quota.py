@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from service.cli.address import add_bootstrap_option
+from service.cli.arguments import add_json_option
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
-from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
     from service.client.access_requests import QuotaRow
@@ -58,7 +59,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     remove.set_defaults(run=_remove)
     for action in (listing, setting, remove):
         _add_entity(action)
-        action.add_argument("--json", action="store_true", help="print one JSON document")
+        add_json_option(action)
         add_bootstrap_option(action)
 
 

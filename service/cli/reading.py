@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from operator import methodcaller
 from typing import Any, Final
 
+from service.base.confluent import create_client
 from service.cli.librdkafka_client import (
     Connection,
     RecordsError,
-    create_client,
     partitions_of,
     settings_of_args,
 )
@@ -67,8 +67,8 @@ class Reading:
                 "queued.max.messages.kbytes": "131072",
                 **settings_of_args(args, self._connection),
             },
-            self._connection,
         )
+        self._connection.client = self._consumer
         self._ends: dict[int, int] = {}
         """Partition -> offset before which it ends; of those that are read without a group."""
         self._printed: dict[int, int] = {}

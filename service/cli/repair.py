@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from service.cli.arguments import add_json_option
 from service.cli.stores import add_encryption_options, add_store_options, encryption_of, endpoint_of
 
 _FOLLOW = ": no node follows that by itself; start it once with firn.remote.recover=true"
@@ -11,6 +12,8 @@ _NOT_OF_SEVERAL = (
     "  not for brokers of a cluster with several that keep running: they do not follow it, and the partition"
     ' accepts no records after their next start (docs/operations.md, "A bucket that was rolled back")'
 )
+
+_WRITTEN_MEANWHILE = "  not repaired: another process has written there meanwhile; is a node running?"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,12 +30,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--write", action="store_true", help="repair; otherwise only print the repairs")
     add_store_options(parser)
     add_encryption_options(parser)
+    add_json_option(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
     from service.base.world import system_world
+    from service.cli.report import Report
     from service.config.tables import store_url_problem
     from service.inspect.head_repair import HeadRepair, Unrepairable
     from service.inspect.repair import carry_out, find_repairs
@@ -49,18 +54,22 @@ def run(args: argparse.Namespace) -> int:
         region=args.region,
         encryption=encryption_of(args),
     )
-    wrong = 0
+    report, wrong = Report("repairs", as_json=args.json), 0
     for repair in list(find_repairs(store)):
-        print(repair)
-        wrong += 1
+        report.say(str(repair))
         is_published = isinstance(repair, HeadRepair) and not repair.is_as_committed
         if is_published and not args.write:
-            print(_NOT_OF_SEVERAL)
+            report.say(_NOT_OF_SEVERAL)
+        is_done = False
         if args.write and not isinstance(repair, Unrepairable):
-            if carry_out(ProvenUploads(store, store.verifies_uploads), repair, world.new_uuid):
-                print("  repaired" + (_FOLLOW if is_published else ""))
-                wrong -= 1
-            else:
-                print("  not repaired: another process has written there meanwhile; is a node running?")
-    print("nothing is wrong" if not wrong else f"{wrong} not repaired" + ("" if args.write else " (--write)"))
+            is_done = carry_out(ProvenUploads(store, store.verifies_uploads), repair, world.new_uuid)
+            report.say("  repaired" + (_FOLLOW if is_published else "") if is_done else _WRITTEN_MEANWHILE)
+        wrong += not is_done
+        report.keep(
+            "repairs", what=str(repair), can_be_done=not isinstance(repair, Unrepairable), repaired=is_done
+        )
+    report.say(
+        "nothing is wrong" if not wrong else f"{wrong} not repaired" + ("" if args.write else " (--write)")
+    )
+    report.end(url=args.url, executed=args.write)
     return 1 if wrong else 0

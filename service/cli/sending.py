@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from service.base.confluent import create_client
 from service.base.errors import FirnError
-from service.cli.librdkafka_client import Connection, RecordsError, create_client, settings_of_args
+from service.cli.librdkafka_client import Connection, RecordsError, settings_of_args
 from service.cli.line_input import LineInput
 from service.cli.progress import Progress
 from service.cli.record_lines import LineError, LineRecord, line_reader
@@ -56,7 +57,7 @@ class Sending:
             "delivery.report.only.error": True,
         }
         self._is_transaction = _TRANSACTION in settings
-        self._producer = create_client(kafka.Producer, settings, self._connection)
+        self._producer = self._connection.client = create_client(kafka.Producer, settings)
 
     def send_lines(self, lines: LineInput) -> None:
         """Send a record for each line, and wait until brokers have all of them.

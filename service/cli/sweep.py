@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
+from service.cli.arguments import add_json_option
+from service.cli.report import Report
 from service.cli.stores import add_store_options, endpoint_of
 
 _DAY_H = 24
@@ -35,6 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="all objects of this topic, which was deleted or is unknown, and nothing else",
     )
     add_store_options(parser)
+    add_json_option(parser)
     parser.set_defaults(run=run)
 
 
@@ -47,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from service.inspect.sweep import Skipped, delete_orphans, find_orphans
     from service.remote.stores.errors import StoreRefused, raise_of_the_store
     from service.remote.stores.obstore_store import open_store
+    from service.remote.stores.s3_address import is_s3
     from service.tiering.store_clock import StoreClock
 
     if problem := store_url_problem(args.url):
@@ -62,16 +66,17 @@ def run(args: argparse.Namespace) -> int:
     now_ms = world.clock.now_ms()
     if args.delete:
         now_ms -= StoreClock(store, world).skew_ms()
+    report = Report("orphans", "unfinished_uploads", "skipped", "refused", as_json=args.json)
     found = deleted = size = 0
     is_kept = False
     for one in find_orphans(
         store, older_than_ms=args.older_than_hours * 3_600_000, now_ms=now_ms, whole_topic=whole_topic
     ):
         if isinstance(one, Skipped):
-            print(f"skipped: {one.where}: {one.why}")
+            report.add("skipped", f"skipped: {one.where}: {one.why}", where=one.where, why=one.why)
             continue
         for info in one.orphans:
-            print(f"orphan: {info.key} ({info.size} bytes)")
+            report.add("orphans", f"orphan: {info.key} ({info.size} bytes)", key=info.key, size=info.size)
         found += len(one.orphans)
         size += sum(info.size for info in one.orphans)
         if args.delete:
@@ -79,44 +84,47 @@ def run(args: argparse.Namespace) -> int:
                 deleted += delete_orphans(store, one)
             except StoreRefused as e:
                 raise_of_the_store(e)
-                print(f"not deleted: {one.where}: {e}")
+                report.add("refused", f"not deleted: {one.where}: {e}", where=one.where, why=str(e))
                 is_kept = True
-    print(
+    report.say(
         f"{found} orphans of {size} bytes, "
         + (f"{deleted} deleted" if args.delete else "none deleted (--delete)")
     )
-    if whole_topic is None:
-        is_kept |= not _sweep_uploads(args)
+    aborted = None
+    if whole_topic is None and is_s3(args.url):
+        aborted, is_done = _sweep_uploads(args, report)
+        is_kept |= not is_done
+    report.end(url=args.url, executed=args.delete, deleted=deleted, aborted=aborted)
     return 1 if is_kept else 0
 
 
-def _sweep_uploads(args: argparse.Namespace) -> bool:
-    """List unfinished uploads of S3, or abort them; return False where the store has refused to abort one."""
+def _sweep_uploads(args: argparse.Namespace, report: Report) -> tuple[int, bool]:
+    """List unfinished uploads of S3, or abort them; return how many were aborted, and whether the store has
+    refused none."""
     from service.inspect.unfinished_uploads import UnfinishedUploads
     from service.remote.stores.boto3_client import s3_client
     from service.remote.stores.errors import StoreRefused
-    from service.remote.stores.s3_address import is_s3
 
-    if not is_s3(args.url):
-        return True
     uploads = UnfinishedUploads(*s3_client(args.url, endpoint_of(args), args.region, os.environ))
     found = aborted = 0
     is_done = True
     try:
         for upload in uploads.older_than(args.older_than_hours * 3_600_000):
-            print(f"unfinished upload: {upload.key} ({upload.age_ms // 3_600_000} h old)")
+            words = f"unfinished upload: {upload.key} ({upload.age_ms // 3_600_000} h old)"
+            report.add("unfinished_uploads", words, key=upload.key, age_ms=upload.age_ms)
             found += 1
             if not args.delete:
                 continue
             try:
                 aborted += uploads.abort(upload)
             except StoreRefused as e:
-                print(f"not aborted: {upload.key}: {e}")
+                report.add("refused", f"not aborted: {upload.key}: {e}", where=upload.key, why=str(e))
                 is_done = False
     except StoreRefused as e:
-        print(f"skipped: unfinished uploads: the store does not list them: {e}")
-        return is_done
-    print(
+        words = f"skipped: unfinished uploads: the store does not list them: {e}"
+        report.add("skipped", words, where="unfinished uploads", why=str(e))
+        return aborted, is_done
+    report.say(
         f"{found} unfinished uploads, " + (f"{aborted} aborted" if args.delete else "none aborted (--delete)")
     )
-    return is_done
+    return aborted, is_done

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
+from service.cli.address import add_bootstrap_option
 from service.cli.client_properties import node_http_of_args, security_of_args
 from service.cli.stores import add_store_options, endpoint_of
-from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
     from service.client.admin import Cluster

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 
-from service.cli.address import DEFAULTS
-from service.cli.arguments import positive
-from service.cli.client_properties import add_command_config_option, security_of_args
+from service.cli.address import add_bootstrap_option
+from service.cli.arguments import add_json_option, positive, replicas
+from service.cli.client_properties import security_of_args
 from service.cli.server import setting
 from service.cli.topic_changes import add_changes
 
@@ -24,7 +24,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--partitions", type=positive, default=-1, metavar="N", help="default: the broker's num.partitions"
     )
     create.add_argument(
-        "--replication-factor", type=positive, default=-1, metavar="N", help="default: the broker's"
+        "--replication-factor", type=replicas, default=-1, metavar="N", help="default: the broker's"
     )
     create.add_argument(
         "--config", action="append", default=[], type=setting, metavar="KEY=VALUE", help="may be repeated"
@@ -32,12 +32,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     create.set_defaults(run=_create)
 
     listing = actions.add_parser("list", help="list all topics")
-    listing.add_argument("--json", action="store_true", help="print one JSON document")
     listing.set_defaults(run=_list)
 
     describe = actions.add_parser("describe", help="show a topic's partitions and settings")
     describe.add_argument("topic", metavar="TOPIC")
-    describe.add_argument("--json", action="store_true", help="print one JSON document")
     describe.set_defaults(run=_describe)
 
     delete = actions.add_parser("delete", help="delete a topic and all its data, in both tiers")
@@ -55,14 +53,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     known.set_defaults(run=_settings_known)
 
     for action in (create, listing, describe, *add_changes(actions), delete, known):
+        add_json_option(action)
         add_bootstrap_option(action)
-
-
-def add_bootstrap_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--bootstrap-server", metavar="HOST:PORT,…", help=f"brokers of the cluster ({DEFAULTS})"
-    )
-    add_command_config_option(parser)
 
 
 def _create(args: argparse.Namespace) -> int:
@@ -73,7 +65,11 @@ def _create(args: argparse.Namespace) -> int:
         topic_id = cluster.create_topic(
             args.topic, args.partitions, args.replication_factor, dict(args.config)
         )
-    print(f"created {args.topic}" + (f" (id {encode_uuid(topic_id)})" if topic_id else ""))
+    if args.json:
+        document = {"topic": args.topic, "topic_id": None if topic_id is None else str(topic_id)}
+        print(json.dumps(document, indent=2))
+    else:
+        print(f"created {args.topic}" + (f" (id {encode_uuid(topic_id)})" if topic_id else ""))
     return 0
 
 
@@ -123,7 +119,7 @@ def _delete(args: argparse.Namespace) -> int:
 
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         cluster.delete_topic(args.topic)
-    print(f"deleted {args.topic}")
+    print(json.dumps({"topic": args.topic}, indent=2) if args.json else f"deleted {args.topic}")
     return 0
 
 
@@ -133,5 +129,8 @@ def _settings_known(args: argparse.Namespace) -> int:
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         cluster.keep_retention(args.topic)
         effective = cluster.topic_configs([args.topic], RETENTION)[args.topic]
-    print(f"{args.topic} expires by " + ", ".join(f"{key}={effective[key]}" for key in RETENTION))
+    if args.json:
+        print(json.dumps({"topic": args.topic, "configs": effective}, indent=2))
+    else:
+        print(f"{args.topic} expires by " + ", ".join(f"{key}={effective[key]}" for key in RETENTION))
     return 0

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from service.cli.arguments import offset, positive
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
-from service.cli.places import METAVAR, named_partitions, place_name
-from service.cli.resolving import resolved, tell_refused
+from service.cli.places import METAVAR, named_partitions
+from service.cli.resolving import tell_refused
 from service.cli.server import setting
+from service.client.places import place_name
 
 if TYPE_CHECKING:
     from service.client.admin import ChangingCluster
@@ -76,13 +77,12 @@ def add_changes(
     trim.set_defaults(run=_trim)
     for action in (alter, grow):
         action.add_argument("--dry-run", action="store_true", help="only check that it can be done")
-    for action in (alter, grow, trim):
-        action.add_argument("--json", action="store_true", help="print one JSON document")
     return [alter, grow, trim]
 
 
 def _alter(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
+    from service.cli.config_entries import chosen
     from service.client.admin import TOPIC_RESOURCE, ChangingCluster
     from service.client.setting_changes import SettingsOwner, alter_settings, deletes, sets
 
@@ -91,7 +91,9 @@ def _alter(args: argparse.Namespace) -> int:
         raise ConfigError("what is to change? --config KEY=VALUE, or --delete-config KEY")
     owner = SettingsOwner(TOPIC_RESOURCE, args.topic, f"topic {args.topic}")
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
-        changes = [*sets(values), *deletes(args.delete_config)]
+        if args.delete_config:  # which the cluster does also for a name that is no setting
+            chosen(cluster.entries(owner.kind, owner.name), args.delete_config, owner.words)
+        changes = [*sets(values), *deletes(dict.fromkeys(args.delete_config))]
         alter_settings(cluster, owner, changes, dry_run=args.dry_run)
         overrides = cluster.topic_overrides(args.topic)
     if args.json:
@@ -132,7 +134,12 @@ def _trim(args: argparse.Namespace) -> int:
         wanted = _wanted(cluster, args)
         first, last = (list_offsets(cluster, list(wanted), at) for at in (EARLIEST, LATEST))
         ends = {place: last[place].offset if offset < 0 else offset for place, offset in wanted.items()}
-        refused = {place: answer.error for place, answer in last.items() if answer.error is not None}
+        refused = {
+            place: answer.error
+            for answers in (first, last)
+            for place, answer in answers.items()
+            if answer.error is not None
+        }
         for place in sorted(ends.keys() - refused.keys()):
             if ends[place] > last[place].offset:
                 raise ConfigError(
@@ -167,6 +174,7 @@ def _tell_deleted(args: argparse.Namespace, rows: list[dict[str, object]]) -> No
 def _wanted(cluster: ChangingCluster, args: argparse.Namespace) -> dict[Place, int]:
     """Return for each partition the offset below which all goes; -1 for all that is committed."""
     from service.client.partition_changes import TO_HIGH_WATERMARK
+    from service.client.partition_lookup import resolved
 
     if args.offset_json_file is not None:
         from service.cli.kafka_files import read_record_offsets
@@ -178,7 +186,7 @@ def _wanted(cluster: ChangingCluster, args: argparse.Namespace) -> dict[Place, i
     if args.all:
         return dict.fromkeys(places, TO_HIGH_WATERMARK)
     from service.base.errors import RequestError
-    from service.cli.times import time_ms
+    from service.base.times import time_ms
     from service.client.offset_queries import list_offsets
 
     answers = list_offsets(cluster, places, time_ms(args.before_time))

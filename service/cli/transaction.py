@@ -8,10 +8,11 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from service.base.patience import patience
+from service.cli.address import add_bootstrap_option
+from service.cli.arguments import add_json_option
 from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
-from service.cli.patience import patience
-from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
     from service.client.transaction_models import HangingTransaction, TransactionInfo
@@ -64,9 +65,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     terminate.add_argument("id", metavar="ID", help="the transactional id (transactional.id)")
     terminate.set_defaults(run=_terminate)
-    for action in (listing, describe, hanging):
-        action.add_argument("--json", action="store_true", help="print one JSON document")
     for action in (listing, describe, hanging, abort, terminate):
+        add_json_option(action)
         add_bootstrap_option(action)
 
 
@@ -215,6 +215,14 @@ def _abort(args: argparse.Namespace) -> int:
 
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         one = abort_hanging(cluster, patience(), args.topic, args.partition, args.start_offset)
+    if args.json:
+        where = {"topic": args.topic, "partition": args.partition, "start_offset": one.first_offset}
+        print(
+            json.dumps(
+                {**where, "producer_id": one.producer_id, "producer_epoch": one.producer_epoch}, indent=2
+            )
+        )
+        return 0
     print(
         f"aborted the transaction of producer {one.producer_id}, epoch {one.producer_epoch},"
         f" in {args.topic}-{args.partition} from offset {one.first_offset} on"
@@ -228,7 +236,11 @@ def _terminate(args: argparse.Namespace) -> int:
 
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         fence = terminate(cluster, patience(), args.id)
-    print(f"fenced by producer {fence.producer_id}, epoch {fence.producer_epoch}")
+    if args.json:
+        fenced_by = {"producer_id": fence.producer_id, "producer_epoch": fence.producer_epoch}
+        print(json.dumps({"transactional_id": args.id, "fenced_by": fenced_by}, indent=2))
+    else:
+        print(f"fenced by producer {fence.producer_id}, epoch {fence.producer_epoch}")
     return 0
 
 

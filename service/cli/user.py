@@ -7,11 +7,10 @@ import json
 import sys
 from collections.abc import Sequence
 
-from service.cli.address import DEFAULTS
-from service.cli.arguments import positive
-from service.cli.client_properties import add_command_config_option, security_of_args
+from service.cli.address import add_bootstrap_option, add_bootstrap_options
+from service.cli.arguments import add_json_option, positive
+from service.cli.client_properties import security_of_args
 from service.cli.columns import aligned
-from service.cli.topic import add_bootstrap_option
 
 _MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _ITERATIONS = 4096
@@ -67,8 +66,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )  # fmt: skip
     remove.set_defaults(run=_remove)
     for action in (listing, add, remove):
-        if action is not remove:
-            action.add_argument("--json", action="store_true", help="print one JSON document")
+        add_json_option(action)
         add_bootstrap_option(action)
     _add_sessions(actions)
 
@@ -90,17 +88,8 @@ def _add_sessions(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     sessions.add_argument(
         "--end", metavar="NAME", help="end all sessions of this user, but that of the command"
     )
-    sessions.add_argument("--json", action="store_true", help="print one JSON document")
-    where = sessions.add_mutually_exclusive_group()
-    where.add_argument(
-        "--bootstrap-server", metavar="HOST:PORT,…",
-        help=f"brokers of the cluster ({DEFAULTS})",
-    )  # fmt: skip
-    where.add_argument(
-        "--bootstrap-controller", metavar="HOST:PORT",
-        help="a controller instead: sessions at the controllers' own listeners",
-    )  # fmt: skip
-    add_command_config_option(sessions)
+    add_json_option(sessions)
+    add_bootstrap_options(sessions, "controllers instead: sessions at the controllers' own listeners")
     sessions.set_defaults(run=_sessions)
 
 
@@ -174,7 +163,11 @@ def _remove(args: argparse.Namespace) -> int:
             return 1
         for one in sorted(chosen):
             delete_credential(cluster, args.user, one)
-    print(f"removed {printable(args.user)} ({', '.join(_name_of(one) for one in sorted(chosen))})")
+    removed = [_name_of(one) for one in sorted(chosen)]
+    if args.json:
+        print(json.dumps([{"user": args.user, "mechanism": one} for one in removed], indent=2))
+        return 0
+    print(f"removed {printable(args.user)} ({', '.join(removed)})")
     _say_that_sessions_go_on(args.user)
     return 0
 

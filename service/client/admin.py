@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -25,12 +26,13 @@ from service.client.admin_models import (
 from service.client.blocking_client import BlockingClient
 from service.client.security import PLAINTEXT, Security
 from service.wire.api import ApiKey, request_module
-from service.wire.errors import MalformedMessage
+from service.wire.errors import MalformedMessage, WireError
 
 CLIENT_ID: Final = "firn-cli"
 TIMEOUT: Final = timedelta(seconds=30)
 GREETING_S: Final = 5.0
 """Time for the connection to one of several brokers, before the next is tried."""
+_PORT: Final = re.compile("[0-9]{1,5}")
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 LOGGER_RESOURCE: Final = 8
@@ -372,16 +374,18 @@ class Cluster:
 
     def _connect_any(self, bootstrap: str) -> BlockingClient:
         """Connect to the first of `host:port,…` that answers in time."""
-        failure: OSError | None = None
-        addresses = bootstrap.split(",")
+        failure: OSError | WireError | None = None
+        addresses = [address.strip() for address in bootstrap.split(",") if address.strip()]
+        if not addresses:
+            raise StorageError(f"{bootstrap!r} is not HOST:PORT")
         for address in addresses:
-            host, _, port = address.strip().rpartition(":")
-            if not host or not port.isdigit() or int(port) > 65535:
-                raise StorageError(f"{address.strip()!r} is not HOST:PORT")
+            host, _, port = address.rpartition(":")
+            if not host or not _PORT.fullmatch(port) or int(port) > 65535:
+                raise StorageError(f"{address!r} is not HOST:PORT")
             patience_s = math.inf if len(addresses) == 1 else GREETING_S
             try:
                 return self._connect(host.strip("[]"), int(port), self._timeout_s, patience_s)
-            except OSError as e:
+            except (OSError, WireError) as e:
                 failure = e
         assert failure is not None
         raise failure
@@ -402,15 +406,26 @@ class Cluster:
             raise TimeoutError(f"{host}:{port} does not answer in time") from e
         except OSError as e:
             raise ConnectionError(f"cannot connect to {host}:{port}: {e.strerror or e}") from e
+        except UnicodeError:  # of the encoding of names that are not in ASCII
+            raise ConnectionError(f"cannot connect to {host}:{port}: no host has such a name") from None
 
 
 class ChangingCluster(Cluster):
     """A cluster with the requests that change it, for the commands that do."""
 
     def create_topic(
-        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        configs: Mapping[str, str],
+        *,
+        dry_run: bool = False,
     ) -> UUID | None:
-        """Create a topic; numbers of -1 are the broker's to choose. Return its id."""
+        """Create a topic; numbers of -1 are the broker's to choose. Return its id.
+
+        With `dry_run` only have the cluster check that it can be created.
+        """
         module = request_module(ApiKey.CREATE_TOPICS)
         topic = module.CreatableTopic(
             name=name,
@@ -419,7 +434,7 @@ class ChangingCluster(Cluster):
             assignments=(),
             configs=tuple(module.CreatableTopicConfig(name=k, value=v) for k, v in configs.items()),
         )
-        request = module.CreateTopicsRequest(topics=(topic,), timeout=TIMEOUT, validate_only=False)
+        request = module.CreateTopicsRequest(topics=(topic,), timeout=TIMEOUT, validate_only=dry_run)
         (result,) = self._first.request(ApiKey.CREATE_TOPICS, request).topics
         raise_for(result.error_code, result.error_message, f"topic {name}")
         topic_id: UUID | None = result.topic_id
@@ -468,9 +483,10 @@ class ChangingCluster(Cluster):
         (result,) = self._first.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, request).responses
         raise_for(result.error_code, result.error_message, f"topic {name}")
 
-    def delete_topic(self, name: str) -> None:
+    def delete_topic(self, name: str, topic_id: UUID | None = None) -> None:
+        """Delete a topic by its name, or by its id if that is given: another one of the name stays then."""
         module = request_module(ApiKey.DELETE_TOPICS)
-        state = module.DeleteTopicState(name=name, topic_id=None)
+        state = module.DeleteTopicState(name=name if topic_id is None else None, topic_id=topic_id)
         request = module.DeleteTopicsRequest(topics=(state,), timeout=TIMEOUT)
         (result,) = self._first.request(ApiKey.DELETE_TOPICS, request).responses
         raise_for(result.error_code, result.error_message, f"topic {name}")

@@ -116,11 +116,12 @@ def unregister_broker(cluster: ChangingCluster, broker: int) -> None:
 
 def set_throttle(cluster: ChangingCluster, planned: PlannedThrottle, rate: int) -> list[str]:
     """Bound what moves to `rate` bytes a second for each broker; return the problems of those that did not
-    take it."""
+    take it. One that is fenced moves nothing, and is not asked."""
     for topic, values in planned.topics.items():
         alter_settings(cluster, _topic(topic), sets(values))
     rates = dict.fromkeys(BROKER_THROTTLES, str(rate))
-    return _at_brokers(cluster, planned.brokers, list(sets(rates)))
+    fenced = {one.node_id for one in cluster.describe().nodes if one.is_fenced}
+    return _at_brokers(cluster, [one for one in planned.brokers if one not in fenced], list(sets(rates)))
 
 
 def clear_throttle(cluster: ChangingCluster, topics: Iterable[str]) -> list[str]:

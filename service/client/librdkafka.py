@@ -1,23 +1,11 @@
-"""Settings of librdkafka (the package confluent-kafka) from options of a client, and its import."""
+"""Settings of librdkafka (the package confluent-kafka) from options of a client. [P]"""
 
 from __future__ import annotations
 
-from typing import Any
-
 from service.base.errors import ConfigError
-from service.base.extras import install_extra
 from service.config.client import ClientOptions
 from service.config.oauthbearer import OAUTHBEARER
 from service.security.jaas import read_jaas
-
-
-def confluent_kafka() -> Any:
-    """Import the package; `ConfigError` with the remedy where it is not installed."""
-    try:
-        import confluent_kafka
-    except ImportError as e:
-        raise ConfigError(f"confluent-kafka is not here ({e}): {install_extra('client')}") from e
-    return confluent_kafka
 
 
 def librdkafka_settings(options: ClientOptions) -> dict[str, str]:

@@ -10,10 +10,11 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from service.base.errors import RequestError
+from service.base.errors import RequestError, StorageError
 from service.client.admin import TIMEOUT, Cluster
 from service.client.admin_models import Place
 from service.wire.api import ApiKey, request_module
+from service.wire.errors import WireError
 
 NO_LEADER: Final = -1
 _AT_ONCE: Final = 2_000
@@ -83,8 +84,16 @@ def _asked(cluster: Cluster, by_leader: dict[int, list[Place]], timestamp: int) 
             error = RequestError(ErrorCode.leader_not_available, "it has no leader")
             found.update(dict.fromkeys(places, OffsetAnswer(-1, -1, error)))
             continue
-        found.update(_offsets_at(cluster, leader, places, timestamp))
+        try:
+            found.update(_offsets_at(cluster, leader, places, timestamp))
+        except (OSError, StorageError, WireError) as e:
+            found.update(dict.fromkeys(places, OffsetAnswer(-1, -1, unanswered(leader, e))))
     return found
+
+
+def unanswered(leader: int, error: Exception) -> RequestError:
+    """Return the error of partitions whose leader does not answer."""
+    return RequestError(ErrorCode.network_exception, f"its leader is node {leader}: {error}")
 
 
 def _offsets_at(

@@ -5,16 +5,17 @@ Raises `RequestError`, `StorageError` and `OSError`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from service.base.errors import RequestError
+from service.base.errors import RequestError, StorageError
 from service.client.admin import TIMEOUT, ChangingCluster, raise_for
 from service.client.admin_models import Place
-from service.client.offset_queries import leaders_of
+from service.client.offset_queries import leaders_of, unanswered
 from service.wire.api import ApiKey, request_module
+from service.wire.errors import WireError
 
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
@@ -44,30 +45,38 @@ def add_partitions(cluster: ChangingCluster, topic: str, count: int, *, dry_run:
 def delete_records(cluster: ChangingCluster, before: Mapping[Place, int]) -> dict[Place, DeletedBelow]:
     """Delete the records of each partition below an offset, or with `TO_HIGH_WATERMARK` all; in both
     tiers."""
-    module = request_module(ApiKey.DELETE_RECORDS)
     found: dict[Place, DeletedBelow] = {}
     for leader, places in leaders_of(cluster, tuple(before)).items():
         if leader < 0:
             error = RequestError(ErrorCode.leader_not_available, "it has no leader")
             found.update(dict.fromkeys(places, DeletedBelow(-1, error)))
             continue
-        topics = tuple(
-            module.DeleteRecordsTopic(
-                name=name,
-                partitions=tuple(
-                    module.DeleteRecordsPartition(partition_index=number, offset=before[name, number])
-                    for number in numbers
-                ),
-            )
-            for name, numbers in by_topic(places).items()
-        )
-        request = module.DeleteRecordsRequest(topics=topics, timeout=TIMEOUT)
-        for topic in cluster.client(leader).request(ApiKey.DELETE_RECORDS, request).topics:
-            for one in topic.partitions:
-                found[topic.name, one.partition_index] = DeletedBelow(
-                    one.low_watermark, error_of(one.error_code, None)
-                )
+        try:
+            found.update(_deleted_at(cluster, leader, {place: before[place] for place in places}))
+        except (OSError, StorageError, WireError) as e:
+            found.update(dict.fromkeys(places, DeletedBelow(-1, unanswered(leader, e))))
     return found
+
+
+def _deleted_at(
+    cluster: ChangingCluster, leader: int, before: Mapping[Place, int]
+) -> Iterator[tuple[Place, DeletedBelow]]:
+    module = request_module(ApiKey.DELETE_RECORDS)
+    topics = tuple(
+        module.DeleteRecordsTopic(
+            name=name,
+            partitions=tuple(
+                module.DeleteRecordsPartition(partition_index=number, offset=before[name, number])
+                for number in numbers
+            ),
+        )
+        for name, numbers in by_topic(before).items()
+    )
+    request = module.DeleteRecordsRequest(topics=topics, timeout=TIMEOUT)
+    for topic in cluster.client(leader).request(ApiKey.DELETE_RECORDS, request).topics:
+        for one in topic.partitions:
+            answer = DeletedBelow(one.low_watermark, error_of(one.error_code, None))
+            yield (topic.name, one.partition_index), answer
 
 
 def elect_leaders(

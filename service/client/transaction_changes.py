@@ -6,6 +6,7 @@ Raises `RequestError`, `StorageError` and `OSError`. Source: KIP-664; Kafka ``Ab
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +27,8 @@ from service.wire.api import ApiKey, request_module
 
 _TIMEOUT: Final = timedelta(seconds=60)
 """Transaction timeout of a fence: the longest wait of its coordinator for replicas."""
+_SHORT_TIMEOUT: Final = timedelta(seconds=1)
+"""The same where ``transaction.max.timeout.ms`` is less."""
 _LEADER_MOVED: Final = frozenset(
     {
         ErrorCode.not_leader_or_follower,
@@ -107,6 +110,9 @@ def terminate(cluster: ChangingCluster, again: Again, transactional_id: str) -> 
     while True:
         node = coordinator_of(cluster, again, transactional_id)
         answer: Any = cluster.client(node).request(ApiKey.INIT_PRODUCER_ID, request)
+        if answer.error_code == ErrorCode.invalid_transaction_timeout:
+            request = replace(request, transaction_timeout=_SHORT_TIMEOUT)
+            answer = cluster.client(node).request(ApiKey.INIT_PRODUCER_ID, request)
         is_unsettled = answer.error_code in COORDINATOR_MOVED | {ErrorCode.concurrent_transactions}
         if not (is_unsettled and again()):
             raise_for(answer.error_code, None, f"transactional id {transactional_id}")

@@ -47,18 +47,21 @@ class Environment(NamedTuple):
 def of_environment(environ: Mapping[str, str], named: Iterable[str]) -> Environment:
     """Return the settings that are among these variables.
 
-    `named`: variables that values of the configuration name, as `${env:FIRN_RACK}` does; they may be none.
+    `named`: variables that values of the configuration name, as `${env:FIRN_RACK}` does; they need not be
+    settings.
     """
-    known = {*RESERVED, *named}
+    named = frozenset(named)
     properties: dict[str, str] = {}
     variables: dict[str, str] = {}
     unknown = []
     for variable, text in sorted(environ.items()):
         if not variable.startswith(PREFIX) or variable.startswith(RESERVED_PREFIXES):
             continue
-        if variable in known or _OF_SERVICES.fullmatch(variable):
+        if variable in RESERVED or _OF_SERVICES.fullmatch(variable):
             continue
         key = variable_key(variable)
+        if variable in named and (key is None or foreign_key(key) is not None):
+            continue
         if key is None:
             unknown.append(f"{variable}: no setting has this environment variable{_hint(variable)}")
         elif key in properties:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from service.base.errors import ConfigError
-from service.config.foreign import FOREIGN, foreign_key
+from service.config.foreign import FOREIGN
 from service.config.given import GivenConfig
 from service.config.keys import ConfigKey, to_text
 from service.config.overrides import PREFIX, split
@@ -14,6 +15,9 @@ from service.config.parsing import foreign_tail, without_effect
 from service.config.problems import ConfigProblem
 from service.config.settings import BrokerConfig
 from service.config.tables import BROKER_KEYS
+
+_SECRETIVE: Final = re.compile(r"credential|jaas|license|password|secret|token|\bkey$")
+"""Names of keys without effect whose values may be secrets"""
 
 
 class KeyOutcome(StrEnum):
@@ -25,7 +29,8 @@ class KeyOutcome(StrEnum):
 
 
 class ExplainedKey(NamedTuple):
-    """One given key. `value` is None where it is a secret or may be one, `default` without one.
+    """One given key. `value` is None where it is a secret or may be one, and names variables as its file
+    does; `default` is None without one.
 
     `effect`: what the key does; of one without effect why it has none; of a refused one what is wrong.
     """
@@ -51,10 +56,10 @@ def explain(given: GivenConfig) -> ConfigExplanation:
     parsed, problems = given.tried(BrokerConfig.from_properties)
     warnings = [*given.unknown, *given.remarks]
     if parsed is not None:
-        warnings += parsed.cluster.complaints()
+        warnings += map(given.hidden, parsed.cluster.complaints())
     left_out = without_effect(given.properties)
     keys = []
-    for name, text in sorted(given.properties.items(), key=lambda one: given.places.order(one[0])):
+    for name in sorted(given.properties, key=given.places.order):
         key, default, effect = _own_key(name), None, ""
         outcome = KeyOutcome.TAKEN
         if key is not None:
@@ -63,7 +68,7 @@ def explain(given: GivenConfig) -> ConfigExplanation:
             outcome, effect = KeyOutcome.IGNORED, f"no effect here: {left_out[name].why}"
         elif wrong := [one.words for one in problems if one.key == name]:
             outcome, effect = KeyOutcome.REFUSED, "; ".join(wrong)
-        shown = text if _is_open(name, key) else None
+        shown = given.written(name) if _is_open(name, key) else None
         keys.append(ExplainedKey(name, shown, given.places.of(name), outcome, default, effect))
     return ConfigExplanation(keys, problems, warnings)
 
@@ -82,5 +87,4 @@ def _is_open(name: str, key: ConfigKey | None) -> bool:
     if key is not None:
         return not key.is_secret
     name = foreign_tail(name) or name
-    row = foreign_key(name)
-    return row is not None and name in FOREIGN
+    return name in FOREIGN and not _SECRETIVE.search(name)

@@ -33,8 +33,8 @@ Which keys are which:
 - A key with an effect here has Kafka's name, type, bounds and default: [configuration.md](configuration.md)
   has all, and what differs.
 - A key of something that is not here, and that nobody's data depends on, is taken with a warning: [the
-  first list](#taken-without-effect). `firn.config.strict=true` refuses it, unless it has Kafka's default:
-  for files that should say nothing that is not so.
+  first list](#taken-without-effect). `firn.config.strict=true` refuses it, unless it has Kafka's default or
+  no value: for files that should say nothing that is not so.
 - A key without which a node would be less safe than its file says, or keep data elsewhere, is refused with
   what to do instead: [the second list](#refused-and-what-to-do).
 - A name that none of these products has is refused as a typing error, with the name that was meant where
@@ -68,6 +68,7 @@ Kafka's tools work against Firn. Firn's own need no Java:
 | `kafka-cluster.sh` | `firn cluster describe`, `firn cluster unregister` |
 | `kafka-log-dirs.sh` | `firn log-dirs` |
 | `kafka-dump-log.sh` | `firn dump` |
+| `connect-mirror-maker.sh`, `connect-distributed.sh` | Kafka's own: clients of both |
 
 `firn COMMAND --help` has examples of each.
 
@@ -76,7 +77,8 @@ Kafka's tools work against Firn. Firn's own need no Java:
 - **No ZooKeeper.** Move a cluster of it to KRaft first, with Kafka.
 - **Tiered storage** is built in: `firn.remote.url` names the bucket, and topics have Kafka's keys
   (`remote.storage.enable`, `local.retention.ms`). `remote.log.storage.*` and `rsm.config.*` name Java
-  classes and are refused, so that nobody believes segments to be where they are not.
+  classes and are refused, so that nobody believes segments to be where they are not; Kafka's switch,
+  `remote.log.storage.system.enable=true`, is taken beside a bucket.
 - **Share groups and streams groups** are not served; their keys are taken without effect.
 - **Java classes** are not loaded: no authorizer but `StandardAuthorizer`, no policies, principal builders,
   quota callbacks or metrics reporters. ACLs, quotas and [mapping rules](security.md) are Kafka's own.
@@ -87,12 +89,10 @@ Kafka's tools work against Firn. Firn's own need no Java:
 - **Defaults** differ for `listeners` (loopback), `log.dir` (`firn-data`), `node.id` (1), `process.roles`
   (both) and a few bounds of memory: [configuration.md](configuration.md) has them.
 
-## Moving topics
+## Moving data
 
-Broker by broker, in one cluster with Kafka's: [Beside brokers of Apache
-Kafka](operations.md#beside-brokers-of-apache-kafka). Or from cluster to cluster with Kafka's MirrorMaker 2,
-which is a client of both: `target` is Firn, and copied topics get `remote.storage.enable=true` there once
-they exist.
+From cluster to cluster with Kafka's MirrorMaker 2, or broker by broker within one cluster: [Moving from
+Kafka](moving.md).
 
 """
 _IGNORED = """## Taken without effect
@@ -104,7 +104,7 @@ Those of Apache Kafka can stand behind `listener.name.<name>.`, too.
 _REFUSED = """
 ## Refused, and what to do
 
-Unless the value is Apache Kafka's default.
+Unless the value is Apache Kafka's default, or empty.
 
 """
 

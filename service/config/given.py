@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -21,6 +21,8 @@ from service.config.problems import ConfigProblem, Places, attributed, in_one_st
 from service.config.providers import resolved
 
 _VARIABLES: Final = re.compile(r"\$\{[^}:]*:([^}:]+)\}")
+_LIKE_A_SECRET: Final = 6
+"""Characters of a value from which on a text about other keys has it by no accident."""
 T = TypeVar("T")
 
 
@@ -29,13 +31,17 @@ class GivenConfig:
     """Properties of a node, with the values of config providers.
 
     `places`: where each stands. `remarks`: a text for each setting that a stronger one overrules. `unknown`:
-    one for each environment variable that begins as a setting does and is none.
+    one for each environment variable that begins as a setting does and is none. `variables`: by key the
+    variables that its text names, with their values, which may be secrets: nothing shows them. `texts`: those
+    texts.
     """
 
     properties: Mapping[str, str]
     places: Places
     remarks: tuple[str, ...]
     unknown: tuple[str, ...]
+    variables: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     def checked(self, parse: Callable[[Mapping[str, str]], T]) -> T:
         """Return what `parse` makes of the properties. `ConfigError` has the place of each problem."""
@@ -54,7 +60,8 @@ class GivenConfig:
         try:
             parsed = parse(self.properties)
         except ConfigError as e:
-            return None, [*attributed(e.problems, self.places), *problems]
+            found = attributed(e.problems, self.places)
+            return None, [*(one._replace(words=self.hidden(one.words, one.key)) for one in found), *problems]
         return (None, problems) if problems else (parsed, [])
 
     def warnings(self) -> list[str]:
@@ -62,6 +69,18 @@ class GivenConfig:
         rows = without_effect(self.properties)
         texts = [f"{name} has no effect here: {row.why}" for name, row in rows.items()]
         return [*self.unknown, *self.remarks, *in_one_style(texts, self.places)]
+
+    def written(self, key: str) -> str:
+        """Return a value as it was given: with the names of variables."""
+        return self.texts.get(key, self.properties[key])
+
+    def hidden(self, text: str, of: str | None = None) -> str:
+        """Return a text, about the key `of`, with the names of variables in place of their values."""
+        for key, values in self.variables.items():
+            for variable, value in values.items():
+                if value and (key == of or len(value) >= _LIKE_A_SECRET):
+                    text = text.replace(value, variable)
+        return text
 
 
 def gather(
@@ -79,12 +98,15 @@ def gather(
         frozenset(key for key, _ in overrides),
         environment.variables,
     )
+    named_values: dict[str, dict[str, str]] = {}
     try:
-        values = resolved(properties, environ)
+        values = resolved(properties, environ, named_values)
     except ConfigError as e:
         raise ConfigError(*in_one_style(e.problems, places)) from None
-    overruled = _overruled(environment.variables, properties, environ, places)
-    return GivenConfig(values, places, (*_repeated(lines, path), *overruled), environment.unknown)
+    overruled = _overruled(environment.variables, {**properties, **values}, environ, places)
+    remarks = (*_repeated(lines, path), *overruled)
+    texts = {key: properties[key] for key in named_values}
+    return GivenConfig(values, places, remarks, environment.unknown, named_values, texts)
 
 
 def _repeated(lines: Iterable[PropertyLine], path: Path | str | None) -> Iterable[str]:

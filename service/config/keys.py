@@ -57,6 +57,7 @@ class Synonym:
 class ConfigKey:
     """One key. `default` is the parsed value, None for no default.
 
+    `any_case`: values of `one_of` may be in capitals or not.
     `synonyms` (topic keys only): the broker keys that give the default, strongest first.
     `dynamic` (broker keys only): can be altered while the node runs.
     `static` (broker keys only): can be set in the node's properties. Other keys can be set in the metadata
@@ -74,6 +75,7 @@ class ConfigKey:
     at_least: float | None = None
     at_most: float | None = None
     one_of: tuple[str, ...] = ()
+    any_case: bool = False
     check: Callable[[str], str | None] | None = None
     synonyms: tuple[Synonym, ...] = ()
     dynamic: bool = False

@@ -57,6 +57,8 @@ def parse_value(key: ConfigKey, text: str, *, shown: str | None = None) -> Value
     if shown is not None:
         key = replace(key, name=shown)
     value = _parse_type(key, text.strip(), text)
+    if key.any_case:
+        value = next((one for one in key.one_of if one.lower() == str(value).lower()), value)
     if key.one_of and isinstance(value, tuple):
         value = tuple(dict.fromkeys(value))  # duplicates are dropped, as in Kafka
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -109,16 +111,27 @@ def without_effect(properties: Mapping[str, str]) -> dict[str, ForeignKey]:
     """Return the rows of the given keys that a node takes although they have no effect.
 
     These are those of things that a node does not have, unless `firn.config.strict` is true; and all foreign
-    keys at Apache Kafka's default, so that a file which spells defaults out works for both.
+    keys at Apache Kafka's default, so that a file which spells defaults out works for both; and the switch of
+    tiered storage where `firn.remote.url` enables it, too.
     """
     strict = is_strict(properties)
     found = {}
     for name, text in properties.items():
         of_all = foreign_tail(name) if name.startswith(LISTENER_PREFIX) else name
         row = None if of_all is None else foreign_key(of_all)
-        if row is not None and (is_at_default(str(of_all), text) or not (row.is_refused or strict)):
+        if row is None:
+            continue
+        is_so = is_at_default(str(of_all), text) or _is_tiering_enabled(name, properties)
+        if is_so or not (row.is_refused or strict):
             found[name] = row
     return found
+
+
+def _is_tiering_enabled(name: str, properties: Mapping[str, str]) -> bool:
+    """Return whether this is Kafka's switch of tiered storage, and tiered storage is enabled."""
+    if name != "remote.log.storage.system.enable" or not properties.get("firn.remote.url", "").strip():
+        return False
+    return properties[name].strip().lower() == "true"
 
 
 def is_strict(properties: Mapping[str, str]) -> bool:

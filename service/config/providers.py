@@ -30,18 +30,26 @@ Lookup = Callable[[str, str], str | None]
 """Value by path and key, None if there is none. Raises `ConfigError`."""
 
 
-def resolved(properties: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+def resolved(
+    properties: Mapping[str, str],
+    environment: Mapping[str, str],
+    found: dict[str, dict[str, str]] | None = None,
+) -> dict[str, str]:
     """Return the properties with values in place of variables, and without the settings of providers.
 
-    Raises `ConfigError`, a line for each error; none of them has a value.
+    `found` gets the value of each variable, by the key whose value names it. Raises `ConfigError`, a line for
+    each error; none of them has a value.
     """
+    found = {} if found is None else found
     problems: list[str] = []
     lookups = _lookups(properties, environment, problems)
     values = {}
     for name, text in properties.items():
         if not name.startswith(_PREFIX):
             try:
-                values[name] = _VARIABLE.sub(partial(_value, lookups), text)
+                of_key = {one[0]: _value(lookups, one) for one in _VARIABLE.finditer(text)}
+                values[name] = _VARIABLE.sub(partial(_told, of_key), text)
+                found |= {name: of_key} if of_key else {}
             except ConfigError as e:
                 problems.append(f"{name}: {e}")
     if problems:
@@ -59,6 +67,10 @@ def _value(lookups: Mapping[str, Lookup], variable: re.Match[str]) -> str:
     if value is None:
         raise ConfigError(f"{variable[0]}: there is no such value")
     return value
+
+
+def _told(values: Mapping[str, str], variable: re.Match[str]) -> str:
+    return values[variable[0]]
 
 
 def _lookups(

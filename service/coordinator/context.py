@@ -27,7 +27,7 @@ from service.base.turn_queues import turn_queues
 from service.coordinator.batching import OpenBatch, RecordBlock, size_of, split_records
 from service.coordinator.errors import client_error
 from service.coordinator.metrics import RuntimeMetrics
-from service.coordinator.pending_decisions import NEVER, OverdueDecisions, PendingDecision
+from service.coordinator.pending_decisions import NEVER, OverdueDecisions, PendingAnswer, PendingDecision
 from service.coordinator.ports import PartitionLog, ResponseSink
 from service.coordinator.shard import (
     LATER,
@@ -103,10 +103,11 @@ class ShardContext(Generic[S]):
         """returns the wall-clock time of a decision made now"""
         self._reload = reload
         self._loop = asyncio.get_running_loop()
+        self._calls = turn_queues(self._loop).calls
         self._next_offset = self.loaded_end = log.end_offset
         self._open: OpenBatch | None = None
         self._mark = log.high_watermark
-        self._pending: deque[PendingDecision] = deque()
+        self._pending: deque[PendingDecision | PendingAnswer] = deque()
         self._overdue = OverdueDecisions()
         """all of them before those of `_pending`"""
         self._unreplayed = UnreplayedBlocks(shard.journal)
@@ -160,7 +161,8 @@ class ShardContext(Generic[S]):
         The block is replayed when it is committed, without undo; or before the next decision that may read
         its state. Returns False, with nothing done, if the block does not fit into this batch.
         """
-        batch = self._open or OpenBatch(self._next_offset, self._env.monotonic_ms())
+        since_ms = self._env.monotonic_ms()
+        batch = self._open or OpenBatch(self._next_offset, since_ms)
         if not batch.has_room(block.size, self._log.max_batch_bytes) or not batch.takes_encoded(now_ms):
             return False
         offset = batch.next_offset
@@ -169,7 +171,8 @@ class ShardContext(Generic[S]):
         self._open = batch
         if effects:
             self._carry_out(effects)
-        self._wait(CoordinatorResult(response), self._tickets.add(sink), batch.next_offset)
+        self._pending.append(PendingAnswer(response, sink, batch.next_offset, since_ms))
+        self._env.metrics.waiting += 1
         self._flush_soon()
         return True
 
@@ -198,7 +201,8 @@ class ShardContext(Generic[S]):
         self.shard.journal.at(offset)
         self.shard.replay_marker(marker.producer_id, marker.producer_epoch, marker.is_commit)
         self._next_offset = offset + 1
-        self._wait(CoordinatorResult(None), self._tickets.add(sink), self._next_offset)
+        self._pending.append(PendingAnswer(None, sink, self._next_offset, self._env.monotonic_ms()))
+        self._env.metrics.waiting += 1
         self._wake()
 
     def later(self, decide: Callable[[], Outcome]) -> None:
@@ -237,13 +241,16 @@ class ShardContext(Generic[S]):
         if self._flush_at is not None:
             self._flush_at.cancel()
         self._env.metrics.waiting -= len(self._pending) + len(self._overdue.queue)
+        pending = tuple(self._pending)
         self._pending.clear()
         self._overdue.clear()
         self._unreplayed.blocks.clear()
         self._open = None
-        self._tickets.refuse_all(
-            RequestError(ErrorCode.not_coordinator, f"this node does not lead {self.name}")
-        )
+        error = RequestError(ErrorCode.not_coordinator, f"this node does not lead {self.name}")
+        for one in pending:
+            if isinstance(one, PendingAnswer):
+                one.fail(error)
+        self._tickets.refuse_all(error)
         self.shard.unloaded()
 
     # -- decisions
@@ -282,20 +289,10 @@ class ShardContext(Generic[S]):
         if end_offset <= self.shard.journal.committed_offset:
             self._settle(decision, ticket)
             return
-        self._wait(decision, ticket, end_offset, timer)
-        self._flush_soon()
-
-    def _wait(
-        self,
-        decision: CoordinatorResult[Any],
-        ticket: int | None,
-        end_offset: int,
-        timer: Hashable | None = None,
-    ) -> None:
-        """Answer the decision once its records, which end at `end_offset`, are committed."""
         pending = PendingDecision(decision, ticket, timer, end_offset, self._env.monotonic_ms())
         self._pending.append(pending)
         self._env.metrics.waiting += 1
+        self._flush_soon()
 
     def _write(self, decision: CoordinatorResult[Any]) -> None:
         """Replay the records, each at its future offset. `RequestError`: nothing is changed."""
@@ -362,6 +359,8 @@ class ShardContext(Generic[S]):
         if self._open is None:
             self._wake()
             return
+        if self._is_due:
+            return  # a turn is to come
         linger_ms = self._env.settings().linger_ms
         if linger_ms == 0:
             self._try_flush()
@@ -432,7 +431,7 @@ class ShardContext(Generic[S]):
     def _wake(self) -> None:
         if not self._wants_turn and not self._is_turning and not self.is_closed:
             self._wants_turn = True
-            turn_queues(self._loop).calls.add(self._turn)
+            self._calls.add(self._turn)
 
     def _turn(self) -> None:
         self._wants_turn = False
@@ -467,14 +466,17 @@ class ShardContext(Generic[S]):
             late = self._overdue.committed(committed, count)
             count -= len(late)
             metrics.waiting -= len(late)
-            for one in late:
-                self._settle(one.decision, one.ticket)
+            for overdue in late:
+                self._settle(overdue.decision, overdue.ticket)
         while count and pending and pending[0].end_offset <= committed:
             count -= 1
             one = pending.popleft()
             metrics.waiting -= 1
             metrics.purgatory.observe((now_ms - one.since_ms) / 1000)
-            self._settle(one.decision, one.ticket)
+            if isinstance(one, PendingAnswer):
+                one.send()
+            else:
+                self._settle(one.decision, one.ticket)
         if self._commit_timer is None and (
             self._overdue.queue or (pending and committed < pending[0].end_offset <= self._next_offset)
         ):
@@ -492,14 +494,17 @@ class ShardContext(Generic[S]):
 
     def _fail_from(self, offset: int, error: RequestError) -> None:
         """Fail the decisions with records at `offset` or later, which will never be committed."""
-        failed = []
+        failed: list[PendingDecision | PendingAnswer] = []
         while self._pending and self._pending[-1].end_offset > offset:
             failed.append(self._pending.pop())
         while (late := self._overdue.reverted(offset)) is not None:
             failed.append(late)
         self._env.metrics.waiting -= len(failed)
         for one in reversed(failed):
-            self._fail(one.decision, one.ticket, one.timer, error)
+            if isinstance(one, PendingAnswer):
+                one.fail(error)
+            else:
+                self._fail(one.decision, one.ticket, one.timer, error)
 
     def _fail(
         self,
@@ -540,13 +545,17 @@ class ShardContext(Generic[S]):
         self._advance()
         now_ms, timeout_ms = self._env.monotonic_ms(), self._env.settings().commit_timeout_ms
         committed = self.shard.journal.committed_offset
-        ran_out = []
+        ran_out: list[PendingDecision | PendingAnswer] = []
         while (
             self._pending
             and self._pending[0].end_offset > committed
             and now_ms - self._pending[0].since_ms >= timeout_ms
         ):
             one = self._pending.popleft()
+            if isinstance(one, PendingAnswer):
+                self._env.metrics.waiting -= 1
+                ran_out.append(one)
+                continue
             if one.is_remembered:
                 self._overdue.add(one)
             else:
@@ -561,7 +570,10 @@ class ShardContext(Generic[S]):
         error = client_error(RequestError(ErrorCode.request_timed_out, f"{self.name}: commit timed out"))
         for one in ran_out:
             self._env.metrics.timeouts += 1
-            self._tickets.fail(one.decision, one.ticket, error)
+            if isinstance(one, PendingAnswer):
+                one.fail(error)
+            else:
+                self._tickets.fail(one.decision, one.ticket, error)
         self._commit_timer = None
         self._wake()
 

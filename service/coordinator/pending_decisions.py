@@ -8,9 +8,35 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Final, NamedTuple
 
+from service.base.errors import RequestError
+from service.coordinator.ports import ResponseSink
 from service.coordinator.shard import CoordinatorResult
 
 NEVER: Final = 1 << 62
+
+
+class PendingAnswer:
+    """An answer that waits for records to be committed, and nothing else: that to a quick commit, or to a
+    marker. It knows its sink, so it takes no ticket."""
+
+    __slots__ = ("end_offset", "response", "since_ms", "sink")
+
+    def __init__(self, response: object, sink: ResponseSink, end_offset: int, since_ms: int) -> None:
+        self.response = response
+        self.sink = sink
+        self.end_offset = end_offset
+        self.since_ms = since_ms
+        """monotonic"""
+
+    def send(self) -> None:
+        """Answer: the records are committed. Does nothing if the caller is gone."""
+        if not self.sink.done():
+            self.sink.set_result(self.response)
+
+    def fail(self, error: RequestError) -> None:
+        """Send `error` instead."""
+        if not self.sink.done():
+            self.sink.set_exception(error)
 
 
 class PendingDecision(NamedTuple):

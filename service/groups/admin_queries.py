@@ -25,6 +25,12 @@ from service.groups.admin_models import (
     PartitionProgress,
     Partitions,
 )
+from service.groups.admin_requests import (
+    describe_classic_groups,
+    describe_consumer_groups,
+    fetch_committed,
+    offsets_in,
+)
 from service.groups.protocol import (
     CONSUMER_PROTOCOL,
     MalformedEmbedded,
@@ -32,11 +38,7 @@ from service.groups.protocol import (
     decode_subscription,
 )
 from service.wire.api import ApiKey, request_module
-from service.wire.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 
-NO_OFFSET: Final = -1
-_FETCH_BY_NAMES: Final = 9
-"""last version of OffsetFetch that names topics: people cannot read ids of deleted topics"""
 _CLASSIC_MEMBER: Final = 0
 NODE_WAIT_S: Final = 5.0
 """timeout for the groups of one node"""
@@ -105,24 +107,13 @@ def describe_group(cluster: Cluster, row: GroupRow, most: int | None = None) -> 
 
 def committed_offsets(cluster: Cluster, coordinator: int, group_id: str) -> dict[tuple[str, int], int]:
     """Return the offsets that a group has committed, by topic and partition."""
-    asked = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=group_id, topics=None),))
-    response = cluster.client(coordinator).request(ApiKey.OFFSET_FETCH, asked, newest=_FETCH_BY_NAMES)
-    (group,) = response.groups
+    (group,) = fetch_committed(cluster, coordinator, (group_id,))
     _raise_for(group.error_code, None, f"offsets of {group_id}")
-    return {
-        (topic.name, one.partition_index): one.committed_offset
-        for topic in group.topics
-        for one in topic.partitions
-        if one.error_code == ErrorCode.none and one.committed_offset != NO_OFFSET
-    }
+    return offsets_in(group)
 
 
 def _consumer(cluster: Cluster, row: GroupRow) -> GroupInfo:
-    module = request_module(ApiKey.CONSUMER_GROUP_DESCRIBE)
-    request = module.ConsumerGroupDescribeRequest(
-        group_ids=(row.group_id,), include_authorized_operations=False
-    )
-    (group,) = cluster.client(row.node).request(ApiKey.CONSUMER_GROUP_DESCRIBE, request).groups
+    (group,) = describe_consumer_groups(cluster, row.node, (row.group_id,))
     _raise_for(group.error_code, group.error_message, f"group {row.group_id}")
     members = tuple(
         MemberInfo(
@@ -141,9 +132,7 @@ def _named(assignment: Any) -> Partitions:
 
 
 def _classic(cluster: Cluster, row: GroupRow) -> GroupInfo:
-    module = request_module(ApiKey.DESCRIBE_GROUPS)
-    request = module.DescribeGroupsRequest(groups=(row.group_id,), include_authorized_operations=False)
-    (group,) = cluster.client(row.node).request(ApiKey.DESCRIBE_GROUPS, request).groups
+    (group,) = describe_classic_groups(cluster, row.node, (row.group_id,))
     _raise_for(group.error_code, group.error_message, f"group {row.group_id}")
     is_consumer = group.protocol_type == CONSUMER_PROTOCOL
     members = tuple(_classic_member(one, is_consumer) for one in group.members)

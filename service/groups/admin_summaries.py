@@ -13,18 +13,18 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.client.admin import Cluster
+from service.client.admin_models import Place
 from service.groups.admin_models import CLASSIC, CONSUMER, GroupRow, GroupSummary, TopicLag
+from service.groups.admin_requests import (
+    describe_classic_groups,
+    describe_consumer_groups,
+    fetch_committed,
+    offsets_in,
+)
 from service.groups.protocol import CONSUMER_PROTOCOL, MalformedEmbedded, decode_assignment
-from service.wire.api import ApiKey, request_module
-from service.wire.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 
 _AT_ONCE: Final = 100
 """Most groups of one request."""
-_FETCH_BY_NAMES: Final = 9
-"""last version of OffsetFetch that names topics"""
-_NO_OFFSET: Final = -1
-
-Place = tuple[str, int]
 
 
 class _Group:
@@ -73,12 +73,8 @@ def _of_node(cluster: Cluster, node: int, groups: Sequence[_Group]) -> None:
 
 
 def _consumer(cluster: Cluster, node: int, groups: Sequence[_Group]) -> None:
-    module = request_module(ApiKey.CONSUMER_GROUP_DESCRIBE)
-    request = module.ConsumerGroupDescribeRequest(
-        group_ids=tuple(one.row.group_id for one in groups), include_authorized_operations=False
-    )
     known = {one.row.group_id: one for one in groups}
-    for answer in cluster.client(node).request(ApiKey.CONSUMER_GROUP_DESCRIBE, request).groups:
+    for answer in describe_consumer_groups(cluster, node, tuple(known)):
         if (one := known.get(answer.group_id)) is None or _failed(one, answer.error_code):
             continue
         one.members = len(answer.members)
@@ -88,12 +84,8 @@ def _consumer(cluster: Cluster, node: int, groups: Sequence[_Group]) -> None:
 
 
 def _classic(cluster: Cluster, node: int, groups: Sequence[_Group]) -> None:
-    module = request_module(ApiKey.DESCRIBE_GROUPS)
-    request = module.DescribeGroupsRequest(
-        groups=tuple(one.row.group_id for one in groups), include_authorized_operations=False
-    )
     known = {one.row.group_id: one for one in groups}
-    for answer in cluster.client(node).request(ApiKey.DESCRIBE_GROUPS, request).groups:
+    for answer in describe_classic_groups(cluster, node, tuple(known)):
         if (one := known.get(answer.group_id)) is None or _failed(one, answer.error_code):
             continue
         one.members = len(answer.members)
@@ -114,17 +106,11 @@ def _assigned(member: Any) -> Iterable[Place]:
 
 
 def _offsets(cluster: Cluster, node: int, groups: Sequence[_Group]) -> None:
-    request = OffsetFetchRequest(
-        groups=tuple(OffsetFetchRequestGroup(group_id=one.row.group_id, topics=None) for one in groups)
-    )
     known = {one.row.group_id: one for one in groups}
-    for answer in cluster.client(node).request(ApiKey.OFFSET_FETCH, request, newest=_FETCH_BY_NAMES).groups:
+    for answer in fetch_committed(cluster, node, tuple(known)):
         if (one := known.get(answer.group_id)) is None or _failed(one, answer.error_code):
             continue
-        for topic in answer.topics:
-            for each in topic.partitions:
-                if each.error_code == ErrorCode.none and each.committed_offset != _NO_OFFSET:
-                    one.committed[topic.name, each.partition_index] = each.committed_offset
+        one.committed = offsets_in(answer)
 
 
 def _failed(group: _Group, code: int) -> bool:

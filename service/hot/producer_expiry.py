@@ -13,7 +13,5 @@ async def expire(logs: Iterable[LocalLog], expiration_ms: int, now_ms: int) -> N
     piece = Slice()
     for log in tuple(logs):
         if len(log.producers) or log.producers.guards is not None:
-            if piece.is_over():
-                await piece.next_turn()
             log.producers.expiration_ms = expiration_ms
-            log.producers.expire(now_ms)
+            await piece.go_on(log.producers.expire(now_ms))

@@ -28,6 +28,7 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.steps import Steps
 from service.base.types import NO_EPOCH, NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP
 from service.hot.transactions import OpenTransactions
 from service.hot.verification import VerificationGuard, VerificationGuards
@@ -36,6 +37,7 @@ from service.records.markers import EndMarker
 from service.records.txn_rows import AbortedEntry
 
 REMEMBERED_BATCHES: Final = 5
+_EXPIRED_A_STEP: Final = 500
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
@@ -147,6 +149,10 @@ class ProducerStates:
 
     def __iter__(self) -> Iterator[tuple[int, ProducerEntry]]:
         return iter(self._entries.items())
+
+    def ids(self) -> tuple[int, ...]:
+        """Return the ids of the producers, for work in steps: they may come and go meanwhile."""
+        return tuple(self._entries)
 
     def get(self, producer_id: int) -> ProducerEntry | None:
         return self._entries.get(producer_id)
@@ -317,14 +323,19 @@ class ProducerStates:
         if self.transactions is not None:
             self.transactions.load((), end_offset)
 
-    def expire(self, now_ms: int) -> int:
-        """Forget producers that have been idle for ``expiration_ms``; returns how many."""
-        gone = [pid for pid, entry in self._entries.items() if self._expired(entry, now_ms)]
-        for pid in gone:
-            del self._entries[pid]
+    def expire(self, now_ms: int) -> Steps[int]:
+        """Forget producers that have been idle for ``expiration_ms``, in steps; returns how many."""
+        gone = 0
+        for number, producer_id in enumerate(self.ids()):
+            if not number % _EXPIRED_A_STEP:
+                yield
+            entry = self._entries.get(producer_id)
+            if entry is not None and self._expired(entry, now_ms):
+                del self._entries[producer_id]
+                gone += 1
         if self.guards is not None:
-            self.guards.expire(now_ms, self.expiration_ms)
-        return len(gone)
+            yield from self.guards.expire(now_ms, self.expiration_ms)
+        return gone
 
     def _expired(self, entry: ProducerEntry, now_ms: int) -> bool:
         return entry.txn_first_offset < 0 and now_ms - entry.last_timestamp >= self.expiration_ms

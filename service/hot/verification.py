@@ -17,8 +17,10 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.steps import Steps
 from service.records.batch import BatchHeader
 
+_EXPIRED_A_STEP: Final = 500
 _MOST_GUARDS: Final = 10_000
 """Guards of one partition: anybody may ask about as many producers as he likes. The oldest goes."""
 
@@ -111,9 +113,14 @@ class VerificationGuards:
         if known is not None and not (known.is_tv2 and known.epoch == epoch):
             del self._by_producer[producer_id]
 
-    def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget guards that an earlier call has seen `expiration_ms` ago."""
-        for producer_id, known in tuple(self._by_producer.items()):
+    def expire(self, now_ms: int, expiration_ms: int) -> Steps[None]:
+        """Forget guards that an earlier call has seen `expiration_ms` ago, in steps."""
+        for number, producer_id in enumerate(tuple(self._by_producer)):
+            if not number % _EXPIRED_A_STEP:
+                yield
+            known = self._by_producer.get(producer_id)
+            if known is None:
+                continue
             if known.seen_ms is None:
                 known.seen_ms = now_ms
             elif now_ms - known.seen_ms >= expiration_ms:

@@ -228,6 +228,17 @@ class RequestPipeline:
             else:
                 self._framer.answering()
                 self._watch_send()
+        elif isinstance(answer, PendingResponse):
+            if answer.done():
+                return self._handle_answer(answer.result(), api)
+            asked_s = self._shared.turn_began_s(self.last_move)
+            if answer.weight:
+                self._enqueue(answer, api, asked_s)
+                return False
+            self._api, self._asked_s = api, asked_s
+            self._pending = answer
+            answer.when_done(self._completed)
+            return False
         elif isinstance(answer, Throttled):
             self._throttle(answer, api)
         elif isinstance(answer, Closing):
@@ -243,16 +254,6 @@ class RequestPipeline:
         elif isinstance(answer, TokensFollow):
             self._framer.limit(answer.most_bytes)
             return self._handle_answer(Response(answer.parts), api)
-        elif isinstance(answer, PendingResponse):
-            if answer.done():
-                return self._handle_answer(answer.result(), api)
-            if answer.weight:
-                self._enqueue(answer, api, self._shared.turn_began_s(self.last_move))
-                return False
-            self._api, self._asked_s = api, self._shared.turn_began_s(self.last_move)
-            self._pending = answer
-            answer.when_done(self._completed)
-            return False
         else:
             assert not isinstance(answer, Response)
             self._api, self._asked_s = api, self._shared.turn_began_s(self.last_move)

@@ -101,7 +101,8 @@ class Shared:
 
     def turn_began_s(self, now_s: float) -> float:
         """Return when this turn began; `now_s` if turns are not measured."""
-        return min(self.turns.began, now_s)
+        began_s = self.turns.began
+        return began_s if began_s < now_s else now_s
 
     def share_s(self, now_s: float) -> float:
         """Return how long a peer may continue with pipelined requests; negative in a full turn."""

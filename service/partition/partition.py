@@ -94,6 +94,7 @@ class Partition:
         self._refused_sequences = RefusedSequences(local)
         self._uncommitted: list[tuple[int, int]] = []
         """uncommitted appends: base offset and bytes; the last may cover several"""
+        self._state = local.state
         self._producers = local.producers
         self._clock = local.state.world.clock
         self.is_shared = high_watermark is not None
@@ -226,9 +227,12 @@ class Partition:
             if stable < before and self.is_leader:
                 raise InvariantError(f"last stable offset of {self.tip} fell from {before} to {stable}")
             stable_size = _SOME_BYTES if stable > before else 0
-        self._purgatory.happened(self, size)
+        watched = self._purgatory.watched
+        if self in watched:
+            self._purgatory.happened(self, size)
         if stable_size:
-            self._purgatory.happened(self.stable, stable_size)
+            if self.stable in watched:
+                self._purgatory.happened(self.stable, stable_size)
             if self.on_stable is not None:
                 self.on_stable()
         if self._mark_listener is not None:
@@ -265,7 +269,7 @@ class Partition:
 
     @property
     def config(self) -> LogConfig:
-        return self.unified.local.config
+        return self._state.config
 
     @property
     def last_stable_offset(self) -> int:
@@ -335,7 +339,9 @@ class Partition:
         """
         leading = self.leading
         if leading is None:
-            in_sync, least = self.isr_size, min(self.config.min_insync_replicas, self.replica_count)
+            in_sync, least = self.isr_size, self._state.config.min_insync_replicas
+            if self.replica_count < least:
+                least = self.replica_count
             are_enough = in_sync >= least
         else:
             in_sync, least = len(leading.in_sync), leading.min_isr
@@ -370,7 +376,7 @@ class Partition:
         if info.duplicate:
             return info
         if self.leading is None:
-            self._take_mark(self.unified.end_offset, len(batch.data))
+            self._take_mark(self._state.end_offset, len(batch.data))
         else:
             self._grown(self.leading, info.first_offset, len(batch.data))
         return info
@@ -426,18 +432,21 @@ class Partition:
         `guard`: see `append`. Raises, with nothing written, `RequestError` NOT_LEADER_OR_FOLLOWER in another
         leader epoch than `leader_epoch`, NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE, and the errors of `append`.
         """
-        self.log.check()
-        self.check_leads()
+        state = self._state
+        if state.failure is not None:
+            state.check()
+        if not self.is_leader:
+            self.check_leads()
         if leader_epoch != self._leader_epoch:
             raise RequestError(
                 ErrorCode.not_leader_or_follower,
                 f"leader epoch of {self.tip} is {self._leader_epoch}, not {leader_epoch}",
             )
         self.check_replicas()
-        if len(batch) > self.config.max_message_bytes:
+        if len(batch) > state.config.max_message_bytes:
             raise RequestError(
                 ErrorCode.message_too_large,
-                f"batch of {len(batch)} bytes, {self.tip} takes {self.config.max_message_bytes}",
+                f"batch of {len(batch)} bytes, {self.tip} takes {state.config.max_message_bytes}",
             )
         header = read_header(batch)
         validated = ValidatedBatch(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark import StorageLevel
@@ -66,12 +66,12 @@ def run(args: argparse.Namespace) -> int:
             return f"audit: {topics_text(topics)}: {proved}"
 
         with ProgressLine(status) as progress:
-            found = _summary(checked, problem)
+            found = _summary(checked, problem, topics)
             if args.output is not None:
                 checked.write.mode("errorifexists").parquet(args.output)
             progress.done(
                 f"audit: {found['records']:,} records, {human_bytes(found['bytes'])} "
-                f"in {found['segments']:,} segments of {len(partitions):,} partitions"
+                f"in {found['segments']:,} segments of {found['partitions']:,} partitions"
             )
         checked.unpersist()
     print(json.dumps(found, indent=2, ensure_ascii=False) if args.json else _as_text(found))
@@ -109,13 +109,16 @@ def _cluster(options: ReadOptions) -> tuple[str | None, str | None]:
         return None, f"{CLUSTER_KEY}: {e}"
 
 
-def _summary(checked: Any, problem: str | None) -> dict[str, Any]:
+def _summary(checked: Any, problem: str | None, topics: Iterable[str]) -> dict[str, Any]:
+    """Return what was proved. Partitions are those with something in the archive: others prove nothing."""
     totals = checked.agg(
         F.count("base_offset").alias("segments"),
+        F.countDistinct("topic_id", "partition").alias("partitions"),
         F.coalesce(F.sum("records"), F.lit(0)).alias("records"),
         F.coalesce(F.sum("size_bytes"), F.lit(0)).alias("bytes"),
         F.coalesce(F.sum(F.size("errors")), F.lit(0)).alias("error_count"),
     ).first()
+    archived = {row.topic for row in checked.select("topic").distinct().collect()}
     days = checked.select("topic", F.explode("days").alias("one")).groupBy("topic", "one.day")
     wrong = checked.where("size(errors) > 0").select(
         "topic", "partition", "base_offset", "object", F.explode("errors").alias("error")
@@ -129,6 +132,7 @@ def _summary(checked: Any, problem: str | None) -> dict[str, Any]:
         **totals.asDict(),
         "error_count": totals.error_count + (problem is not None),
         "errors": errors,
+        "topics_without_archive": sorted(set(topics) - archived),
         "days": [
             {"topic": row.topic, "day": row.day.isoformat(), "records": row.records}
             for row in days.agg(F.sum("one.records").alias("records")).orderBy("topic", "day").collect()
@@ -145,6 +149,8 @@ def _as_text(found: dict[str, Any]) -> str:
         else f"ERROR: {one['object']}: {one['error']}"
         for one in found["errors"]
     ]
+    if found["topics_without_archive"]:
+        lines.append(f"not in the archive: {', '.join(found['topics_without_archive'])}")
     lines.append("clean" if not found["error_count"] else f"{found['error_count']} errors")
     return "\n".join(lines)
 

@@ -77,11 +77,17 @@ def _apply(changes: Sequence[AlterConfig]) -> None:
 
 
 def _find(name: str) -> logging.Logger | None:
-    """Return an existing logger or None: `logging.getLogger` would create it."""
+    """Return an existing logger or None: `logging.getLogger` would create it.
+
+    The parent of loggers exists, too, although nothing logs by it: a level of `service.tiering` is one of all
+    that is below.
+    """
     if name == ROOT:
         return logging.root
     found = logging.root.manager.loggerDict.get(name)
-    return found if isinstance(found, logging.Logger) else None
+    if isinstance(found, logging.PlaceHolder):
+        found = logging.getLogger(name)
+    return found
 
 
 def _name_of(level: int) -> str:

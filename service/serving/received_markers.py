@@ -33,6 +33,8 @@ from service.serving.request_host import Broker
 COMMIT_MS: Final = 30_000
 """Wait for the replicas (Kafka's default of ``request.timeout.ms``)."""
 _PARTITIONS_A_STEP: Final = 500
+_MARKERS_AT_ONCE: Final = 100
+"""Markers of one partition in one write: more would hold the loop for longer than a slice."""
 _NOT_HERE_YET: Final = frozenset(
     {
         ErrorCode.coordinator_not_available,
@@ -98,7 +100,9 @@ class _Writing:
                 one.transaction_version,
             )
             is_nobody = marker.producer_id < 0 or marker.producer_epoch < 0
+            yield
             for topic in one.topics:
+                yield
                 for index in topic.partition_indexes:
                     seen += 1
                     if not seen % _PARTITIONS_A_STEP:
@@ -111,29 +115,36 @@ class _Writing:
 
     def _append(self) -> Steps[None]:
         for place, asked in self._asked.items():
-            yield
-            if self._has_left():
-                asked.errors[:] = [ErrorCode.network_exception] * len(asked.markers)
-                continue
-            try:
-                partition = self._broker.replicas.find(*place)
-            except (RequestError, StorageError):
-                asked.errors[:] = [ErrorCode.unknown_topic_or_partition] * len(asked.markers)
-                continue
-            if place[0] == TRANSACTIONS:  # behind the back of its coordinator
-                asked.errors[:] = [ErrorCode.topic_authorization_failed] * len(asked.markers)
-                continue
-            if place[0] == OFFSETS:
-                self._append_to_groups(place[1], asked)
-            else:
-                self._append_to(partition, place, asked)
+            for at in range(0, len(asked.markers), _MARKERS_AT_ONCE):
+                yield
+                yield from self._append_some(place, asked, asked.markers[at : at + _MARKERS_AT_ONCE])
 
-    def _append_to(self, partition: Partition, place: _Place, asked: _Asked) -> None:
+    def _append_some(self, place: _Place, asked: _Asked, markers: list[Marker]) -> Steps[None]:
+        partition = self._partition_of(place)
+        if isinstance(partition, ErrorCode):
+            asked.errors.extend([partition] * len(markers))
+        elif place[0] == OFFSETS:
+            yield from self._append_to_groups(place[1], asked, markers)
+        else:
+            self._append_to(partition, place, asked, markers)
+
+    def _partition_of(self, place: _Place) -> Partition | ErrorCode:
+        """Return the partition, or why nothing is written there."""
+        if self._has_left():
+            return ErrorCode.network_exception
+        try:
+            partition = self._broker.replicas.find(*place)
+        except (RequestError, StorageError):
+            return ErrorCode.unknown_topic_or_partition
+        # Not behind the back of its coordinator.
+        return ErrorCode.topic_authorization_failed if place[0] == TRANSACTIONS else partition
+
+    def _append_to(self, partition: Partition, place: _Place, asked: _Asked, markers: list[Marker]) -> None:
         broker = self._broker
         try:
-            results = partition.append_markers(asked.markers, broker.clock.now_ms())
+            results = partition.append_markers(markers, broker.clock.now_ms())
         except (RequestError, StorageError, CorruptionError) as e:
-            asked.errors[:] = [self._error_of(place, e)] * len(asked.markers)
+            asked.errors.extend([self._error_of(place, e)] * len(markers))
             return
         end_offset = -1
         for result in results:
@@ -150,11 +161,12 @@ class _Writing:
         if partition.log.flush_due:
             self._flushes[place] = partition
 
-    def _append_to_groups(self, index: int, asked: _Asked) -> None:
-        for marker in asked.markers:
-            self._of_groups.append(
-                (asked, len(asked.errors), self._broker.groups.runtime.write_marker(index, marker))
-            )
+    def _append_to_groups(self, index: int, asked: _Asked, markers: list[Marker]) -> Steps[None]:
+        for number, marker in enumerate(markers):
+            if number:
+                yield
+            written = self._broker.groups.runtime.write_marker(index, marker)
+            self._of_groups.append((asked, len(asked.errors), written))
             asked.errors.append(ErrorCode.none)
 
     def _error_of(self, place: _Place, error: FirnError) -> ErrorCode:
@@ -236,6 +248,9 @@ def refused_markers(request: WriteTxnMarkersRequest, error: ErrorCode) -> Steps[
     for one in request.markers:
         topics = found.setdefault(one.producer_id, {})
         for topic in one.topics:
+            partitions = topics.setdefault(topic.name, {})
             yield
-            topics.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes, error))
+            for at in range(0, len(topic.partition_indexes), _PARTITIONS_A_STEP):
+                partitions.update(dict.fromkeys(topic.partition_indexes[at : at + _PARTITIONS_A_STEP], error))
+                yield
     return (yield from _response(found))

@@ -168,6 +168,8 @@ class TransactionMarkerSender:
 
     async def _finish(self, effect: MarkersWritten) -> None:
         transaction = effect.transaction
+        if not self.machine.is_to_complete(effect.shard, transaction):
+            return
         try:
             await self._complete(transaction)
         except RequestError as e:

@@ -94,11 +94,12 @@ class TransactionalIds:
         there = self.open.get(transactional_id)
         return (there is not None and there.state in PREPARED) or self.is_uncommitted(transactional_id)
 
-    def committed_names(self) -> list[str]:
-        """Return all ids that are committed."""
-        names = [name for name, _ in self.open.committed_items()]
-        names += (name for name, _ in self.at_rest.committed_items())
-        return names
+    def names(self) -> list[str]:
+        """Return all ids, also those whose removal is not committed, each once."""
+        found = [*self.open, *self.at_rest]  # however many there are, in one call
+        found += (name for name in self.open.removed() if name not in self.at_rest)
+        found += (name for name in self.at_rest.removed() if name not in self.open)
+        return found
 
     def resting(self, most: int) -> Iterator[tuple[str, int]]:
         """Yield ids at rest and the times of their last updates (ms), the oldest first."""

@@ -225,6 +225,11 @@ class TransactionMarkers:
         if self._changed and self._looking is None:
             self._looking = self._look_again()
 
+    def is_to_complete(self, shard: int, transaction: PreparedTransaction) -> bool:
+        """Return whether the coordinator is still to be told that all markers of this transaction are there:
+        not if the next one of the id is decided, which may have the same producer and epoch."""
+        return self._completing.get((shard, transaction.transactional_id)) is transaction
+
     def completed(self, shard: int, transactional_id: str) -> None:
         """Note that a transaction is complete, or that its coordinator is no longer here."""
         self._forget_completion(shard, transactional_id)

@@ -72,9 +72,10 @@ class Prepared(NamedTuple):
 
 
 class Completed(NamedTuple):
-    """Event: Complete states; their producers are those of the markers."""
+    """Event: Complete states. The Prepare state of each says which transaction it was: below TV2 the next one
+    has the same producer and epoch."""
 
-    transactions: tuple[tuple[str, TransactionalProducer], ...]
+    transactions: tuple[tuple[str, TransactionMetadata], ...]
     decided_ms: int
 
 
@@ -233,22 +234,22 @@ class TransactionShard:
         self, transactional_id: str, producer_id: int, producer_epoch: int, now_ms: int
     ) -> Outcome:
         """Complete a transaction: all its markers are written. Decides nothing if it is completed already."""
-        producer = TransactionalProducer(producer_id, producer_epoch)
-        return self._complete(((transactional_id, producer),), now_ms)
+        there = self.ids.open.get(transactional_id)
+        if there is None or (there.producer_id, there.producer_epoch) != (producer_id, producer_epoch):
+            return NOTHING
+        return self._complete(((transactional_id, there),), now_ms)
 
-    def _complete(self, ended: Iterable[tuple[str, TransactionalProducer]], now_ms: int) -> Outcome:
+    def _complete(self, ended: Iterable[tuple[str, TransactionMetadata]], now_ms: int) -> Outcome:
         done, written = [], []
         decided_ms = now_ms
-        for transactional_id, producer in ended:
-            there = self.ids.open.get(transactional_id)
+        for transactional_id, there in ended:
             if (
-                there is None
-                or there.state not in PREPARED
-                or (there.producer_id, there.producer_epoch) != producer
+                there.state not in PREPARED
+                or self.ids.open.get(transactional_id) is not there
                 or self.ids.is_uncommitted(transactional_id)
             ):
                 continue
-            done.append((transactional_id, producer))
+            done.append((transactional_id, there))
             written.append(self._record(transactional_id, there.completed(now_ms)))
             decided_ms = min(decided_ms, there.updated_ms)
         if not done:
@@ -282,7 +283,7 @@ class TransactionShard:
     def list_transactions(self, wanted: TransactionFilter, now_ms: int) -> Steps[list[ListedTransaction]]:
         """Read the committed ids that match. Ids may come and go between the steps."""
         found = []
-        for count, transactional_id in enumerate(self.ids.committed_names()):
+        for count, transactional_id in enumerate(self.ids.names()):
             if count % _LISTED_A_STEP == 0:
                 yield
             there = self.ids.committed(transactional_id)
@@ -341,11 +342,11 @@ class TransactionShard:
         self.metrics.timeouts += event.timeouts
         without = []
         for one in event.transactions:
+            there = self.ids.open.get(one.transactional_id)
             if one.partitions:
                 self.on_prepared(one)
-            else:
-                producer = TransactionalProducer(one.producer_id, one.producer_epoch)
-                without.append((one.transactional_id, producer))
+            elif there is not None:
+                without.append((one.transactional_id, there))
         return self._complete(without, now_ms)
 
     def _still_open(self, event: Prepared, now_ms: int) -> Outcome:

@@ -14,11 +14,14 @@ from typing import Any
 
 import confluent_kafka
 
+from tests.browser.test_changes import sign_in
 from tests.support.browser import Window, chromium_of
 from tests.support.clients import Admin, Confluent
 from tests.support.console import Scene, console_node, console_of, fill, readings
+from tests.support.console_thread import ConsoleThread
 from tests.support.limping import limping
 from tests.support.processes import REPOSITORY, wait_until
+from tests.support.signed_in import TOKEN
 from tests.support.stores import moto_server, new_bucket
 
 FOLDER = REPOSITORY / "docs" / "images"
@@ -41,6 +44,18 @@ SHOTS = (
     ("configuration", "/configuration", "light", 1280, 700),
     ("narrow", "/topic?name=readings", "light", 390, 844),
 )
+ACT_SHOTS = (
+    (
+        "reset",
+        "/change/reset-offsets",
+        {"group": "paused", "mode": "shift", "at": "-100"},
+        "light",
+        1280,
+        800,
+    ),
+    ("confirm-dark", "/change/delete-topic", {"topic": "audit"}, "dark", 1280, 620),
+)
+"""Previews: a form, what is filled in"""
 CLUSTER_SHOTS = (("cluster", "/cluster", "light", 1280, 1250),)
 
 
@@ -74,10 +89,37 @@ def shoot(url: str, scene: Scene, folder: Path) -> None:
         with chromium_of() as browser:
             for name, path, scheme, width, height in SHOTS:
                 _shot(browser, url, folder / f"console-{name}.png", path, scheme, width, height)
+            shoot_acts(browser, scene, folder)
     finally:
         done.set()
         for thread in going_on:
             thread.join()
+
+
+def shoot_acts(browser: Any, scene: Scene, folder: Path) -> None:
+    """Previews of changes, of a group that has stopped reading."""
+    settings = {"bootstrap.servers": scene.node.bootstrap, "group.id": "paused", "enable.auto.commit": False}
+    consumer = confluent_kafka.Consumer(settings)
+    places = [
+        confluent_kafka.TopicPartition(scene.tiered, n, 4_000 + 60 * n) for n in range(scene.partitions)
+    ]
+    consumer.assign(places)
+    consumer.commit(offsets=places, asynchronous=False)
+    consumer.close()
+    with ConsoleThread(scene.node.bootstrap, token=TOKEN, allow_changes=True) as console:
+        for name, path, fields, scheme, width, height in ACT_SHOTS:
+            looking = Window(browser, console.url, color_scheme=scheme)
+            looking.page.set_viewport_size({"width": width, "height": height})
+            page = sign_in(looking, path)
+            for field, value in fields.items():
+                if field == "mode":
+                    page.select_option(f"[name={field}]", value)
+                else:
+                    page.fill(f"[name={field}]", value)
+            page.click("main button")
+            looking.until_it_says("nothing has been done yet")
+            page.screenshot(path=folder / f"console-{name}.png")
+            looking.close()
 
 
 def shoot_cluster(folder: Path) -> None:

@@ -17,6 +17,8 @@ from kio.schema.errors import ErrorCode
 from service.base.world import system_world
 from service.cli.dev_nodes import agree_on_ports, format_nodes, plan_nodes
 from service.cli.kafka_files import reassignment_json
+from service.client import cluster_changes
+from service.client.admin import Cluster
 from tests.node.conftest import NodeThread, Talk
 from tests.support.firn_commands import Firn
 from tests.support.processes import wait_until
@@ -249,6 +251,54 @@ def test_offsets_are_told_by_name_time_and_tier(firn: Firn, nodes: dict[int, Nod
     assert "no topic matches nope" in firn.refused("offsets", "--pattern", "nope")
     assert "there is no topic nope" in firn.refused("offsets", "nope")
     assert "is not a time" in firn.refused("offsets", "counted", "--time", "soon")
+
+
+def test_a_leader_that_does_not_answer_hides_no_other_partition(
+    firn: Firn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(firn, "split")
+    leaders = {one["partition"]: one["leader"] for one in described(firn, "split")}
+    if leaders[0] == leaders[1]:
+        firn("cluster", "reassign", "execute", "--topic", "split:0", "--to", str(leaders[0] % 3 + 1))
+        wait_until("another leader", lambda: described(firn, "split")[0]["leader"] != leaders[1])
+        leaders[0] = leaders[0] % 3 + 1
+    ask = Cluster.client
+
+    def silent(cluster: Cluster, broker: int) -> Any:
+        if broker == leaders[0]:
+            raise TimeoutError("it does not answer in time")
+        return ask(cluster, broker)
+
+    monkeypatch.setattr(Cluster, "client", silent)
+    (row,) = json.loads(firn("offsets", "split", "--time", "latest", "--json", code=1))
+    assert row == {"topic": "split", "partition": 1, "offsets": {"latest": 0}}
+    assert firn.err == f"firn offsets: split-0: its leader is node {leaders[0]}: it does not answer in time\n"
+    told = json.loads(firn("topic", "delete-records", "split", "--all", "--execute", "--json", code=1))
+    assert [one["partition"] for one in told["partitions"]] == [1]
+
+
+def test_nothing_moves_without_the_throttle_that_was_asked_for(
+    firn: Firn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(firn, "stays")
+    before = described(firn, "stays")
+    monkeypatch.setattr(cluster_changes, "set_throttle", lambda *_: ["broker 9: it has none"])
+    words = (
+        "cluster",
+        "reassign",
+        "execute",
+        "--topic",
+        "stays",
+        "--to",
+        "1,2,3",
+        "--replication-factor",
+        "3",
+    )
+    assert firn.refused(*words, "--throttle", "1000").splitlines() == [
+        "firn cluster: broker 9: it has none",
+        "firn cluster: nothing was started: not all brokers have the throttle",
+    ]
+    assert described(firn, "stays") == before
 
 
 def test_log_directories_are_told_with_their_replicas(firn: Firn, nodes: dict[int, NodeThread]) -> None:

@@ -113,13 +113,21 @@ def test_groups_have_settings(firn: Firn) -> None:
 
 
 def test_levels_of_loggers_change_while_the_node_runs(firn: Firn) -> None:
-    logger = logging.getLogger("service.tiering")
-    before = logger.level
-    try:
-        firn("config", "set", "--broker-logger", "1", "service.tiering=DEBUG")
-        assert logger.level == logging.DEBUG
-        assert "DEBUG" in firn("config", "get", "--broker-logger", "1", "service.tiering")
-        firn("config", "unset", "--broker-logger", "1", "service.tiering")
-        assert logger.level != logging.DEBUG
-    finally:
-        logger.setLevel(before)
+    """Of a whole room, too, of which nobody has asked for a logger of its own."""
+    inner = logging.getLogger("a_room.of_a_test")
+    firn("config", "set", "--broker-logger", "1", "a_room=DEBUG")
+    assert inner.getEffectiveLevel() == logging.DEBUG
+    assert "DEBUG" in firn("config", "get", "--broker-logger", "1", "a_room")
+    firn("config", "unset", "--broker-logger", "1", "a_room")
+    assert inner.getEffectiveLevel() != logging.DEBUG
+
+
+def test_a_setting_that_there_is_not_is_not_deleted_in_silence(firn: Firn) -> None:
+    said = firn.refused("config", "unset", "--topic", "t", "retention.mss")
+    assert said == "firn config: topic t: there is no setting 'retention.mss'; did you mean 'retention.ms'?\n"
+    assert "did you mean 'retention.ms'?" in firn.refused(
+        "topic", "alter", "t", "--delete-config", "retention.m"
+    )
+    assert "7000" in firn("config", "get", "--topic", "t", "retention.ms")
+    firn("topic", "alter", "t", *["--delete-config", "retention.ms"] * 2)
+    assert "7000" not in firn("config", "get", "--topic", "t")

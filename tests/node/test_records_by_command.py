@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from service.base.confluent import confluent_kafka
 from service.cli.address import fill_in
 from service.cli.main import build_parser, main
 from service.cli.reading import Reading
-from service.client.librdkafka import confluent_kafka
 from tests.node.conftest import NodeThread
 from tests.support.batches import batch, varint
 from tests.support.wire import RawConnection
@@ -198,7 +198,7 @@ def test_a_group_commits_only_what_was_written(run: Run, produce: Run, node: Nod
         def write(self, _: Any) -> int:
             raise BrokenPipeError
 
-    with pytest.raises(BrokenPipeError), closing(Reading(args, confluent_kafka())) as reading:
+    with pytest.raises(BrokenPipeError), closing(Reading(args, confluent_kafka(""))) as reading:
         reading.print_records(Closed())
     assert run("consume", "t", "--group", "g", "-n", "2") == "a\nb\n"
 

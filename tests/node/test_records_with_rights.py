@@ -44,7 +44,7 @@ def test_reading_takes_no_right_on_a_group_and_refusals_are_sentences(
     assert run("acl", "add", *entry, *at("OPEN"))[0] == 0
     assert run("consume", "t", "-n", "1", *eve) == (0, b"a\n")
     code, said = run("produce", "t", "--file", str(lines), *eve)
-    assert (code, b"Cluster authorization failed" in said) == (1, True)
+    assert (code, b"Cluster authorization failed" in said) == (1, True), said
     log_in("hunter2")
     monkeypatch.setattr("service.cli.librdkafka_client.TELL_AFTER_S", 0.3)
     for words in (("produce", "t", "--file", str(lines)), ("consume", "t")):

@@ -231,5 +231,44 @@ def test_an_argument_that_does_not_do_is_said_with_what_would(firn: Firn) -> Non
         (("g", "--all-topics", *to_earliest), "g has committed nothing"),
         (("g", "--topic", "t", "--to-datetime", "yesterday"), "is not a time like"),
         (("g", "--topic", "t", "--by-duration", "7d"), "is not a duration like P7D"),
+        (("g", "--topic", "t", "--to-datetime", "1969-12-31T23:59:59.999Z"), "is before 1970"),
+        (("g", "--topic", "t", "--export", "--json", *to_earliest), "one of them"),
+        (("g", "--topic", "\udcff", *to_earliest), "a name that it was given is not UTF-8"),
     ):
         assert reason in firn.refused("group", "reset-offsets", *words), words
+
+
+def test_a_group_that_fails_leaves_the_others_done_and_is_said(firn: Firn, talk: Talk) -> None:
+    for group in ("a", "c"):
+        commits_seven(talk, firn, group)
+    firn("group", "reset-offsets", "b", "--topic", "t:1", "--to-latest", "--execute")
+    words = (
+        "group",
+        "reset-offsets",
+        "a",
+        "b",
+        "c",
+        "--topic",
+        "t:0",
+        "--shift-by",
+        "-1",
+        "--execute",
+        "--json",
+    )
+    rows = json.loads(firn(*words, code=1))["offsets"]
+    assert [(row["group"], row["new_offset"]) for row in rows] == [("a", 6), ("c", 6)]
+    assert firn.err == "firn group: group b: nothing is committed that could be shifted: t-0\n"
+
+
+def test_topics_are_made_and_deleted_with_one_document_each(firn: Firn) -> None:
+    made = json.loads(firn("topic", "create", "u", "--json"))
+    assert made == {
+        "topic": "u",
+        "topic_id": json.loads(firn("topic", "describe", "u", "--json"))["topic_id"],
+    }
+    assert json.loads(firn("topic", "settings-known", "u", "--json")) == {
+        "topic": "u", "configs": {"retention.ms": "-1", "retention.bytes": "-1"}
+    }  # fmt: skip
+    assert json.loads(firn("topic", "delete", "u", "--json")) == {"topic": "u"}
+    told = json.loads(firn("cluster", "repair-internal", "--dry-run", "--json"))
+    assert told == {"dry_run": True, "waited_for": [], "partitions": []}

@@ -69,6 +69,7 @@ def fill(folder: Path, store: Store) -> Filled:
         admin.create(
             "huge", 1, **TIERED | {"segment.bytes": str(16 << 20), "max.message.bytes": str(16 << 20)}
         )
+        admin.create("plain", 5)  # is never in the bucket
         rng = random.Random(7)
         for number, codec in enumerate(CODECS):
             produce_mixed(node.bootstrap, codec, number * ROWS_PER_CODEC, rng)

@@ -154,7 +154,15 @@ class TestAudit:
             assert len(re.findall(rf"^ERROR: .*{path.name}", out, re.MULTILINE)) == 1
         assert re.search(r"^ERROR: cluster.json", out, re.MULTILINE)
         assert re.search(r"^ERROR: .*/2", out, re.MULTILINE)
-        assert out.endswith("\n6 errors\n")
+        assert out.endswith("\nnot in the archive: __consumer_offsets, plain\n6 errors\n")
+
+    def test_partitions_that_are_not_in_the_archive_are_not_counted_as_proved(
+        self, spark: Any, pipeline: Any, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert pipeline("audit", "--topics", "stamped,plain", "--json") == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["partitions"] == 1
+        assert found["topics_without_archive"] == ["plain"]
 
 
 class TestReplay:

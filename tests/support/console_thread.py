@@ -62,12 +62,12 @@ class ConsoleThread:
     def get(self, path: str) -> Page:
         try:
             with urllib.request.urlopen(self.url + path, timeout=30) as answer:
-                return _page(answer.status, answer.read().decode())
+                return page_of(answer.status, answer.read().decode())
         except urllib.error.HTTPError as e:
-            return _page(e.code, e.read().decode())
+            return page_of(e.code, e.read().decode())
 
 
-def _page(status: int, source: str) -> Page:
+def page_of(status: int, source: str) -> Page:
     main = source.partition("<main")[2] or source
     return Page(status, source, _text(main))
 

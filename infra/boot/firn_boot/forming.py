@@ -23,7 +23,7 @@ Claim = Callable[[str, str, str, dict[str, str]], str]
 """(URL, region, text, headers): makes the object unless it is there; what is there."""
 UNSAID = (OSError, http.client.HTTPException)
 NOTE = ".forming"
-LOST = "docs/operations.md: replacing a controller"
+LOST = "docs/operations.md, Replace a controller"
 
 
 def step_form(machine: Machine, document: Document, claim: Claim = claimed) -> None:

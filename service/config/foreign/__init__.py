@@ -24,6 +24,9 @@ FOREIGN: Final[Mapping[str, ForeignKey]] = MappingProxyType(
 )
 """Rows by name; those that end in a dot are families."""
 
+_ANY_TLS: Final = ("ssl.protocol", "tls")
+"""Kafka's default before 2.5: it chooses no version of TLS."""
+
 
 def foreign_key(name: str) -> ForeignKey | None:
     """Return the row of a key by its name, else that of its family: the longest prefix counts."""
@@ -42,6 +45,8 @@ def refusal(name: str) -> str | None:
 
 
 def is_at_default(name: str, text: str) -> bool:
-    """Return whether `text` is Apache Kafka's default of a key without effect: nobody has chosen it."""
+    """Return whether `text` is Apache Kafka's default of a key without effect, or nothing: nobody has chosen
+    it."""
+    value = text.strip().lower()
     default = KAFKA_DEFAULTS.get(name)
-    return default is not None and text.strip().lower() == default.lower()
+    return not value or (default is not None and value == default.lower()) or (name, value) == _ANY_TLS

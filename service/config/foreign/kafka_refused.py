@@ -22,6 +22,11 @@ REFUSED: Final = tuple(
             "remote.log.storage.", "rsm.config.",
         ),
         _refused(
+            "storage is built in, and enabled by firn.remote.url",
+            "set that, or take this key out",
+            "remote.log.storage.system.enable",
+        ),
+        _refused(
             _NO_CLASSES,
             "take it out, and limit who may alter settings and create topics by ACLs",
             "alter.config.policy.class.name", "create.topic.policy.class.name",

@@ -17,6 +17,10 @@ VENDORS: Final = tuple(
         _confluent("there is no license to check", "confluent.license", "confluent.license."),
         _confluent("metrics are at /metrics of firn.http.listener", "confluent.metrics.",
                    "confluent.telemetry."),
+        _confluent(
+            "a variable of Confluent's image, KAFKA_JMX_…; metrics are at /metrics of firn.http.listener",
+            "jmx.port", "jmx.hostname",
+        ),
         _confluent("there is no balancer", "confluent.balancer."),
         _confluent("there are no cluster links", "confluent.cluster.link."),
         _confluent(

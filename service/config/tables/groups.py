@@ -140,7 +140,7 @@ GROUPS: Final = (
         "group.consumer.migration.policy", STRING, "bidirectional",
         "Whether a classic group may become a consumer group (upgrade), the other way round (downgrade), "
         "both, or neither.",
-        one_of=("bidirectional", "upgrade", "downgrade", "disabled"),
+        one_of=("bidirectional", "upgrade", "downgrade", "disabled"), any_case=True,
     ),
     key(
         "group.consumer.regex.refresh.interval.ms", INT, 600_000,

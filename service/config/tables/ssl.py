@@ -53,7 +53,7 @@ SSL: Final = (
         "ssl.keystore.type", STRING, "JKS",
         "Format of the key store, as Kafka's files say it. The store's content decides; `PEM` is needed for "
         "keys and certificates that stand in the configuration itself. A store that is JKS is refused.",
-        one_of=("JKS", "PKCS12", "PEM"),
+        one_of=("JKS", "PKCS12", "PEM"), any_case=True,
     ),
     _of_store(
         "ssl.keystore.location", STRING, None,
@@ -78,7 +78,7 @@ SSL: Final = (
     _of_store(
         "ssl.truststore.type", STRING, "JKS",
         "Format of the trust store; as `ssl.keystore.type`.",
-        one_of=("JKS", "PKCS12", "PEM"),
+        one_of=("JKS", "PKCS12", "PEM"), any_case=True,
     ),
     _of_store(
         "ssl.truststore.location", STRING, None,

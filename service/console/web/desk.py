@@ -122,6 +122,10 @@ class Desk:
         self._tasks: list[asyncio.Task[None]] = []
         self._survey_trouble = TroubleLog(_log, world.clock)
 
+    @property
+    def kafka(self) -> KafkaDesk:
+        return self._kafka
+
     async def start(self) -> None:
         self._spawn(self.watch.run(), "watch")
         self._spawn(self.groups.run(), "groups")

@@ -30,6 +30,7 @@ class PageContext(NamedTuple):
     now_ms: int
     version: str
     has_session: bool = False
+    allows_changes: bool = False
 
 
 def page(context: PageContext, title: str, path: str, *content: Child, lead: Child = None) -> str:
@@ -272,7 +273,16 @@ def choices(
     return el("div", items, class_="choices", role="group", aria_label=label)
 
 
-def field(label: str, control: Markup) -> Markup:
+def changes(context: PageContext, *links: tuple[str, str]) -> Markup | None:
+    """Return links (words and path) to forms that change something, where the console lets people."""
+    if not context.allows_changes:
+        return None
+    return el(
+        "nav", [el("a", label, href=where) for label, where in links], class_="changes", aria_label="Changes"
+    )
+
+
+def field(label: Child, control: Markup) -> Markup:
     return el("label", el("span", label), control, class_="field")
 
 

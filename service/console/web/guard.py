@@ -42,6 +42,7 @@ class Guard:
         self._now_ms = now_ms
         self._wrong: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self._sessions: OrderedDict[bytes, int] = OrderedDict()
+        self._form_key: bytes | None = None
 
     @property
     def asks(self) -> bool:
@@ -94,6 +95,22 @@ class Guard:
 
     def close_session(self, secret: str) -> None:
         self._sessions.pop(_digest(secret), None)
+
+    def form_token(self, secret: str) -> str:
+        """Return what a form of this session carries; it does not tell the session's secret."""
+        if self._form_key is None:
+            self._form_key = self._new_secret().encode()
+        return hmac.new(self._form_key, _digest(secret), hashlib.sha256).hexdigest()
+
+    def admits_form(self, secret: str, token: str) -> bool:
+        """Return whether a form with this token was made for this session."""
+        given = token.encode("utf-8", "surrogatepass")
+        return hmac.compare_digest(self.form_token(secret).encode(), given)
+
+    @staticmethod
+    def session_name(secret: str) -> str:
+        """Return the name of a session in the log; it does not tell the secret."""
+        return _digest(secret).hex()[:12]
 
 
 def _digest(secret: str) -> bytes:

@@ -28,6 +28,7 @@ from service.console.web.topic_rows import TierOffsets, TopicList, TopicSummary
 from service.wire.errors import MalformedMessage
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Cluster)
 
 CLIENT_ID: Final = "firn-console"
 TIMEOUT_S: Final = 10.0
@@ -73,20 +74,30 @@ class KafkaDesk:
                 return self._answer(cluster, question)
         self._refuse_in_vain()
         began = self._clock.monotonic_ms()
+        return self._answer(self._connected(Cluster, TIMEOUT_S, began), question)
+
+    @contextlib.contextmanager
+    def opened(self, kind: type[C], timeout_s: float) -> Iterator[C]:
+        """Lend a connection of its own, on which nothing is asked twice; `timeout_s` bounds each silence."""
+        self._refuse_in_vain()
+        with self._connected(kind, timeout_s, self._clock.monotonic_ms()) as cluster:
+            yield cluster
+
+    def _connected(self, kind: type[C], timeout_s: float, began_ms: int) -> C:
         try:
-            cluster = self._connect()
+            cluster = self._connect(kind, timeout_s)
         except OSError as e:
-            raise StorageError(self._failed(e, began)) from e
+            raise StorageError(self._failed(e, began_ms)) from e
         with self._lock:
             self._problem = None
-        return self._answer(cluster, question)
+        return cluster
 
-    def _connect(self) -> Cluster:
+    def _connect(self, kind: type[C], timeout_s: float) -> C:
         """Connect to the first broker that answers, and that is one of this cluster."""
         while True:
             with self._lock:
                 order, cluster_id = self._addresses.order, self._cluster_id
-            cluster = Cluster(",".join(order), CLIENT_ID, TIMEOUT_S, self._security)
+            cluster = kind(",".join(order), CLIENT_ID, timeout_s, self._security)
             address = _bracketed(cluster.first.address)
             with self._lock:
                 self._addresses.answered(address)

@@ -43,6 +43,12 @@ def text(value: object) -> Markup:
     return Markup(escape(visible(str(value)), quote=True))
 
 
+def exact(value: str) -> Markup:
+    """Return `value` as the text of a field, which a form sends back: no character of it is changed."""
+    # A line feed at the beginning of a text area is not of its text.
+    return Markup(("\n" if value.startswith("\n") else "") + escape(value, quote=True))
+
+
 def join(*children: Child) -> Markup:
     """Return the children one after the other, without None."""
     parts: list[str] = []

@@ -1,6 +1,7 @@
 """HTTP server of the console: routes, access control, response headers.
 
-All requests are GET except the two forms of the token. Handlers answer from desks with limited waits. The
+All requests are GET except the two forms of the token, and those of acts (`acts/routes.py`), which are not
+there without `allow_changes`. Handlers answer from desks with limited waits. The
 number, age and head size of connections are limited, bodies are read of forms only, and beyond a number of
 requests at the same time further ones get 503.
 """
@@ -14,12 +15,13 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import version
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web_exceptions
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
 
+from service.base.addresses import is_loopback
 from service.base.errors import ConfigError, FirnError
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.world import World
@@ -49,6 +51,9 @@ from service.console.web.pages import (
 from service.console.web.query import MOST_PARTITION, RecordRequest, exact_number_of, number_of
 from service.console.web.settings import ConsoleSettings
 from service.console.web.transaction_filter import filter_of
+
+if TYPE_CHECKING:
+    from service.console.web.acts.routes import ActRoutes
 
 _log = logging.getLogger(__name__)
 
@@ -136,6 +141,11 @@ class ConsoleServer:
         self._answered, self._streams = _Room(MOST_ANSWERED), _Room(MOST_STREAMS)
         self._downloads = _Room(MOST_DOWNLOADS)
         self._listening: asyncio.Server | None = None
+        self._acts: ActRoutes | None = None
+        if settings.allow_changes:
+            from service.console.web.acts.routes import ActRoutes  # not loaded where nothing may change
+
+            self._acts = ActRoutes(self.desk.kafka, world, self._guard, is_sealed=self._is_sealed)
         self._routes: dict[str, Handler] = {
             "/": self._overview,
             "/cluster": self._cluster,
@@ -173,6 +183,10 @@ class ConsoleServer:
         """Listen; return the port. Raises `ConfigError` if the address cannot be bound."""
         host, port = self._settings.host, self._settings.port
         self._access.start(host)
+        if self._acts is not None:
+            _log.info("whoever has the token may change the cluster (--allow-changes)")
+            if not (self._is_sealed or is_loopback(host)):
+                _log.warning("the token that allows changes comes over connections that are not encrypted")
         try:
             self._listening = await self._loop.create_server(
                 self._access.protocols(self._connections),
@@ -192,6 +206,8 @@ class ConsoleServer:
             self._listening.close()
         await self._connections.shutdown(0)
         self._access.close()
+        if self._acts is not None:
+            self._acts.close()
         await self.desk.close()
 
     # -- every request
@@ -221,6 +237,8 @@ class ConsoleServer:
             return Response(status=421, text="This console is for names of its own machine.\n")
         if request.method == "POST" and request.path in ("/login", "/logout"):
             return await (self._login(request) if request.path == "/login" else self._logout(request))
+        if self._acts is not None and request.path in self._acts.paths:
+            return await self._act(self._acts, request)
         if request.method not in ("GET", "HEAD"):
             return Response(status=405, headers={"Allow": "GET, HEAD"}, text="GET or HEAD\n")
         asset = self._assets.find(request.path)
@@ -242,10 +260,30 @@ class ConsoleServer:
         with self._answered.entered():
             return await handler(request)
 
+    async def _act(self, acts: ActRoutes, request: BaseRequest) -> Response:
+        """Answer a form of an act, or what it sends: only to who has signed in."""
+        if request.method not in ("GET", "HEAD", "POST"):
+            return Response(status=405, headers={"Allow": "GET, HEAD, POST"}, text="GET, HEAD or POST\n")
+        if request.method == "POST" and acts.is_foreign(request):
+            return Response(status=403, text="This form was not sent by a page of this console.\n")
+        if (refused := self._refused(request)) is not None:
+            return refused
+        secret, is_new = request.cookies.get(COOKIE), False
+        if secret is None or not self._guard.knows_session(secret):
+            # A program, or a proxy, has sent the token itself. Its forms need a session all the same.
+            if request.method == "POST":
+                return Response(status=403, text="Open the form first: it begins a session.\n")
+            secret, is_new = self._guard.open_session(), True
+        with self._answered.entered():
+            response = await acts.answer(request, self._context(request), secret)
+        if is_new:
+            self._set_session(response, secret)
+        return response
+
     def _context(self, request: BaseRequest) -> PageContext:
         return PageContext(
             self._settings.bootstrap, self._settings.url, self._assets.addresses, self._world.clock.now_ms(),
-            self._version, self._guard.asks and COOKIE in request.cookies,
+            self._version, self._guard.asks and COOKIE in request.cookies, self._acts is not None,
         )  # fmt: skip
 
     def _refused(self, request: BaseRequest) -> Response | None:
@@ -270,7 +308,9 @@ class ConsoleServer:
             response.headers["Retry-After"] = "60"
             return response
         wrong = "This is not the token." if was_tried else None
-        to = request.path if request.method == "GET" and request.path in self._routes else "/"
+        if wrong is None and request.method == "POST":
+            wrong = "Nothing was done: the session has ended."
+        to = request.path if self._is_page(request.path) else "/"
         response = _html(login_page(self._context(request), wrong, to), 401)
         response.headers["WWW-Authenticate"] = 'Bearer realm="firn"'
         return response
@@ -289,21 +329,24 @@ class ConsoleServer:
         if verdict is not TokenVerdict.WELCOME:
             return self._ask_token(request, verdict, was_tried=True)
         response = Response(
-            status=303, headers={"Location": to if isinstance(to, str) and to in self._routes else "/"}
+            status=303, headers={"Location": to if isinstance(to, str) and self._is_page(to) else "/"}
         )
-        response.set_cookie(
-            COOKIE,
-            self._guard.open_session(),
-            httponly=True,
-            samesite="Strict",
-            path="/",
-            secure=self._is_sealed,
-        )
+        self._set_session(response, self._guard.open_session())
         return response
+
+    def _is_page(self, path: str) -> bool:
+        return path in self._routes or (self._acts is not None and path in self._acts.pages)
+
+    def _set_session(self, response: Response, secret: str) -> None:
+        response.set_cookie(
+            COOKIE, secret, httponly=True, samesite="Strict", path="/", secure=self._is_sealed
+        )
 
     async def _logout(self, request: BaseRequest) -> Response:
         if _is_same_origin(request) and (secret := request.cookies.get(COOKIE)):
             self._guard.close_session(secret)
+            if self._acts is not None:
+                self._acts.forget(secret)
         response = Response(status=303, headers={"Location": "/"})
         response.del_cookie(COOKIE, secure=self._is_sealed)
         return response

@@ -46,12 +46,18 @@ class ConsoleSettings:
     """how keys and values are decoded"""
     key: str | None = None
     """file of its private key, unless that stands in `certificate`"""
+    allow_changes: bool = False
+    """whether it changes topics, settings, groups and records for whoever has signed in"""
 
     def check(self) -> None:
         """Raise `ConfigError` for settings that cannot work, or would give access to everybody."""
         BrokerAddresses(self.bootstrap)
         if self.token is None and not is_loopback(self.host):
             raise ConfigError(f"--host {self.host}: others can reach it, so --token-file is needed")
+        if self.allow_changes and self.token is None:
+            raise ConfigError(
+                "--allow-changes: whoever changes something signs in, so --token-file is needed"
+            )
         if self.token is not None and len(self.token) < LEAST_TOKEN:
             raise ConfigError(f"the token has {len(self.token)} characters, it needs {LEAST_TOKEN} at least")
         if self.key is not None and self.certificate is None:

@@ -22,6 +22,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.slices import Slice
+from service.base.steps import Steps
 from service.network.request import RequestContext
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import check_cluster, is_allowed, topics_allowed
@@ -34,6 +35,8 @@ from service.transactions.requests import AddPartitions, TransactionalProducer, 
 
 _OF_BROKERS_SINCE: Final = 4
 _FENCED_SINCE: Final = 2
+_A_STEP: Final = 500
+"""Partitions that are looked at without a look at the clock."""
 Errors: TypeAlias = Mapping[Partition, ErrorCode] | ErrorCode
 """Errors of the partitions of a transaction, or the one of all."""
 
@@ -64,9 +67,7 @@ async def handle(
     for name, one in asked.items():
         answer = answers[name]
         errors = answer if isinstance(answer, ErrorCode | Mapping) else await answer
-        results.append(_result(one, errors))
-        if piece.is_over():
-            await piece.next_turn()
+        results.append(await piece.go_on(_result(one, errors)))
     return AddPartitionsToTxnResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results_by_transaction=tuple(results)
     )
@@ -80,10 +81,10 @@ async def _asked(
     resource = AclResourceType.TRANSACTIONAL_ID
     if is_of_client and not is_allowed(broker, context, AclOperation.WRITE, resource, name):
         return ErrorCode.transactional_id_authorization_failed
-    refused = await _refused(broker, context if is_of_client else None, one, piece)
-    if refused:
-        return refused
-    partitions = frozenset((topic.name, index) for topic in one.topics for index in topic.partitions)
+    errors, is_refused = await piece.go_on(_checked(broker, context if is_of_client else None, one))
+    if is_refused:
+        return errors
+    partitions = frozenset(errors)
     producer = TransactionalProducer(one.producer_id, one.producer_epoch)
     wanted = AddPartitions(name, producer, partitions, TV0 if is_of_client else TV2)
     try:
@@ -105,10 +106,11 @@ async def _added(answer: Awaitable[None], api_version: int) -> Errors:
     return ErrorCode.none
 
 
-async def _refused(
-    broker: Broker, client: RequestContext | None, one: AddPartitionsToTxnTransaction, piece: Slice
-) -> Mapping[Partition, ErrorCode]:
-    """Return the errors of all partitions if one cannot be added, else none.
+def _checked(
+    broker: Broker, client: RequestContext | None, one: AddPartitionsToTxnTransaction
+) -> Steps[tuple[Mapping[Partition, ErrorCode], bool]]:
+    """Return the partitions, each with the error that it has if any of them cannot be added, and whether
+    one cannot.
 
     `client`: whose rights are asked; None for a broker's request, which may name the topic of groups'
     offsets, too. No other internal topic takes markers.
@@ -122,7 +124,10 @@ async def _refused(
         denied = topic.name in INTERNAL_TOPICS and (client is not None or topic.name != OFFSETS)
         denied = denied or (may_write is not None and not may_write(topic.name))
         there = broker.image.topics_by_name.get(topic.name)
-        for index in topic.partitions:
+        yield
+        for number, index in enumerate(topic.partitions, 1):
+            if not number % _A_STEP:
+                yield
             error = ErrorCode.operation_not_attempted
             if denied:
                 error = ErrorCode.topic_authorization_failed
@@ -130,27 +135,21 @@ async def _refused(
                 error = ErrorCode.unknown_topic_or_partition
             is_refused = is_refused or error is not ErrorCode.operation_not_attempted
             errors[topic.name, index] = error
-        if piece.is_over():
-            await piece.next_turn()
-    return errors if is_refused else {}
+    return errors, is_refused
 
 
-def _result(one: AddPartitionsToTxnTransaction, errors: Errors) -> AddPartitionsToTxnResult:
-    return AddPartitionsToTxnResult(
-        transactional_id=one.transactional_id,
-        topic_results=tuple(
-            AddPartitionsToTxnTopicResult(
-                name=topic.name,
-                results_by_partition=tuple(
-                    AddPartitionsToTxnPartitionResult(
-                        partition_index=index,
-                        partition_error_code=(
-                            errors if isinstance(errors, ErrorCode) else errors[topic.name, index]
-                        ),
-                    )
-                    for index in topic.partitions
-                ),
+def _result(one: AddPartitionsToTxnTransaction, errors: Errors) -> Steps[AddPartitionsToTxnResult]:
+    """Return the errors of a transaction's partitions."""
+    topics = []
+    for topic in one.topics:
+        partitions = []
+        yield
+        for number, index in enumerate(topic.partitions, 1):
+            if not number % _A_STEP:
+                yield
+            error = errors if isinstance(errors, ErrorCode) else errors[topic.name, index]
+            partitions.append(
+                AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=error)
             )
-            for topic in one.topics
-        ),
-    )
+        topics.append(AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=tuple(partitions)))
+    return AddPartitionsToTxnResult(transactional_id=one.transactional_id, topic_results=tuple(topics))

@@ -68,8 +68,11 @@ def _partition(
                 ErrorCode.invalid_request,
                 f"the response exceeds {MOST_PRODUCERS} producers: request fewer partitions",
             )
-        for producer_id, entry in list(log.producers):
+        for producer_id in log.producers.ids():
             yield
+            entry = log.producers.get(producer_id)
+            if entry is None:
+                continue
             producers.append(
                 ProducerState(
                     producer_id=producer_id,

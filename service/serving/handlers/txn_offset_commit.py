@@ -14,7 +14,8 @@ from kio.schema.txn_offset_commit.v5.response import (
 )
 
 from service.base.errors import RequestError, StorageError
-from service.base.slices import next_turn
+from service.base.slices import Slice, next_turn
+from service.base.steps import Steps
 from service.coordinator.errors import client_error
 from service.coordinator.shard import Producer
 from service.groups.offset_pieces import add_topics, pieces
@@ -47,14 +48,16 @@ async def handle(
 
     A request with very many partitions is committed in pieces of one transaction.
     """
-    whole = as_commit(request)
     refusal = _refusal(broker, context, request)
-    if refusal is not None:
-        return _response(commit_failed(whole, refusal).topics, context.api_version)
     topics: dict[Any, CommittedTopic] = {}
     producer: Producer | None = None
     may_use = topics_allowed(broker, context, AclOperation.READ)
-    for piece in pieces(whole, AT_ONCE):
+    for some in pieces(request, AT_ONCE):
+        piece = as_commit(some)
+        if refusal is not None:
+            add_topics(topics, commit_failed(piece, refusal).topics)
+            await next_turn()
+            continue
         known = known_txn_commit(piece, broker.groups.topics, may_use)
         answer = commit_failed(known.request, ErrorCode.none)
         if known.request.topics:
@@ -68,7 +71,7 @@ async def handle(
                 answer = commit_failed(known.request, e.code)
         add_topics(topics, known.answer(answer).topics)
         await next_turn()
-    return _response(topics.values(), context.api_version)
+    return await Slice().go_on(_response(topics.values(), context.api_version))
 
 
 def _refusal(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> ErrorCode | None:
@@ -124,28 +127,24 @@ async def _commit(broker: Broker, request: GroupCommitRequest, producer: Produce
     return answer if isinstance(answer, GroupCommitResponse) else await answer
 
 
-def _response(topics: Iterable[CommittedTopic], version: int) -> TxnOffsetCommitResponse:
+def _response(topics: Iterable[CommittedTopic], version: int) -> Steps[TxnOffsetCommitResponse]:
     """Return the response. Clients before version 2 would fail for good while a coordinator loads."""
     loading, instead = ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available
     if version >= _LOADING_FROM:
         instead = loading
-    return TxnOffsetCommitResponse(
-        throttle_time=NO_THROTTLE,
-        topics=tuple(
-            [
-                TxnOffsetCommitResponseTopic(
-                    name=topic.name,
-                    partitions=tuple(
-                        [
-                            TxnOffsetCommitResponsePartition(
-                                partition_index=one.partition_index,
-                                error_code=instead if one.error_code is loading else one.error_code,
-                            )
-                            for one in topic.partitions
-                        ]
-                    ),
+    made = []
+    for topic in topics:
+        yield
+        partitions: list[TxnOffsetCommitResponsePartition] = []
+        for at in range(0, len(topic.partitions), AT_ONCE):
+            if at:
+                yield
+            partitions += [
+                TxnOffsetCommitResponsePartition(
+                    partition_index=one.partition_index,
+                    error_code=instead if one.error_code is loading else one.error_code,
                 )
-                for topic in topics
+                for one in topic.partitions[at : at + AT_ONCE]
             ]
-        ),
-    )
+        made.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=tuple(partitions)))
+    return TxnOffsetCommitResponse(throttle_time=NO_THROTTLE, topics=tuple(made))

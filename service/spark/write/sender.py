@@ -14,11 +14,15 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-from service.base.errors import ConfigError, StorageError
+from service.base.confluent import confluent_kafka, create_client
+from service.base.errors import StorageError
 from service.spark.write.rows import ANY_PARTITION, Headers, Record
 
 log = logging.getLogger(__name__)
 
+REMEDY: Final = (
+    "to write to brokers the Python of the driver and of every executor needs it: pip install confluent-kafka"
+)
 POLL_S: Final = 0.1
 TOPIC_S: Final = 15.0
 """How long to retry while brokers answer that the topic is unknown: a new topic takes a moment to appear."""
@@ -47,7 +51,7 @@ class RecordSender:
         acknowledged: Acknowledged | None = None,
         idle: Callable[[], None] = lambda: None,
     ) -> None:
-        self._kafka = confluent_kafka()
+        self._kafka = confluent_kafka(REMEDY)
         self._acknowledged = acknowledged
         self._idle = idle
         self._failure: str | None = None
@@ -220,29 +224,6 @@ def sender_of(settings: Mapping[str, str]) -> Iterator[RecordSender]:
 
 
 _kept: dict[tuple[int, tuple[tuple[str, str], ...]], RecordSender] = {}
-
-
-def confluent_kafka() -> Any:
-    """Import the client's module; `ConfigError` with the remedy where it is not installed."""
-    try:
-        import confluent_kafka
-        import confluent_kafka.admin
-    except ImportError as e:
-        raise ConfigError(
-            "to write to brokers the Python of the driver and of every executor needs the package "
-            f"confluent-kafka, which is not installed here ({e}): pip install confluent-kafka"
-        ) from e
-    return confluent_kafka
-
-
-def create_client(client: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any]) -> Any:
-    """Construct a client; `ConfigError` for settings that it refuses."""
-    kafka = confluent_kafka()
-    try:
-        return client(dict(settings))
-    except (kafka.KafkaException, TypeError, ValueError) as e:
-        reason = e.args[0].str() if isinstance(e, kafka.KafkaException) else e
-        raise ConfigError(f"the producer refuses its settings: {reason}") from e
 
 
 def _timeout_s(settings: Mapping[str, str]) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from service.base.confluent import confluent_kafka, create_client
 from service.base.errors import ConfigError
-from service.spark.write.sender import SendError, confluent_kafka, create_client
+from service.spark.write.sender import REMEDY, SendError
 
 _TIMEOUT_S: Final = 30.0
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -29,11 +30,11 @@ class Target(NamedTuple):
 
 def target_of(settings: Mapping[str, str], topic: str) -> Target:
     """Look the topic up. `ConfigError` where there is none, `SendError` where the brokers cannot be asked."""
-    kafka = confluent_kafka()
+    kafka = confluent_kafka(REMEDY)
+    from confluent_kafka.admin import AdminClient
+
     errors: list[str] = []
-    admin = create_client(
-        kafka.admin.AdminClient, {**settings, "error_cb": lambda error: errors.append(error.str())}
-    )
+    admin = create_client(AdminClient, {**settings, "error_cb": lambda error: errors.append(error.str())})
     try:
         future = admin.describe_topics(kafka.TopicCollection([topic]), request_timeout=_TIMEOUT_S)[topic]
         found = future.result()

@@ -58,9 +58,10 @@ class FirnStreamWriter(DataSourceStreamArrowWriter):
 
 def check(options: WriteOptions) -> None:
     """Raise `ConfigError` where the producer refuses its settings, which it checks when it is made."""
-    from service.spark.write.sender import confluent_kafka, create_client
+    from service.base.confluent import confluent_kafka, create_client
+    from service.spark.write.sender import REMEDY
 
-    create_client(confluent_kafka().Producer, dict(options.client))
+    create_client(confluent_kafka(REMEDY).Producer, dict(options.client))
 
 
 def send_all(options: WriteOptions, batches: Iterator[Any]) -> WriteCommitMessage:

@@ -173,7 +173,7 @@ class PurgatoryBesideAList(RuleBasedStateMachine):
             assert one.seen == self.seen[one.number]
             assert one.is_waiting == (one.number not in self.expected)
         assert len(self.purgatory) == len(self.waiting())
-        assert len(self.purgatory._watched) == len({key for _, keys, _ in self.waiting() for key in keys})
+        assert len(self.purgatory.watched) == len({key for _, keys, _ in self.waiting() for key in keys})
         assert (self.purgatory.next_ms is None) == all(at is None for _, _, at in self.waiting())
 
 

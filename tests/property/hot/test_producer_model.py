@@ -20,6 +20,7 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import ManualClock
 from service.base.disk import SystemDisk
 from service.base.errors import RequestError
+from service.base.steps import at_once
 from service.config.settings import LogConfig
 from service.hot.files import FileCache
 from service.hot.log import LocalLog
@@ -244,7 +245,7 @@ class ProducersOfALog(RuleBasedStateMachine):
     @rule()
     def expire(self) -> None:
         self.clock.advance(EXPIRATION_MS + 10)  # records of a batch are a ms apart
-        self.log.producers.expire(self.clock.now_ms())
+        at_once(self.log.producers.expire(self.clock.now_ms()))
         assert not len(self.log.producers)
         # They stay in the log, and who reads that again may think them new: they are asked about no more.
         self.expired |= self.producers.keys()

@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from service.base.clock import ManualClock
 from service.base.disk import SystemDisk
+from service.base.steps import at_once
 from service.config.settings import LogConfig
 from service.hot.files import FileCache
 from service.hot.log import LocalLog
@@ -230,7 +231,7 @@ class TransactionsOfALog(RuleBasedStateMachine):
         self.mark = self.log.log_end_offset
         self.log.high_watermark_moved(self.mark)
         self.clock.advance(EXPIRATION_MS + 10)
-        self.log.producers.expire(self.clock.now_ms())
+        at_once(self.log.producers.expire(self.clock.now_ms()))
         assert len(self.log.producers) == len(replay(self.history, 0).open)
 
     @rule(

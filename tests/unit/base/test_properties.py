@@ -66,3 +66,18 @@ def test_a_malformed_escape_is_refused_without_the_value_that_has_it() -> None:
     with pytest.raises(ConfigError) as raised:
         parse_properties("a = b\nssl.key.password = geheim\\u00g1")
     assert str(raised.value) == "malformed \\uxxxx encoding in the value of ssl.key.password"
+
+
+def test_comments_may_be_in_any_encoding_and_the_mark_of_windows_editors_counts_not(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_bytes(b"\xef\xbb\xbf# f\xfcr alle\r\nnode.id=3\r\n  ! f\xfcr\r\nbroker.rack=a,\\\r\n  b\n")
+    assert load_properties(path) == {"node.id": "3", "broker.rack": "a,b"}
+    path.write_bytes(b"# a\nbroker.rack=a\\\n# f\xfcr\n")
+    with pytest.raises(ConfigError, match=r"properties:3: not UTF-8 text$"):  # a value goes on there
+        load_properties(path)
+
+
+def test_two_escapes_are_one_rare_character_and_half_of_one_is_refused() -> None:
+    assert parse_properties(r"a=\ud83d\ude00") == {"a": "😀"}
+    with pytest.raises(ConfigError, match=r"^half of a character \(\\uD800 to \\uDFFF\) in the value of a$"):
+        parse_properties(r"a=geheim\ud83d")

@@ -10,6 +10,7 @@ import pytest
 from service.base.clock import ManualClock
 from service.cli import cluster_repair
 from service.cli.cluster_repair import Repair
+from service.cli.report import Report
 from service.client.admin_models import ClusterInfo, NodeInfo
 from service.client.cluster_health import PartitionState, ReassignmentInfo
 
@@ -61,7 +62,7 @@ class Copying:
         yield [(TOPIC, PartitionState(n, 1, 0, held, held)) for n, held in self.replicas.items()]
 
     def repair(self) -> Repair:
-        return Repair(cast("Any", self), [TOPIC], 3, self.clock, self.sleep)
+        return Repair(cast("Any", self), [TOPIC], 3, self.clock, Report(), self.sleep)
 
 
 @pytest.fixture

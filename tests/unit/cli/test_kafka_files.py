@@ -70,14 +70,14 @@ def test_offsets_of_deleted_records_are_read(write: Callable[[str], str]) -> Non
 def test_exported_offsets_are_quoted_as_kafkas_writer_does() -> None:
     long = "a-topic-of-more-than-24-characters"
     one = {"g": {("t", 0): 7, (long, 1): 8}}
-    assert kafka_files.group_offsets_csv(one) == f'"{long}",1,8\nt,0,7\n'
+    assert kafka_files.group_offsets_csv(one, has_group=False) == f'"{long}",1,8\nt,0,7\n'
     two = {'say "hi", g': {("t", 0): 7}, "b": {("t", 0): 1}}
-    assert kafka_files.group_offsets_csv(two) == 'b,t,0,1\n"say ""hi"", g",t,0,7\n'
+    assert kafka_files.group_offsets_csv(two, has_group=True) == 'b,t,0,1\n"say ""hi"", g",t,0,7\n'
 
 
 def test_exported_offsets_are_read_again(write: Callable[[str], str]) -> None:
     found = {"g, h": {("t", 0): 7, ("t", 1): 2}, "b": {("u", 0): 1}}
-    path = write(kafka_files.group_offsets_csv(found))
+    path = write(kafka_files.group_offsets_csv(found, has_group=True))
     assert kafka_files.read_group_offsets(path, ["g, h", "b"]) == found
     path = write("t,0,7\n\nt,1,2\n")
     assert kafka_files.read_group_offsets(path, ["g"]) == {"g": {("t", 0): 7, ("t", 1): 2}}
@@ -90,6 +90,7 @@ def test_exported_offsets_are_read_again(write: Callable[[str], str]) -> None:
         ("t,0,x\n", "line 1: partition and offset"),
         ("t,0,-1\n", "line 1: partition and offset"),
         ("t,0,1\nt,0,2\n", "line 2: t-0 is there twice"),
+        ("t,0,1\n" + "x" * 200_000, "line 2: field larger than field limit"),
     ],
 )
 def test_a_wrong_line_is_named(write: Callable[[str], str], text: str, reason: str) -> None:

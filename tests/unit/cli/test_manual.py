@@ -29,6 +29,27 @@ def test_a_command_says_what_it_is_and_what_each_of_its_options_does(name: str) 
         assert action.help or explains_itself, action.dest
 
 
+WITHOUT_JSON = {
+    "firn server": "runs a node until it is ended",
+    "firn dev": "runs nodes until it is ended",
+    "firn console": "serves pages until it is ended",
+    "firn format": "says what kafka-storage says; firn dump --json shows what it wrote",
+    "firn random-uuid": "prints an id and nothing else",
+    "firn produce": "prints nothing",
+    "firn consume": "prints records: --format json",
+    "firn bucket policy": "prints a policy, which is JSON",
+    "firn pipeline archive": "prints nothing on stdout",
+    "firn pipeline replay": "prints nothing on stdout",
+    "firn completion": "prints a script",
+}
+
+
+def test_every_command_has_json_or_a_reason_why_not() -> None:
+    below = {name.rpartition(" ")[0] for name in ALL}
+    options = {name: one._option_string_actions for name, one in ALL.items() if name not in below}
+    assert {name for name, known in options.items() if "--json" not in known} == set(WITHOUT_JSON)
+
+
 EXAMPLES = [
     (name, command)
     for name, page in PAGES.items()

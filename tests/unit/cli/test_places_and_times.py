@@ -7,8 +7,9 @@ import argparse
 import pytest
 
 from service.base.errors import ConfigError
-from service.cli.places import chosen_places, named_partitions, whole_numbers
-from service.cli.times import duration_ms, time_ms
+from service.base.times import duration_ms, time_ms
+from service.cli.places import named_partitions, whole_numbers
+from service.client.places import chosen_places
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from service.base.errors import ConfigError
 from service.config.cluster import ClusterConfig
 from service.config.environment import RESERVED, RESERVED_PREFIXES, key_variable, of_environment, variable_key
+from service.config.explaining import explain
 from service.config.given import GivenConfig, gather
 from service.config.settings import BrokerConfig
 from service.config.tables import BROKER_KEYS
@@ -162,6 +163,22 @@ def test_variables_that_are_no_settings_are_told_and_with_strict_refused(tmp_pat
     ]
 
 
+def test_a_variable_that_a_value_names_is_still_the_setting_that_it_is(tmp_path: Path) -> None:
+    text = "advertised.listeners=PLAINTEXT://node-${env:FIRN_NODE_ID}:9092\nbroker.rack=${env:FIRN_BROKER_RACK}\n"
+    found = given(text, tmp_path, FIRN_NODE_ID="3", FIRN_BROKER_RACK="r1", FIRN_CONFLUENT_X="1")
+    node = found.checked(BrokerConfig.from_properties)
+    assert (node.node_id, node.broker_rack, str(node.advertised_listeners[0])) == (
+        3,
+        "r1",
+        "PLAINTEXT://node-3:9092",
+    )
+    (warning,) = found.warnings()
+    assert warning.startswith("FIRN_CONFLUENT_X: confluent.x has no effect here")
+    # one of another product's name, which the file alone uses
+    found = given("broker.rack=${env:FIRN_CONFLUENT_X}\n", tmp_path, FIRN_CONFLUENT_X="r2")
+    assert (found.checked(BrokerConfig.from_properties).broker_rack, found.warnings()) == ("r2", [])
+
+
 def test_variables_of_commands_tests_and_containers_are_no_settings() -> None:
     environ = {
         "FIRN_BOOTSTRAP": "a:9092",
@@ -207,3 +224,24 @@ def test_two_variables_of_one_key_are_told() -> None:
     found = of_environment({"FIRN_FIRN_REMOTE_URL": "s3://a", "FIRN_REMOTE_URL": "s3://b"}, ())
     assert found.properties == {"firn.remote.url": "s3://a"}
     assert found.unknown == ("FIRN_REMOTE_URL: the same setting as FIRN_FIRN_REMOTE_URL, which counts",)
+
+
+def test_values_of_variables_are_in_no_text(tmp_path: Path) -> None:
+    text = (
+        "node.id=${env:PW}\nlog.cleanup.policy=delete,${env:PW}\nlisteners=${env:PW}\nbroker.rack=${env:PW}\n"
+        "firn.config.strict=${env:SHORT}\n"
+    )
+    found = given(text, tmp_path, PW="geheim", SHORT="7")
+    assert problems(found) == [
+        "server.properties:1: node.id: invalid value '${env:PW}': Not a number of type INT",
+        "server.properties:2: log.cleanup.policy: invalid value '${env:PW}': String must be one of: compact, "
+        "delete",
+        "server.properties:5: firn.config.strict: invalid value '${env:SHORT}': Expected value to be either "
+        "true or false",
+    ]
+    explained = explain(found)
+    assert "geheim" not in repr(explained)
+    assert {one.key: one.value for one in explained.keys}["broker.rack"] == "${env:PW}"
+    found = given("listeners=${env:PW}\nbroker.rack=${env:RACK}\n", tmp_path, PW="geheim", RACK="r1")
+    assert len(problems(found)) == 1
+    assert "geheim" not in problems(found)[0]

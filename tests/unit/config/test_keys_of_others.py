@@ -116,3 +116,40 @@ def test_a_key_belongs_to_its_family(name: str, owner: Owner) -> None:
 )
 def test_a_name_that_only_looks_alike_is_nobodys(name: str) -> None:
     assert foreign_key(name) is None
+
+
+def test_kafkas_switch_of_tiered_storage_is_taken_where_there_is_a_bucket() -> None:
+    switch, url = "remote.log.storage.system.enable", ("firn.remote.url", "file:///mnt/archive")
+    assert outcome(switch, "true") == "refused"
+    assert outcome(switch, "true", ("firn.remote.url", "")) == "refused"
+    assert outcome(switch, "true", url, ("firn.config.strict", "true")) == "warned"
+    assert outcome("remote.log.storage.manager.class.name", "a.B", url) == "refused"
+    (problem,) = explain(given((switch, "true"))).problems
+    assert problem.words == (
+        f"{switch}: refused: storage is built in, and enabled by firn.remote.url; set that, or take this key"
+        " out"
+    )
+
+
+def test_values_that_may_be_secrets_are_not_shown_of_keys_without_effect_either() -> None:
+    pairs = [
+        (name, "geheim")
+        for name in (
+            "delegation.token.master.key", "confluent.license", "confluent.license.x", "rsm.config.secret",
+            "zookeeper.ssl.keystore.password", "password.encoder.secret", "sasl.oauthbearer.client.secret",
+        )
+    ]  # fmt: skip
+    shown = {one.key: one.value for one in explain(given(*pairs, ("num.io.threads", "9"))).keys}
+    assert shown == {**{name: None for name, _ in pairs}, "num.io.threads": "9"}
+
+
+def test_a_key_without_a_value_chooses_nothing() -> None:
+    for name in (
+        "zookeeper.connect",
+        "principal.builder.class",
+        "rsm.config.bucket",
+        "confluent.tier.enable",
+    ):
+        assert outcome(name, " ", ("firn.config.strict", "true")) == "warned", name
+    assert outcome("ssl.protocol", "TLS") == "warned"
+    assert outcome("ssl.protocol", "TLSv1.2") == "refused"

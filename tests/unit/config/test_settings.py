@@ -478,3 +478,11 @@ def test_follower_fetch_last_tiered_offset_is_dynamic() -> None:
     key = "follower.fetch.last.tiered.offset.enable"
     changed = BrokerConfig.from_properties({}).with_dynamic({}, {key: "true"})
     assert changed.replication.follower_fetch_last_tiered_offset_enable
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [("group.consumer.migration.policy", "DISABLED", "disabled"), ("ssl.keystore.type", "pkcs12", "PKCS12")],
+)
+def test_words_that_kafka_takes_in_any_case_are_taken_so(name: str, text: str, value: str) -> None:
+    assert parse_value(BROKER_KEYS[name], text) == value

@@ -8,6 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.steps import at_once
 from service.hot.log import LocalLog
 from service.hot.verification import VERIFICATION_OFF, VerificationGuard
 from service.records.validation import AppendOrigin
@@ -136,10 +137,10 @@ def test_no_guard_is_needed_once_verification_is_off(tmp_path: Path) -> None:
 def test_guards_expire_as_producers_do(tmp_path: Path) -> None:
     log = open_log(tmp_path, producer_expiration_ms=1000)
     guard = begun(log)
-    log.producers.expire(START_MS)
-    log.producers.expire(START_MS + 999)
+    at_once(log.producers.expire(START_MS))
+    at_once(log.producers.expire(START_MS + 999))
     assert begun(log) is guard
-    log.producers.expire(START_MS + 1000)
+    at_once(log.producers.expire(START_MS + 1000))
     assert begun(log) is not guard
 
 

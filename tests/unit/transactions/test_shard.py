@@ -130,6 +130,25 @@ def test_a_completion_that_cannot_be_written_is_tried_again() -> None:
     assert leader.told == []
 
 
+def test_a_completion_that_is_tried_again_does_not_complete_the_next_transaction() -> None:
+    """Whoever had the markers written asks again, too, and sooner; the next one has the same epoch."""
+    leader = TransactionLeader()
+    producer = leader.init("t")
+    leader.add("t", producer, ("orders", 1))
+    leader.end("t", producer)
+    [first] = leader.told
+    leader.leader.failing = ErrorCode.coordinator_not_available
+    leader.mark()
+    leader.leader.failing = None
+    leader.leader.advance(100)
+    leader.marked(first)
+    assert leader.state("t")[0] == "CompleteCommit"
+    leader.add("t", producer, ("orders", 2))
+    leader.end("t", producer)
+    leader.leader.advance(500)
+    assert leader.state("t")[0] == "PrepareCommit", "its markers are not written"
+
+
 def test_a_marker_in_the_log_of_states_means_nothing() -> None:
     leader = TransactionLeader()
     producer = leader.init("t")

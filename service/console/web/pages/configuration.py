@@ -11,6 +11,7 @@ from service.console.web.frame import (
     Heading,
     PageContext,
     badge,
+    changes,
     choices,
     empty,
     failed,
@@ -18,7 +19,7 @@ from service.console.web.frame import (
     search_form,
     table,
 )
-from service.console.web.markup import Child, Markup, el
+from service.console.web.markup import Child, Markup, el, link
 
 DEFAULT: Final = 5
 """source of a key that nobody has set"""
@@ -61,10 +62,20 @@ def render(context: PageContext, found: Configuration) -> str:
         context,
         title,
         "/configuration",
+        changes(context, *_forms(found)),
         _tools(found),
         _tables(found, kept) if kept else empty("No key matches", f"{found.wanted!r} matches no key."),
-        lead=f"{len(kept)} of {len(found.entries)} keys. Read only.",
+        lead=f"{len(kept)} of {len(found.entries)} keys." + ("" if context.allows_changes else " Read only."),
     )
+
+
+def _forms(found: Configuration) -> list[tuple[str, str]]:
+    if found.topic is not None:
+        return [("Change settings", link("/change/topic-settings", topic=found.topic))]
+    return [
+        (f"Change settings of node {found.node}", link("/change/broker-settings", broker=found.node)),
+        ("Change settings of all brokers", "/change/broker-settings"),
+    ]
 
 
 def _tables(found: Configuration, kept: Sequence[ConfigEntry]) -> list[Child]:

@@ -12,6 +12,7 @@ from service.console.web.frame import (
     PageContext,
     Tile,
     badge,
+    changes,
     choices,
     empty,
     facts,
@@ -86,6 +87,7 @@ def render(context: PageContext, found: TopicPage) -> str:
         context,
         title,
         "/topics",
+        _changes(context, found),
         _tools(found),
         live("tiles", _cards(context, one)) if one is not None else None,
         live("lines", _notices(found), _lines(context, found)),
@@ -96,6 +98,17 @@ def render(context: PageContext, found: TopicPage) -> str:
         if found.single
         else pager("/topic", found.number, found.more, found.pages, name=found.name, scale=found.scale),
         lead=_lead(found),
+    )
+
+
+def _changes(context: PageContext, found: TopicPage) -> Markup | None:
+    partition = found.lines[0].partition if found.single and found.lines else None
+    return changes(
+        context,
+        ("Produce a record", link("/change/produce", topic=found.name, partition=partition)),
+        ("Change settings", link("/change/topic-settings", topic=found.name)),
+        ("Add partitions", link("/change/add-partitions", topic=found.name)),
+        ("Delete the topic", link("/change/delete-topic", topic=found.name)),
     )
 
 

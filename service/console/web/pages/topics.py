@@ -10,6 +10,7 @@ from service.console.web.frame import (
     Heading,
     PageContext,
     badge,
+    changes,
     choices,
     code,
     empty,
@@ -60,11 +61,13 @@ _COLUMNS: Final = (
 def render(context: PageContext, found: TopicsPage) -> str:
     if found.problem is not None:
         return page(context, "Topics", "/topics", failed("The cluster does not answer", found.problem))
+    create = changes(context, ("Create a topic", "/change/create-topic"))
     if found.total == 0:
         return page(
             context,
             "Topics",
             "/topics",
+            create,
             empty(
                 "No topics yet",
                 ["Create one: ", code(f"firn topic create NAME --bootstrap-server {context.bootstrap}")],
@@ -75,6 +78,7 @@ def render(context: PageContext, found: TopicsPage) -> str:
         context,
         "Topics",
         "/topics",
+        create,
         el(
             "div",
             search_form(

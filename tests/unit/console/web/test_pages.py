@@ -54,8 +54,8 @@ ALLOWED = {
     "a", "b", "body", "button", "caption", "code", "datalist", "dd", "details", "div", "dl", "dt",
     "figcaption", "figure", "footer", "form", "h1", "h2", "head", "header", "html", "input", "label", "li",
     "link", "main", "meta", "nav", "ol", "option", "p", "polyline", "pre", "rect", "script", "section",
-    "select", "span", "summary", "svg", "table", "tbody", "td", "tfoot", "th", "thead", "time", "title",
-    "tr", "ul",
+    "select", "span", "summary", "svg", "table", "tbody", "td", "textarea", "tfoot", "th", "thead", "time",
+    "title", "tr", "ul",
 }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ class Checked(HTMLParser):
 
 
 def context(words: str) -> PageContext:
-    return PageContext(words, f"s3://{words}", ASSETS, NOW, words, True)
+    return PageContext(words, f"s3://{words}", ASSETS, NOW, words, True, allows_changes=True)
 
 
 def look(words: str) -> NodeSample:

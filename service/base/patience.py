@@ -1,4 +1,4 @@
-"""Patience of commands with coordinators that are not there yet."""
+"""Patience of commands and the console with coordinators that are not there yet."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 _PATIENCE_S, _PAUSE_S = 30.0, 0.1
 
 
-def patience() -> Callable[[], bool]:
+def patience(seconds: float = _PATIENCE_S) -> Callable[[], bool]:
     """Return a call that waits a moment and says whether there is time for another try."""
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + seconds
 
     def again() -> bool:
         time.sleep(_PAUSE_S)

@@ -11,6 +11,7 @@ from service.base.errors import ConfigError
 _DURATION: Final = re.compile(
     r"([+-]?)P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,9}))?S)?)?", re.ASCII | re.IGNORECASE
 )
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_MS: Final = 2**63 - 1
 
 
@@ -26,6 +27,8 @@ def time_ms(text: str) -> int:
         raise ConfigError(f"{text!r} is not a time like 2026-01-31T12:00:00Z") from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
+    if found < _EPOCH:  # brokers take such numbers for the names of other offsets: -1 is the end of a log
+        raise ConfigError(f"{text!r} is before 1970")
     return round(found.timestamp() * 1000)
 
 

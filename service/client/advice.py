@@ -15,6 +15,10 @@ ADVICE: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
             "'firn topic list' has the names, 'firn topic describe TOPIC' the partitions",
         ),
         "TOPIC_ALREADY_EXISTS": ("it is there already", "'firn topic describe TOPIC' shows it"),
+        "INVALID_TOPIC_EXCEPTION": (
+            "a topic cannot have this name",
+            "letters, digits, '.', '_' and '-' can be in it, at most 249",
+        ),
         "INVALID_PARTITIONS": (
             "the number of partitions is not possible",
             "a topic can only grow: name a number above the present one",
@@ -49,7 +53,10 @@ ADVICE: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
             "the offset is not in the log",
             "'firn offsets TOPIC' shows where it begins and ends",
         ),
-        "POLICY_VIOLATION": ("a policy of the cluster forbids it", "its topics' settings say why"),
+        "POLICY_VIOLATION": (
+            "a bound or a policy of the cluster forbids it",
+            "where that is for the size, ask for less at a time",
+        ),
         "INVALID_CONFIG": (
             "a setting is unknown, or its value is not possible",
             "docs/configuration.md has names and values",
@@ -126,19 +133,28 @@ ADVICE: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 """Meaning of each code, and what to do."""
 
 
+def meant(error: RequestError) -> str:
+    """Return the error as one sentence, its code in brackets.
+
+    >>> from kio.schema.errors import ErrorCode
+    >>> print(meant(RequestError(ErrorCode.group_id_not_found, "group g: GROUP_ID_NOT_FOUND")))
+    group g: there is no such group (GROUP_ID_NOT_FOUND)
+    """
+    text, code = str(error), error.code.name.upper()
+    if code not in ADVICE:
+        return text
+    meaning, _ = ADVICE[code]
+    if text.upper() == code:
+        return f"{meaning} ({code})"
+    return f"{text[: -len(code)]}{meaning} ({code})" if text.endswith(f": {code}") else text
+
+
 def advised(error: RequestError) -> str:
-    """Return the error as one sentence with what to do, its code in brackets.
+    """Return the error as one sentence with what to do.
 
     >>> from kio.schema.errors import ErrorCode
     >>> print(advised(RequestError(ErrorCode.group_id_not_found, "group g: GROUP_ID_NOT_FOUND")))
     group g: there is no such group (GROUP_ID_NOT_FOUND); 'firn group list' has the names
     """
-    text, code = str(error), error.code.name.upper()
-    if code not in ADVICE:
-        return text
-    meaning, act = ADVICE[code]
-    if text.upper() == code:
-        return f"{meaning} ({code}); {act}"
-    if text.endswith(f": {code}"):
-        return f"{text[: -len(code)]}{meaning} ({code}); {act}"
-    return text if act in text else f"{text}; {act}"
+    text, (_, act) = meant(error), ADVICE.get(error.code.name.upper(), ("", ""))
+    return text if not act or act in text else f"{text}; {act}"

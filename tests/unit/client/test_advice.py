@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.cli.advice import ADVICE, advised
+from service.client.advice import ADVICE, advised
 
 
 def test_a_bare_code_is_told_in_words() -> None:

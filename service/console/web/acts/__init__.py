@@ -1,0 +1,1 @@
+"""Acts: what the console changes, where `--allow-changes` lets it; not loaded elsewhere."""

@@ -1,0 +1,2 @@
+# The file that Kafka ships.
+cp "$REPOSITORY/tests/golden/config/shipped/server.properties" .

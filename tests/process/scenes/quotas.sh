@@ -1,0 +1,3 @@
+# A node, which quotas are set at.
+s3
+node
