@@ -41,6 +41,7 @@ _OF_THE_CLUSTER: Final = frozenset(
     one.anchor
     for one in (
         kinds.BROKER_DOWN, kinds.PARTITIONS_OFFLINE, kinds.UNDER_MIN_ISR, kinds.UNDER_REPLICATED,
+        kinds.VOTER_SILENT,
     )
 )  # fmt: skip
 """Findings of brokers that a client makes by itself, from all of them."""

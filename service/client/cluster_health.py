@@ -15,7 +15,7 @@ from service.client.admin_models import ClusterInfo, NodeInfo
 from service.health.facts import BrokerFacts, ClusterFacts, PartitionFacts, VoterFacts
 from service.health.findings import Finding, Severity
 from service.health.findings import as_json as finding_as_json
-from service.health.judge import AWAY_MS, state_of
+from service.health.judge import AWAY, AWAY_MS, OK, UNKNOWN, state_of
 
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
@@ -72,7 +72,8 @@ def _between(then_ms: int | None, now_ms: int | None) -> int | None:
 
 
 class NodeState(NamedTuple):
-    """A node of the cluster. `is_fenced` is None where it is no broker, and `state` empty."""
+    """A node of the cluster. `is_fenced` is None where it is no broker; `state` is that of the broker, or of
+    a controller alone."""
 
     node_id: int
     roles: tuple[str, ...]
@@ -109,19 +110,24 @@ def nodes_of(
     return tuple(found)
 
 
-def with_states(nodes: Sequence[NodeState], facts: ClusterFacts) -> tuple[NodeState, ...]:
-    """Return the nodes with the states of brokers: none is `ok` by metadata that nobody has confirmed."""
+def with_states(
+    nodes: Sequence[NodeState], facts: ClusterFacts, quorum: QuorumInfo | None
+) -> tuple[NodeState, ...]:
+    """Return the nodes with their states: none is `ok` by metadata that nobody has confirmed. A node that is
+    no broker has that of its replica of the metadata log, by what the quorum's leader says."""
     known = {one.node_id: one for one in facts.brokers}
-    return tuple(
-        one
-        if one.is_fenced is None
-        else one._replace(
-            state=state_of(
-                known.get(one.node_id, BrokerFacts(one.node_id, one.is_fenced)), is_stale=facts.is_stale
-            )
-        )
-        for one in nodes
-    )
+    replicas = {one.node_id: one for one in (*quorum.voters, *quorum.observers)} if quorum is not None else {}
+
+    def state(one: NodeState) -> str:
+        if one.is_fenced is not None:
+            broker = known.get(one.node_id, BrokerFacts(one.node_id, one.is_fenced))
+            return state_of(broker, is_stale=facts.is_stale)
+        replica = replicas.get(one.node_id)
+        if quorum is None or replica is None or facts.is_stale:
+            return UNKNOWN
+        return AWAY if quorum.is_away(replica) else OK
+
+    return tuple(one._replace(state=state(one)) for one in nodes)
 
 
 def voters_of(quorum: QuorumInfo | None) -> tuple[VoterFacts, ...] | None:

@@ -213,7 +213,7 @@ def describe_health(
     )
     facts = with_answers(facts, info.nodes, answers)
     alone = quorum is None and is_led and is_alone(info)
-    nodes = with_states(nodes_of(info.nodes, quorum, info.nodes if alone else ()), facts)
+    nodes = with_states(nodes_of(info.nodes, quorum, info.nodes if alone else ()), facts, quorum)
     return ClusterHealth(
         info.cluster_id, nodes, quorum, partitions, moving, judge(facts, clock.now_ms()), alone
     )
@@ -235,7 +235,7 @@ def describe_controllers(bootstrap: str, clock: Clock, security: Security = PLAI
         quorum_silence=tries.quorum_silence,
         unanswered=tuple(tries.unanswered),
     )
-    nodes = nodes_of((), quorum, info.nodes)
+    nodes = with_states(nodes_of((), quorum, info.nodes), facts, quorum)
     return ClusterHealth(info.cluster_id, nodes, quorum, None, moving, judge(facts, clock.now_ms()))
 
 

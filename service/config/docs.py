@@ -36,7 +36,8 @@ left out:
 {rows}
 The environment has the lowest precedence: a key of the file overrules it, and `--set` overrules both. A
 variable that another value overrules is named in the log, and so is one that begins with `FIRN_` and is no
-setting, which `firn.config.strict=true` refuses. Not settings, and passed over: {reserved}; and what
+setting, which `firn.config.strict=true` refuses. One that is a setting's but for a letter or two
+is refused as a typing error, as a key of the file is. Not settings, and passed over: {reserved}; and what
 Kubernetes and Docker put into containers for a service called `firn`, as `FIRN_PORT` and `FIRN_SERVICE_HOST`.
 A variable of another name is used by `${{env:NAME}}`, in any value.
 

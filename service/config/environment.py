@@ -26,22 +26,25 @@ RESERVED: Final = (
     "FIRN_BOOTSTRAP", "FIRN_COMMAND_CONFIG", "FIRN_PROFILE", "FIRN_URL", "FIRN_LOCALSTACK", "FIRN_CHROMIUM",
     "FIRN_PROMTOOL", "FIRN_VERSITYGW", "FIRN_SCHEMA_REGISTRY", "FIRN_COMMIT", "FIRN_PACKAGE", "FIRN_UNIT",
 )  # fmt: skip
-"""Variables that commands, the build and the tests have: never settings of a node."""
-RESERVED_PREFIXES: Final = ("FIRN_TEST_", "FIRN_SPARK_")
+"""Variables that commands, the build, images and tests have: never settings of a node."""
+RESERVED_PREFIXES: Final = ("FIRN_TEST_", "FIRN_SPARK_", "FIRN_IMAGE_")
 _OF_SERVICES: Final = re.compile(
     r"FIRN_([A-Z0-9_]+_)?(SERVICE_(HOST|PORT)|SERVICE_PORT_[A-Z0-9_]+|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)"
 )
 """Addresses of services whose name begins with `firn`, which Kubernetes and Docker put into containers."""
+_ALMOST: Final = 0.92
+"""Likeness of a name with a slip or two to the one that was meant."""
 _MEANING: Final = {"_": ".", "__": "_", "___": "-"}
 
 
 class Environment(NamedTuple):
     """Settings that the environment has. `variables`: the variable of each key. `unknown`: a text for each
-    variable that begins as a setting does and is none."""
+    variable that begins as a setting does and is none; `mistyped`: for one that is almost a setting's."""
 
     properties: dict[str, str]
     variables: dict[str, str]
     unknown: tuple[str, ...]
+    mistyped: tuple[str, ...] = ()
 
 
 def of_environment(environ: Mapping[str, str], named: Iterable[str]) -> Environment:
@@ -53,7 +56,8 @@ def of_environment(environ: Mapping[str, str], named: Iterable[str]) -> Environm
     named = frozenset(named)
     properties: dict[str, str] = {}
     variables: dict[str, str] = {}
-    unknown = []
+    unknown: list[str] = []
+    mistyped: list[str] = []
     for variable, text in sorted(environ.items()):
         if not variable.startswith(PREFIX) or variable.startswith(RESERVED_PREFIXES):
             continue
@@ -63,12 +67,13 @@ def of_environment(environ: Mapping[str, str], named: Iterable[str]) -> Environm
         if variable in named and (key is None or foreign_key(key) is not None):
             continue
         if key is None:
-            unknown.append(f"{variable}: no setting has this environment variable{_hint(variable)}")
+            told = mistyped if _hint(variable, _ALMOST) else unknown
+            told.append(f"{variable}: no setting has this environment variable{_hint(variable)}")
         elif key in properties:
             unknown.append(f"{variable}: the same setting as {variables[key]}, which counts")
         else:
             properties[key], variables[key] = text, variable
-    return Environment(properties, variables, tuple(unknown))
+    return Environment(properties, variables, tuple(unknown), tuple(mistyped))
 
 
 def variable_key(variable: str) -> str | None:
@@ -95,5 +100,5 @@ def _decoded(variable: str) -> str:
     return re.sub(r"_{1,3}", lambda found: _MEANING[found[0]], name).lower()
 
 
-def _hint(variable: str) -> str:
-    return did_you_mean(variable, map(key_variable, BROKER_KEYS))
+def _hint(variable: str, likeness: float = 0.75) -> str:
+    return did_you_mean(variable, map(key_variable, BROKER_KEYS), likeness)

@@ -89,7 +89,7 @@ Kafka's tools work against Firn. Firn's own need no Java:
 - **Defaults** differ for `listeners` (loopback), `log.dir` (`firn-data`), `node.id` (1), `process.roles`
   (both) and a few bounds of memory: [configuration.md](configuration.md) has them.
 
-## Moving data
+## Moving topics
 
 From cluster to cluster with Kafka's MirrorMaker 2, or broker by broker within one cluster: [Moving from
 Kafka](moving.md).

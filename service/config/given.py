@@ -31,7 +31,8 @@ class GivenConfig:
     """Properties of a node, with the values of config providers.
 
     `places`: where each stands. `remarks`: a text for each setting that a stronger one overrules. `unknown`:
-    one for each environment variable that begins as a setting does and is none. `variables`: by key the
+    one for each environment variable that begins as a setting does and is none; `mistyped`: for one that is
+    almost a setting's, without which a node may be less safe than it is meant to be. `variables`: by key the
     variables that its text names, with their values, which may be secrets: nothing shows them. `texts`: those
     texts.
     """
@@ -40,6 +41,7 @@ class GivenConfig:
     places: Places
     remarks: tuple[str, ...]
     unknown: tuple[str, ...]
+    mistyped: tuple[str, ...] = ()
     variables: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     texts: Mapping[str, str] = field(default_factory=dict)
 
@@ -53,10 +55,11 @@ class GivenConfig:
     def tried(self, parse: Callable[[Mapping[str, str]], T]) -> tuple[T | None, list[ConfigProblem]]:
         """Return what `parse` makes of the properties, and no problem; or None, and the problems.
 
-        With `firn.config.strict` a variable that looks like a setting and is none is a problem, too.
+        A variable that is almost a setting's is a problem, too; with `firn.config.strict` also one that only
+        begins as they do.
         """
         unknown = self.unknown if is_strict(self.properties) else ()
-        problems = [ConfigProblem(None, "", text) for text in unknown]
+        problems = [ConfigProblem(None, "", text) for text in (*self.mistyped, *unknown)]
         try:
             parsed = parse(self.properties)
         except ConfigError as e:
@@ -106,7 +109,9 @@ def gather(
     overruled = _overruled(environment.variables, {**properties, **values}, environ, places)
     remarks = (*_repeated(lines, path), *overruled)
     texts = {key: properties[key] for key in named_values}
-    return GivenConfig(values, places, remarks, environment.unknown, named_values, texts)
+    return GivenConfig(
+        values, places, remarks, environment.unknown, environment.mistyped, named_values, texts
+    )
 
 
 def _repeated(lines: Iterable[PropertyLine], path: Path | str | None) -> Iterable[str]:

@@ -56,6 +56,8 @@ def parse_value(key: ConfigKey, text: str, *, shown: str | None = None) -> Value
     wrong. `shown`: the name in that text, if not the key's."""
     if shown is not None:
         key = replace(key, name=shown)
+    if "\0" in text:
+        raise invalid(key.name, "(hidden)" if key.is_secret else text, "No file or name can have a NUL")
     value = _parse_type(key, text.strip(), text)
     if key.any_case:
         value = next((one for one in key.one_of if one.lower() == str(value).lower()), value)

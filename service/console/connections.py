@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_server import Server
+
+END_S: Final = 0.1
+"""Time that requests under way have at the end, and then once more connections without one. Not 0: aiohttp
+takes that for no limit, and waits until the peers have left."""
 
 
 class Connections(Server):
@@ -30,3 +34,7 @@ class Connections(Server):
         super().connection_lost(handler, exc)
         if (found := self._open.pop(handler, None)) is not None:
             found[1].cancel()
+
+    async def end(self) -> None:
+        """Close all connections."""
+        await self.shutdown(END_S)

@@ -23,7 +23,7 @@ def without_partitions(text: str) -> str:
 def parse(text: str) -> dict[str, dict[Labels, float]]:
     """Return samples by name and labels; malformed lines and numbers that are not finite are left out."""
     found: dict[str, dict[Labels, float]] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):  # no other character ends one: a label may have them
         match = None if line.startswith("#") else _SAMPLE.fullmatch(line)
         if match is None:
             continue

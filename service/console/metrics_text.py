@@ -212,4 +212,8 @@ def _metric(family: Family, samples: Iterable[Sample]) -> Metric:
 
 
 def _without_head(lines: bytes) -> bytes:
-    return b"".join(line for line in lines.splitlines(keepends=True) if not line.startswith(b"# "))
+    """Return the samples alone. Labels are foreign text, which may have anything but a line feed."""
+    lines, at = lines.removesuffix(_EOF), 0
+    while lines.startswith(b"# ", at):
+        at = lines.index(b"\n", at) + 1
+    return lines[at:]

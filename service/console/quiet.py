@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from aiohttp.http_exceptions import HttpProcessingError
+
 from service.base.rate_limited_log import RateLimitedLog
 
 
@@ -19,6 +21,9 @@ class QuietLog:
         """Drop messages about peers that leave and malformed bytes."""
 
     def exception(self, message: str, *args: object, exc_info: Any = None, **_: Any) -> None:
+        """Log an error of ours; that a peer has left, or speaks no HTTP, is none."""
+        if isinstance(exc_info, ConnectionError | HttpProcessingError):
+            return
         error = exc_info if isinstance(exc_info, BaseException) else None
         self._limited.log(logging.ERROR, message, *args, error=error)
 

@@ -180,10 +180,13 @@ class CommittedOffsets:
         return ((place, _unpack(row)) for place, row in rows)
 
     def positions(self, group: str) -> Iterator[tuple[Place, int]]:
-        """Return partition and committed offset of each of the group's offsets, as of now."""
+        """Yield partition and committed offset of the group's offsets, as of when each is reached: of many,
+        only their places are copied at once."""
         timeline = self._positions.get(group)
-        rows = () if timeline is None else tuple(timeline.committed_items())
-        return ((place, _offset(row)) for place, row in rows)
+        for place in () if timeline is None else tuple(timeline):
+            row = None if timeline is None else timeline.committed(place)
+            if row is not None:
+                yield place, _offset(row)
 
     def places(self, group: str) -> Iterator[Place]:
         """Return the partitions with offsets of the group; nothing may change during the iteration."""

@@ -25,7 +25,10 @@ AWAY_MS: Final = 10_000
 """A voter that has not fetched for this long is away."""
 CLUSTER: Final = "cluster"
 OK: Final = "ok"
-"""State of a broker that nothing is wrong with."""
+"""State of a node that nothing is wrong with."""
+UNKNOWN: Final = "unknown"
+AWAY: Final = "does not fetch"
+"""State of a controller that does not fetch from the quorum's leader."""
 _NAMED_AT_MOST: Final = 5
 
 
@@ -45,7 +48,7 @@ def state_of(broker: BrokerFacts, *, is_stale: bool) -> str:
     if broker.silence is not None and not broker.is_fenced:
         return "does not answer"
     if is_stale:
-        return "unknown"
+        return UNKNOWN
     return "fenced" if broker.is_fenced else OK
 
 
@@ -55,9 +58,10 @@ def state_of(broker: BrokerFacts, *, is_stale: bool) -> str:
 def _cluster(facts: ClusterFacts, now_ms: int) -> Iterator[Finding]:
     if facts.silence is not None:
         yield kinds.CLUSTER_SILENT.found(CLUSTER, f"the cluster does not answer: {facts.silence}")
-    yield from facts.told
-    if facts.view is not None:
-        yield from _view(facts.view, now_ms)
+    stale = () if facts.view is None else tuple(_view(facts.view, now_ms))
+    yield from stale
+    known = {(one.anchor, one.subject) for one in stale}  # the node has told the same, some seconds ago
+    yield from (one for one in facts.told if (one.anchor, one.subject) not in known)
     if facts.quorum_silence is not None:
         yield kinds.QUORUM_SILENT.found(CLUSTER, f"the quorum does not answer: {facts.quorum_silence}")
     for voter in facts.voters or ():

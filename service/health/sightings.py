@@ -8,7 +8,8 @@ from typing import Final
 
 from service.health.findings import Finding
 
-_NUMBER: Final = re.compile(r"[0-9]+")
+_NUMBER: Final = re.compile(r"(?<![\w./:-])[0-9]+(?![\w./:-]*\w)")
+"""A number that stands alone: not one in a path, an address or a name."""
 
 
 class Sightings:

@@ -33,6 +33,7 @@ from service.metadata.metrics import MetadataMetrics
 from service.metadata.publication import Listener, Publication
 from service.metadata.raft.control import NO_VOTER_RECORDS
 from service.metadata.raft.keys import NO_DIRECTORY, ReplicaKey, SnapshotId
+from service.metadata.raft.leading import VoterSilence
 from service.metadata.raft.log import MetadataLog
 from service.metadata.raft.machine import RaftMachine
 from service.metadata.raft.peers import Peers
@@ -106,6 +107,8 @@ class QuorumStatus(NamedTuple):
     high_watermark: int
     voter_lags: Mapping[int, int]
     """records that each voter lacks of the leader's log, by node id; empty where another node leads"""
+    voter_silences: Mapping[int, VoterSilence]
+    """time since each other voter has fetched from this leader, by node id; empty likewise"""
 
 
 class ControllerCallbacks(Protocol):
@@ -183,6 +186,7 @@ class Publisher:
             machine.epoch,
             machine.high_watermark,
             machine.voter_lags(),
+            machine.voter_silences(self._world.clock.monotonic_ms()),
         )
 
     @property

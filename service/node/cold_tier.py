@@ -26,6 +26,7 @@ from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
 from service.metadata.secret_settings import secret_count, without_secrets
 from service.metadata.snapshot_codec import encode_image
+from service.node.store_watch import StoreWatch, WatchedClient
 from service.partition.partition import Partition
 from service.remote.format.manifest_codec import TopicsFileRow
 from service.remote.format.stamp import Writer
@@ -130,6 +131,10 @@ class ColdTier:
                 open_store(config, world, reading_options(config)), self.metrics["read"], world.clock
             )
             for _ in range(2)
+        )
+        self._clients = (
+            WatchedClient(self.metrics["tiering"], store, asks_always=True),
+            WatchedClient(self.metrics["read"], first, asks_always=False),
         )
         self._disk_cache = _disk_cache(config, world, lambda: self._current())
         self.reader = RemoteReader(
@@ -302,9 +307,11 @@ class ColdTier:
         comparing = asyncio.ensure_future(manager.scheduler.heads_compared())
         comparing.add_done_callback(lambda _: self._compared.set())
         reclaiming = asyncio.ensure_future(self._reclaim(manager))
+        watching = asyncio.ensure_future(StoreWatch(self._clients, self._world.clock, self._pool).run())
         try:
             await manager.start()
         finally:
+            watching.cancel()
             reclaiming.cancel()
             comparing.cancel()
             await manager.stop()

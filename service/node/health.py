@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,7 +19,9 @@ from service.health.facts import (
     StoreFacts,
     UploadFacts,
     ViewFacts,
+    VoterFacts,
 )
+from service.health.judge import AWAY_MS
 from service.hot.disk_watermarks import Step, describe
 from service.metadata.image import MetadataImage
 from service.metadata.partition_index import NO_LEADER_SHELF, UNDER_REPLICATED_SHELF
@@ -27,6 +29,7 @@ from service.metadata.partition_index import NO_LEADER_SHELF, UNDER_REPLICATED_S
 if TYPE_CHECKING:
     from service.hot.manager import LogManager
     from service.metadata.publisher import Publisher
+    from service.metadata.raft.leading import VoterSilence
     from service.network.jwks.key_sets import KeySets
     from service.network.tls.node_tls import NodeTls
     from service.node.cold_tier import ColdTier
@@ -79,6 +82,9 @@ def facts_of(node: ObservedParts) -> NodeFacts:
     if node.metadata is not None:
         view = ViewFacts(node.node_id, node.metadata.confirmed_age_ms, node.session_ms)
         cluster = _cluster(node.metadata.image, None if node.is_serving else node.node_id)
+        standing = node.metadata.quorum_status
+        if standing is not None and standing.is_leader:
+            cluster = cluster._replace(voters=tuple(_voters(standing.voter_silences)))
     facts = NodeFacts(
         node.node_id,
         is_serving=node.is_serving,
@@ -94,14 +100,20 @@ def facts_of(node: ObservedParts) -> NodeFacts:
         return facts._replace(waits=("metadata and logs are being opened",))
     broker = node.broker
     facts = facts._replace(
-        offline_partitions=broker.replicas.closed_count
-        + sum(1 for one in broker.replicas if one.log.failure is not None),
+        offline_partitions=broker.replicas.closed_count + broker.replicas.failed_count,
         directories=tuple(_directories(node.node_id, broker, node.logs)),
         under_min_isr=_under_min_isr(node.node_id, broker),
         failed_shards=_failed_shards(broker),
         recovery=_recovery(broker.image) if broker.image.life else None,
     )
     return facts if node.cold is None else _with_store(facts, node.cold)
+
+
+def _voters(silences: Mapping[int, VoterSilence]) -> Iterator[VoterFacts]:
+    """Report the other voters of a quorum that this node leads, in the words of clients: those do not know
+    since when it leads."""
+    for node_id, (ms, has_fetched) in silences.items():
+        yield VoterFacts(node_id, ms if has_fetched or ms <= AWAY_MS else None, is_leader=False)
 
 
 def _certificates(tls: NodeTls) -> Iterator[str]:
@@ -188,7 +200,9 @@ def _unpublished(metrics: TieringMetrics) -> Iterator[HeldBackFacts]:
 def _with_store(facts: NodeFacts, cold: ColdTier) -> NodeFacts:
     asleep = cold.reader.stats().downloads.asleep
     stores = tuple(
-        StoreFacts(client, why) for client, one in cold.metrics.items() if (why := one.problem) is not None
+        StoreFacts(client, why, one.since_ms)
+        for client, one in cold.metrics.items()
+        if (why := one.problem) is not None
     )
     held: list[HeldBackFacts] = []
     uploads: UploadFacts | None = None

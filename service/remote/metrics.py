@@ -60,3 +60,7 @@ class StoreMetrics:
     calls: dict[str, CallMetrics] = field(default_factory=lambda: {kind: CallMetrics() for kind in KINDS})
     problem: str | None = None
     """last error of the store, or of the way to it; None once a call was answered since"""
+    since_ms: int | None = None
+    """wall clock at the first of the errors that no answer has interrupted"""
+    called_ms: int = 0
+    """monotonic clock at the end of the last call"""

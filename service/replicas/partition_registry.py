@@ -24,6 +24,7 @@ class Replicas:
     def __init__(self) -> None:
         self._online: dict[tuple[str | UUID, int], Partition] = {}
         self._offline: dict[tuple[str | UUID, int], str] = {}
+        self._failed: set[Partition] = set()
         self._changed: Callable[[UUID, int], None] | None = None
         self._image: Callable[[], MetadataImage] = MetadataImage
         self.may_let_go: Callable[[], bool] = lambda: True
@@ -52,7 +53,12 @@ class Replicas:
             self._online[key] = partition
         self.notify(partition)
 
+    def note_failure(self, partition: Partition) -> None:
+        """Note that the log of an online partition has failed."""
+        self._failed.add(partition)
+
     def remove(self, partition: Partition) -> None:
+        self._failed.discard(partition)
         self.traffic.closed(partition.tip.topic, partition.traffic)
         for key in _keys(partition.tip):
             # The same change of the image may have created a topic of the same name again.
@@ -78,6 +84,11 @@ class Replicas:
     def closed_count(self) -> int:
         """Number of this node's partitions that could not be opened, or were taken offline."""
         return len(self._offline) // 2
+
+    @property
+    def failed_count(self) -> int:
+        """Number of online partitions whose log has failed."""
+        return len(self._failed)
 
     def __iter__(self) -> Iterator[Partition]:
         """Iterate over the online partitions."""

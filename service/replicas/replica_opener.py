@@ -162,8 +162,7 @@ class ReplicaOpener:
             partition.archive.hold_appends(_HELD)
         self._take_role(partition, replica)
         self._replicas.add(partition)
-        if self._replication is not None:
-            self._watch(tip, local)
+        self._watch(tip, local)
 
     def _mark_at_start(
         self, tip: TopicIdPartition, replica: PartitionImage, local: LocalLog, remote: CatalogEntry | None
@@ -187,11 +186,16 @@ class ReplicaOpener:
             loop.call_soon_threadsafe(self._log_failed, tip)
 
         local.state.on_failure = failed
+        if local.failure is not None:
+            failed()
 
     def _log_failed(self, tip: TopicIdPartition) -> None:
         partition = self._replicas.get(tip.topic_id, tip.partition)
+        if partition is None or partition.log.failure is None:
+            return  # another one has its place
+        self._replicas.note_failure(partition)
         replica = self._image().partition(tip.topic_id, tip.partition)
-        if partition is not None and replica is not None and self._replication is not None:
+        if replica is not None and self._replication is not None:
             self._replication.failed(partition, replica)
 
     # -- changes

@@ -41,10 +41,19 @@ class ImageTopics:
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
+        self._of: MetadataImage | None = None
+        self._by_name: dict[str, CoordinatorTopic] = {}
+        """topics of the image `_of` that were asked for: each commit asks"""
 
     def by_name(self, topic: str) -> CoordinatorTopic | None:
-        found = self._image().topics_by_name.get(topic)
-        return None if found is None else CoordinatorTopic(found.id, found.name, len(found.partitions))
+        image = self._image()
+        if image is not self._of:
+            self._of, self._by_name = image, {}
+        known = self._by_name.get(topic)
+        if known is None and (found := image.topics_by_name.get(topic)) is not None:
+            known = CoordinatorTopic(found.id, found.name, len(found.partitions))
+            self._by_name[topic] = known
+        return known
 
     def by_id(self, topic_id: UUID) -> CoordinatorTopic | None:
         found = self._image().topics_by_id.get(topic_id)
@@ -147,10 +156,8 @@ class TopicCoordinator(Generic[S]):
 
     def active(self, key: str) -> ShardContext[S] | None:
         """Return the active shard of the key; None if it has none: `write` then fails with the reason."""
-        topic = self.internal.find(self.topic)
-        if topic is None:
-            return None
-        return self.runtime.active(partition_of(key, len(topic.partitions)))
+        topic = self.topics.by_name(self.topic)
+        return None if topic is None else self.runtime.active(partition_of(key, topic.partitions))
 
     def read(self, key: str, query: Query[S, R]) -> R:
         """Return the result of `query` on the committed state of the key's shard. Raises `RequestError`."""

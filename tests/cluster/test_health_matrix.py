@@ -1,9 +1,9 @@
 """One truth about health: what every surface says when something is dead, on three real nodes, as a table.
 
-Each of {a broker, the console's bootstrap, the majority of the controllers, the store, a disk that is full, a
-disk that fails, a node's HTTP listener} is taken away, and `/readyz`, `firn cluster describe`, the console's
-overview and cluster page, `/metrics` and the alerts have to say so, in the same words, within `LIMIT_S`.
-`make health-matrix` prints the table.
+Each of {a broker, the console's bootstrap, the majority of the controllers, a controller, the store, a disk
+that is full, a disk that fails, a node's HTTP listener} is taken away, or hangs, and `/readyz`, `firn cluster
+describe`, the console's overview and cluster page, `/metrics` and the alerts have to say so, in the same
+words, within `LIMIT_S`. `make health-matrix` prints the table.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import html
 import json
 import os
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -29,11 +30,12 @@ import yaml
 from tests.support.clients import Admin, Confluent, Row
 from tests.support.console import console_of
 from tests.support.failing_fsync import FailingFsync
+from tests.support.faults import Fault, fault_proxy
 from tests.support.processes import FIRN, free_port, wait_until
 from tests.support.quorums import Cluster, Member
 from tests.support.replicas import wait_in_sync
 from tests.support.requirements import promtool
-from tests.support.scrapes import RULES, TARGET, answered, scrape
+from tests.support.scrapes import RULES, TARGET, Scrape, answered, scrape
 from tests.support.small_disk import Ballast, small_disk
 from tests.support.stores import moto_server, new_bucket
 
@@ -116,9 +118,9 @@ class Nodes:
     def alert(self, case: Case) -> str:
         """The alerts whose expression is true of this moment's scrape: they are pending, or fire."""
         port = self.ports[case.watched]
-        found = {("up", frozenset(TARGET.items())): 0.0}
-        if self.get(f"http://127.0.0.1:{port}/healthz") != NO_ANSWER:
-            found = {**scrape(port)}
+        found: Scrape = {("up", frozenset(TARGET.items())): 0.0}
+        with contextlib.suppress(OSError):
+            found = scrape(port)
         groups = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
         rules = {
             rule["expr"]: rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule
@@ -138,22 +140,32 @@ def plain(page: str) -> str:
 def three(
     folder: Path, settings: dict[str, str], change: Callable[[Member], None] = lambda member: None
 ) -> Iterator[Nodes]:
-    with Cluster(folder / "nodes", settings={**SETTINGS, **settings}) as cluster:
+    with running(Cluster(folder / "nodes", settings={**SETTINGS, **settings}), folder, change, 1) as nodes:
+        yield nodes
+
+
+@contextlib.contextmanager
+def running(
+    cluster: Cluster, folder: Path, change: Callable[[Member], None], bootstrap: int
+) -> Iterator[Nodes]:
+    """`bootstrap`: the broker that the console is told."""
+    with cluster:
         ports = {}
         for node_id, member in cluster.members.items():
             ports[node_id] = free_port()
             member.settings["firn.http.listener"] = f"127.0.0.1:{ports[node_id]}"
             change(member)
         cluster.start()
-        Admin(cluster.bootstrap).replicate(TOPIC, 6, 3, flush_messages="1")
+        brokers = cluster.bootstrap.count(",") + 1
+        Admin(cluster.bootstrap).replicate(TOPIC, 6, min(brokers, 3), flush_messages="1")
         wait_in_sync(cluster, TOPIC)
-        with console_of(cluster.members[1].bootstrap, folder) as console:
+        with console_of(cluster.members[bootstrap].bootstrap, folder) as console:
             nodes = Nodes(folder, cluster, ports, console.rstrip("/"))
-            wait_until("the console to know all", lambda: "all ok" in nodes.cluster_page(NOTHING), 30, 0.5)
+            wait_until("the console to know all", lambda: "all ok" in nodes.cluster_page(WELL), 30, 0.5)
             yield nodes
 
 
-NOTHING = Case("", "", 1, {})
+WELL = Case("", "", 1, {})
 
 
 def write(bootstrap: str, count: int = 200) -> None:
@@ -214,7 +226,75 @@ def test_a_dead_majority_of_the_controllers_is_said_by_all(tmp_path: Path) -> No
             nodes.cluster.members[victim].kill()
         words = r"node 1: no controller has confirmed its metadata for \d+ s: they are stale"
         fill("the majority", nodes, Case(words, "metadata-stale", 1, {}))
-        assert not re.search(r"^[123] .* ok ", nodes.describe(NOTHING), re.MULTILINE), "none of them is ok"
+        assert not re.search(r"^[123] .* ok ", nodes.describe(WELL), re.MULTILINE), "none of them is ok"
+
+
+@contextlib.contextmanager
+def hanging(*members: Member) -> Iterator[None]:
+    """Processes that live and do nothing: SIGSTOP."""
+    for member in members:
+        assert member.process is not None
+        member.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for member in members:
+            assert member.process is not None
+            member.process.send_signal(signal.SIGCONT)
+
+
+def test_a_broker_that_hangs_is_said_by_all(tmp_path: Path) -> None:
+    with three(tmp_path, {}) as nodes:
+        victim = nodes.follower
+        with hanging(nodes.cluster.members[victim]):
+            words = f"broker {victim} is down: the controller has fenced it"
+            fill("a broker hangs", nodes, Case(words, "broker-down", 1, {}))
+
+
+def test_the_consoles_bootstrap_that_hangs_is_said_by_all(tmp_path: Path) -> None:
+    with three(tmp_path, {}) as nodes, hanging(nodes.cluster.members[1]):
+        words = "broker 1 is down: the controller has fenced it"
+        fill("the console's bootstrap hangs", nodes, Case(words, "broker-down", 2, {}))
+
+
+def test_a_majority_of_the_controllers_that_hangs_is_said_by_all(tmp_path: Path) -> None:
+    with three(tmp_path, {}) as nodes, hanging(*(nodes.cluster.members[one] for one in (2, 3))):
+        words = r"node 1: no controller has confirmed its metadata for \d+ s: they are stale"
+        fill("the majority hangs", nodes, Case(words, "metadata-stale", 1, {}))
+        assert not re.search(r"^[123] .* ok ", nodes.describe(WELL), re.MULTILINE), "none of them is ok"
+
+
+def test_a_controller_alone_that_dies_is_said_by_all(tmp_path: Path) -> None:
+    """Three controllers and two brokers: the leader of the quorum says so at its own HTTP listener."""
+    cluster = Cluster.apart(tmp_path / "nodes", (1, 2, 3), (4, 5), SETTINGS)
+    with running(cluster, tmp_path, lambda member: None, 4) as nodes:
+        leader = cluster.leader()
+        victim = next(one for one in (1, 2, 3) if one != leader)
+        cluster.members[victim].kill()
+        words = rf"voter {victim} has not fetched for \d+ s"
+        fill("a controller", nodes, Case(words, "voter-does-not-fetch", leader, {}))
+        assert re.search(rf"^{victim} .* does not fetch ", nodes.describe(WELL), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault.REFUSE, Fault.HANG, Fault.SLOW_DOWN, Fault.UNKNOWN_KEY], ids=lambda one: one.value
+)
+def test_a_store_that_fails_while_nobody_needs_it_is_said_by_all(tmp_path: Path, fault: Fault) -> None:
+    with moto_server(tmp_path) as endpoint, fault_proxy(endpoint) as proxy:
+        store = new_bucket(endpoint, "bucket").through(proxy.endpoint)
+
+        def change(member: Member) -> None:
+            member.environ = dict(store.env)
+
+        with three(tmp_path, dict(store.node_settings), change) as nodes:
+            wait_until("all to have read the prefix", lambda: "owner of the prefix" not in nodes.readyz(WELL))
+            proxy.mode = fault
+            words = r"node 2: the store does not answer"
+            try:
+                fill(f"the store: {fault.value}", nodes, Case(words, "store-does-not-answer", 2, {}))
+            finally:
+                proxy.mode = Fault.PASS
+            wait_until("all to hear that it is back", lambda: "the store" not in nodes.describe(WELL), 40)
 
 
 def test_a_dead_store_is_said_by_all(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def test_the_quorum_is_described_and_its_voters_are_looked_up(firn: Firn) -> Non
 
 
 def test_a_voter_is_taken_out_and_votes_again(
-    firn: Firn, nodes: dict[int, NodeThread], tmp_path: Path
+    firn: Firn, nodes: dict[int, NodeThread], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = json.loads(firn("cluster", "quorum", "describe", "--json"))
     node = next(one for one in (1, 2, 3) if one != told["leader"])
@@ -221,7 +221,10 @@ def test_a_voter_is_taken_out_and_votes_again(
 
     wait_until("it only follows", lambda: roles().get(node) == "observer")
     path = tmp_path / "server.properties"
-    path.write_text("".join(f"{key}={value}\n" for key, value in nodes[node].settings.items()))
+    settings = dict(nodes[node].settings)
+    for key in ("node.id", "log.dirs"):  # as a container has them
+        monkeypatch.setenv(f"FIRN_{key.replace('.', '_').upper()}", settings.pop(key))
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     said = firn("cluster", "quorum", "add-voter", "--config", str(path))
     assert said.startswith(f"controller {node} with directory ")
     wait_until("it votes", lambda: roles()[node] in ("voter", "leader"))
@@ -317,6 +320,7 @@ def test_log_directories_are_told_with_their_replicas(firn: Firn, nodes: dict[in
     assert {p["topic"] for row in rows for p in row["partitions"]} == {"kept"}
     assert firn("log-dirs", "--broker", "2").splitlines()[1].split()[:3] == ["2", str(nodes[2].data), "ok"]
     assert "broker 9 is not there" in firn.refused("log-dirs", "--broker", "9")
+    assert "there is no replica of nope" in firn.refused("log-dirs", "--topic", "nope")
 
 
 def test_a_broker_that_is_gone_is_forgotten(firn: Firn, nodes: dict[int, NodeThread]) -> None:

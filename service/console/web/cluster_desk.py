@@ -96,10 +96,11 @@ class ClusterDesk:
         alone = quorum.value is None and quorum.problem is None and not quorum.is_querying and is_alone(info)
         partitions = None if counted.value is None else with_idle_brokers(counted.value, info.nodes)
         facts = self._facts(info, answers, quorum, moving, counted)
+        led = None if quorum.problem is not None else quorum.value
         return cluster.ClusterPage(
             info.cluster_id,
-            with_states(nodes_of(info.nodes, quorum.value, info.nodes if alone else ()), facts),
-            None if quorum.problem is not None else quorum.value,
+            with_states(nodes_of(info.nodes, quorum.value, info.nodes if alone else ()), facts, led),
+            led,
             alone,
             partitions,
             counted.age_ms,

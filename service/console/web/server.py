@@ -204,7 +204,7 @@ class ConsoleServer:
     async def close(self) -> None:
         if self._listening is not None:
             self._listening.close()
-        await self._connections.shutdown(0)
+        await self._connections.end()
         self._access.close()
         if self._acts is not None:
             self._acts.close()

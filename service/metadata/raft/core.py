@@ -354,7 +354,8 @@ class RaftCore:
         self.leader_id, self.leader_endpoint = self.key.node_id, self.endpoint_of(self.key.node_id)
         self.election_timeouts.lost = 0
         wait_ms = self.timing.fetch_timeout_ms * 3 // 2
-        self._move(Leader(self.log.end_offset, granted, self.now_ms + wait_ms))
+        deadline_ms = self.now_ms + wait_ms
+        self._move(Leader(self.log.end_offset, granted, deadline_ms, began_ms=self.now_ms))
         self.persist()
         self.emit(AppendControl(self.epoch, (self._leader_change(granted), *self._voters_to_append())))
         self.emit(Lead(self.epoch))

@@ -8,7 +8,7 @@ the slower of two disks counts and not their sum. Apache Kafka 4.3 ``LeaderState
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -36,6 +36,13 @@ MAX_REPLICAS: Final = 1000
 """Limit of tracked observers: a node can claim any id."""
 MAX_ANSWER_BYTES: Final = 8 * 2**20
 """Limit of records or snapshot bytes in one response, whatever the request allows."""
+
+
+class VoterSilence(NamedTuple):
+    """Time since a voter has fetched from the leader, or since that leads if the voter has not."""
+
+    ms: int
+    has_fetched: bool
 
 
 class LeaderRole:
@@ -245,11 +252,16 @@ class LeaderRole:
             ),
         )
 
+    def silence(self, state: Leader, voter: VoterNode, now_ms: int) -> VoterSilence:
+        """Return how long ago a voter has fetched; since this node leads, if it has not."""
+        fetched_ms = _known_voter(state, voter).last_fetch_ms
+        return VoterSilence(max(now_ms - max(fetched_ms, state.began_ms), 0), fetched_ms >= 0)
+
     def _describe_voter(self, state: Leader, voter: VoterNode) -> ReplicaDescription:
         core = self._core
         if voter.key.matches(core.key):
             return ReplicaDescription(voter.key, core.log.end_offset, core.now_ms, core.now_ms)
-        one = state.replicas.get(voter.key) or state.replicas.get(ReplicaKey(voter.node_id)) or ReplicaState()
+        one = _known_voter(state, voter)
         return ReplicaDescription(voter.key, one.end_offset, one.last_fetch_ms, one.last_caught_up_ms)
 
     # -- time
@@ -326,3 +338,7 @@ class LeaderRole:
 
 def _bounded(max_bytes: int) -> int:
     return min(max(max_bytes, 0), MAX_ANSWER_BYTES)
+
+
+def _known_voter(state: Leader, voter: VoterNode) -> ReplicaState:
+    return state.replicas.get(voter.key) or state.replicas.get(ReplicaKey(voter.node_id)) or ReplicaState()

@@ -33,7 +33,7 @@ from service.metadata.raft.events import (
 )
 from service.metadata.raft.following import FollowerRole
 from service.metadata.raft.keys import ReplicaKey
-from service.metadata.raft.leading import LeaderRole
+from service.metadata.raft.leading import LeaderRole, VoterSilence
 from service.metadata.raft.log_view import LogView
 from service.metadata.raft.reconfiguration import Reconfiguration
 from service.metadata.raft.requests import (
@@ -136,6 +136,14 @@ class RaftMachine:
             return {}
         ends = ((voter.node_id, self.leading.voter_end(state, voter)) for voter in core.voters)
         return {node_id: end - max(known, 0) for node_id, known in ends}
+
+    def voter_silences(self, now_ms: int) -> dict[int, VoterSilence]:
+        """Return how long ago each other voter has fetched from this leader; nothing where another leads."""
+        core, state = self.core, self.core.state
+        if not isinstance(state, Leader):
+            return {}
+        others = [voter for voter in core.voters if not voter.key.matches(core.key)]
+        return {one.node_id: self.leading.silence(state, one, now_ms) for one in others}
 
     def next_deadline_ms(self) -> int | None:
         """Return when the machine needs a `Tick`, on the events' clock; None: not before the next event."""

@@ -150,6 +150,7 @@ class Leader:
     change: Change | None = None
     updates: dict[int, VoterNode] = field(default_factory=dict)
     """Under kraft.version 0: what voters said of themselves in UpdateRaftVoter."""
+    began_ms: int = 0
     role = Role.LEADER
 
 

@@ -107,8 +107,14 @@ class CountedStore:
         return result
 
     def _ended(self, counted: CallMetrics, began_ms: int, problem: str | None = None) -> None:
-        counted.time.observe((self._clock.monotonic_ms() - began_ms) / 1000)
-        self._metrics.problem = problem
+        now_ms, metrics = self._clock.monotonic_ms(), self._metrics
+        counted.time.observe((now_ms - began_ms) / 1000)
+        metrics.called_ms = now_ms
+        if problem is None:
+            metrics.since_ms = None
+        elif metrics.since_ms is None:
+            metrics.since_ms = self._clock.now_ms()
+        metrics.problem = problem
 
     def _failed(self, counted: CallMetrics, began_ms: int, error: StorageError | CorruptionError) -> None:
         kind = type(error).__name__

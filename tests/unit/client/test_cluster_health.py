@@ -122,6 +122,22 @@ def test_nodes_have_the_roles_that_were_told() -> None:
     ]
 
 
+def test_a_controller_alone_has_the_state_of_its_replica_of_the_metadata_log() -> None:
+    told = quorum(voter(2, 93, 12_345), voter(3, 100, 500), observers=(voter(5, 100),))
+    brokers = (NodeInfo(2, "b", 9092, None, False),)
+
+    def states(facts: ClusterFacts, of: QuorumInfo | None) -> list[tuple[int, str]]:
+        return [(n.node_id, n.state) for n in with_states(nodes_of(brokers, told), facts, of)]
+
+    assert states(ClusterFacts(brokers=(BrokerFacts(2, False),)), told) == [
+        (1, "ok"), (2, "ok"), (3, "ok"), (5, "ok"),
+    ]  # fmt: skip
+    away = quorum(voter(2, 93, 12_345), voter(3, 90, 10_001), observers=(voter(5, 100),))
+    assert states(ClusterFacts(), away)[2] == (3, "does not fetch")
+    for facts, of in ((ClusterFacts(quorum_silence="no answer"), told), (ClusterFacts(), None)):
+        assert [state for node, state in states(facts, of) if node != 2] == ["unknown"] * 3
+
+
 def a_standing(name: str = "orders") -> ClusterHealth:
     brokers = (NodeInfo(1, "a", 9092, name, False), NodeInfo(2, "b", 9092, None, True))
     told = quorum(voter(2, 93, 12_345))
@@ -133,7 +149,7 @@ def a_standing(name: str = "orders") -> ClusterHealth:
         partitions=partitions_of(partitions),
         unanswered=(UnansweredFacts("the moon", "away"),),
     )
-    nodes = with_states(nodes_of(brokers, told), facts)
+    nodes = with_states(nodes_of(brokers, told), facts, told)
     return ClusterHealth("c-1", nodes, told, partitions, moving, judge(facts, NOW))
 
 

@@ -139,7 +139,7 @@ def test_the_command_line_counts_before_the_file_and_the_file_before_the_environ
 
 def test_variables_that_are_no_settings_are_told_and_with_strict_refused(tmp_path: Path) -> None:
     environ = {
-        "FIRN_NUM_PARTITONS": "3",
+        "FIRN_PARTITIONS": "3",
         "FIRN_COLOUR": "blue",
         "FIRN_RACK": "r1",
         "FIRN_NUM_IO_THREADS": "8",
@@ -149,7 +149,7 @@ def test_variables_that_are_no_settings_are_told_and_with_strict_refused(tmp_pat
     assert found.checked(BrokerConfig.from_properties).broker_rack == "r1"
     assert found.warnings() == [
         "FIRN_COLOUR: no setting has this environment variable",
-        "FIRN_NUM_PARTITONS: no setting has this environment variable; did you mean 'FIRN_NUM_PARTITIONS'?",
+        "FIRN_PARTITIONS: no setting has this environment variable; did you mean 'FIRN_NUM_PARTITIONS'?",
         "FIRN_NUM_IO_THREADS: num.io.threads has no effect here: a node is one event loop and small pools of "
         "threads; more nodes use more cores",
     ]
@@ -159,8 +159,20 @@ def test_variables_that_are_no_settings_are_told_and_with_strict_refused(tmp_pat
         "FIRN_NUM_IO_THREADS: num.io.threads: refused: a node is one event loop and small pools of threads; "
         "more nodes use more cores",
         "FIRN_COLOUR: no setting has this environment variable",
-        "FIRN_NUM_PARTITONS: no setting has this environment variable; did you mean 'FIRN_NUM_PARTITIONS'?",
+        "FIRN_PARTITIONS: no setting has this environment variable; did you mean 'FIRN_NUM_PARTITIONS'?",
     ]
+
+
+def test_a_variable_that_is_almost_a_setting_s_is_refused_as_a_slip_in_the_file_is(tmp_path: Path) -> None:
+    found = given("node.id=1\n", tmp_path, FIRN_AUTHORIZER_CLAS_NAME="x", FIRN_NODE__ID="2")
+    assert problems(found) == [
+        "FIRN_AUTHORIZER_CLAS_NAME: no setting has this environment variable; did you mean "
+        "'FIRN_AUTHORIZER_CLASS_NAME'?",
+        "FIRN_NODE__ID: no setting has this environment variable; did you mean 'FIRN_NODE_ID'?",
+    ]
+    assert len(explain(found).problems) == 2
+    text = "broker.rack=${env:FIRN_NODE_IDS}\n"  # whoever names it means it
+    assert given(text, tmp_path, FIRN_NODE_IDS="r1").checked(BrokerConfig.from_properties).broker_rack == "r1"
 
 
 def test_a_variable_that_a_value_names_is_still_the_setting_that_it_is(tmp_path: Path) -> None:
@@ -195,7 +207,7 @@ def test_variables_of_commands_tests_and_containers_are_no_settings() -> None:
         "FIRN_CONSOLE_SERVICE_PORT": "8080",
         "KAFKA_LOG_DIRS": "/x",
     }
-    assert of_environment(environ, ()) == ({}, {}, ())
+    assert of_environment(environ, ()) == ({}, {}, (), ())
 
 
 def test_each_variable_that_the_program_reads_is_reserved() -> None:

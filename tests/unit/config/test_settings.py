@@ -486,3 +486,11 @@ def test_follower_fetch_last_tiered_offset_is_dynamic() -> None:
 )
 def test_words_that_kafka_takes_in_any_case_are_taken_so(name: str, text: str, value: str) -> None:
     assert parse_value(BROKER_KEYS[name], text) == value
+
+
+def test_a_nul_is_refused_before_a_path_has_it() -> None:
+    with pytest.raises(ConfigError, match=r"log\.dirs: No file or name can have a NUL$"):
+        parse_value(BROKER_KEYS["log.dirs"], "/data\0")
+    with pytest.raises(ConfigError) as raised:
+        parse_value(BROKER_KEYS["ssl.key.password"], "geheim\0")
+    assert "geheim" not in str(raised.value)

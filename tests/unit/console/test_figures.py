@@ -33,6 +33,13 @@ def test_samples_without_a_finite_number_are_skipped() -> None:
     assert not {"firn_odd", "firn_big", "firn_none"} & found.keys()
 
 
+def test_a_label_cannot_forge_a_sample() -> None:
+    """Only a line feed ends a line; some characters that labels may have end one for Python."""
+    for end in ("\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028"):
+        found = parse(f'firn_group_members{{group="a{end}firn_cluster_brokers 99{end}"}} 1\n')
+        assert found == {"firn_group_members": {(("group", f"a{end}firn_cluster_brokers 99{end}"),): 1}}
+
+
 def test_a_bucket_without_a_bound_is_none() -> None:
     between = Between(None, figures(TEXT))
     assert between.quantile("firn_turn", 0.2) == 0.1

@@ -20,7 +20,7 @@ from service.base.turns import TurnTimes
 from service.base.types import TopicIdPartition
 from service.console.measuring import PartitionTotals
 from service.console.measuring_groups import of_lag
-from service.console.metrics_text import OPENMETRICS, PLAIN, compressed, render
+from service.console.metrics_text import OPENMETRICS, PLAIN, TextFormat, compressed, render
 from service.console.ports import ObservedNode
 from service.coordinator.metrics import RuntimeMetrics
 from service.groups.lag import GroupLag, LagReport
@@ -200,7 +200,7 @@ def test_fetch_sessions_are_counted_with_their_partitions_and_evictions() -> Non
     assert found["firn_fetch_session_evictions"] == {(): 1}
 
 
-def test_groups_are_counted_by_protocol_and_state() -> None:
+def coordinator(report: LagReport) -> Any:
     counts, runtime = GroupMetrics(), RuntimeMetrics()
     counts.offset_commits, counts.consumer_rebalances, runtime.batches = 5, 2, 3
     runtime.flush.observe(0.001)
@@ -210,18 +210,24 @@ def test_groups_are_counted_by_protocol_and_state() -> None:
         return {("consumer", "Stable"): 2, ("classic", "Empty"): 1}
 
     async def lag() -> LagReport:
-        return LagReport(
-            [GroupLag("a", 2, {"t": {0: 5, 1: 1}, "u": {3: 0}}), GroupLag("b", 0, {})], left_out=4, unknown=9
-        )
+        return report
 
-    node = Shown(0)
-    node.groups = SimpleNamespace(
+    return SimpleNamespace(
         metrics=counts,
         runtime_metrics=runtime,
         partition_states=lambda: {"active": 49, "failed": 1},
         offset_count=lambda: 7,
         census=census,
         lag=lag,
+    )
+
+
+def test_groups_are_counted_by_protocol_and_state() -> None:
+    node = Shown(0)
+    node.groups = coordinator(
+        LagReport(
+            [GroupLag("a", 2, {"t": {0: 5, 1: 1}, "u": {3: 0}}), GroupLag("b", 0, {})], left_out=4, unknown=9
+        )
     )
     text = asyncio.run(render(cast("ObservedNode", node), 0, with_partitions=False))
     found = {one.name: one.samples for one in parse(b"".join(text).decode())}
@@ -300,6 +306,21 @@ def test_the_plain_text_has_the_same_values_as_openmetrics() -> None:
     assert of_plain == of_open
     assert "# EOF" not in texts[0]
     assert "# TYPE firn_isr_shrinks_total counter" in texts[0]
+
+
+@pytest.mark.parametrize("text_format", [PLAIN, OPENMETRICS])
+def test_no_name_of_a_group_breaks_the_text(text_format: TextFormat) -> None:
+    """Its lines end with line feeds alone; some of the names are in a later chunk, whose head is dropped."""
+    odd = ("\r# x", "\r\n# EOF\n", "a\u2028# b", "\x85", '"} 9\n', "\\", "\x1b[2J", "\x00")
+    names = [f"{one}{n}" for n in range(40) for one in odd]
+    node = Shown(0)
+    node.groups = coordinator(LagReport([GroupLag(name, n, {}) for n, name in enumerate(names)]))
+    text = asyncio.run(render(cast("ObservedNode", node), 0, with_partitions=False, text_format=text_format))
+    read = parse_plain if text_format is PLAIN else parse
+    found = {one.name: one.samples for one in read(b"".join(text).decode())}
+    assert [(one.labels["group"], one.value) for one in found["firn_group_members"]] == [
+        (name, n) for n, name in enumerate(names)
+    ]
 
 
 def test_a_compressed_text_is_the_text() -> None:

@@ -15,8 +15,9 @@ from service.health.facts import (
     ViewFacts,
     VoterFacts,
 )
-from service.health.findings import Severity, as_json, from_json
+from service.health.findings import Finding, Severity, as_json, from_json
 from service.health.judge import judge, state_of
+from service.health.sightings import Sightings
 
 NOW = 1_000_000
 
@@ -104,6 +105,28 @@ def test_a_finding_of_a_node_and_of_a_client_is_said_once() -> None:
         "broker 1 is down: the controller has fenced it",
         "node 2: its HTTP listener h:9464 does not answer: refused",
     ]
+
+
+def test_stale_metadata_are_said_once_of_a_node_and_of_each_other_node() -> None:
+    told = [
+        *judge(NodeFacts(3, view=ViewFacts(3, 15_000)), NOW),
+        *judge(NodeFacts(1, view=ViewFacts(1, 15_000)), NOW),
+    ]
+    assert words(ClusterFacts(ViewFacts(3, 17_000), told=tuple(told))) == [
+        "node 1: no controller has confirmed its metadata for 15 s: they are stale",
+        "node 3: no controller has confirmed its metadata for 17 s: they are stale",
+    ]
+
+
+def test_a_finding_has_the_time_of_its_first_sighting_whatever_its_count_and_not_that_of_another() -> None:
+    def full(path: str, share: int) -> tuple[Finding, ...]:
+        return judge(ClusterFacts(directories=(DirectoryFacts(2, path, fullness=f"{share}% full"),)), NOW)
+
+    sightings = Sightings()
+    assert [one.since_ms for one in sightings.dated(full("/disk-1", 91), 1_000)] == [1_000]
+    assert [one.since_ms for one in sightings.dated(full("/disk-1", 92), 2_000)] == [1_000]
+    both = sightings.dated((*full("/disk-1", 93), *full("/disk-2", 93)), 3_000)
+    assert [one.since_ms for one in both] == [1_000, 3_000]
 
 
 def test_findings_come_back_from_their_json_and_nonsense_does_not() -> None:

@@ -400,3 +400,15 @@ def test_sequences_of_a_batch_that_wraps_and_of_one_that_has_none() -> None:
     entry = bare.get(9)
     assert entry is not None
     assert entry.batches[0][:2] == (-1, -1)
+
+
+def test_expiry_pauses_however_many_producers_and_guards_there_are() -> None:
+    states = ProducerStates(1000)
+    header = told()
+    for number in range(2000):
+        states.update(header._replace(producer_id=number), number, number, START_MS)
+        states.begin_verification(10_000 + number, 0, 0, is_tv2=True)
+    steps = states.expire(START_MS + 1000)
+    pauses = sum(1 for _ in steps)
+    assert pauses == 8, "each 500"
+    assert len(states) == 0

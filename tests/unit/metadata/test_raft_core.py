@@ -322,7 +322,7 @@ def test_a_new_leader_writes_a_leader_change_and_has_three_seconds() -> None:
     one.become_candidate()
     del one.effects[:]
     one.become_leader((1, 2))
-    assert one.state == Leader(5, (1, 2), NOW_MS + 3000)
+    assert one.state == Leader(5, (1, 2), NOW_MS + 3000, began_ms=NOW_MS)
     assert (one.leader_id, one.leader_endpoint, one.election_timeouts.lost) == (1, place(1), 0)
     assert one.effects == [
         Persist(QuorumState(4, 1, -1, (1, 2, 3))),

@@ -301,3 +301,11 @@ def test_a_leader_without_a_majority_resigns_to_the_longest_log() -> None:
     log.voters.add(5, VoterSet([voter(1), voter(2)]))
     LeaderRole(alone).poll(sole)
     assert sole.quorum_deadline_ms == NOW_MS + 3000
+
+
+def test_a_leader_knows_how_long_each_voter_is_silent_also_one_that_never_fetched() -> None:
+    _, leading, state = leader()
+    state.began_ms = NOW_MS - 4_000
+    leading.fetch(7, RaftFetchRequest(key(2), 4, 3, 1))
+    assert leading.silence(state, voter(2), NOW_MS + 500) == (500, True)
+    assert leading.silence(state, voter(3), NOW_MS + 500) == (4_500, False)
