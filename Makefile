@@ -14,7 +14,7 @@ ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist load
 OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel map docs docs-serve sbom demo test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser health-matrix test-mixed console-shots docs-commands judges matrix test-localstack test-package local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
+.PHONY: help install kernel map docs docs-serve sbom demo test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser health-matrix test-mixed console-shots docs-commands judges matrix test-localstack test-package image-try deploy-check local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -134,6 +134,14 @@ wheel: install ## sdist, and this platform's wheel with compiled kernels, in dis
 
 test-package: install ## sdist and wheels built, installed into empty environments and run, on Python 3.11 and 3.13
 	$(PYTEST) -n 2 --dist loadgroup tests/package
+
+image-try: install ## Build the image without Docker and boot three nodes of it (root, buildah, debootstrap; docs/containers.md; TRY="--no-build")
+	@deploy/try-image $(TRY)
+
+deploy-check: install ## Dockerfile, compose file and chart judged by hadolint, docker compose, helm and Kubernetes' schemas (Go; ten minutes the first time)
+	@.ci/fetch-deploy
+	@deploy/check
+	$(PYTEST) tests/process/test_containers.py tests/process/test_image_forming.py
 
 local-cloud: install ## LocalStack, a bucket as recommended and a node, on this machine; localstack/down ends it
 	@localstack/up

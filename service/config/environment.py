@@ -26,8 +26,8 @@ RESERVED: Final = (
     "FIRN_BOOTSTRAP", "FIRN_COMMAND_CONFIG", "FIRN_PROFILE", "FIRN_URL", "FIRN_LOCALSTACK", "FIRN_CHROMIUM",
     "FIRN_PROMTOOL", "FIRN_VERSITYGW", "FIRN_SCHEMA_REGISTRY", "FIRN_COMMIT", "FIRN_PACKAGE", "FIRN_UNIT",
 )  # fmt: skip
-"""Variables that commands, the build and the tests have: never settings of a node."""
-RESERVED_PREFIXES: Final = ("FIRN_TEST_", "FIRN_SPARK_")
+"""Variables that commands, the build, images and tests have: never settings of a node."""
+RESERVED_PREFIXES: Final = ("FIRN_TEST_", "FIRN_SPARK_", "FIRN_IMAGE_")
 _OF_SERVICES: Final = re.compile(
     r"FIRN_([A-Z0-9_]+_)?(SERVICE_(HOST|PORT)|SERVICE_PORT_[A-Z0-9_]+|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)"
 )
@@ -56,7 +56,8 @@ def of_environment(environ: Mapping[str, str], named: Iterable[str]) -> Environm
     named = frozenset(named)
     properties: dict[str, str] = {}
     variables: dict[str, str] = {}
-    unknown, mistyped = [], []
+    unknown: list[str] = []
+    mistyped: list[str] = []
     for variable, text in sorted(environ.items()):
         if not variable.startswith(PREFIX) or variable.startswith(RESERVED_PREFIXES):
             continue

@@ -399,6 +399,21 @@ def test_a_cluster_that_hangs_holds_no_page(somebody: SignedIn, monkeypatch: pyt
     assert len(FakeCluster.done) == 1
 
 
+def test_an_act_that_is_under_way_when_the_console_ends_is_told_as_unknown(
+    somebody: SignedIn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "firn.audit")
+    monkeypatch.setattr(change_desk, "WAIT_S", 0.1)
+    release = threading.Event()
+    with ConsoleThread(f"127.0.0.1:{free_port()}", token=TOKEN, allow_changes=True) as ending:
+        shown = (session := SignedIn(ending.url)).preview("delete-topic", topic="orders")
+        FakeCluster.hangs = release
+        assert "It is under way." in session.confirm(shown, "orders").text
+    release.set()
+    (record,) = [one for one in caplog.records if one.name == "firn.audit"]
+    assert record.audit["outcome"] == "unknown (the console ended)"  # type: ignore[attr-defined]
+
+
 def test_acts_and_previews_come_at_a_limited_rate(
     somebody: SignedIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

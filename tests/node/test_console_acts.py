@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import confluent_kafka
 import pytest
 
+from service.cli.main import main
 from service.client.admin import LATEST, Cluster
 from service.client.offset_queries import list_offsets
 from service.groups.admin_queries import committed_offsets, find_group, list_groups
 from tests.node.conftest import NodeThread
 from tests.support.clients import Admin
 from tests.support.console_thread import ConsoleThread
+from tests.support.processes import wait_until
 from tests.support.signed_in import TOKEN, SignedIn, confirmation
 
 
@@ -52,6 +54,17 @@ def audited(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, obje
     return [one for one in told if one.get("event") == event and "session" in one]
 
 
+def names(cluster: Cluster) -> list[str]:
+    return [one.name for one in cluster.topics()]
+
+
+def make(bootstrap: str, topic: str, partitions: int = 1, **configs: str) -> None:
+    """Create a topic, and wait until the broker tells of it: Kafka's does so a moment later."""
+    Admin(bootstrap).create(topic, partitions, **configs)
+    with Cluster(bootstrap) as cluster:
+        wait_until(f"{topic} is there", lambda: topic in names(cluster))
+
+
 def has_committed(bootstrap: str, group: str, topic: str, offsets: list[int]) -> None:
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False}
     consumer = confluent_kafka.Consumer(settings)
@@ -82,9 +95,10 @@ def test_a_topic_is_created_grows_and_goes(
     )
     assert shown.row("retention.ms") == ["retention.ms", "86400000"]
     assert "nothing has been done yet" in shown.text
-    assert [one.name for one in cluster.topics()] == []
+    assert "orders" not in names(cluster)
     result = somebody.confirm(shown, "orders")
     assert "The topic orders is there." in result.text
+    wait_until("it is there", lambda: "orders" in names(cluster))
     (topic,) = cluster.topics(["orders"])
     assert len(topic.partitions) == 2
     assert cluster.topic_overrides("orders") == {"retention.ms": "86400000", "segment.ms": "1000"}
@@ -99,12 +113,12 @@ def test_a_topic_is_created_grows_and_goes(
     shown = somebody.preview("add-partitions", topic="orders", partitions="5")
     assert "Partitions now 2 Partitions then 5" in shown.text
     assert "orders has 5 partitions." in somebody.confirm(shown, "orders").text
-    assert len(cluster.topics(["orders"])[0].partitions) == 5
+    wait_until("it has grown", lambda: len(cluster.topics(["orders"])[0].partitions) == 5)
     fewer = somebody.preview("add-partitions", topic="orders", partitions="3")
     assert (fewer.status, "INVALID_PARTITIONS" in fewer.text) == (400, True)
 
     assert "The topic orders is deleted." in somebody.act("delete-topic", "orders", topic="orders").text
-    assert [one.name for one in cluster.topics() if one.name == "orders"] == []
+    wait_until("it is gone", lambda: "orders" not in names(cluster))
     (line,) = audited(caplog, "topics-deleted")
     assert line["items"] == [f"orders [id={topic.topic_id}]"]
 
@@ -113,11 +127,10 @@ def test_another_topic_of_the_name_is_not_deleted(
     somebody: SignedIn, node: str, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    admin = Admin(node)
-    admin.create("twice")
+    make(node, "twice")
     shown = somebody.preview("delete-topic", topic="twice")
     somebody.act("delete-topic", "twice", topic="twice")
-    admin.create("twice")
+    make(node, "twice")
     result = somebody.confirm(shown, "twice")
     assert "Nothing was done" in result.text
     assert "What it would do now" in result.text
@@ -134,7 +147,7 @@ def test_settings_of_topics_and_brokers_are_changed_and_secrets_hidden(
     somebody: SignedIn, node: str, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    Admin(node).create("tuned", 1, retention_ms="1000")
+    make(node, "tuned", 1, retention_ms="1000")
     shown = somebody.preview(
         "topic-settings", topic="tuned", set="segment.bytes=1048576", unset="retention.ms"
     )
@@ -168,7 +181,7 @@ def test_offsets_are_reset_as_the_preview_showed_them(
     somebody: SignedIn, node: str, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    Admin(node).create("read", 2)
+    make(node, "read", 2)
     write(node, "read", 20)
     has_committed(node, "billing", "read", [4, 6])
     shown = somebody.preview("reset-offsets", group="billing", mode="latest")
@@ -213,7 +226,7 @@ def test_offsets_are_reset_as_the_preview_showed_them(
 
 
 def test_a_group_with_members_keeps_its_offsets(somebody: SignedIn, node: str) -> None:
-    Admin(node).create("busy", 2)
+    make(node, "busy", 2)
     has_committed(node, "reader", "busy", [0, 0])
     shown = somebody.preview("delete-group", group="reader")
     settings = {"bootstrap.servers": node, "group.id": "reader", "enable.auto.commit": False}
@@ -234,7 +247,7 @@ def test_a_groups_offsets_and_the_group_are_deleted(
 ) -> None:
     caplog.set_level(logging.INFO)
     for topic in ("one", "other"):
-        Admin(node).create(topic, 2)
+        make(node, topic, 2)
         has_committed(node, "gone <b>&", topic, [0, 0])
     shown = somebody.preview("delete-offsets", group="gone <b>&", topic="one", partitions="1")
     assert shown.row("one") == ["one", "1", "0"]
@@ -257,7 +270,7 @@ def test_a_record_is_produced_with_key_value_and_headers(
     somebody: SignedIn, node: str, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    Admin(node).create("typed", 7)
+    make(node, "typed", 7)
     shown = somebody.preview(
         "produce", topic="typed", key_form="text", key="foobar", value_form="json",
         value='{"a": [1,\r\n 2]}', headers="trace=é=1\r\nempty=",
@@ -301,9 +314,37 @@ def test_a_record_is_produced_with_key_value_and_headers(
 def test_a_form_that_is_sent_twice_is_carried_out_once(
     somebody: SignedIn, node: str, cluster: Cluster
 ) -> None:
-    Admin(node).create("double", 1)
+    make(node, "double", 1)
     shown = somebody.preview("produce", topic="double", value_form="text", value="x")
     results = [somebody.post("/change/confirm", confirmation(shown, "double")) for _ in range(3)]
     assert len({one.text for one in results}) == 1
     assert "at offset 0" in results[0].text
     assert list_offsets(cluster, [("double", 0)], LATEST)["double", 0].offset == 1
+
+
+def test_the_clusters_rules_hold_and_their_refusal_is_told(
+    start: Callable[..., NodeThread], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    running = start(
+        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        super_users="User:admin",
+        allow_everyone_if_no_acl_found="true",
+    )
+    bootstrap = f"{running.host}:{running.port}"
+    Admin(bootstrap).create("kept")
+    rule = ["--allow-principal", "User:ANONYMOUS", "--operation", "Describe"]
+    for resource in (["--topic", "kept"], ["--cluster"]):  # who has an entry has no other right there
+        assert main(["acl", "add", *rule, *resource, "--bootstrap-server", bootstrap]) == 0
+    with ConsoleThread(bootstrap, token=TOKEN, allow_changes=True) as console:
+        session = SignedIn(console.url)
+        result = session.act("delete-topic", "kept", topic="kept")
+        words = "It was not done: topic kept: Topic authorization failed. (TOPIC_AUTHORIZATION_FAILED)"
+        assert words in result.text
+        wrong = session.preview("topic-settings", topic="kept", set="retention.ms=1")
+        assert (wrong.status, "TOPIC_AUTHORIZATION_FAILED" in wrong.text) == (400, True)
+    with Cluster(bootstrap) as found:
+        assert [one.name for one in found.topics()] == ["kept"]
+    assert [one["outcome"] for one in audited(caplog, "topics-deleted")] == [
+        "refused (TOPIC_AUTHORIZATION_FAILED)"
+    ]

@@ -150,6 +150,8 @@ def test_others_than_this_machine_need_a_token(capsys: pytest.CaptureFixture[str
     assert main(["console", "--host", "0.0.0.0", "--port", "0"]) == 1
     assert "--token-file" in capsys.readouterr().err
     assert main(["console", "--token", "short"]) == 1
+    assert main(["console", "--allow-changes", "--port", "0"]) == 1
+    assert "whoever changes something signs in" in capsys.readouterr().err
     assert main(["console", "--price", "nothing=1"]) == 1
 
 

@@ -22,7 +22,7 @@ from tests.support.kafka_tools import RUNNER
 from tests.support.processes import FIRN, PYTHON, REPOSITORY
 
 SCENES = REPOSITORY / "tests" / "process" / "scenes"
-PYTHON_PAGES = ("README.md", "docs/spark.md")
+PYTHON_PAGES = ("README.md", "docs/first-hour.md", "docs/spark.md")
 """Pages whose Python is run where Spark is: what stands between two blocks of a shell as one program."""
 HOSTS = ("localhost", "host", "HOST", "broker", "a", "b", "c", "node-1", "node-2", "node-3", "master")
 """Names of machines in documents; all of them are this one."""
@@ -158,7 +158,9 @@ def _begins(block: Block, folder: Path) -> str:
 
 
 def _script(page: str, folder: Path) -> str:
-    scene = SCENES / f"{Path(page).stem.lower()}.sh"
+    name = page.lower().removesuffix(".md")
+    name = name if name.endswith("/readme") else name.removeprefix("docs/")
+    scene = SCENES / f"{name.replace('/', '-')}.sh"
     lines = ["set -e -o pipefail", f"source {SCENES / 'common.sh'}"]
     if scene.exists():
         lines.append(f"source {scene}")

@@ -6,7 +6,7 @@ s3_server() {
   sleep infinity | (cd "$REPOSITORY" && exec python -m service.cli.embedded_s3 another) > "$STAGE/s3.log" 2>&1 &
   until_true grep -q http "$STAGE/s3.log"
   AWS_ENDPOINT_URL=$(head -1 "$STAGE/s3.log")
-  export AWS_ENDPOINT_URL AWS_ALLOW_HTTP=true
+  export AWS_ENDPOINT_URL
 }
 
 # The same, with the bucket of the pages.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from service.base.printable import escaped
@@ -29,6 +30,8 @@ class ActPreview(NamedTuple):
     facts: tuple[tuple[str, str], ...] = ()
     head: tuple[str, ...] = ()
     rows: Sequence[tuple[str, ...]] = ()
+    """the first ones; `more`: how many there are besides"""
+    more: int = 0
     notes: tuple[str, ...] = ()
     seen: object = None
     chosen: Any = None
@@ -98,6 +101,11 @@ class ActForm(NamedTuple):
     fields: tuple[ActField, ...]
     make: Callable[[Mapping[str, str], ActWorld], Act]
     most_bytes: int = 64 << 10
+
+
+def first_rows(rows: Collection[tuple[str, ...]]) -> tuple[tuple[tuple[str, ...], ...], int]:
+    """Return the rows that are shown, and how many are not."""
+    return tuple(islice(rows, MOST_ROWS)), max(len(rows) - MOST_ROWS, 0)
 
 
 def word_of(name: str) -> str:

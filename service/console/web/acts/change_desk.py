@@ -62,9 +62,13 @@ class ChangeDesk:
         self._plans = ActPlans()
         self._acts, self._previews = Rate(lambda: ACTS), Rate(lambda: PREVIEWS)
         self._at_work = 0
+        self._under_way: dict[str, tuple[ActPlan, audit.SignedIn]] = {}
         self.act_world = ActWorld(world.clock.now_ms, world.random.randrange)
 
     def close(self) -> None:
+        """End; acts that are under way are told in the log, as nobody will hear what became of them."""
+        for plan, asker in [*self._under_way.values()]:
+            self._end(plan, asker, _End(ActState.UNKNOWN), "the console ended")
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def find(self, plan_id: str, session: str) -> ActPlan | None:
@@ -102,6 +106,7 @@ class ChangeDesk:
         self._spend(self._acts)
         working = self._run(partial(self._do, plan))
         plan.state = ActState.UNDER_WAY
+        self._under_way[plan.plan_id] = plan, asker
         working.add_done_callback(partial(self._done, plan, asker))
         await asyncio.wait([working], timeout=WAIT_S)
 
@@ -150,23 +155,34 @@ class ChangeDesk:
             return _End(ActState.UNKNOWN if is_lost else ActState.REFUSED, error=e)
 
     def _done(self, plan: ActPlan, asker: audit.SignedIn, working: asyncio.Future[_End]) -> None:
-        act, items, said = plan.act, plan.preview.items, ""
-        assert act is not None
-        plan.act = None
+        if plan.plan_id not in self._under_way:
+            return  # the console has ended
         error = None if working.cancelled() else working.exception()
         if error is not None:
             _log.error("an act of the console failed", exc_info=error)
-        end = _End(ActState.UNKNOWN) if error is not None or working.cancelled() else working.result()
-        plan.state, plan.outcome = end.state, end.outcome
+            plan.problem = "a bug of the console: see its log"
+            self._end(plan, asker, _End(ActState.UNKNOWN), "a bug")
+            return
+        end, said = working.result(), ""
+        if end.error is not None:
+            plan.problem, said = error_words(end.error), _short(end.error)
+        elif end.newer is not None and plan.act is not None:
+            newer = self._added(plan.form, plan.act, plan.session, plan.cluster_id, end.newer)
+            plan.successor = newer.plan_id
+        elif end.outcome is not None and end.outcome.problems:
+            said = "in part"
+        self._end(plan, asker, end, said)
+
+    def _end(self, plan: ActPlan, asker: audit.SignedIn, end: _End, said: str) -> None:
+        """Note the end of an act, and write its line. `said`: what the line says of it beside its state."""
+        del self._under_way[plan.plan_id]
+        act, items = plan.act, plan.preview.items
+        assert act is not None
         if end.outcome is not None:
             items = end.outcome.items or items
-            said = "in part" if end.outcome.problems else ""
-        elif end.newer is not None:
-            plan.successor = self._added(plan.form, act, plan.session, plan.cluster_id, end.newer).plan_id
-        elif end.error is not None:
-            plan.problem, said = error_words(end.error), _short(end.error)
-        else:
-            plan.problem, said = "a bug of the console: see its log", "a bug"
+        plan.state, plan.outcome = end.state, end.outcome
+        # What was needed to do it may be large.
+        plan.act, plan.preview = None, plan.preview._replace(rows=(), seen=None, chosen=None)
         outcome = end.state.value + (f" ({said})" if said else "")
         audit.tell(audit.ActLine(act.event, act.event_words, items, outcome, plan.request), asker)
 

@@ -17,7 +17,16 @@ from service.client.advice import meant
 from service.client.group_changes import PlaceErrors, commit_offsets, delete_group, delete_offsets
 from service.client.places import place_name
 from service.console.web.acts import fields
-from service.console.web.acts.act import Act, ActField, ActForm, ActOutcome, ActPreview, ActWorld, word_of
+from service.console.web.acts.act import (
+    Act,
+    ActField,
+    ActForm,
+    ActOutcome,
+    ActPreview,
+    ActWorld,
+    first_rows,
+    word_of,
+)
 from service.console.web.markup import link
 from service.console.web.words import NOTHING, counted
 from service.groups.admin_changes import (
@@ -32,6 +41,8 @@ from service.groups.admin_queries import committed_offsets, list_groups
 
 WAIT_S: Final = 5.0
 """Time for a coordinator that is not there yet."""
+MOST_PARTITIONS: Final = 10_000
+"""Partitions of one act: the console keeps what it has shown."""
 _MOST_ID: Final = 32_767
 _MOST_REFUSED: Final = 20
 
@@ -54,17 +65,21 @@ class OffsetReset(Act):
 
     def preview(self, cluster: ChangingCluster) -> ActPreview:
         plan = plan_reset(cluster, list_groups(cluster), self._group, self._named, self._target)
+        _check_count(plan.offsets)
         before = {place: plan.committed.get(place) for place in plan.offsets}
-        rows = [
-            (*_named(place), _number(before[place]), f"{offset:,}", _moved(before[place], offset))
-            for place, offset in sorted(plan.offsets.items())
-        ]
+        rows, more = first_rows(
+            [
+                (*_named(place), _number(before[place]), f"{offset:,}", _moved(before[place], offset))
+                for place, offset in sorted(plan.offsets.items())
+            ]
+        )
         return ActPreview(
             word_of(self._group),
             (f"{self._group} [{_partitions(plan.offsets)}]",),
             (("Group", self._group), ("Partitions", f"{len(plan.offsets):,}")),
             ("Topic", "Partition", "Committed", "New offset", "Difference"),
             rows,
+            more,
             plan.notes,
             seen=before,
             chosen=dict(plan.offsets),
@@ -92,12 +107,15 @@ class OffsetDeletion(Act):
         committed = committed_there(cluster, list_groups(cluster), self._group, self._named)
         if not committed:
             raise ConfigError(f"{self._group} has committed nothing there")
+        _check_count(committed)
+        rows, more = first_rows([(*_named(place), f"{offset:,}") for place, offset in committed.items()])
         return ActPreview(
             word_of(self._group),
             (f"{self._group} [{_partitions(committed)}]",),
             (("Group", self._group), ("Partitions", f"{len(committed):,}")),
             ("Topic", "Partition", "Committed"),
-            [(*_named(place), f"{offset:,}") for place, offset in committed.items()],
+            rows,
+            more,
             ("Consumers of the group begin there as their auto.offset.reset says.",),
             seen=committed,
             chosen=tuple(committed),
@@ -121,19 +139,29 @@ class GroupDeletion(Act):
     def preview(self, cluster: ChangingCluster) -> ActPreview:
         row = deletable_group(list_groups(cluster), self._group)
         committed = committed_offsets(cluster, row.node, self._group)
+        rows, more = first_rows([(*_named(place), f"{one:,}") for place, one in sorted(committed.items())])
         return ActPreview(
             word_of(self._group),
             (self._group,),
             (("Group", self._group), ("State", row.state), ("Committed offsets", f"{len(committed):,}")),
             ("Topic", "Partition", "Committed"),
-            [(*_named(place), f"{offset:,}") for place, offset in sorted(committed.items())],
+            rows,
+            more,
             ("All its committed offsets go with it.",),
-            seen=committed,
+            seen=hash(frozenset(committed.items())),
         )
 
     def carry_out(self, cluster: ChangingCluster, preview: ActPreview) -> ActOutcome:
         delete_group(cluster, patience(WAIT_S), self._group)
         return ActOutcome(f"The group {self._group} is deleted.", link=("All groups", "/groups"))
+
+
+def _check_count(places: Mapping[Place, int]) -> None:
+    if len(places) > MOST_PARTITIONS:
+        raise ConfigError(
+            f"{len(places):,} partitions are too many for the console, which takes {MOST_PARTITIONS:,}:"
+            " firn group changes more"
+        )
 
 
 def _group(values: Mapping[str, str]) -> str:

@@ -92,10 +92,10 @@ def _preview(preview: ActPreview) -> list[Child]:
     parts += [notice("warn", note) for note in preview.notes[:MOST_ROWS]]
     if preview.rows:
         head = [Heading(title) for title in preview.head]
-        rows = [list(row) for row in preview.rows[:MOST_ROWS]]
+        rows = [list(row) for row in preview.rows]
         parts.append(el("div", table(head, rows, caption="What would change"), class_="after"))
-    if (rest := len(preview.rows) - MOST_ROWS) > 0:
-        parts.append(notice("", f"And {count(rest)} more rows, which are not shown."))
+    if preview.more:
+        parts.append(notice("", f"And {count(preview.more)} more rows, which are not shown."))
     return parts
 
 

@@ -58,7 +58,7 @@ class SettingsChange(Act):
             (("Settings of", self._owner.words),),
             ("Setting", "Now", "Then"),
             tuple(rows),
-            tuple(notes),
+            notes=tuple(notes),
             seen=tuple((key, *_seen(known.get(key))) for key, *_ in self._changes),
         )
 

@@ -50,7 +50,7 @@ class TopicCreation(Act):
             (("Topic", self._name), ("Partitions", partitions), ("Replication factor", replicas)),
             ("Setting", "Value"),
             tuple(self._settings.items()),
-            tuple(notes),
+            notes=tuple(notes),
         )
 
     def carry_out(self, cluster: ChangingCluster, preview: ActPreview) -> ActOutcome:

@@ -9,6 +9,7 @@ from service.console.web import words
 from service.console.web.frame import (
     PageContext,
     badge,
+    changes,
     empty,
     exact_time,
     failed,
@@ -120,7 +121,9 @@ class Records(NamedTuple):
 
 
 def render(context: PageContext, data: Records) -> str:
-    parts: list[Child] = [_form(data)]
+    topic = data.form.topic or None
+    produce = changes(context, ("Produce a record", link("/change/produce", topic=topic)))
+    parts: list[Child] = [produce, _form(data)]
     if data.problem is not None:
         parts.append(failed("These records cannot be shown", data.problem))
     elif isinstance(data.found, MergedRecords):

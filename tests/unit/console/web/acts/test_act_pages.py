@@ -6,7 +6,7 @@ import html
 import re
 
 from service.console.web.acts import page
-from service.console.web.acts.act import MOST_ROWS, Act, ActOutcome, ActPreview
+from service.console.web.acts.act import MOST_ROWS, Act, ActOutcome, ActPreview, first_rows
 from service.console.web.acts.plans import ActPlan, ActState
 from service.console.web.acts.routes import FORMS
 from service.console.web.acts.topic_acts import DELETE_TOPIC
@@ -26,9 +26,8 @@ class _Nothing(Act):
 
 
 def a_plan(words: str, state: ActState = ActState.SHOWN, rows: int = 3) -> ActPlan:
-    preview = ActPreview(
-        words, (words,), ((words, words),), (words, words), [(words, words)] * rows, (words,) * 3
-    )
+    shown, more = first_rows([(words, words)] * rows)
+    preview = ActPreview(words, (words,), ((words, words),), (words, words), shown, more, (words,) * 3)
     outcome = ActOutcome(words, (words, words), (words, f"/topic?name={page.form_link('x', a=words)}"))
     return ActPlan(
         words, words, words, DELETE_TOPIC, _Nothing(), preview, words, 0, state,

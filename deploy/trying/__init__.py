@@ -1,0 +1,1 @@
+"""Builds Firn's image without Docker, and tries it: `deploy/try-image`."""
