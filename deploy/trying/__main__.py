@@ -255,9 +255,7 @@ def loses_a_volume(made: Mapping[str, Container], found: Mapping[str, Service]) 
     need(count(made["firn-1"]) == RECORDS, "records are missing after the loss of a volume")
     whole(made["firn-1"])
     votes = wait_for("three voters", lambda: voters(made["firn-1"]) == 3, 120)
-    say(
-        f"a lost volume is refused; with FIRN_IMAGE_REPLACE the node is in sync, and votes {votes:.0f} s later"
-    )
+    say(f"a lost volume is refused; with FIRN_IMAGE_REPLACE it is in sync, and votes {votes:.0f} s later")
 
 
 def voters(node: Container) -> int:
