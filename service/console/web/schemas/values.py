@@ -25,6 +25,10 @@ class Undecodable(Exception):
     """A value that cannot be decoded, with the reason."""
 
 
+class RegistryError(Undecodable):
+    """A schema that the registry does not give; somebody may have to look after the registry."""
+
+
 class FoundSchema(NamedTuple):
     """A schema with those that it refers to, by their names. `kind` is AVRO, JSON or PROTOBUF."""
 

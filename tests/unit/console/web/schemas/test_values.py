@@ -186,11 +186,16 @@ def test_a_hostile_registry_is_a_reason_beside_the_bytes(registry: Registry, dec
         assert 0 < len(found.what) < 600
 
 
-def test_a_registry_that_is_away_delays_one_value(decoders: Any) -> None:
+def test_a_registry_that_is_away_delays_one_value_and_is_one_line_of_the_log(
+    decoders: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     need_schemas()
     made = decoders(DecodeSettings({"url": "http://127.0.0.1:1"}))
     found = made.decode([value(framed(n, b"x")) for n in range(200)])
     assert all(one.text is None and "the schema registry does not answer" in one.what for one in found)
+    (line,) = [one.getMessage() for one in caplog.records]
+    assert line.startswith("schema registry: the schema registry does not answer (")
+    assert line.endswith("; values of topic readings are shown as bytes")
 
 
 def test_a_file_names_schemas_by_topic_and_by_id(tmp_path: Path, decoders: Any) -> None:
