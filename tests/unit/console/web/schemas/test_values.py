@@ -186,6 +186,21 @@ def test_a_hostile_registry_is_a_reason_beside_the_bytes(registry: Registry, dec
         assert 0 < len(found.what) < 600
 
 
+@pytest.mark.parametrize("names", [("a", "a/b.proto"), ("x" * 300,)])
+def test_references_that_are_no_names_of_files_cost_one_value(
+    registry: Registry, decoders: Any, names: tuple[str, ...]
+) -> None:
+    """The decoder's process goes on, and shows the page's other values."""
+    place = register_proto(registry, "place", PLACE)
+    references = [{"name": name, "subject": "place", "version": 1} for name in names]
+    odd = register_proto(registry, "odd", 'syntax = "proto3"; message A { string a = 1; }', references)
+    made = decoders(DecodeSettings({"url": registry.url}))
+    data = b"\0\x09\x00\x00\x00\x00\x00\x00\x00\x40"
+    refused, shown = made.decode([value(framed(odd, b"\0")), value(framed(place, data))])
+    assert (refused.text, "names of files" in refused.what) == (None, True)
+    assert json.loads(shown.text) == {"latitude": 2.0}
+
+
 def test_a_registry_that_is_away_delays_one_value_and_is_one_line_of_the_log(
     decoders: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
