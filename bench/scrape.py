@@ -41,8 +41,8 @@ def main() -> int:
                 _fill(Talk(client), count)
             gc.collect()
             gc.freeze()  # as a server does (`node/gc_policy.py`)
-            for with_partitions in (False, True):
-                _measure(node, with_partitions=with_partitions)
+            for most_partitions in (0, count):
+                _measure(node, most_partitions=most_partitions)
         finally:
             node.stop()
     return 0
@@ -72,9 +72,9 @@ def _commit(talk: Talk, topic_id: Any, partitions: range) -> bool:
     return all(one.error_code == ErrorCode.none for one in answer.topics[0].partitions)
 
 
-def _measure(node: NodeThread, *, with_partitions: bool) -> None:
+def _measure(node: NodeThread, *, most_partitions: int) -> None:
     port = free_port()
-    made = threading_context(node, port, with_partitions=with_partitions)
+    made = threading_context(node, port, most_partitions=most_partitions)
     url = asyncio.run_coroutine_threadsafe(made.__aenter__(), node._loop).result(20)
     try:
         for accept, encoding in (("", "identity"), (OPENMETRICS, "identity"), ("", "gzip")):
@@ -90,7 +90,7 @@ def _measure(node: NodeThread, *, with_partitions: bool) -> None:
             lines = (gzip.decompress(data) if encoding == "gzip" else data).count(b"\n")
             name = "OpenMetrics" if accept else "plain"
             print(
-                f"{'each partition' if with_partitions else 'sums'}, {name}, {encoding}: {lines:,} lines, "
+                f"{'each partition' if most_partitions else 'sums'}, {name}, {encoding}: {lines:,} lines, "
                 f"{len(data) / 1e6:.2f} MB in {took_s:.2f} s, {spent_s:.2f} s of CPU, longest turn "
                 f"{1e3 * max((took for took, _ in longest), default=0):.1f} ms, by CPU time "
                 f"{1e3 * max((cpu for _, cpu in longest), default=0):.1f} ms"
@@ -99,7 +99,7 @@ def _measure(node: NodeThread, *, with_partitions: bool) -> None:
         asyncio.run_coroutine_threadsafe(made.__aexit__(None, None, None), node._loop).result(20)
 
 
-def threading_context(node: NodeThread, port: int, *, with_partitions: bool) -> Any:
+def threading_context(node: NodeThread, port: int, *, most_partitions: int) -> Any:
     """Return the node's HTTP listener on `port`, as a context for the node's loop."""
     access = AccessSettings("bench", interval_s=60, timeout_s=10)
     return serving(
@@ -107,7 +107,7 @@ def threading_context(node: NodeThread, port: int, *, with_partitions: bool) -> 
         node._world,
         listener=f"127.0.0.1:{port}",
         access=access,
-        with_partitions=with_partitions,
+        most_partitions=most_partitions,
     )
 
 

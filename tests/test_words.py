@@ -1,6 +1,6 @@
 """Words: docstrings begin with what a thing does or is, and a public class name stands for one thing.
 
-Docstrings are checked in service/, simulator/, bench/ and infra/; class names in service/.
+Docstrings are checked in service/, simulator/, bench/, infra/ and deploy/; class names in service/.
 
 Where a room or a name is not there yet, its number is written out here: it may only get smaller.
 """
@@ -28,7 +28,7 @@ OPENERS_OF_TESTS = re.compile(
 """Words that a test's name does not begin with: it says subject, verb, object."""
 LEFT: dict[str, int] = {}
 """Docstrings that still begin with one of `OPENERS`, by room of service/ or by folder beside it."""
-BESIDE = ("simulator", "bench", "infra")
+BESIDE = ("simulator", "bench", "infra", "deploy")
 """Folders beside service/ that are checked, too."""
 SHARED: set[str] = set()
 """Class names that still stand for two things."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Final
 
 from service.cli.address import add_bootstrap_option
@@ -114,6 +115,7 @@ def run(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
     from service.base.extras import install_extra
     from service.cli.reading import Reading
+    from service.cli.stopping import stops_raised
 
     kafka = confluent_kafka(install_extra("client"))
     if args.group and (args.partition or args.stop or args.start.kind not in ("beginning", "end")):
@@ -121,9 +123,6 @@ def run(args: argparse.Namespace) -> int:
             "--group reads from where the group is: it goes with --from beginning or end, for partitions"
             " without an offset, and neither with --to nor --partition"
         )
-    reading = Reading(args, kafka)
-    try:
+    with stops_raised(), closing(Reading(args, kafka)) as reading:
         reading.print_records(sys.stdout.buffer)
-    finally:
-        reading.close()
     return 0

@@ -51,9 +51,12 @@ def run(args: argparse.Namespace) -> int:
     elif found.directories:
         rows = _replicas(found.directories) if each else _directories(found.directories)
         print("\n".join(aligned(rows)))
-    for problem in found.problems:
+    there = {replica.place[0] for one in found.directories for replica in one.replicas}
+    missing = [f"there is no replica of {topic}" for topic in args.topics or () if topic not in there]
+    problems = found.problems or missing
+    for problem in problems:
         tell("log-dirs", problem)
-    return 1 if found.problems or any(one.state != _OK for one in found.directories) else 0
+    return 1 if problems or any(one.state != _OK for one in found.directories) else 0
 
 
 def _document(one: LogDirectory, *, each: bool) -> dict[str, object]:

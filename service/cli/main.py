@@ -66,8 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _waits_said(args):
             code: int = args.run(args)
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as e:
+        return getattr(e, "exit_code", 130)  # of `stopping.Stopped`
     except BrokenPipeError:
         # the reader of the output (`| head`) is gone; keep the interpreter from reporting that at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

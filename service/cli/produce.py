@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from service.cli.address import add_bootstrap_option
 from service.cli.arguments import partition
 from service.cli.record_options import FORMATS, add_librdkafka_option, separator
-
-_AT_ONCE = 1 << 20
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -68,12 +69,24 @@ def _partition(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     from service.base.confluent import confluent_kafka
     from service.base.extras import install_extra
+    from service.cli.line_input import LineInput
     from service.cli.sending import Sending
+    from service.cli.stopping import stops_raised
 
-    sending = Sending(args, confluent_kafka(install_extra("client")))
-    with open(args.file or sys.stdin.fileno(), "rb", buffering=_AT_ONCE, closefd=bool(args.file)) as lines:
-        try:
-            sending.send_lines(lines)
-        finally:
-            sending.finish()
+    kafka = confluent_kafka(install_extra("client"))
+    with stops_raised(), _opened(args.file) as descriptor:
+        Sending(args, kafka).send_lines(LineInput(descriptor))
     return 0
+
+
+@contextmanager
+def _opened(file: str | None) -> Iterator[int]:
+    """Yield a descriptor of the lines: of a file, or of standard input."""
+    if file is None:
+        yield sys.stdin.fileno()
+        return
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 
 from service.cli.arguments import add_json_option
 
@@ -46,27 +47,36 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _list(args: argparse.Namespace) -> int:
+    from service.base.errors import ConfigError
+    from service.base.printable import escaped
     from service.base.properties_file import load_properties
     from service.cli.columns import aligned
     from service.cli.profiles import Profiles
 
     profiles = Profiles(os.environ)
     in_use = profiles.in_use()
-    rows = []
+    rows, problems = [], []
     for name in profiles.names():
-        told = load_properties(profiles.path(name))
+        try:
+            told = load_properties(profiles.path(name))
+        except ConfigError as e:
+            problems.append(str(e))
+            continue
         security = told.get("security.protocol", "PLAINTEXT")
         rows.append((name, told.get("bootstrap.servers"), security, name == in_use))
     if args.json:
         names = ("name", "bootstrap_servers", "security_protocol", "is_in_use")
         print(json.dumps([dict(zip(names, row, strict=True)) for row in rows], indent=2))
-        return 0
-    shown = [
-        (name, servers or "-", security, "in use" if used else "") for name, servers, security, used in rows
-    ]
-    for line in aligned([("name", "brokers", "security", ""), *shown]):
-        print(line)
-    return 0
+    else:
+        shown = [
+            (name, servers or "-", security, "in use" if used else "")
+            for name, servers, security, used in rows
+        ]
+        for line in aligned([("name", "brokers", "security", ""), *shown]):
+            print(line)
+    for problem in problems:
+        print(f"firn profile: {escaped(problem)}", file=sys.stderr)
+    return 1 if problems else 0
 
 
 def _add(args: argparse.Namespace) -> int:

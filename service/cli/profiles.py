@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,8 +27,7 @@ class Profiles:
     """The folder of profiles: ``$XDG_CONFIG_HOME/firn``, by default ``~/.config/firn``."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        home = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", ""), ".config")
-        self.folder = Path(home) / "firn"
+        self.folder = Path(_config_folder(environ)) / "firn"
         self._named = environ.get("FIRN_PROFILE") or None
 
     def path(self, name: str) -> Path:
@@ -36,7 +36,8 @@ class Profiles:
 
     def names(self) -> list[str]:
         """Return the names of all profiles."""
-        return sorted(path.name.removesuffix(_SUFFIX) for path in self.folder.glob(f"*{_SUFFIX}"))
+        found = (path.name.removesuffix(_SUFFIX) for path in self.folder.glob(f"*{_SUFFIX}"))
+        return sorted(name for name in found if _NAME.fullmatch(name))  # other files are an editor's
 
     def in_use(self) -> str | None:
         """Return the name of the profile in use: FIRN_PROFILE's, or the one that was chosen, or None.
@@ -98,5 +99,21 @@ class Profiles:
             file.write(text)
 
 
+def _config_folder(environ: Mapping[str, str]) -> str:
+    """Return the user's folder of settings, never one below the working directory, which may be anybody's."""
+    given, home = environ.get("XDG_CONFIG_HOME", ""), environ.get("HOME", "")
+    if os.path.isabs(given):
+        return given
+    if not os.path.isabs(home):
+        try:
+            home = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:  # a container's user without an entry
+            home = "/"
+    return os.path.join(home, ".config")
+
+
 def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    """Return a value so that a properties file has it, blanks at its beginning included."""
+    text = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    text = text.replace("\t", "\\t").replace("\f", "\\f")
+    return f"\\{text}" if text.startswith(" ") else text

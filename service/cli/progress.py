@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import TextIO
 
 
 class Progress:
-    """A line that is written over each second, where standard error is a terminal."""
+    """A line that is written over each second, where standard error is a terminal and `beside`, where the
+    records come from or go to, is none: they would be mixed."""
 
-    def __init__(self, verb: str) -> None:
+    def __init__(self, verb: str, *, beside: TextIO) -> None:
         self._verb = verb
         self._began = self._shown = time.monotonic()
-        self._is_terminal = sys.stderr.isatty()
-        self._records = 0
+        self._is_terminal = sys.stderr.isatty() and not beside.isatty()
+        self.records = 0
 
     def show(self, records: int) -> None:
         """Show how many records there have been, once a second."""
-        self._records = records
+        self.records = records
         now = time.monotonic()
         if self._is_terminal and now - self._shown >= 1:
             self._shown = now

@@ -38,7 +38,7 @@ class LineRecord(NamedTuple):
 
 
 class ReadRecord(NamedTuple):
-    """A record that was read. `tier` is None where nobody asked for it."""
+    """A record that was read. `headers` is None where they cannot be shown, `tier` where nobody asked."""
 
     topic: str
     partition: int
@@ -46,17 +46,19 @@ class ReadRecord(NamedTuple):
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
-    headers: Headers
+    headers: Headers | None
     tier: str | None = None
 
 
 def line_reader(kind: str, separator: bytes | None, null: bytes | None) -> Callable[[bytes], LineRecord]:
     """Return a function from a line, without its end, to a record; it raises `LineError`.
 
-    `null` is the text of a value that is none, a tombstone.
+    `null` is the text of a value that is none, a tombstone; of `hex` it is `NULL` by default.
     """
     if kind == "json":
         return _of_json
+    if kind == "hex" and null is None:
+        null = NULL.encode()
     decode = _unhex if kind == "hex" else bytes
 
     def field(text: bytes) -> bytes | None:
@@ -98,8 +100,8 @@ def _of_json(line: bytes) -> LineRecord:
     return LineRecord(
         _bytes_of("key", found.get("key")),
         _bytes_of("value", found.get("value")),
-        [(name, _bytes_of(f"header {name}", value)) for name, value in headers],
-        _number_of("timestamp", found, 0, 2**63),
+        [(_header_name(name), _bytes_of(f"header {name}", value)) for name, value in headers],
+        _timestamp_of(found),
         _number_of("partition", found, -1, 2**31),
     )
 
@@ -115,6 +117,24 @@ def _bytes_of(name: str, value: object) -> bytes | None:
     except (ValueError, TypeError) as e:
         raise LineError(f"{name}: {e}") from e
     raise LineError(f'{name} is a string, null or {{"base64": "…"}}')
+
+
+def _header_name(name: str) -> str:
+    if "\0" in name:
+        raise LineError("librdkafka cannot send a header with a zero byte in its name")
+    try:
+        name.encode()
+    except UnicodeEncodeError as e:
+        raise LineError(f"header name: {e}") from e
+    return name
+
+
+def _timestamp_of(found: dict[str, Any]) -> int:
+    if found.get("timestamp") == 0:
+        raise LineError(
+            "librdkafka cannot send timestamp 0, which is its word for now: leave it out for that"
+        )
+    return _number_of("timestamp", found, 0, 2**63)
 
 
 def _number_of(name: str, found: dict[str, Any], default: int, bound: int) -> int:
@@ -148,6 +168,8 @@ def _hex(value: bytes | None) -> bytes:
 
 
 def _headers(record: ReadRecord, encode: Callable[[bytes | None], bytes]) -> bytes:
+    if record.headers is None:
+        return b"-"
     return b",".join(name.encode() + b"=" + encode(value) for name, value in record.headers)
 
 
@@ -184,7 +206,9 @@ def _to_json(record: ReadRecord) -> bytes:
         "timestamp": record.timestamp_ms if record.timestamp_ms >= 0 else None,
         "key": _shown(record.key),
         "value": _shown(record.value),
-        "headers": [[name, _shown(value)] for name, value in record.headers],
+        "headers": None
+        if record.headers is None
+        else [[name, _shown(value)] for name, value in record.headers],
     }
     if record.tier is not None:
         document["tier"] = record.tier

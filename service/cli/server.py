@@ -149,5 +149,5 @@ def _console(config: BrokerConfig) -> OpenConsole | None:
         serving,
         listener=config.http_listener,
         access=access,
-        with_partitions=config.metrics_partitions_enable,
+        most_partitions=config.metrics_partitions_max if config.metrics_partitions_enable else 0,
     )

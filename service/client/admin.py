@@ -68,6 +68,12 @@ class Cluster:
         self._by_id: dict[int, BlockingClient] = {}
         self._addresses: dict[int, tuple[str, int]] = {}
 
+    @property
+    def first_address(self) -> str:
+        """Address of the broker that answered, as addresses are given: `host:port`, IPv6 in brackets."""
+        host, _, port = self._first.address.rpartition(":")
+        return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
     def __enter__(self) -> Self:
         return self
 

@@ -196,6 +196,8 @@ def describe_health(
             quorum = tries.ask("the quorum", lambda: ask_quorum(cluster))
             is_led = tries.quorum_silence is None
         answers = [one.result() for one in asked]
+        # One that hangs is not waited for again.
+        bootstrap = f"{cluster.first_address},{bootstrap}"
     # On a new connection: after a time-out a connection is of no use.
     with Cluster(bootstrap, timeout_s=CONTROLLER_WAIT_S, security=security) as cluster:
         if is_led:

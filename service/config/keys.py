@@ -6,6 +6,7 @@ configuration y: Value must be at least 1`), which users of Kafka know.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -16,6 +17,8 @@ from service.config.passwords import Password
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+
+_LOGIN_OF_URL: Final = re.compile(r"://[^/\s]*@")
 
 Value = bool | int | float | str | tuple[str, ...] | Password | None
 
@@ -102,8 +105,9 @@ class ConfigKey:
 
 
 def invalid(name: str, value: object, reason: str) -> ConfigError:
-    """Return an error with the text of Kafka's `ConfigException`."""
-    return ConfigError(f"Invalid value {value} for configuration {name}: {reason}")
+    """Return an error with the text of Kafka's `ConfigException`; it has no password of a URL."""
+    shown = _LOGIN_OF_URL.sub("://[hidden]@", str(value))
+    return ConfigError(f"Invalid value {shown} for configuration {name}: {reason}")
 
 
 def to_text(value: Value) -> str | None:

@@ -169,6 +169,7 @@ class BrokerConfig:
     http_ssl_key_password: Password | None
     http_token_file: str | None
     metrics_partitions_enable: bool
+    metrics_partitions_max: int
     metrics_topics_max: int
     metrics_groups_max: int
     log_cleaner_enable: bool

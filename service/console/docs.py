@@ -20,7 +20,8 @@ loaded. `firn dev` sets it.
 - `/metrics`: everything below as text for Prometheus: `text/plain; version=0.0.4`, or OpenMetrics for those
   whose `Accept` prefers it; gzip where `Accept-Encoding` allows it. Counters are read on request; requests
   within a second get the same text. Values of partitions are summed up, unless
-  `firn.metrics.partitions.enable` asks for each of them; of topics there are `firn.metrics.topics.max`.
+  `firn.metrics.partitions.enable` asks for each of them, up to `firn.metrics.partitions.max`; of topics there
+  are `firn.metrics.topics.max`.
 - Lag is told by the broker that coordinates the group: sum over all nodes. An end that is not here (a
   partition that this broker neither leads nor follows in sync) is asked of its leader, in one ListOffsets
   for many partitions, when somebody scrapes and at most every 5 s; a scrape waits a second for it. With an

@@ -278,6 +278,11 @@ LOGS: Final = (
     _counter("log_cleaning_errors", "Failed compactions of logs."),
     _counter("log_cleaned_bytes_read", "Bytes read to copy compacted logs."),
     _counter("log_cleaned_bytes_written", "Bytes written to copy compacted logs."),
+    _gauge(
+        "partitions_left_out",
+        "Partitions beyond `firn.metrics.partitions.max`, without metrics of their own; only with "
+        "`firn.metrics.partitions.enable`.",
+    ),
     _gauge("log_uncleanable", "Logs that are not compacted for now because a compaction failed."),
     _gauge(
         "log_dir_free_bytes", "Free bytes in the file system of a log directory.", "directory",

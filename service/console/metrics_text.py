@@ -81,24 +81,28 @@ async def render(
     node: ObservedNode,
     now_ms: int,
     *,
-    with_partitions: bool,
+    most_partitions: int,
     more: Iterable[Sample] = (),
     text_format: TextFormat = OPENMETRICS,
 ) -> list[bytes]:
-    """Return the whole text, in pieces. `now_ms` is the wall clock; `more` are samples of the process."""
+    """Return the whole text, in pieces. `now_ms` is the wall clock; `more` are samples of the process;
+    `most_partitions` have their own."""
     piece = Slice()
     partitions = node.partitions()
     found = await _measured(piece, node, partitions, now_ms, more)
+    told = partitions[:most_partitions]
+    if most_partitions:
+        left_out = len(partitions) - len(told)
+        found["firn_partitions_left_out"] = [Sample("firn_partitions_left_out", left_out)]
     text = _Text()
     for name, family in FAMILIES.items():
         is_first = True
-        if family in PARTITION:
-            chunks = _chunks_of_partitions(name, partitions if with_partitions else ())
-        else:
-            chunks = _chunks(found.get(name, ()))
+        chunks = _chunks_of_partitions(name, told) if family in PARTITION else _chunks(found.get(name, ()))
         for chunk in chunks:
             if piece.is_over():
                 await piece.next_turn()
+            if not chunk:
+                continue
             lines = text_format.write(_Registry(_metric(family, chunk)))
             text.add(_without_head(lines) if not is_first else lines.removesuffix(_EOF))
             is_first = False
@@ -187,9 +191,9 @@ def _chunks(samples: Sequence[Sample]) -> Iterator[Sequence[Sample]]:
 
 
 def _chunks_of_partitions(name: str, partitions: Sequence[Partition]) -> Iterator[Sequence[Sample]]:
+    """Yield the samples of some partitions at a time: none, where they have no value of this family."""
     for at in range(0, len(partitions), _LINES):
-        if chunk := tuple(of_partitions(name, partitions[at : at + _LINES])):
-            yield chunk
+        yield tuple(of_partitions(name, partitions[at : at + _LINES]))
 
 
 def _lines(sample: Sample) -> int:

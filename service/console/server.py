@@ -60,13 +60,13 @@ class Console:
     """Listener of one node. Owned by the event loop."""
 
     def __init__(
-        self, node: ObservedNode, world: World, access: AccessSettings, *, with_partitions: bool
+        self, node: ObservedNode, world: World, access: AccessSettings, *, most_partitions: int
     ) -> None:
         """Read certificate and token. Raises `ConfigError`."""
         self._node = node
         self._clock = world.clock
         self._access = HttpAccess(access, world)
-        self._with_partitions = with_partitions
+        self._most_partitions = most_partitions
         self._making: dict[tuple[TextFormat, bool], asyncio.Task[list[bytes]]] = {}
         self._texts: dict[tuple[TextFormat, bool], tuple[float, list[bytes]]] = {}
         """by format, and whether it is compressed: when it was made, and the text"""
@@ -190,7 +190,7 @@ class Console:
                 text = await render(
                     self._node,
                     self._clock.now_ms(),
-                    with_partitions=self._with_partitions,
+                    most_partitions=self._most_partitions,
                     more=more,
                     text_format=text_format,
                 )
@@ -264,14 +264,14 @@ def _json(value: object, status: int = 200) -> Response:
 
 @asynccontextmanager
 async def serving(
-    node: ObservedNode, world: World, *, listener: str, access: AccessSettings, with_partitions: bool
+    node: ObservedNode, world: World, *, listener: str, access: AccessSettings, most_partitions: int
 ) -> AsyncIterator[str]:
     """Serve the listener `host:port` of `node` while the context lasts; yield its URL.
 
     An empty host is the loopback interface. Raises `ConfigError`.
     """
     host, _, port = listener.rpartition(":")
-    console = Console(node, world, access, with_partitions=with_partitions)
+    console = Console(node, world, access, most_partitions=most_partitions)
     bare = host.strip("[]") or "127.0.0.1"
     try:
         found = await console.start(bare, int(port))

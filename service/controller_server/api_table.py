@@ -72,9 +72,9 @@ def _late(module: str, name: str = "handle") -> Handler:
     return handled
 
 
-def _of_quorum(operation: AclOperation) -> Served:
+def _of_quorum(operation: AclOperation, handle: Handler = quorum.handle) -> Served:
     """Return a row that the quorum's machine answers."""
-    return Served(OfCluster(operation, quorum.refuse), quorum.handle)
+    return Served(OfCluster(operation, quorum.refuse), handle)
 
 
 _ROWS: Final[dict[int, Served]] = {
@@ -124,8 +124,8 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.ALLOCATE_PRODUCER_IDS: _decided(BY_NODES, brokers.allocate_producer_ids),
     ApiKey.CONTROLLER_REGISTRATION: _decided(BY_NODES, brokers.register_controller),
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: _decided(BY_NODES, partitions.assign),
-    ApiKey.ADD_RAFT_VOTER: _of_quorum(AclOperation.ALTER),
-    ApiKey.REMOVE_RAFT_VOTER: _of_quorum(AclOperation.ALTER),
+    ApiKey.ADD_RAFT_VOTER: _of_quorum(AclOperation.ALTER, quorum.change_voters),
+    ApiKey.REMOVE_RAFT_VOTER: _of_quorum(AclOperation.ALTER, quorum.change_voters),
     ApiKey.UPDATE_RAFT_VOTER: _of_quorum(AclOperation.CLUSTER_ACTION),
     ApiKey.COMMIT_CATALOG: _decided(OfCluster(AclOperation.CLUSTER_ACTION, catalog.refuse), catalog.handle),
     ApiKey.LIST_SESSIONS: Served(DESCRIBES, late="list_sessions"),

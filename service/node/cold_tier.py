@@ -133,8 +133,9 @@ class ColdTier:
             for _ in range(2)
         )
         self._clients = (
-            WatchedClient(self.metrics["tiering"], store, asks_always=True),
-            WatchedClient(self.metrics["read"], first, asks_always=False),
+            WatchedClient(self.metrics["tiering"], store, asks_always=False),
+            # The one with short time-outs: a store that hangs is noticed soon.
+            WatchedClient(self.metrics["read"], first, asks_always=True),
         )
         self._disk_cache = _disk_cache(config, world, lambda: self._current())
         self.reader = RemoteReader(

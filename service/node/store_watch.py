@@ -22,7 +22,7 @@ from service.remote.stores.store import ObjectStore
 CHECK_S: Final = 2.0
 QUIET_MS: Final = 5_000
 """Age of the last call above which the store is asked again while it has a problem."""
-IDLE_MS: Final = 10_000
+IDLE_MS: Final = 8_000
 """The same while it has none: a node that copies nothing is to notice a store that is away, too."""
 
 

@@ -97,7 +97,9 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `firn pipeline replay`."""
     add_range_arguments(parser)
-    parser.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT", help="brokers to write to")
+    parser.add_argument(
+        "--bootstrap-server", required=True, metavar="HOST:PORT,…", help="brokers to write to"
+    )
     parser.add_argument("--into", required=True, metavar="TOPIC", help="the topic to write; must exist")
     parser.add_argument(
         "--state",

@@ -6,17 +6,24 @@ Each function returns what was done of one API; errors are left out. Secrets are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from itertools import chain, islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from service.base.printable import printable
+from service.base.uuids import encode_uuid
 from service.config.overrides import may_be_secret
 from service.metadata.controller.requests import ConfigOperation, CreateTopicResult, ResourceType
 from service.security.audited_change import MOST_NAMED, AuditedChange
 
+if TYPE_CHECKING:
+    from service.security.tokens import DelegationToken
+
 NONE: Final = ErrorCode.none
+_NO_DIRECTORY: Final = UUID(int=0)
 _VALUE_CHARACTERS: Final = 100
 _TIERING: Final = ("remote.storage.enable", "remote.log.copy.disable", "remote.log.delete.on.disable")
 _SIGNS: Final = {ConfigOperation.SET: "=", ConfigOperation.APPEND: "+=", ConfigOperation.SUBTRACT: "-="}
@@ -231,3 +238,41 @@ def changed_credentials(request: Any, response: Any) -> Iterable[AuditedChange]:
     removed = {one.name for one in request.deletions}
     items = (f"{printable(user)}{' [removed]' if user in removed else ''}" for user in done)
     return _change("credentials-changed", "SCRAM credentials changed", items, len(done))
+
+
+def changed_token(what: str, token: DelegationToken) -> AuditedChange:
+    """Return a delegation token that was `what`: created, renewed or expired. Its id is no secret."""
+    words = f"delegation tokens {what}"
+    until = datetime.fromtimestamp(token.expiry_ms // 1000, UTC)
+    item = f"{printable(token.id)} of {printable(token.owner)} [valid until {until:%Y-%m-%dT%H:%M:%SZ}]"
+    return AuditedChange(f"delegation-token-{what}", words, [item], 1)
+
+
+def changed_voters(request: Any, response: Any) -> Iterable[AuditedChange]:
+    """Return the controller that was added to the voters of the quorum, or removed from them."""
+    if response.error_code is not NONE:
+        return ()
+    what = "added" if hasattr(request, "listeners") else "removed"
+    item = f"{request.voter_id} [directory {encode_uuid(request.voter_directory_id or _NO_DIRECTORY)}]"
+    return (AuditedChange(f"voter-{what}", f"voters {what}", [item], 1),)
+
+
+def terminated_transaction(transactional_id: str, producer_id: int, epoch: int) -> AuditedChange:
+    """Return a transaction that was open when somebody else took its id: it is aborted, `producer_id` and
+    `epoch` are fenced."""
+    item = f"{printable(transactional_id)} [aborted, producer {producer_id} of epoch {epoch} fenced]"
+    return AuditedChange("transaction-terminated", "transactions terminated", [item], 1)
+
+
+def written_markers(request: Any, response: Any) -> Iterable[AuditedChange]:
+    """Return the transactions that were ended in partitions, not by a coordinator."""
+    ends = {one.producer_id: "committed" if one.transaction_result else "aborted" for one in request.markers}
+    done = [
+        (topic.name, partition.partition_index, marker.producer_id)
+        for marker in response.markers
+        for topic in marker.topics
+        for partition in topic.partitions
+        if partition.error_code is NONE
+    ]
+    items = (f"{printable(name)}-{index} [producer {one}, {ends.get(one)}]" for name, index, one in done)
+    return _change("transaction-ended-in-partition", "transactions ended in partitions", items, len(done))

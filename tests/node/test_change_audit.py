@@ -14,6 +14,8 @@ from service.client.blocking_client import BlockingClient
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
 from tests.support.processes import wait_until
+from tests.support.transactional_client import TransactionalClient, settled
+from tests.support.transactional_requests import write_markers
 
 NONE = ErrorCode.none
 WHO = "; by User:ANONYMOUS from 127.0.0.1, client id 'test'"
@@ -147,6 +149,37 @@ def test_groups_and_records(talk: Talk, audit: pytest.LogCaptureFixture) -> None
         f"offsets of group g deleted (1): t-0{WHO}",
         f"groups deleted (1): g{WHO}",
     ]
+
+
+def test_a_transaction_that_somebody_ends_for_another(
+    start: Callable[..., NodeThread], audit: pytest.LogCaptureFixture
+) -> None:
+    """By its id, and in a partition; not the ends that its producer and the coordinators make."""
+    node = start(transaction_state_log_num_partitions="1")
+    place = f"{node.host}:{node.port}"
+    with node.client() as client, TransactionalClient(place, "pay") as one:
+        talk = Talk(client)
+        talk.create("t")
+        told(audit)
+        assert settled(one, one.init) == NONE
+        for _ in range(2):
+            assert settled(one, lambda: one.produce("t", 0, [b"a"])).error_code == NONE
+            assert settled(one, lambda: one.end(commit=True)) == NONE
+        assert settled(one, lambda: one.produce("t", 0, [b"a"])).error_code == NONE
+        before = one.producer_id, one.epoch
+        assert settled(one, lambda: one.init(again=True)) == NONE
+        assert [line for line in told(audit) if "transaction" in line and "__" not in line] == []
+        assert settled(one, lambda: one.produce("t", 0, [b"a"])).error_code == NONE
+        before = one.producer_id, one.epoch
+        with TransactionalClient(place, "pay") as another:
+            assert settled(another, another.init) == NONE
+        (line,) = told(audit)
+        assert line.startswith(
+            f"transactions terminated (1): pay [aborted, producer {before[0]} of epoch {before[1]} fenced];"
+            " by User:ANONYMOUS from 127.0.0.1, client id "
+        )
+        write_markers(talk, (99, 4, False, {"t": (0, 7)}))
+        assert told(audit) == [f"transactions ended in partitions (1): t-0 [producer 99, aborted]{WHO}"]
 
 
 def commit(talk: Talk, group: str, topic_id: Any) -> None:

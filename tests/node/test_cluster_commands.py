@@ -320,6 +320,7 @@ def test_log_directories_are_told_with_their_replicas(firn: Firn, nodes: dict[in
     assert {p["topic"] for row in rows for p in row["partitions"]} == {"kept"}
     assert firn("log-dirs", "--broker", "2").splitlines()[1].split()[:3] == ["2", str(nodes[2].data), "ok"]
     assert "broker 9 is not there" in firn.refused("log-dirs", "--broker", "9")
+    assert "there is no replica of nope" in firn.refused("log-dirs", "--topic", "nope")
 
 
 def test_a_broker_that_is_gone_is_forgotten(firn: Firn, nodes: dict[int, NodeThread]) -> None:

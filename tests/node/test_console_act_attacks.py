@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 from urllib.parse import quote, urlencode
@@ -23,6 +24,7 @@ from service.console.web import guard
 from service.console.web.acts import change_desk, routes
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.settings import ConsoleSettings
+from tests.support.certificates import Authority
 from tests.support.console_thread import ConsoleThread
 from tests.support.processes import free_port, wait_until
 from tests.support.signed_in import FORM, TOKEN, SignedIn, ask, confirmation, hidden
@@ -439,6 +441,20 @@ def test_a_program_with_the_token_needs_a_form_of_a_session_too(
     answer = ask(console.url, "GET", DELETE, **bearer)
     assert (answer.status, "firn_session=" in answer.headers["set-cookie"]) == (200, True)
     assert FakeCluster.done == []
+
+
+def test_a_console_with_https_takes_no_form_of_a_page_without(somebody: SignedIn, tmp_path: Path) -> None:
+    """Somebody in the middle can serve a page for the same name and port, but not over HTTPS."""
+    certificate = Authority().issue().write(tmp_path / "console.pem")
+    bootstrap = f"127.0.0.1:{free_port()}"
+    with ConsoleThread(bootstrap, token=TOKEN, allow_changes=True, certificate=certificate) as sealed:
+        session = SignedIn(sealed.url)
+        shown = session.preview("delete-topic", topic="orders")
+        sent = urlencode(confirmation(shown, "orders"))
+        plain = sealed.url.replace("https://", "http://")
+        assert session.ask("POST", "/change/confirm", sent, Origin=plain).status == 403
+        assert FakeCluster.done == []
+        assert "The topic orders is deleted." in session.confirm(shown, "orders").text
 
 
 def test_a_console_that_reads_has_no_form_and_no_address_of_an_act() -> None:

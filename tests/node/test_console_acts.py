@@ -123,6 +123,27 @@ def test_a_topic_is_created_grows_and_goes(
     assert line["items"] == [f"orders [id={topic.topic_id}]"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"topic": "../../etc"}, "Topic name is invalid: '../../etc'"),
+        ({"topic": ".."}, "'..' is not allowed"),
+        ({"topic": "<b>é</b>"}, "Topic name is invalid: '<b>é</b>'"),
+        ({"topic": "x" * 250}, "250 characters are too many"),
+        ({"topic": "big", "partitions": "2147483647"}, "Excessively large number of partitions"),
+        ({"topic": "t", "partitions": "-1"}, "Partitions is a number from 1"),
+        ({"topic": "t", "replication": "32767"}, "only 1 broker(s)"),
+        ({"topic": "t", "settings": "retention.ms=<script>"}, "Invalid value <script>"),
+        ({"topic": "t", "settings": "nonsense=1"}, "Unknown topic config name: nonsense"),
+    ],
+)
+def test_a_topic_that_cannot_be_is_refused_in_words(
+    somebody: SignedIn, fields: dict[str, str], said: str
+) -> None:
+    refused = somebody.preview("create-topic", **fields)
+    assert (refused.status, said in refused.text) == (400, True), refused.text
+
+
 def test_another_topic_of_the_name_is_not_deleted(
     somebody: SignedIn, node: str, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:

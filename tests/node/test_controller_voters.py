@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
 from kio.schema.errors import ErrorCode
 
 from service.metadata.raft.keys import ReplicaKey
@@ -129,8 +130,11 @@ def remove_voter(node_id: int) -> Any:
     )
 
 
-def test_voters_are_added_and_removed_while_topics_are_created(tmp_path: Path) -> None:
+def test_voters_are_added_and_removed_while_topics_are_created(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """One controller becomes three, and the first one is removed, by requests to the active controller."""
+    caplog.set_level("INFO", "firn.audit")
 
     async def scenario() -> None:
         fleet = await Fleet(tmp_path, is_dynamic=True).start()
@@ -160,6 +164,12 @@ def test_voters_are_added_and_removed_while_topics_are_created(tmp_path: Path) -
         assert fleet.assert_same_logs() > 0
 
     run(scenario())
+    lines = [one.getMessage() for one in caplog.records if one.name == "firn.audit"]
+    assert [line.partition(";")[0] for line in lines if "voter" in line] == [
+        "voters added (1): 2 [directory AAAAAAAAAAAAAAAAAAAD6g]",
+        "voters added (1): 3 [directory AAAAAAAAAAAAAAAAAAAD6w]",
+        "voters removed (1): 1 [directory AAAAAAAAAAAAAAAAAAAD6Q]",
+    ]
 
 
 async def assert_all_have(fleet: Fleet, names: list[str]) -> None:

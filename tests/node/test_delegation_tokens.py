@@ -255,3 +255,23 @@ def test_a_session_ends_with_its_token_unless_it_is_renewed(start: Start) -> Non
     with pytest.raises(Exception, match=r"closed|refuses the login|Authentication failed"):
         who(talk, "u")
     assert who(by_token(node, kept), "u") == "none"
+
+
+def test_the_audit_log_tells_who_changed_which_token_without_its_password(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "firn.audit")
+    alice = talk_as(secured(start), "alice")
+    made = create(alice, max_lifetime=DAY_MS)
+    assert renew(alice, made.hmac).error_code is ErrorCode.none
+    assert renew(alice, b"x" * 64).error_code is ErrorCode.delegation_token_not_found
+    assert expire(alice, made.hmac).error_code is ErrorCode.none
+    lines = [one.getMessage() for one in caplog.records if one.name == "firn.audit"]
+    lines = [line for line in lines if "token" in line]
+    assert [line.partition(" (1): ")[0] for line in lines] == [
+        f"delegation tokens {what}" for what in ("created", "renewed", "expired")
+    ]
+    for line in lines:
+        assert f"(1): {made.token_id} of User:alice [valid until 20" in line
+        assert line.endswith("; by User:alice from 127.0.0.1, client id 'test'")
+        assert b64encode(made.hmac).decode() not in line

@@ -41,7 +41,7 @@ def rendered(running: NodeThread) -> set[str]:
         *of_process(memory_limit(), start_time_s(), at_once(open_descriptors())),
         *of_health(running.node.parts.health(0)),
     )
-    text = render(running.node.parts, SystemClock().now_ms(), with_partitions=True, more=process)
+    text = render(running.node.parts, SystemClock().now_ms(), most_partitions=10_000, more=process)
     lines = b"".join(asyncio.run_coroutine_threadsafe(text, running._loop).result(20)).decode().splitlines()
     samples = {re.split("[ {]", line)[0] for line in lines if not line.startswith("#")}
     return {name for name in documented() if name in samples or f"{name}_count" in samples}

@@ -86,7 +86,7 @@ def test_the_sdist_has_all_sources_and_nothing_built(package: Package) -> None:
         command, cwd=REPOSITORY, capture_output=True, text=True, check=True
     ).stdout.split()
     assert {name for name in tracked if (REPOSITORY / name).exists()} <= names
-    assert {"setup.py", "pyproject.toml", "README.md", "LICENSE", "service/COMMIT"} <= names
+    assert {"setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE", "service/COMMIT"} <= names
     assert not [name for name in names if name.endswith((".c", ".so", ".pyc"))]
 
 
@@ -95,6 +95,9 @@ def test_the_wheel_has_the_packages_their_kernels_and_the_extras(package: Packag
         names = wheel.namelist()
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         said = wheel.read(metadata).decode()
+    assert {"LICENSE", "NOTICE"} <= {
+        name.rpartition("/")[2] for name in names if ".dist-info/licenses/" in name
+    }
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"service", "pyspark_firn"}
     for kernel in KERNELS:

@@ -120,6 +120,18 @@ def test_forming_goes_on_after_a_power_cut(place: Place, monkeypatch: pytest.Mon
             place.start(1)
     place.start(1)
     assert place.meta(1)["node.id"] == "1"
+    assert not (place.volume(1) / ".forming").exists()
+
+
+def test_a_note_goes_also_when_the_power_went_after_formatting(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(forming, "forget", lambda *_: None)
+        place.start(1)
+    assert (place.volume(1) / ".forming").exists()
+    place.start(1)
+    assert not (place.volume(1) / ".forming").exists()
 
 
 def test_other_first_voters_than_before_are_refused(place: Place) -> None:

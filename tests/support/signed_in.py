@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import re
+import ssl
 from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
@@ -24,7 +25,12 @@ class Answer(NamedTuple):
 
 def ask(url: str, method: str, path: str, body: str | bytes | None = None, **headers: str | None) -> Answer:
     """Send one request; headers that are None are left out, `_` stands for `-`."""
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    scheme, _, place = url.partition("://")
+    connection = http.client.HTTPConnection(place, timeout=30)
+    if scheme == "https":
+        blind = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        blind.check_hostname, blind.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(place, timeout=30, context=blind)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items() if value is not None}
         connection.request(method, path, body, named)

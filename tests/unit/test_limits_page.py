@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from service.cli.sending import MOST_OF_A_LINE
+from service.cli.line_input import MOST_OF_A_LINE
 from service.metadata.controller.configs_control import MOST_CHARACTERS
 from service.metadata.controller.requests import LONGEST_NAME, MAX_RECORDS_PER_OPERATION
 from service.metadata.controller.scram_control import MAX_ITERATIONS

@@ -53,6 +53,8 @@ def prepare_volume(
     found = load_ensemble(world.disk, cluster.directories)
     home = cluster.metadata_log_dir
     if home not in found.empty:
+        if home in found.formatted:
+            forget(home)  # of a start that was interrupted after the directory was ready
         say_formed(told, config, found.cluster_id, world)
         return
     if told.guard is None:

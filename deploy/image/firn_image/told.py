@@ -1,4 +1,4 @@
-"""What the environment of a container says of forming. [P]
+"""Variables of a container that say what may be formatted. [P]
 
 >>> told = told_by({"FIRN_CLUSTER_ID": "4L6g3nShT-eMCtK--X86sw", "FIRN_IMAGE_FORM": "s3://bucket/formed"})
 >>> told.guard

@@ -105,6 +105,12 @@ NETWORK: Final = (
         "Whether the metrics have offsets, sizes and lags of each partition: up to eight series for each.",
     ),
     key(
+        "firn.metrics.partitions.max", INT, 10_000,
+        "Most partitions with metrics of their own, if `firn.metrics.partitions.enable` is set: those that "
+        "the node has opened first.",
+        at_least=0,
+    ),
+    key(
         "firn.metrics.topics.max", INT, 500,
         "Most topics with traffic of their own in the metrics: the first that the node opens; the traffic of "
         "the others is summed up as of one topic, `(others)`.",

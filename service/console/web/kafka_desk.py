@@ -98,7 +98,7 @@ class KafkaDesk:
             with self._lock:
                 order, cluster_id = self._addresses.order, self._cluster_id
             cluster = kind(",".join(order), CLIENT_ID, timeout_s, self._security)
-            address = _bracketed(cluster.first.address)
+            address = cluster.first_address
             with self._lock:
                 self._addresses.answered(address)
                 is_configured = self._addresses.is_configured(address)
@@ -166,11 +166,11 @@ class KafkaDesk:
 
     def _give_up(self, cluster: Cluster) -> None:
         """Close the connections to a broker that hangs; others are tried before it from now on."""
-        address = cluster.first.address
+        address = cluster.first_address
         with self._lock:
-            self._addresses.failed(_bracketed(address))
-            hanging = [one for one in self._kept if one.first.address == address]
-            self._kept = [one for one in self._kept if one.first.address != address]
+            self._addresses.failed(address)
+            hanging = [one for one in self._kept if one.first_address == address]
+            self._kept = [one for one in self._kept if one.first_address != address]
         for one in (cluster, *hanging):
             one.close()
 
@@ -230,12 +230,6 @@ class KafkaDesk:
 
     def broker_entries(self, broker: int) -> list[ConfigEntry]:
         return self.ask(lambda cluster: cluster.entries(BROKER_RESOURCE, str(broker)))
-
-
-def _bracketed(address: str) -> str:
-    """Return a connection's address as addresses are configured: IPv6 in brackets."""
-    host, _, port = address.rpartition(":")
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else address
 
 
 def _rows(parts: Iterable[TopicInfo]) -> Iterator[TopicSummary]:

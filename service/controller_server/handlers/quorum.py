@@ -13,6 +13,8 @@ from service.metadata.raft.messages_out import to_response
 from service.metadata.raft.requests import Refusal
 from service.network.request import RequestContext, Response
 from service.serving.authorization import DENIED_MESSAGES
+from service.serving.change_audit import audited
+from service.serving.change_words import changed_voters
 from service.wire.api import (
     APIS,
     ApiKey,
@@ -31,6 +33,12 @@ async def handle(side: ControllerSide, context: RequestContext, request: Any) ->
     answer = await side.ask_quorum(key, APIS[key].max_version, request, context.listener)
     _log_foreign_cluster(side, context, answer)
     return answer
+
+
+@audited(changed_voters)
+async def change_voters(side: ControllerSide, context: RequestContext, request: Any) -> Any:
+    """Handle AddRaftVoter and RemoveRaftVoter."""
+    return await handle(side, context, request)
 
 
 def _log_foreign_cluster(side: ControllerSide, context: RequestContext, answer: Any) -> None:

@@ -34,14 +34,14 @@ class TokenAdmin:
             )
         )
 
-    async def renew(self, hmac: bytes, renewer: Principal, period_ms: int) -> int:
+    async def renew(self, hmac: bytes, renewer: Principal, period_ms: int) -> DelegationToken:
         """Renew a token; see `token_control.renew_token`."""
         change = TokenChange(hmac, renewer, period_ms, self._clock.now_ms())
         return await self._decisions.decide(
             lambda image: token_control.renew_token(image, change, self._rules, self._index)
         )
 
-    async def expire(self, hmac: bytes, principal: Principal, period_ms: int) -> int:
+    async def expire(self, hmac: bytes, principal: Principal, period_ms: int) -> DelegationToken:
         """Expire a token; see `token_control.expire_token`."""
         change = TokenChange(hmac, principal, period_ms, self._clock.now_ms())
         return await self._decisions.decide(

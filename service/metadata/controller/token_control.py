@@ -195,8 +195,8 @@ def _new_id(new_uuid: Callable[[], UUID]) -> str:
 
 def renew_token(
     image: MetadataImage, change: TokenChange, rules: TokenRules, index: TokenIndex
-) -> Steps[ControllerResult[int]]:
-    """Renew a token, in steps; returns the time at which it expires now.
+) -> Steps[ControllerResult[DelegationToken]]:
+    """Renew a token, in steps; returns it with the time at which it expires now.
 
     Raises `RequestError`: DELEGATION_TOKEN_AUTH_DISABLED, _NOT_FOUND, _EXPIRED, _OWNER_MISMATCH, in this
     order.
@@ -214,8 +214,8 @@ def renew_token(
 
 def expire_token(
     image: MetadataImage, change: TokenChange, index: TokenIndex
-) -> Steps[ControllerResult[int]]:
-    """Let a token expire after the period, at once if it is negative, in steps; returns the time.
+) -> Steps[ControllerResult[DelegationToken]]:
+    """Let a token expire after the period, at once if it is negative, in steps; returns it with the time.
 
     Raises `RequestError`: DELEGATION_TOKEN_AUTH_DISABLED, _NOT_FOUND, _OWNER_MISMATCH and, unless the period
     is negative, _EXPIRED, in this order.
@@ -225,7 +225,8 @@ def expire_token(
     token = yield from _found(image, change, index)
     _check_allowed(token, change)
     if change.period_ms < 0:
-        return decided([RemoveDelegationTokenRecord(token_id=token.id)], change.now_ms)
+        ended = token._replace(expiry_ms=change.now_ms)
+        return decided([RemoveDelegationTokenRecord(token_id=token.id)], ended)
     if token.is_expired(change.now_ms):
         raise RequestError(ErrorCode.delegation_token_expired)
     return _until(image, token, min(token.max_ms, _sum(change.now_ms, change.period_ms)))
@@ -249,9 +250,10 @@ def _check_allowed(token: DelegationToken, change: TokenChange) -> None:
         raise RequestError(ErrorCode.delegation_token_owner_mismatch)
 
 
-def _until(image: MetadataImage, token: DelegationToken, expiry_ms: int) -> ControllerResult[int]:
+def _until(image: MetadataImage, token: DelegationToken, expiry_ms: int) -> ControllerResult[DelegationToken]:
     check_every_node_reads(image)
-    return decided([token_record(token._replace(expiry_ms=expiry_ms))], expiry_ms)
+    changed = token._replace(expiry_ms=expiry_ms)
+    return decided([token_record(changed)], changed)
 
 
 def _sum(now_ms: int, period_ms: int) -> int:

@@ -4,8 +4,8 @@
 s3_server() {
   export AWS_ACCESS_KEY_ID=firn AWS_SECRET_ACCESS_KEY=firn-secret AWS_REGION=us-east-1 AWS_DEFAULT_REGION=us-east-1
   sleep infinity | (cd "$REPOSITORY" && exec python -m service.cli.embedded_s3 another) > "$STAGE/s3.log" 2>&1 &
-  until_true grep -q http "$STAGE/s3.log"
-  AWS_ENDPOINT_URL=$(head -1 "$STAGE/s3.log")
+  until_true grep -q ^http "$STAGE/s3.log"
+  AWS_ENDPOINT_URL=$(grep -m 1 ^http "$STAGE/s3.log")
   export AWS_ENDPOINT_URL
 }
 

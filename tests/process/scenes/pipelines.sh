@@ -1,9 +1,8 @@
-# An archive with records of 2013, the topic that they are replayed into, and where the page keeps the state of that.
+# An archive with records of 2013.
 s3
 node
 firn topic create flights --partitions 4 --config remote.storage.enable=true --config segment.bytes=1048576 \
   --config retention.ms=-1 --config segment.ms=31536000000
-firn topic create flights-february
 python - << 'END' | firn produce flights --format json
 import json
 for number in range(80_000):

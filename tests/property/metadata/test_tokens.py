@@ -135,11 +135,11 @@ class Ours:
                 self.ids.append(made.id)
                 return len(self.ids) - 1
             case ("renew", who, number, period):
-                return self._decide(
-                    renew_token(image, self._change(who, number, period, now), RULES, self.index)
-                )
+                change = self._change(who, number, period, now)
+                return _until(self._decide(renew_token(image, change, RULES, self.index)))
             case ("expire", who, number, period):
-                return self._decide(expire_token(image, self._change(who, number, period, now), self.index))
+                change = self._change(who, number, period, now)
+                return _until(self._decide(expire_token(image, change, self.index)))
             case ("describe", who, owners, allowed):
                 named = None if owners is None else frozenset(("User", one) for one in owners)
                 found = at_once(
@@ -174,6 +174,11 @@ class Ours:
             for one in self.images[-1].tokens.values()
         }
         assert found == model.tokens
+
+
+def _until(found: Any) -> Any:
+    """Return until when a token is valid, or the error of a refusal."""
+    return getattr(found, "expiry_ms", found)
 
 
 def _user(name: str) -> Principal:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.base.errors import ConfigError
+from service.base.properties_file import load_properties
 from service.cli.address import fill_in
 from service.cli.main import main
 from service.cli.profiles import Profiles
@@ -84,3 +88,33 @@ def test_an_unreadable_choice_is_an_error_and_no_other_cluster(home: Path) -> No
     (home / "firn" / "in-use").write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="in-use"):
         found(dict(os.environ))
+
+
+def test_profiles_are_listed_beside_files_that_are_none(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", "add", "one", "h:1"]) == 0
+    for name in ("one copy", ".#one", "two\n"):
+        (home / "firn" / f"{name}.properties").write_text("bootstrap.servers=h:9\n")
+    (home / "firn" / "bad.properties").write_bytes(b"sasl.password=hunter2\xff")
+    capsys.readouterr()
+    assert main(["profile", "list"]) == 1
+    said = capsys.readouterr()
+    assert said.out.splitlines() == ["name  brokers  security", "one   h:1      PLAINTEXT"]
+    assert "bad.properties" in said.err
+    assert "hunter2" not in said.err
+
+
+def test_no_profile_of_the_working_directory_is_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be anybody's, where HOME is not set, as in a cron job or a container."""
+    monkeypatch.chdir(home)
+    for environ in ({}, {"HOME": ""}, {"HOME": "."}, {"XDG_CONFIG_HOME": ".config"}):
+        assert Profiles(environ).folder.is_absolute()
+        assert not Profiles(environ).folder.is_relative_to(home)
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0")))
+def test_a_value_comes_back_from_a_profile_as_it_was(value: str) -> None:
+    with TemporaryDirectory() as folder:
+        path = Profiles({"XDG_CONFIG_HOME": folder}).add("one", {"sasl.password": value})
+        assert load_properties(path) == {"sasl.password": value}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from service.cli.record_lines import LineError, LineRecord, ReadRecord, iso_time, line_reader, line_writer
 
-TEXT = st.text(st.characters(codec="utf-8"))
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 BYTES = st.none() | st.binary(max_size=50)
 
 
@@ -44,6 +44,9 @@ def test_hexadecimal_digits_are_bytes() -> None:
         (b'{"value": "\\ud800"}', "value: "),
         (b'{"headers": {"a": "b"}}', "list of pairs"),
         (b'{"headers": [["a", 1]]}', "header a is a string"),
+        (b'{"headers": [["a\\u0000b", "1"]]}', "zero byte in its name"),
+        (b'{"headers": [["\\ud800", "1"]]}', "header name: "),
+        (b'{"timestamp": 0}', "cannot send timestamp 0"),
         (b'{"timestamp": -1}', "timestamp is -1"),
         (b'{"timestamp": true}', "timestamp is True"),
         (b'{"partition": 2147483648}', "partition is 2147483648"),

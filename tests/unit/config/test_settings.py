@@ -264,6 +264,13 @@ def test_secrets_are_never_configured(key: str) -> None:
     assert "hunter2" not in refused({key: "hunter2"})
 
 
+@pytest.mark.parametrize("key", ["firn.remote.url", "firn.remote.s3.endpoint", "num.partitions"])
+def test_no_refusal_has_the_password_of_a_url(key: str) -> None:
+    said = refused({key: "s3://me:hunter2@bucket/x"})
+    assert "s3://[hidden]@bucket/x" in said
+    assert "hunter2" not in said
+
+
 @pytest.mark.parametrize("text", ["4L6g3nShT-eMCtK--X86sw", "MkU3OEVBNTcwNTJENDM2Qg"])
 def test_a_cluster_id_is_kafkas_base64_uuid(text: str) -> None:
     assert BrokerConfig.from_properties({"firn.cluster.id": text}).cluster_id == text

@@ -86,7 +86,7 @@ class Client:
 async def listening(access: AccessSettings) -> AsyncIterator[Client]:
     parts = NodeParts(Supervisor(), TurnTimes(), is_broker=False, node_id=1, session_ms=9000)
     async with serving(
-        parts, system_world(), listener="127.0.0.1:0", access=access, with_partitions=False
+        parts, system_world(), listener="127.0.0.1:0", access=access, most_partitions=0
     ) as url:
         yield Client(url)
 

@@ -16,7 +16,7 @@ from service.console.server import Console
 def test_no_request_is_answered_in_the_turn_of_the_one_before() -> None:
     async def run() -> None:
         node: Any = SimpleNamespace()
-        console = Console(node, system_world(), AccessSettings("http"), with_partitions=False)
+        console = Console(node, system_world(), AccessSettings("http"), most_partitions=0)
         request: Any = SimpleNamespace(path="/healthz", method="GET", headers={})
         answering = console._serve(request)
         assert answering.send(None) is None, "it waits for the next turn"

@@ -94,7 +94,7 @@ class Shown:
         return NodeHealth((), ())
 
 
-async def rendered(count: int, *, with_partitions: bool) -> tuple[str, int]:
+async def rendered(count: int, *, most_partitions: int) -> tuple[str, int]:
     """The text, and how many turns others had meanwhile."""
     turns = 0
     done = asyncio.Event()
@@ -106,14 +106,14 @@ async def rendered(count: int, *, with_partitions: bool) -> tuple[str, int]:
             await asyncio.sleep(0)
 
     other = asyncio.ensure_future(beside())
-    text = await render(cast("ObservedNode", Shown(count)), 0, with_partitions=with_partitions)
+    text = await render(cast("ObservedNode", Shown(count)), 0, most_partitions=most_partitions)
     done.set()
     await other
     return b"".join(text).decode(), turns
 
 
 def test_partitions_are_summed_up_unless_they_are_wanted_one_by_one() -> None:
-    text, _ = asyncio.run(rendered(300, with_partitions=False))
+    text, _ = asyncio.run(rendered(300, most_partitions=0))
     found = {one.name: one.samples for one in parse(text)}
     assert [(one.labels["state"], one.value) for one in found["firn_partitions"]] == [
         ("online", 300),
@@ -121,7 +121,7 @@ def test_partitions_are_summed_up_unless_they_are_wanted_one_by_one() -> None:
     ]
     assert found["firn_segments"][0].value == 600
     assert "firn_partition_end_offset" not in found
-    text, _ = asyncio.run(rendered(300, with_partitions=True))
+    text, _ = asyncio.run(rendered(300, most_partitions=10_000))
     found = {one.name: one.samples for one in parse(text)}
     ends = found["firn_partition_end_offset"]
     assert [one.labels["partition"] for one in ends] == [str(n) for n in range(300)]
@@ -129,6 +129,16 @@ def test_partitions_are_summed_up_unless_they_are_wanted_one_by_one() -> None:
     assert {one.value for one in ends} == {3}
     assert {one.value for one in found["firn_partition_last_stable_offset_lag"]} == {1}
     assert {one.value for one in found["firn_partition_replica_lag"]} == {2}
+
+
+def test_no_more_partitions_have_metrics_of_their_own_than_may_and_the_rest_is_counted() -> None:
+    text, _ = asyncio.run(rendered(300, most_partitions=120))
+    found = {one.name: one.samples for one in parse(text)}
+    assert [one.labels["partition"] for one in found["firn_partition_end_offset"]] == [
+        str(n) for n in range(120)
+    ]
+    assert found["firn_partitions_left_out"][0].value == 180
+    assert found["firn_partitions"][0].value == 300, "the sums have all"
 
 
 def test_open_transactions_of_partitions_are_told_by_their_age() -> None:
@@ -146,15 +156,17 @@ def test_open_transactions_of_partitions_are_told_by_their_age() -> None:
 
 def test_others_have_their_turn_in_proportion_to_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_queues, "SLICE_S", 0)  # each step is a turn
-    _, few = asyncio.run(rendered(500, with_partitions=True))
-    _, many = asyncio.run(rendered(5000, with_partitions=True))
+    _, few = asyncio.run(rendered(500, most_partitions=10_000))
+    _, many = asyncio.run(rendered(5000, most_partitions=10_000))
     assert few >= 10
     assert many >= 8 * few
+    # 100 steps for each of eight families, of which two have no value here, and 5,000 for the sums
+    assert many >= 5_000 + 8 * 100
 
 
 def values_of(node: Shown) -> dict[str, dict[tuple[str, ...], float]]:
     """Values of each family but histograms, by label values in their order."""
-    text = asyncio.run(render(cast("ObservedNode", node), 0, with_partitions=False))
+    text = asyncio.run(render(cast("ObservedNode", node), 0, most_partitions=0))
     return {
         one.name: {tuple(sorted(sample.labels.values())): sample.value for sample in one.samples}
         for one in parse(b"".join(text).decode())
@@ -229,7 +241,7 @@ def test_groups_are_counted_by_protocol_and_state() -> None:
             [GroupLag("a", 2, {"t": {0: 5, 1: 1}, "u": {3: 0}}), GroupLag("b", 0, {})], left_out=4, unknown=9
         )
     )
-    text = asyncio.run(render(cast("ObservedNode", node), 0, with_partitions=False))
+    text = asyncio.run(render(cast("ObservedNode", node), 0, most_partitions=0))
     found = {one.name: one.samples for one in parse(b"".join(text).decode())}
 
     def values(name: str) -> list[tuple[tuple[str, ...], float]]:
@@ -296,7 +308,7 @@ def test_a_group_with_a_very_long_id_is_counted_only() -> None:
 def test_the_plain_text_has_the_same_values_as_openmetrics() -> None:
     node = cast("ObservedNode", Shown(200))
     texts = [
-        b"".join(asyncio.run(render(node, 0, with_partitions=True, text_format=one))).decode()
+        b"".join(asyncio.run(render(node, 0, most_partitions=10_000, text_format=one))).decode()
         for one in (PLAIN, OPENMETRICS)
     ]
     of_plain, of_open = [
@@ -315,7 +327,7 @@ def test_no_name_of_a_group_breaks_the_text(text_format: TextFormat) -> None:
     names = [f"{one}{n}" for n in range(40) for one in odd]
     node = Shown(0)
     node.groups = coordinator(LagReport([GroupLag(name, n, {}) for n, name in enumerate(names)]))
-    text = asyncio.run(render(cast("ObservedNode", node), 0, with_partitions=False, text_format=text_format))
+    text = asyncio.run(render(cast("ObservedNode", node), 0, most_partitions=0, text_format=text_format))
     read = parse_plain if text_format is PLAIN else parse
     found = {one.name: one.samples for one in read(b"".join(text).decode())}
     assert [(one.labels["group"], one.value) for one in found["firn_group_members"]] == [

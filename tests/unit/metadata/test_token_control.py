@@ -62,11 +62,11 @@ class Tokens:
 
     def renew(self, token_id: str, by: Principal, period_ms: int, now_ms: int) -> Any:
         change = TokenChange(SECRET.hmac_of(token_id), by, period_ms, now_ms)
-        return self.decide(renew_token(self.image, change, self.rules, self.index))
+        return self.decide(renew_token(self.image, change, self.rules, self.index)).expiry_ms
 
     def expire(self, token_id: str, by: Principal, period_ms: int, now_ms: int) -> Any:
         change = TokenChange(SECRET.hmac_of(token_id), by, period_ms, now_ms)
-        return self.decide(expire_token(self.image, change, self.index))
+        return self.decide(expire_token(self.image, change, self.index)).expiry_ms
 
 
 def refused(call: Any, *arguments: Any, **more: Any) -> ErrorCode:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -120,7 +121,9 @@ class ActRoutes:
         token = self._guard.form_token(secret)
         try:
             _check_fields(form, values)
-            act = form.make(values, self._desk.act_world)
+            # A large value takes a while to be checked, as a large form to be read: not on the loop.
+            making = partial(form.make, values, self._desk.act_world)
+            act = await asyncio.get_running_loop().run_in_executor(None, making)
             plan = await self._desk.preview(form, act, self._guard.session_name(secret))
         except TROUBLE as e:
             status = 400 if isinstance(e, ConfigError | RequestError) else 503
@@ -158,7 +161,6 @@ async def _form_of(request: BaseRequest, most: int) -> dict[str, str]:
         raise _Refused(408, "the form did not come in time.") from None
     except asyncio.IncompleteReadError:
         raise _Refused(400, "the form is cut off.") from None
-    # A large form takes a while: not on the loop.
     try:
         return await asyncio.get_running_loop().run_in_executor(None, _parsed, body)
     except ValueError:

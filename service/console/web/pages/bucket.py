@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from service.base.extras import install_extra
 from service.console.web import words
-from service.console.web.costs import DAY_MS, FREE, READS, Prices
+from service.console.web.costs import DAY_MS, Prices
 from service.console.web.frame import (
     Heading,
     PageContext,
@@ -27,6 +27,7 @@ from service.console.web.frame import (
 )
 from service.console.web.history import NodeSample
 from service.console.web.markup import Child, Markup, el, link
+from service.console.web.pages.bucket_requests import requests_section
 from service.console.web.survey import STANDARD, Findings, TopicSum, by_day
 
 MOST_TOPICS: Final = 200
@@ -102,7 +103,7 @@ def render(context: PageContext, found: BucketPage) -> str:
         parts.append(
             empty("The bucket is being surveyed", "The console reads its listing once; figures follow.")
         )
-    parts.append(_requests(found))
+    parts.append(requests_section(found.nodes, found.prices, context.now_ms))
     parts.append(_settings(context, found))
     parts.append(_fsck(context, found.fsck))
     return page(context, "Bucket", "/bucket", live("bucket", parts), lead=lead)
@@ -266,46 +267,6 @@ def _orphans(context: PageContext, found: Findings) -> Markup | None:
         parts,
         note="No published manifest names these objects. The node's sweeper deletes them after its grace "
         "period; firn sweep deletes them by hand.",
-    )
-
-
-def _requests(shown: BucketPage) -> Markup | None:
-    prices = shown.prices
-    rows: list[list[Child]] = []
-    total = 0.0
-    for node in shown.nodes:
-        if node.between is None:
-            continue
-        now = node.between.now
-        for labels in now.samples.get("firn_store_call_seconds_count", {}):
-            client, call = dict(labels).get("client", ""), dict(labels).get("call", "")
-            n = now.total("firn_store_call_seconds_count", client=client, call=call)
-            cost = 0.0 if call in FREE else prices.reads(n) if call in READS else prices.writes(n)
-            total += cost
-            rows.append(
-                [
-                    f"node {node.node_id}" if node.node_id is not None else words.NOTHING,
-                    f"{client}: {call}",
-                    words.count(n),
-                    words.decimal(
-                        node.between.rate("firn_store_call_seconds_count", client=client, call=call)
-                    ),
-                    words.money(cost, prices.currency),
-                ]
-            )
-    if not rows:
-        return None
-    columns = [
-        Heading("Node"), Heading("Call"), Heading("Requests since its start", True),
-        Heading("Per second", True),
-        Heading("Cost", True),
-    ]  # fmt: skip
-    return section(
-        "Requests",
-        table(
-            columns, rows, caption="Requests", foot=["All", "", "", "", words.money(total, prices.currency)]
-        ),
-        note="Counted by the nodes: a multipart upload is one call here.",
     )
 
 

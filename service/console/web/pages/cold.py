@@ -23,6 +23,7 @@ from service.console.web.frame import (
 )
 from service.console.web.history import NodeSample
 from service.console.web.markup import Child, Markup, el
+from service.console.web.store_requests import ANSWERS
 
 QUANTILES: Final = (0.5, 0.9, 0.99)
 
@@ -139,10 +140,6 @@ def _cache(between: Between) -> Markup:
         table([Heading("Memory held by"), Heading("Now", True)], memory, caption="Memory by owner"),
         class_="pair",
     )
-
-
-ANSWERS: Final = frozenset({"ObjectNotFound", "PreconditionFailed"})
-"""Errors of a store by which callers learn something: no object there yet, another writer was first."""
 
 
 def _errors(now: Figures, client: str, call: str) -> float:

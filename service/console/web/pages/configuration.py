@@ -21,6 +21,7 @@ from service.console.web.frame import (
 )
 from service.console.web.markup import Child, Markup, el, link
 
+_MOST_FILLED_IN: Final = 500
 DEFAULT: Final = 5
 """source of a key that nobody has set"""
 SOURCES: Final = {
@@ -64,7 +65,9 @@ def render(context: PageContext, found: Configuration) -> str:
         "/configuration",
         changes(context, *_forms(found)),
         _tools(found),
-        _tables(found, kept) if kept else empty("No key matches", f"{found.wanted!r} matches no key."),
+        _tables(context, found, kept)
+        if kept
+        else empty("No key matches", f"{found.wanted!r} matches no key."),
         lead=f"{len(kept)} of {len(found.entries)} keys." + ("" if context.allows_changes else " Read only."),
     )
 
@@ -78,7 +81,7 @@ def _forms(found: Configuration) -> list[tuple[str, str]]:
     ]
 
 
-def _tables(found: Configuration, kept: Sequence[ConfigEntry]) -> list[Child]:
+def _tables(context: PageContext, found: Configuration, kept: Sequence[ConfigEntry]) -> list[Child]:
     """Return the keys; those with their defaults are folded unless keys are searched for."""
     columns = [Heading("Key"), Heading("Value"), Heading("Source"), Heading("Meaning")]
     is_folded = not found.wanted and not found.only_set
@@ -86,10 +89,10 @@ def _tables(found: Configuration, kept: Sequence[ConfigEntry]) -> list[Child]:
     rest = [one for one in kept if one.source == DEFAULT and is_folded]
     parts: list[Child] = []
     if first:
-        parts.append(table(columns, [_row(one) for one in first], caption="Settings"))
+        parts.append(table(columns, [_row(context, found, one) for one in first], caption="Settings"))
     if rest:
         summary = el("summary", f"{words.counted(len(rest), 'key')} with default values")
-        inner = table(columns, [_row(one) for one in rest], caption="Default settings")
+        inner = table(columns, [_row(context, found, one) for one in rest], caption="Default settings")
         parts.append(el("details", summary, inner, class_="after", open=not first))
     return parts
 
@@ -129,7 +132,7 @@ def _tools(found: Configuration) -> Markup:
     return el("div", parts, class_="tools")
 
 
-def _row(one: ConfigEntry) -> list[Child]:
+def _row(context: PageContext, found: Configuration, one: ConfigEntry) -> list[Child]:
     label, tone = SOURCES.get(one.source, (f"source {one.source}", ""))
     value: Child
     if one.is_sensitive:
@@ -151,12 +154,26 @@ def _row(one: ConfigEntry) -> list[Child]:
     return [
         [el("code", one.name), el("span", KINDS.get(one.kind, ""), class_="kind")],
         value,
-        [badge(label, tone), el("span", "needs a restart", class_="kind") if one.is_read_only else None],
+        [
+            badge(label, tone),
+            el("span", "needs a restart", class_="kind") if one.is_read_only else None,
+            _change(found, one) if context.allows_changes and not one.is_read_only else None,
+        ],
         [
             el("p", _marked(one.documentation or words.NOTHING), class_="doc"),
             el("details", el("summary", "overridden values"), el("ul", others)) if others else None,
         ],
     ]  # fmt: skip
+
+
+def _change(found: Configuration, one: ConfigEntry) -> list[Child]:
+    """Return a link to the form that changes this key, with the value that it has unless it is a password."""
+    value = "" if one.is_sensitive else (one.value or "")[:_MOST_FILLED_IN]
+    put = f"{one.name}={value}"
+    where = link("/change/broker-settings", broker=found.node, set=put)
+    if found.topic is not None:
+        where = link("/change/topic-settings", topic=found.topic, set=put)
+    return [" ", el("a", "change", href=where, aria_label=f"change {one.name}")]
 
 
 def _marked(documentation: str) -> list[Child]:

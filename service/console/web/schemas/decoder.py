@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 import select
 import subprocess
@@ -12,9 +13,13 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from service.base.clock import Clock
+from service.base.printable import printable
+from service.base.rate_limited_log import RateLimitedLog
 from service.base.threads import Threads
 from service.console.web.rows import Decoded
 from service.console.web.schemas.settings import DecodeSettings
+
+_log = logging.getLogger(__name__)
 
 FIRST_MS: Final = 8_000
 """Time for the first value of a process, which has to load its libraries."""
@@ -27,6 +32,8 @@ BLAMED_MS: Final = 300_000
 MOST_BLAMED: Final = 1_000
 MOST_VALUE: Final = 1 << 20
 MOST_PAGE: Final = 8 << 20
+REGISTRY_LOG_S: Final = 60.0
+"""Time between two lines about errors of the registry"""
 _MOST_LINE: Final = 1 << 20
 _PIECE: Final = 64 << 10
 
@@ -54,6 +61,9 @@ class ValueDecoder:
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
         self._is_new = True
+        self._registry_log = RateLimitedLog(
+            _log, burst=1, interval_s=REGISTRY_LOG_S, now=lambda: clock.monotonic_ms() / 1000
+        )
         self._blamed: dict[tuple[str, str, bytes], int] = {}
 
     def close(self) -> None:
@@ -116,6 +126,12 @@ class ValueDecoder:
                 return
             self._is_new = False
             answer = json.loads(line)
+            if len(answer) > 2:
+                self._registry_log.warning(
+                    "schema registry: %s; values of topic %s are shown as bytes",
+                    printable(answer[1]),
+                    printable(values[at].topic),
+                )
             found[at] = Decoded(answer[0], answer[1]) if answer else None
 
     def _blame(self, one: EncodedValue) -> None:

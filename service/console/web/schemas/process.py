@@ -16,7 +16,7 @@ from typing import Any, Final
 from service.console.web.schemas.protobuf import quiet_output
 from service.console.web.schemas.registry import SchemaIds
 from service.console.web.schemas.settings import settings_of_json
-from service.console.web.schemas.values import Undecodable, ValueReader
+from service.console.web.schemas.values import RegistryError, Undecodable, ValueReader
 
 MEMORY_BYTES: Final = 2 << 30
 """Address space, most of which libraries map and never touch."""
@@ -31,10 +31,15 @@ def _bound_memory() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def decoded(reader: ValueReader, topic: str, part: str, data: bytes) -> list[str | None]:
-    """Return the text and the kind of schema, None and why it is not decoded, or nothing for other data."""
+def decoded(reader: ValueReader, topic: str, part: str, data: bytes) -> list[str | bool | None]:
+    """Return the text and the kind of schema, None and why it is not decoded, or nothing for other data.
+
+    A third item, True, says that the registry is why.
+    """
     try:
         found = reader.read(topic, part, data)
+    except RegistryError as e:
+        return [None, str(e), True]
     except Undecodable as e:
         return [None, str(e)]
     except (MemoryError, RecursionError) as e:

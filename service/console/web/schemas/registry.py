@@ -9,7 +9,13 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from service.console.web.schemas.values import MOST_KNOWN, MOST_REFERENCES, FoundSchema, Undecodable
+from service.console.web.schemas.values import (
+    MOST_KNOWN,
+    MOST_REFERENCES,
+    FoundSchema,
+    RegistryError,
+    Undecodable,
+)
 
 TIMEOUT_S: Final = 2.0
 AGAIN_S: Final = 15.0
@@ -27,15 +33,15 @@ class SchemaIds:
         self._away_until = 0.0
 
     def find(self, number: int) -> FoundSchema:
-        """Return a schema with its references. Raises `Undecodable`."""
+        """Return a schema with its references. Raises `RegistryError`."""
         if (known := self._found.get(number)) is not None:
             return known
         now = time.monotonic()
         until, why = self._failed.get(number, (0.0, ""))
         if now < until:
-            raise Undecodable(why)
+            raise RegistryError(why)
         if now < self._away_until:
-            raise Undecodable("the schema registry does not answer")
+            raise RegistryError("the schema registry does not answer")
         try:
             found = self._ask(number)
         except Undecodable as e:
@@ -56,7 +62,7 @@ class SchemaIds:
             from confluent_kafka.schema_registry import SchemaRegistryClient
             from confluent_kafka.schema_registry.error import SchemaRegistryError
         except ImportError as e:
-            raise Undecodable(f"the schema registry's client is not installed (extra schemas): {e}") from e
+            raise RegistryError(f"the schema registry's client is not installed (extra schemas): {e}") from e
         try:
             if self._client is None:
                 self._client = SchemaRegistryClient(
@@ -66,7 +72,7 @@ class SchemaIds:
             references: dict[str, str] = {}
             self._follow(schema, references)
         except SchemaRegistryError as e:
-            raise Undecodable(f"schema {number}: the registry says: {e.error_message}"[:300]) from e
+            raise RegistryError(f"schema {number}: the registry says: {e.error_message}"[:300]) from e
         except Undecodable:
             raise
         except MemoryError:
@@ -74,7 +80,7 @@ class SchemaIds:
         except Exception as e:
             # Whatever its HTTP client and its parsers raise.
             self._away_until = time.monotonic() + AGAIN_S
-            raise Undecodable(f"the schema registry does not answer ({type(e).__name__}: {e})"[:300]) from e
+            raise RegistryError(f"the schema registry does not answer ({type(e).__name__}: {e})"[:300]) from e
         return FoundSchema(str(schema.schema_type or "AVRO"), _checked(schema.schema_str), references)
 
     def _follow(self, schema: Any, found: dict[str, str]) -> None:
@@ -84,7 +90,7 @@ class SchemaIds:
             if name in found:
                 continue
             if len(found) >= MOST_REFERENCES:
-                raise Undecodable(f"the schema refers to more than {MOST_REFERENCES} others")
+                raise RegistryError(f"the schema refers to more than {MOST_REFERENCES} others")
             found[name] = ""  # a circle ends here
             there = self._client.get_version(one.subject, one.version).schema
             self._follow(there, found)
@@ -94,5 +100,5 @@ class SchemaIds:
 
 def _checked(text: object) -> str:
     if not isinstance(text, str) or len(text) > MOST_TEXT:
-        raise Undecodable("the registry's answer is not a schema")
+        raise RegistryError("the registry's answer is not a schema")
     return text

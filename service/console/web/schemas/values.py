@@ -25,6 +25,10 @@ class Undecodable(Exception):
     """A value that cannot be decoded, with the reason."""
 
 
+class RegistryError(Undecodable):
+    """A schema that the registry does not give; somebody may have to look after the registry."""
+
+
 class FoundSchema(NamedTuple):
     """A schema with those that it refers to, by their names. `kind` is AVRO, JSON or PROTOBUF."""
 
@@ -131,8 +135,10 @@ def _json(data: bytes) -> str:
 
 
 def _avro(schema: FoundSchema) -> Reader:
-    import fastavro
-
+    try:
+        import fastavro
+    except ImportError as e:
+        raise Undecodable("Avro schemas need the extra schemas: fastavro is not installed") from e
     named: dict[str, Any] = {}
     try:
         for text in schema.references.values():
@@ -161,7 +167,9 @@ def _plain(value: object) -> object:
 def _compiled(schema: FoundSchema) -> tuple[Any, Any]:
     try:
         return compiled(schema.text, schema.references)
-    except (ValueError, TypeError, ImportError) as e:
+    except OSError as e:
+        raise Undecodable("the names of its references cannot be names of files beside each other") from e
+    except (ValueError, TypeError, ImportError, LookupError) as e:
         raise Undecodable(str(e)[:300]) from e
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,13 +37,13 @@ class Brokers:
 class Connection:
     def __init__(self, brokers: Brokers, address: str) -> None:
         self._brokers = brokers
-        self.first = SimpleNamespace(address=address)
+        self.first_address = address
 
     def close(self) -> None:
         """Nothing is open."""
 
     def describe(self) -> ClusterInfo:
-        address = self.first.address
+        address = self.first_address
         if address in self._brokers.down:
             raise ConnectionResetError(f"{address} closed the connection")
         if address in self._brokers.hanging:

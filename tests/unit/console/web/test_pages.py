@@ -393,6 +393,24 @@ def test_sensitive_values_are_not_shown() -> None:
     assert "hidden" in text
 
 
+def test_a_key_leads_to_the_form_that_changes_it_but_not_with_a_password() -> None:
+    keys = [
+        ConfigEntry("a", "1&2", 4, 2, False, False, "", ()),
+        ConfigEntry("b.password", "s3cret", 4, 9, False, True, "", ()),
+        ConfigEntry("c", "3", 4, 2, True, False, "", ()),
+    ]
+    found = configuration.Configuration([1], 1, None, keys, "", False, None)
+    text = configuration.render(context("x"), found)
+    assert 'href="/change/broker-settings?broker=1&amp;set=a%3D1%262"' in text
+    assert 'href="/change/broker-settings?broker=1&amp;set=b.password%3D"' in text
+    assert "set=c" not in text
+    reading = configuration.render(context("x")._replace(allows_changes=False), found)
+    assert "/change/" not in reading
+    assert 'href="/change/topic-settings?topic=t&amp;set=a%3D1%262"' in configuration.render(
+        context("x"), found._replace(topic="t")
+    )
+
+
 def test_a_group_says_how_far_it_is_and_how_its_lag_went() -> None:
     text = a_group("orders")
     words = Checked(text).words

@@ -186,11 +186,31 @@ def test_a_hostile_registry_is_a_reason_beside_the_bytes(registry: Registry, dec
         assert 0 < len(found.what) < 600
 
 
-def test_a_registry_that_is_away_delays_one_value(decoders: Any) -> None:
+@pytest.mark.parametrize("names", [("a", "a/b.proto"), ("x" * 300,)])
+def test_references_that_are_no_names_of_files_cost_one_value(
+    registry: Registry, decoders: Any, names: tuple[str, ...]
+) -> None:
+    """The decoder's process goes on, and shows the page's other values."""
+    place = register_proto(registry, "place", PLACE)
+    references = [{"name": name, "subject": "place", "version": 1} for name in names]
+    odd = register_proto(registry, "odd", 'syntax = "proto3"; message A { string a = 1; }', references)
+    made = decoders(DecodeSettings({"url": registry.url}))
+    data = b"\0\x09\x00\x00\x00\x00\x00\x00\x00\x40"
+    refused, shown = made.decode([value(framed(odd, b"\0")), value(framed(place, data))])
+    assert (refused.text, "names of files" in refused.what) == (None, True)
+    assert json.loads(shown.text) == {"latitude": 2.0}
+
+
+def test_a_registry_that_is_away_delays_one_value_and_is_one_line_of_the_log(
+    decoders: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     need_schemas()
     made = decoders(DecodeSettings({"url": "http://127.0.0.1:1"}))
     found = made.decode([value(framed(n, b"x")) for n in range(200)])
     assert all(one.text is None and "the schema registry does not answer" in one.what for one in found)
+    (line,) = [one.getMessage() for one in caplog.records]
+    assert line.startswith("schema registry: the schema registry does not answer (")
+    assert line.endswith("; values of topic readings are shown as bytes")
 
 
 def test_a_file_names_schemas_by_topic_and_by_id(tmp_path: Path, decoders: Any) -> None:
