@@ -10,7 +10,7 @@ from service.base.name_pattern import compile_name_pattern, may_take_long
 
 
 @pytest.mark.parametrize("pattern", ["(", ".{900}", "a{1001}"])
-def test_what_is_no_expression_or_a_huge_one_is_refused(pattern: str) -> None:
+def test_a_pattern_that_is_no_expression_or_a_huge_one_is_refused(pattern: str) -> None:
     with pytest.raises(RequestError) as refusal:
         compile_name_pattern(pattern, "Pattern")
     assert refusal.value.code is ErrorCode.invalid_regular_expression
