@@ -102,6 +102,17 @@ class LogTruncation:
         replay_producers(producers, segments, None, end, now_ms)
         return producers
 
+    def changes_producers(self, end: int) -> bool:
+        """Return whether a cut to `end` may change the producer state, so that it has to be computed anew.
+
+        A log without producers needs that, too, where it may have had some: a producer that was forgotten as
+        idle has its transaction open again if the marker is cut off.
+        """
+        producers = self.state.producers
+        if len(producers) or producers.has_expired:
+            return True
+        return end < max(producers.high_watermark, self.state.segments.bases[-1])
+
     def truncate_to(self, offset: int, producers: ProducerStates | None = None) -> int:
         """Drop all batches that reach to `offset` or beyond; returns the new end of the log, which falls by
         this and by `restart_at` alone (invariant P8).
@@ -170,7 +181,7 @@ class LogTruncation:
         segment = segments.all[slot]
         place = segment.indexes.find(offset)
         end = offset if place is None else min(place.base_offset, offset)
-        start = state.start
+        start, changes_producers = state.start, self.changes_producers(end)
         position = segment.size if place is None else place.position
         state.announce_end(segment.base_offset, segment.base_offset, position)
         with state.lock:
@@ -208,7 +219,7 @@ class LogTruncation:
         now_ms = state.world.clock.now_ms()
         if producers is not None and producers.end_offset == end:
             state.producers.load(producers, end, now_ms)
-        elif not len(state.producers):
+        elif not changes_producers:
             state.producers.clear(end)
         else:
             state.snapshots.restore(state.producers, end, segments.bases[0], now_ms)

@@ -120,6 +120,8 @@ class ProducerStates:
         self.high_watermark = high_watermark
         self.transactions: OpenTransactions | None = None
         self.guards: VerificationGuards | None = None
+        self.has_expired = False
+        """an idle producer was forgotten; a cut of the log may bring back that it had a transaction open"""
         self._entries: dict[int, ProducerEntry] = {}
         self._generation = 0
 
@@ -306,7 +308,12 @@ class ProducerStates:
 
         Of completed transactions a snapshot says nothing: those that count stay.
         """
-        self._entries = {pid: entry for pid, entry in entries if not self._expired(entry, now_ms)}
+        self._entries = {}
+        for producer_id, entry in entries:
+            if self._expired(entry, now_ms):
+                self.has_expired = True
+            else:
+                self._entries[producer_id] = entry
         self.end_offset = end_offset
         spans = [
             (pid, entry.txn_first_offset)
@@ -332,6 +339,7 @@ class ProducerStates:
             entry = self._entries.get(producer_id)
             if entry is not None and self._expired(entry, now_ms):
                 del self._entries[producer_id]
+                self.has_expired = True
                 gone += 1
         if self.guards is not None:
             yield from self.guards.expire(now_ms, self.expiration_ms)

@@ -104,7 +104,7 @@ class LocalFollowerLog:
             if not is_checkpointed or not is_wanted():
                 return False
             producers = None
-            if least < log.log_end_offset and len(log.producers):
+            if least < log.log_end_offset and log.truncation.changes_producers(least):
                 with suppress(StorageError, CorruptionError):  # the truncation detects the failure
                     producers = await self._logs.on_thread(log.truncation.producers_at, least)
                 if not is_wanted():

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
+from service.base.clock import ManualClock
 from service.base.disk import DiskError
 from service.base.errors import RequestError
+from service.base.steps import at_once
 from service.hot.log import LocalLog
 from service.hot.markers import Marker
 from service.hot.state import AppendInfo, LogOffline
@@ -267,3 +269,26 @@ def test_a_restart_that_was_never_announced_leaves_the_transactions_as_they_were
     assert log.aborted_transactions(0, 2) == [AbortedEntry(5, 0, 1, 2)]
     assert not list(log.dir.glob("restart*"))
     log.close(clean=False)
+
+
+@pytest.mark.parametrize("is_opened_again", [False, True])
+@pytest.mark.parametrize("is_rolled", [False, True])
+def test_a_cut_marker_leaves_the_transaction_open_of_a_producer_that_was_forgotten(
+    tmp_path: Path, is_rolled: bool, is_opened_again: bool
+) -> None:
+    clock = ManualClock(START_MS)
+    log = open_log(tmp_path, clock=clock, high_watermark=0)
+    plain(log)
+    send(log, 5, 0)
+    if is_rolled:
+        log.appender.roll()
+    commit(log, 5)
+    log.high_watermark_moved(3)
+    clock.advance(log.producers.expiration_ms)
+    assert at_once(log.producers.expire(clock.now_ms())) == 1
+    if is_opened_again:
+        log.close(clean=True)
+        log = open_log(tmp_path, clock=clock, high_watermark=3)
+    log.truncation.truncate_to(2)  # after an unclean election
+    assert log.first_unstable_offset == 1
+    assert log.producers.has_open_transaction(5, 0)
