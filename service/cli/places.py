@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from service.base.errors import ConfigError
 from service.client.places import NamedPartitions, numbers_of
 
 METAVAR = "TOPIC[:PARTITION,…]"
@@ -20,6 +19,8 @@ def named_partitions(text: str) -> NamedPartitions:
 
 def whole_numbers(text: str) -> tuple[int, ...]:
     """Parse `1,2,3`; `ArgumentTypeError` for any other text."""
+    from service.base.errors import ConfigError  # not for --help
+
     try:
         return numbers_of(text)
     except ConfigError as e:

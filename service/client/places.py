@@ -1,12 +1,15 @@
-"""Partitions as people name them: a topic, and some of its numbers. [P]"""
+"""Partitions as people name them: a topic, and some of its numbers. [P]
+
+Commands import it for `--help`, so it imports the standard library alone until it has something to refuse.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from service.base.errors import ConfigError
-from service.client.admin_models import Place
+if TYPE_CHECKING:
+    from service.client.admin_models import Place
 
 _END: Final = 2**31
 
@@ -20,6 +23,8 @@ class NamedPartitions(NamedTuple):
 
 def numbers_of(text: str) -> tuple[int, ...]:
     """Parse `1,2,3`. Raises `ConfigError`."""
+    from service.base.errors import ConfigError
+
     words = [word.strip() for word in text.split(",")]
     if not all(
         word.isascii() and word.isdigit() and len(word) <= len(str(_END)) and int(word) < _END

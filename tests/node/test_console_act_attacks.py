@@ -40,7 +40,7 @@ class FakeCluster:
     hangs: threading.Event | None = None
 
     def __init__(self, bootstrap: str, *_: object) -> None:
-        self.first = SimpleNamespace(address=bootstrap)
+        self.first_address = bootstrap
 
     def __enter__(self) -> Self:
         return self
