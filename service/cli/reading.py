@@ -77,7 +77,7 @@ class Reading:
         self._unreadable = 0
         self._is_bounded = args.stop is not None
         self._grows = not (args.group or args.partition or args.stop)
-        """Whether partitions that the topic gets later are read, too"""
+        """partitions that the topic gets later are read, too"""
         self._is_gone = False
         partitions = partitions_of(self._consumer, self._connection, self._topic)
         if args.group:
