@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from kio.schema.errors import ErrorCode
@@ -24,6 +25,7 @@ from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.state import AppendInfo
 from service.partition.archive import PartitionArchive
+from service.partition.gate import CutGate, PartitionEnd
 from service.partition.refused_sequences import RefusedSequences
 from service.partition.traffic import TopicTraffic
 from service.partition.unified_log import LogRead, UnifiedLog
@@ -87,6 +89,8 @@ class Partition:
         """used with `isr_size` while `leading` is None"""
         self.on_proposal: Callable[[TopicIdPartition], None] | None = None
         """called when `leading` has a new proposal"""
+        self.gate = CutGate()
+        """holds the high watermark back for a cut; that of the node once it is registered"""
         self.lows = object()
         """key of the purgatory for rises of `low_watermark`"""
         self.marks: dict[Partition, None] | None = None
@@ -139,17 +143,21 @@ class Partition:
         self.is_leader = True
         self.leader_epoch = leader_epoch
         if leading is None:
-            self._set_high_watermark(self.unified.end_offset)
+            self._show(self.unified.end_offset, 0)
         elif leading is not before:
             self._uncommitted.clear()
-            self._set_high_watermark(leading.high_watermark)
+            self._show(leading.high_watermark, 0)
             if leading.high_watermark < leading.end_offset:
                 self._uncommitted.append((leading.high_watermark, _SOME_BYTES))
             self.happened(leading.reevaluate(self._clock.monotonic_ms()))
         self._purgatory.happened(self.lows)
         if before is not None and before is not leading:
-            alone = leading is None
-            _dismiss(before, ErrorCode.none if alone else ErrorCode.not_leader_or_follower)
+            if leading is not None:
+                _dismiss(before, ErrorCode.not_leader_or_follower)
+            elif self.gate.is_open:
+                _dismiss(before, ErrorCode.none)
+            else:
+                self.gate.when_open(partial(_dismiss, before, ErrorCode.none))
 
     def follow(self, leader_epoch: int) -> None:
         """Follow from this epoch on, with or without a known leader; waiting requests are answered."""
@@ -157,6 +165,7 @@ class Partition:
             return
         self._leader_epoch = leader_epoch
         self.is_leader = False
+        self.gate.forget(self)
         self._step_down(ErrorCode.not_leader_or_follower)
 
     def _step_down(self, error: ErrorCode) -> None:
@@ -174,12 +183,39 @@ class Partition:
         if leading is None:
             return
         if what & MOVED:
-            self._set_high_watermark(leading.high_watermark)
+            self._show(leading.high_watermark, 0)
+        if what & PROPOSES and self.on_proposal is not None:
+            self.on_proposal(self.tip)
+
+    def _show(self, high_watermark: int, size: int) -> None:
+        """Take a high watermark as leader, as soon as the gate lets it be seen; `size` bytes become visible
+        by it, 0 where that is not known."""
+        if self.gate.is_open:
+            self.raise_mark(high_watermark, size)
+        else:
+            self.gate.moved(self, high_watermark, size)
+
+    def note_end(self) -> PartitionEnd | None:
+        """Return what everybody may see now; None where this node does not lead the partition, or may not
+        know yet what the leader before has shown."""
+        leading = self.leading
+        if not self.is_leader or (leading is not None and self.high_watermark < leading.epoch_start):
+            return None
+        return PartitionEnd(
+            self._leader_epoch, self.start_offset, self.high_watermark, self.last_stable_offset
+        )
+
+    def raise_mark(self, high_watermark: int, size: int) -> None:
+        """Show what is committed, and answer who waits for it (`Gated.raise_mark`)."""
+        leading = self.leading
+        if leading is None and size:
+            self._take_mark(high_watermark, size)
+            return
+        self._set_high_watermark(high_watermark)
+        if leading is not None:
             waiters, error = leading.passed()
             for waiter in waiters:
                 _answer(waiter, error)
-        if what & PROPOSES and self.on_proposal is not None:
-            self.on_proposal(self.tip)
 
     def reevaluate(self) -> None:
         """Re-evaluate after other brokers of the partition changed: were fenced, for example, or registered
@@ -376,7 +412,10 @@ class Partition:
         if info.duplicate:
             return info
         if self.leading is None:
-            self._take_mark(self._state.end_offset, len(batch.data))
+            if self.gate.is_open:
+                self._take_mark(self._state.end_offset, len(batch.data))
+            else:
+                self.gate.moved(self, self._state.end_offset, len(batch.data))
         else:
             self._grown(self.leading, info.first_offset, len(batch.data))
         return info
@@ -396,7 +435,7 @@ class Partition:
         results = log.append_markers(markers, self._leader_epoch, now_ms)
         if log.log_end_offset > before:
             if self.leading is None:
-                self._take_mark(self.unified.end_offset, log.size - size)
+                self._show(self.unified.end_offset, log.size - size)
             else:
                 self._grown(self.leading, before, log.size - size)
         return results
@@ -411,18 +450,6 @@ class Partition:
         what = leading.appended(self._clock.monotonic_ms())
         self._purgatory.happened(self.growth, size)
         self.happened(what)
-
-    def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Return whether the producer has a transaction of this epoch open here, so that its next batch needs
-        no verification."""
-        return self._producers.has_open_transaction(producer_id, producer_epoch)
-
-    def begin_verification(
-        self, producer_id: int, producer_epoch: int, base_sequence: int, is_tv2: bool
-    ) -> VerificationGuard | None:
-        """Begin to verify that the coordinator knows this partition as part of the producer's transaction
-        (Kafka `UnifiedLog.maybeStartTransactionVerification`). None if its transaction is open here."""
-        return self._producers.begin_verification(producer_id, producer_epoch, base_sequence, is_tv2)
 
     def append_records(
         self, batch: bytearray, leader_epoch: int, now_ms: int, guard: VerificationGuard | None = None
@@ -501,6 +528,7 @@ class Partition:
         """Stop serving a removed replica: answer waiting requests, and note no more high watermarks."""
         self.marks = None
         self.is_leader = False
+        self.gate.forget(self)
         self._step_down(
             ErrorCode.kafka_storage_error if self.is_offline else ErrorCode.not_leader_or_follower
         )

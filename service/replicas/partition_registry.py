@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.types import TopicIdPartition
 from service.metadata.image import MetadataImage
+from service.partition.gate import CutGate
 from service.partition.partition import Partition
 from service.partition.traffic import TrafficByTopic
 
@@ -30,6 +31,7 @@ class Replicas:
         self.may_let_go: Callable[[], bool] = lambda: True
         """local bytes may be deleted because the bucket has them: the bucket is known to be the cluster's"""
         self.traffic = TrafficByTopic()
+        self.gate = CutGate()
 
     def known_by(self, image: Callable[[], MetadataImage]) -> None:
         """Set the source of the newest image, which names the partitions of other nodes."""
@@ -47,6 +49,7 @@ class Replicas:
 
     def add(self, partition: Partition) -> None:
         """Add a partition that serves from now on."""
+        partition.gate = self.gate
         partition.traffic = self.traffic.opened(partition.tip.topic)
         for key in _keys(partition.tip):
             self._offline.pop(key, None)

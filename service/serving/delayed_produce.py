@@ -1,7 +1,8 @@
 """Wait of a produce request with acks=all until the ISR has its batches (Kafka `DelayedProduce`).
 
 Each partition with followers waits for its own offset, in the queue of its leader's machine
-(`replication/ack_queue.py`); the request has one timer. Owned by the event loop.
+(`replication/ack_queue.py`); the request has one timer. While the gate of a cut hides what is committed, the
+answer, which would tell of it, waits for the gate. Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.purgatory import Operation
 from service.network.request import Answer, PendingResponse
+from service.partition.gate import CutGate
 from service.replication.ack_queue import Waiter
 from service.replication.leader import LeaderState
 from service.serving.request_host import Broker
@@ -25,11 +27,13 @@ _OVER: Final = Waiter(None, 0)
 class DelayedProduce(Operation):
     """The appended batches of one request. It uses only the purgatory's timer."""
 
-    __slots__ = ("_broker", "_refused", "_settled", "_waiting")
+    __slots__ = ("_broker", "_gate", "_refused", "_settled", "_waiting")
 
     def __init__(self, broker: Broker) -> None:
         super().__init__()
         self._broker = broker
+        self._gate: CutGate | None = None
+        """the gate that the answer waits for"""
         self._settled: Callable[[], None] | None = None
         self._waiting: dict[_PartitionWait, None] = {}
         self._refused: dict[tuple[TopicKey, int], ErrorCode] = {}
@@ -44,12 +48,25 @@ class DelayedProduce(Operation):
         elif outcome is not ErrorCode.none:
             self._refused[topic, partition] = outcome
 
+    def hold(self, gate: CutGate) -> None:
+        """Wait until `gate`, which is not open, lets batches be seen that are committed. It opens by itself,
+        so no time limit ends this wait."""
+        if self._gate is None:
+            self._gate = gate
+            gate.when_open(self._opened)
+
+    def _opened(self) -> None:
+        self._gate = None
+        if not self._waiting and self._settled is not None:
+            self._broker.timers.purgatory.forget(self)
+            self._settle()
+
     def begin(self, timeout_ms: int, settled: Callable[[], None]) -> bool:
-        """Start the timer, after the last `add`. Returns False if no batch has to wait.
+        """Start the timer, after the last `add` and `hold`. Returns False if no batch has to wait.
 
         `settled` is called as soon as every partition has its outcome or the time is up.
         """
-        if not self._waiting:
+        if not self._waiting and self._gate is None:
             return False
         self._settled = settled
         self._broker.metrics.produces_waiting += 1
@@ -73,7 +90,7 @@ class DelayedProduce(Operation):
         if error is not ErrorCode.none:
             self._refused[wait.topic, wait.partition] = error
         del self._waiting[wait]
-        if not self._waiting and self._settled is not None:
+        if not self._waiting and self._gate is None and self._settled is not None:
             self._broker.timers.purgatory.forget(self)
             self._settle()
 
@@ -87,7 +104,8 @@ class DelayedProduce(Operation):
             wait.leading.give_up(wait.waiter)
             self._refused[wait.topic, wait.partition] = ErrorCode.request_timed_out
         self._waiting.clear()
-        self._settle()
+        if self._gate is None:
+            self._settle()
 
     def _settle(self) -> None:
         settled, self._settled = self._settled, None  # breaks a cycle: the callback holds this operation

@@ -293,6 +293,10 @@ class ProduceOperation:
             if self.delayed is None:
                 self.delayed = DelayedProduce(broker)
             self.delayed.add(leading, info.last_offset + 1, topic, index)
+        if not partition.gate.is_open and self.acks and (self.acks == ALL or partition.leading is None):
+            if self.delayed is None:
+                self.delayed = DelayedProduce(broker)
+            self.delayed.hold(partition.gate)
         return ProducePartitionResult(
             index, ErrorCode.none, info.first_offset, info.log_append_time, info.log_start_offset
         )

@@ -93,7 +93,7 @@ class TransactionalProduce(ProduceOperation):
                 if (
                     partition is None
                     or producer not in (None, one)
-                    or not partition.has_open_transaction(*one)
+                    or not partition.log.has_open_transaction(*one)
                 ):
                     return False
                 producer = one
@@ -206,7 +206,7 @@ class TransactionalProduce(ProduceOperation):
             header = one.header
             try:
                 one.partition.check_leads()
-                guard = one.partition.begin_verification(
+                guard = one.partition.log.begin_verification(
                     header.producer_id,
                     header.producer_epoch,
                     header.base_sequence,

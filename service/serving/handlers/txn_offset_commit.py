@@ -106,7 +106,7 @@ async def _verified(broker: Broker, context: RequestContext, request: TxnOffsetC
             partition.check_leads()
         except (RequestError, StorageError) as e:
             raise client_error(e) from e
-        guard = partition.begin_verification(producer_id, epoch, _NO_SEQUENCE, mode is Mode.ADD)
+        guard = partition.log.begin_verification(producer_id, epoch, _NO_SEQUENCE, mode is Mode.ADD)
         if guard is not None:
             errors = await coordinators.verify(
                 request.transactional_id, producer_id, epoch, (partition.tip,), mode

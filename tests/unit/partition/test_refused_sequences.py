@@ -115,7 +115,7 @@ class Transactional(Produced):
     """A producer whose transactions are verified; the test is the coordinator that is asked."""
 
     def ask(self, sequence: int, *, epoch: int = 0, is_tv2: bool = False) -> VerificationGuard:
-        guard = self.partition.begin_verification(PRODUCER, epoch, sequence, is_tv2)
+        guard = self.partition.log.begin_verification(PRODUCER, epoch, sequence, is_tv2)
         assert guard is not None
         return guard
 
@@ -142,8 +142,8 @@ def test_batches_behind_one_whose_verification_failed_wait_for_its_retry(
     second = asking.ask(1, is_tv2=is_tv2)
     assert asking.verified(second, 1) is TOO_FEW
     assert [asking.verified(asking.ask(0, is_tv2=is_tv2), 0), asking.verified(None, 1)] == [0, 1]
-    assert asking.partition.has_open_transaction(PRODUCER, 0)
-    assert asking.partition.begin_verification(PRODUCER, 0, 2, is_tv2) is None
+    assert asking.partition.log.has_open_transaction(PRODUCER, 0)
+    assert asking.partition.log.begin_verification(PRODUCER, 0, 2, is_tv2) is None
     assert asking.verified(None, 3) is OUT_OF_ORDER
 
 
