@@ -1,0 +1,101 @@
+"""TakeCut, an API of Firn's own: the keeper of the prefix asks brokers for their part of a cut. [P]
+
+Version 0, flexible, on the listener between brokers. A cut is one moment of the whole cluster
+(`tiering/cuts`); one request is one step of one attempt.
+
+    request    BrokerId int32, BrokerEpoch int64, AttemptId uuid, NewestId uuid, Cut int64,
+               Step int8 (0 begin, 1 take, 2 save, 3 void), HoldMs int32
+    response   ErrorCode int16, ErrorMessage string?, ImageOffset int64,
+               tag 0: Ends [TopicId uuid, Partitions [Partition int32, LeaderEpoch int32, Start int64,
+               End int64, Stable int64, Saved int64, SavedHigh int64, LastEpoch int32, Version int64,
+               Waits bool]],
+               tag 1: Tails [Key string, Size int64, FooterPosition int64, FooterCrc int64]
+
+`BrokerId` and `BrokerEpoch` are the keeper's. `NewestId` is that of the newest cut's document, zero without
+one: a broker learns by it which of its tails a cut names. `ImageOffset` is the end of the broker's metadata,
+exclusive.
+"""
+
+# No `annotations` from the future: `schema` reads the types of these fields.
+from dataclasses import dataclass, field
+from typing import ClassVar
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
+
+__all__ = ["CutEnd", "CutEnds", "CutTail", "TakeCutRequest", "TakeCutResponse"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutEnd:
+    """One partition that the broker leads (`remote.format.cut_codec.PartitionCut`)."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[int] = 0
+    __flexible__: ClassVar[bool] = True
+    partition: int = field(metadata={"kafka_type": "int32"})
+    leader_epoch: int = field(metadata={"kafka_type": "int32"})
+    start: int = field(metadata={"kafka_type": "int64"})
+    end: int = field(metadata={"kafka_type": "int64"})
+    stable: int = field(metadata={"kafka_type": "int64"})
+    saved: int = field(metadata={"kafka_type": "int64"})
+    saved_high: int = field(metadata={"kafka_type": "int64"})
+    last_epoch: int = field(metadata={"kafka_type": "int32"})
+    version: int = field(metadata={"kafka_type": "int64"})
+    waits: bool = field(metadata={"kafka_type": "bool"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutEnds:
+    """Partitions of one topic. A zero topic id reads as None, as in kio."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[int] = 0
+    __flexible__: ClassVar[bool] = True
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    partitions: tuple[CutEnd, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutTail:
+    """A tail that no cut names yet (`remote.format.cut_codec.TailRef`)."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[int] = 0
+    __flexible__: ClassVar[bool] = True
+    key: str = field(metadata={"kafka_type": "string"})
+    size: int = field(metadata={"kafka_type": "int64"})
+    footer_position: int = field(metadata={"kafka_type": "int64"})
+    footer_crc: int = field(metadata={"kafka_type": "int64"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeCutRequest:
+    """One step of the attempt `attempt_id` at cut number `cut`. `hold_ms`: most time that a gate stays
+    closed."""
+
+    __type__: ClassVar = EntityType.request
+    __version__: ClassVar[int] = 0
+    __flexible__: ClassVar[bool] = True
+    broker_id: int = field(metadata={"kafka_type": "int32"})
+    broker_epoch: int = field(metadata={"kafka_type": "int64"})
+    attempt_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    newest_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    cut: int = field(metadata={"kafka_type": "int64"})
+    step: int = field(metadata={"kafka_type": "int8"})
+    hold_ms: int = field(metadata={"kafka_type": "int32"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeCutResponse:
+    """`ends` answer *take*, `tails` answer *save*."""
+
+    __type__: ClassVar = EntityType.response
+    __version__: ClassVar[int] = 0
+    __flexible__: ClassVar[bool] = True
+    error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
+    error_message: str | None = field(metadata={"kafka_type": "string"}, default=None)
+    image_offset: int = field(metadata={"kafka_type": "int64"}, default=-1)
+    ends: tuple[CutEnds, ...] = field(metadata={"tag": 0}, default=())
+    tails: tuple[CutTail, ...] = field(metadata={"tag": 1}, default=())
