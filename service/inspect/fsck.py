@@ -31,9 +31,7 @@ from service.remote.format.keys import (
     METADATA_PREFIX,
     TOPICS_KEY,
     HeadKey,
-    ManifestKey,
-    PageKey,
-    SegmentKey,
+    PartitionKey,
     parse_key,
     partition_prefix,
     topic_prefix,
@@ -196,7 +194,7 @@ class _Check:
 
 def _owner(info: ObjectInfo) -> tuple[UUID, int] | None:
     parsed = parse_key(info.key)
-    return parsed[:2] if isinstance(parsed, (SegmentKey, ManifestKey, PageKey, HeadKey)) else None
+    return parsed[:2] if isinstance(parsed, PartitionKey) else None
 
 
 def _as_uuid(text: str | None) -> UUID | None:

@@ -32,9 +32,7 @@ from service.remote.format.keys import (
     DATA_PREFIX,
     TOPICS_KEY,
     HeadKey,
-    ManifestKey,
-    PageKey,
-    SegmentKey,
+    PartitionKey,
     head_key,
     parse_key,
     topic_prefix,
@@ -146,7 +144,7 @@ def find_repairs(store: ObjectStore) -> Iterator[Repair]:
 def _partitions(store: ObjectStore) -> Iterator[HeadKey]:
     def owner(key: str) -> HeadKey | None:
         parsed = parse_key(key)
-        if isinstance(parsed, (SegmentKey, ManifestKey, PageKey, HeadKey)):
+        if isinstance(parsed, PartitionKey):
             return HeadKey(parsed.topic_id, parsed.partition)
         return None
 

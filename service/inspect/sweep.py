@@ -28,6 +28,7 @@ from service.remote.format.keys import (
     ManifestKey,
     PageKey,
     ParsedKey,
+    PartitionKey,
     SegmentKey,
     manifest_prefix,
     parse_key,
@@ -217,6 +218,6 @@ def _is_current(store: ObjectStore, key: HeadKey, head: Head | None) -> bool:
 
 
 def _owner(parsed: ParsedKey | None) -> HeadKey | None:
-    if isinstance(parsed, (SegmentKey, ManifestKey, PageKey, HeadKey)):
+    if isinstance(parsed, PartitionKey):
         return HeadKey(parsed.topic_id, parsed.partition)
     return None

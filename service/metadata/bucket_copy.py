@@ -20,7 +20,7 @@ from service.base.errors import CorruptionError, StorageError, UnknownVersion
 from service.metadata.image import MetadataImage
 from service.metadata.snapshot_codec import decode_snapshot
 from service.remote.format.keys import CLUSTER_KEY, METADATA_PREFIX, MetadataKey, parse_key
-from service.remote.format.manifest_codec import MAX_METADATA_BYTES, MetadataRef
+from service.remote.format.metadata_ref import MAX_METADATA_BYTES, MetadataRef
 from service.remote.reading.object_reader import open_cluster_file
 from service.remote.stores.errors import UNREADABLE, ObjectNotFound, naming, raise_of_the_store
 from service.remote.stores.store import ObjectInfo, ObjectStore

@@ -23,7 +23,8 @@ from service.metadata.controller.remote_catalog import ControllerCatalog
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
-from service.remote.format.manifest_codec import MetadataRef, TopicsFile
+from service.remote.format.manifest_codec import TopicsFile
+from service.remote.format.metadata_ref import MetadataRef
 from service.remote.stores.errors import StoreRefused, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 from service.replicas.dynamic_config import check_topics, dynamic_config

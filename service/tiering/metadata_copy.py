@@ -20,7 +20,8 @@ from service.base.clock import Clock
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.types import Buffer
 from service.remote.format.keys import METADATA_PREFIX, MetadataKey, metadata_key, parse_key
-from service.remote.format.manifest_codec import MAX_METADATA_BYTES, ClusterFile, MetadataRef
+from service.remote.format.manifest_codec import ClusterFile
+from service.remote.format.metadata_ref import MAX_METADATA_BYTES, MetadataRef
 from service.remote.format.stamp import Writer
 from service.remote.stores.store import ObjectStore
 from service.tiering.offload_pool import OffloadPool

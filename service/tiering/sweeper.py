@@ -46,10 +46,9 @@ from service.remote.format.keys import (
     DATA_PREFIX,
     HeadKey,
     ManifestKey,
-    MetadataKey,
     PageKey,
+    PartitionKey,
     SegmentKey,
-    SharedKey,
     parse_key,
 )
 from service.remote.format.manifest import Child, Manifest, PageRef
@@ -123,7 +122,7 @@ class ListedKey(NamedTuple):
     """One key of the layout, with its parsed form."""
 
     key: str
-    parsed: SegmentKey | ManifestKey | PageKey | HeadKey
+    parsed: PartitionKey
 
 
 class Sweeper:
@@ -364,7 +363,7 @@ ChildAt = Callable[[int, int], Child | None]
 
 def _orphan(
     key: str,
-    parsed: SegmentKey | ManifestKey | PageKey | HeadKey,
+    parsed: PartitionKey,
     leadership: PartitionLeadership,
     chain: CatalogEntry,
     child_at: ChildAt,
@@ -432,4 +431,4 @@ def _listed(key: str) -> ListedKey | None:
     """Return the key with its parsed form; None for a key that is not a partition's, and so never an
     orphan."""
     parsed = parse_key(key)
-    return None if parsed is None or isinstance(parsed, (SharedKey, MetadataKey)) else ListedKey(key, parsed)
+    return ListedKey(key, parsed) if isinstance(parsed, PartitionKey) else None

@@ -14,7 +14,8 @@ from service.metadata.controller.token_control import MOST_RENEWERS, MOST_TOKENS
 from service.metadata.controller.topic_names import MAX_NAME_LENGTH
 from service.metadata.raft.leading import MAX_REPLICAS
 from service.node.fd_budget import budget
-from service.remote.format.manifest_codec import MAX_MEMBERS, MAX_METADATA_BYTES, MAX_TOPICS, MAX_TOPICS_BYTES
+from service.remote.format.manifest_codec import MAX_MEMBERS, MAX_TOPICS, MAX_TOPICS_BYTES
+from service.remote.format.metadata_ref import MAX_METADATA_BYTES
 from service.remote.format.segment_object import MAX_LOG_LENGTH
 from tests.support.processes import REPOSITORY
 

@@ -15,12 +15,9 @@ from uuid import UUID
 
 from service.console.web.costs import DAY_MS, USUAL_CLASS, write_requests
 from service.remote.format.keys import (
-    HeadKey,
-    ManifestKey,
-    MetadataKey,
     PageKey,
+    PartitionKey,
     SegmentKey,
-    SharedKey,
     parse_key,
 )
 
@@ -141,16 +138,14 @@ class Survey:
         found.listed += 1
         found.by_class[one.kind] += one.size
         parsed = parse_key(one.key)
-        if isinstance(parsed, SegmentKey | ManifestKey | PageKey | HeadKey):
+        if isinstance(parsed, PartitionKey):
             return self._of_partition(parsed, one)
-        if not isinstance(parsed, SharedKey | MetadataKey):
+        if parsed is None:
             found.foreign_objects += 1
             found.foreign_bytes += one.size
         return None
 
-    def _of_partition(
-        self, parsed: SegmentKey | ManifestKey | PageKey | HeadKey, one: ListedObject
-    ) -> PartitionObjects | None:
+    def _of_partition(self, parsed: PartitionKey, one: ListedObject) -> PartitionObjects | None:
         done, group = None, self._group
         topic = self._topic(parsed.topic_id)
         if group is None or (group.topic_id, group.partition) != (parsed.topic_id, parsed.partition):
@@ -187,7 +182,7 @@ class Survey:
                 found.orphans.append(ExpiredOrphan(key, one.size, one.modified_ms))
 
 
-def _count(topic: TopicSum, parsed: SegmentKey | ManifestKey | PageKey | HeadKey, one: ListedObject) -> None:
+def _count(topic: TopicSum, parsed: PartitionKey, one: ListedObject) -> None:
     if isinstance(parsed, SegmentKey):
         topic.segments += 1
         topic.segment_bytes += one.size

@@ -90,14 +90,20 @@ def pack(document: Mapping[str, Any]) -> bytes:
     body = dump(document)
     if len(body) > MAX_INFLATED_BYTES:
         raise ValueError(f"{document['format']} of {len(body)} bytes, at most {MAX_INFLATED_BYTES} fit")
-    deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    check = zlib.crc32(body).to_bytes(4, "little") + len(body).to_bytes(4, "little")
-    data = b"".join((_GZIP_HEAD, deflate.compress(body), deflate.flush(), check))
+    data = gzip(body)
     if len(data) > MAX_STORED_BYTES:
         raise ValueError(
             f"{document['format']} compresses to {len(data)} bytes, at most {MAX_STORED_BYTES} fit"
         )
     return data
+
+
+def gzip(body: bytes) -> bytes:
+    """Return `body` as one gzip member; the same bytes for the same body, as long as zlib's version is the
+    same."""
+    deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    check = zlib.crc32(body).to_bytes(4, "little") + len(body).to_bytes(4, "little")
+    return b"".join((_GZIP_HEAD, deflate.compress(body), deflate.flush(), check))
 
 
 def unpack(data: bytes, what: str) -> bytes:
@@ -107,18 +113,19 @@ def unpack(data: bytes, what: str) -> bytes:
     """
     if len(data) > MAX_STORED_BYTES:
         raise CorruptionError(f"{what}: {len(data)} bytes, at most {MAX_STORED_BYTES} are read")
-    return _gunzip(data, what) if data[:2] == _GZIP_MAGIC else _unzstd(data, what)
+    return gunzip(data, what) if data[:2] == _GZIP_MAGIC else _unzstd(data, what)
 
 
-def _gunzip(data: bytes, what: str) -> bytes:
+def gunzip(data: bytes, what: str, most: int = MAX_INFLATED_BYTES) -> bytes:
+    """Inflate one gzip member to at most `most` bytes. Raises `CorruptionError`, which names `what`."""
     # zlib compares checksum and length at the end; until then at most the bound is held.
     inflate = zlib.decompressobj(_GZIP)
     try:
-        body = inflate.decompress(data, MAX_INFLATED_BYTES + 1)
+        body = inflate.decompress(data, most + 1)
     except zlib.error as e:
         raise CorruptionError(f"{what}: {e}") from e
-    if len(body) > MAX_INFLATED_BYTES:
-        raise CorruptionError(f"{what}: inflates beyond {MAX_INFLATED_BYTES} bytes")
+    if len(body) > most:
+        raise CorruptionError(f"{what}: inflates beyond {most} bytes")
     if not inflate.eof or inflate.unused_data:
         raise CorruptionError(f"{what}: not one whole gzip member")
     return body

@@ -63,10 +63,11 @@ def str_field(document: dict[str, Any], name: str) -> str:
 
 
 def uuid_field(document: dict[str, Any], name: str) -> UUID:
-    return _uuid(str_field(document, name), name)
+    return uuid_value(str_field(document, name), name)
 
 
-def _uuid(value: object, name: str) -> UUID:
+def uuid_value(value: object, name: str) -> UUID:
+    """Return `value` as a UUID in its canonical form."""
     try:
         parsed = UUID(value) if isinstance(value, str) else None
     except ValueError:
@@ -80,7 +81,7 @@ def _uuid(value: object, name: str) -> UUID:
 
 def uuids_field(document: dict[str, Any], name: str, max_length: int) -> tuple[UUID, ...]:
     """Return a list of UUIDs."""
-    return tuple(_uuid(value, name) for value in list_field(document, name, max_length))
+    return tuple(uuid_value(value, name) for value in list_field(document, name, max_length))
 
 
 def object_field(document: dict[str, Any], name: str) -> dict[str, Any]:

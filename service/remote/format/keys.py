@@ -5,14 +5,18 @@ Layout (docs/bucket-format.md), relative to the prefix::
     cluster.json
     topics.json
     metadata/<offset>-<epoch>-<uuid>.checkpoint
+    CUT
+    cut/<cut>-<uuid>.json.gz
+    tail/<cut>-<level>-<node>-<uuid>.tail
     data/<topic-id>/<partition>/<base>-<last>-<epoch>-<uuid>.seg
     data/<topic-id>/<partition>/manifest/<version>-<epoch>-<uuid>.json.gz
     data/<topic-id>/<partition>/page/<base>-<last>-<level>-<uuid>.json.gz
     data/<topic-id>/<partition>/HEAD
 
-Offsets and versions have 20 digits, epochs 10, so that byte order of keys is numeric order; ids are
-lower-case UUIDs with hyphens. The key alone identifies an object: a sweeper finds orphans without opening
-anything. Layout version 1 wrote manifests and pages as `.json.zst`, which are parsed alike.
+Offsets, versions and cuts have 20 digits, epochs and nodes 10, levels 2, so that byte order of keys is
+numeric order; ids are lower-case UUIDs with hyphens. The key alone identifies an object: a sweeper finds
+orphans without opening anything. Layout version 1 wrote manifests and pages as `.json.zst`, which are parsed
+alike.
 """
 
 from __future__ import annotations
@@ -25,6 +29,9 @@ CLUSTER_KEY = "cluster.json"
 TOPICS_KEY = "topics.json"
 DATA_PREFIX = "data"
 METADATA_PREFIX = "metadata"
+CUT_NAME = "CUT"
+CUT_PREFIX = "cut"
+TAIL_PREFIX = "tail"
 HEAD_NAME = "HEAD"
 
 MAX_OFFSET = (1 << 63) - 1
@@ -37,6 +44,8 @@ _PARTITION = re.compile(rf"data/({_UUID})/(0|[1-9][0-9]{{0,9}})/(.+)", re.ASCII)
 _SEGMENT = re.compile(rf"([0-9]{{20}})-([0-9]{{20}})-([0-9]{{10}})-({_UUID})\.seg", re.ASCII)
 _MANIFEST = re.compile(rf"manifest/([0-9]{{20}})-([0-9]{{10}})-({_UUID})\.json\.(?:gz|zst)", re.ASCII)
 _METADATA = re.compile(rf"metadata/([0-9]{{20}})-([0-9]{{10}})-({_UUID})\.checkpoint", re.ASCII)
+_CUT = re.compile(rf"cut/([0-9]{{20}})-({_UUID})\.json\.gz", re.ASCII)
+_TAIL = re.compile(rf"tail/([0-9]{{20}})-([0-9]{{2}})-([0-9]{{10}})-({_UUID})\.tail", re.ASCII)
 _SEGMENT_END = re.compile(rf"([0-9]{{10}})-{_UUID}\.seg", re.ASCII)
 _PAGE = re.compile(rf"page/([0-9]{{20}})-([0-9]{{20}})-([0-9]{{2}})-({_UUID})\.json\.(?:gz|zst)", re.ASCII)
 
@@ -77,7 +86,7 @@ class HeadKey(NamedTuple):
 
 
 class SharedKey(NamedTuple):
-    """`cluster.json` or `topics.json`."""
+    """`cluster.json`, `topics.json` or `CUT`."""
 
     name: str
 
@@ -90,7 +99,24 @@ class MetadataKey(NamedTuple):
     uuid: UUID
 
 
-ParsedKey = SegmentKey | ManifestKey | PageKey | HeadKey | SharedKey | MetadataKey
+class CutKey(NamedTuple):
+    """A document of one cut; cuts are counted from 1."""
+
+    cut: int
+    uuid: UUID
+
+
+class TailKey(NamedTuple):
+    """Unsealed records that one node saved at `cut`; level 1 replaces what level 0 has."""
+
+    cut: int
+    level: int
+    node_id: int
+    uuid: UUID
+
+
+PartitionKey = SegmentKey | ManifestKey | PageKey | HeadKey
+ParsedKey = PartitionKey | SharedKey | MetadataKey | CutKey | TailKey
 
 
 def topic_prefix(topic_id: UUID) -> str:
@@ -134,17 +160,25 @@ def metadata_key(key: MetadataKey) -> str:
     return f"{METADATA_PREFIX}/{key.offset:020d}-{key.epoch:010d}-{key.uuid}.checkpoint"
 
 
+def cut_key(key: CutKey) -> str:
+    return f"{CUT_PREFIX}/{key.cut:020d}-{key.uuid}.json.gz"
+
+
+def tail_key(key: TailKey) -> str:
+    return f"{TAIL_PREFIX}/{key.cut:020d}-{key.level:02d}-{key.node_id:010d}-{key.uuid}.tail"
+
+
 def parse_key(key: str) -> ParsedKey | None:
     """Return the parsed key, None for a key outside this layout (which a sweeper leaves alone).
 
     >>> parse_key("topics.json")
     SharedKey(name='topics.json')
     """
-    if key in (CLUSTER_KEY, TOPICS_KEY):
+    if key in (CLUSTER_KEY, TOPICS_KEY, CUT_NAME):
         return SharedKey(key)
     match = _PARTITION.fullmatch(key)
     if match is None:
-        return _parse_metadata(key)
+        return _parse_metadata(key) or _parse_cut(key)
     topic_id, partition, rest = UUID(match[1]), int(match[2]), match[3]
     if partition > MAX_PARTITION:
         return None
@@ -170,6 +204,16 @@ def _parse_metadata(key: str) -> MetadataKey | None:
     if found is None or int(found[1]) > MAX_OFFSET or int(found[2]) > MAX_EPOCH:
         return None
     return MetadataKey(int(found[1]), int(found[2]), UUID(found[3]))
+
+
+def _parse_cut(key: str) -> CutKey | TailKey | None:
+    if found := _CUT.fullmatch(key):
+        return CutKey(int(found[1]), UUID(found[2])) if 0 < int(found[1]) <= MAX_OFFSET else None
+    if found := _TAIL.fullmatch(key):
+        cut, node_id = int(found[1]), int(found[3])
+        if 0 < cut <= MAX_OFFSET and node_id <= MAX_EPOCH:
+            return TailKey(cut, int(found[2]), node_id, UUID(found[4]))
+    return None
 
 
 def is_segment_of(key: str, prefix: str, base_offset: int, last_offset: int) -> bool:

@@ -16,6 +16,7 @@ from crc32c import crc32c
 
 from service.base.errors import CorruptionError, UnknownVersion
 from service.base.types import NO_TIMESTAMP
+from service.remote.format.ancestors import Ancestor, ancestor_fields, ancestors_of
 from service.remote.format.documents import (
     CHECKSUM,
     FORMAT_VERSION,
@@ -42,7 +43,6 @@ from service.remote.format.keys import (
     MAX_EPOCH,
     MAX_PARTITION,
     ManifestKey,
-    MetadataKey,
     parse_key,
     partition_prefix,
 )
@@ -59,6 +59,7 @@ from service.remote.format.manifest import (
     check_chain,
     oldest,
 )
+from service.remote.format.metadata_ref import MAX_LIFE, MetadataRef, metadata_ref_fields, parse_metadata_ref
 from service.remote.format.rows import entry_row, parse_entries, parse_ref, ref_row
 from service.remote.format.stamp import Stamp, stamp_fields, stamp_of
 
@@ -72,11 +73,8 @@ LAYOUT_VERSION: Final = 2
 MAX_SMALL_BYTES: Final = 64 << 10
 MAX_TOPICS_BYTES: Final = 64 << 20
 MAX_TOPICS: Final = 1_000_000
-MAX_METADATA_BYTES: Final = 1 << 30
 MAX_MEMBERS: Final = 1_500
-MAX_LIFE: Final = (1 << 31) - 1
 MAX_PRESENT: Final = 100
-_OMITTED: Final = "omitted"
 
 _STAMP_FIELDS: Final = ("written_ms", "writer")
 _HEAD_FIELDS: Final = frozenset(
@@ -100,33 +98,13 @@ class Head(NamedTuple):
     stamp: Stamp | None = None
 
 
-class MetadataRef(NamedTuple):
-    """A snapshot of the cluster's metadata: all below `end_offset`, whose last record is of `epoch`."""
-
-    key: str
-    end_offset: int
-    epoch: int
-    size: int
-    crc32c: int
-    life: int = 0
-    """of the cluster, as in the snapshot (`LifeRecord`)"""
-    omitted_users: int = 0
-    """users whose SCRAM credentials the snapshot lacks, as its writer left them out"""
-    omitted_settings: int = 0
-    """settings of brokers that it lacks, as they may be passwords"""
-
-    @property
-    def position(self) -> tuple[int, int, int]:
-        """Sort key of snapshots: the newest has the greatest."""
-        return self.life, self.epoch, self.end_offset
-
-
 class ClusterFile(NamedTuple):
     """`cluster.json`: the prefix's cluster, its keeper, and the newest snapshot of its metadata.
 
     `members` are the incarnations of the processes that may write beside the keeper, by its metadata.
     `present` are those that have read this file; each adds itself. `renewals` counts the keeper's renewals
-    since it took the prefix over; 0: its version does not renew.
+    since it took the prefix over; 0: its version does not renew. `ancestors` are the clusters that wrote here
+    before.
     """
 
     cluster_id: str
@@ -135,6 +113,7 @@ class ClusterFile(NamedTuple):
     members: tuple[UUID, ...] = ()
     present: tuple[UUID, ...] = ()
     renewals: int = 0
+    ancestors: tuple[Ancestor, ...] = ()
 
 
 class TopicsFileRow(NamedTuple):
@@ -379,10 +358,11 @@ def encode_cluster(cluster: ClusterFile) -> bytes:
             "layout_version": LAYOUT_VERSION,
             "cluster_id": cluster.cluster_id,
             **stamp_fields(cluster.stamp),
-            **({"metadata": _metadata_fields(metadata)} if metadata is not None else {}),
+            **({"metadata": metadata_ref_fields(metadata)} if metadata is not None else {}),
             **({"members": list(map(str, cluster.members))} if cluster.members else {}),
             **({"present": list(map(str, cluster.present))} if cluster.present else {}),
             **({"renewals": cluster.renewals} if cluster.renewals else {}),
+            **ancestor_fields(cluster.ancestors),
         }
     )
 
@@ -394,44 +374,19 @@ def decode_cluster(data: bytes) -> ClusterFile:
     if CHECKSUM in fields and type(layout) is int and layout > LAYOUT_VERSION:
         raise UnknownVersion(f"layout version {layout}, this software knows 1 to {LAYOUT_VERSION}")
     int_field(fields, "layout_version", 1, LAYOUT_VERSION)
-    metadata = _metadata_ref(object_field(fields, "metadata")) if "metadata" in fields else None
+    metadata = parse_metadata_ref(object_field(fields, "metadata")) if "metadata" in fields else None
     members = uuids_field(fields, "members", MAX_MEMBERS) if "members" in fields else ()
     present = uuids_field(fields, "present", MAX_PRESENT) if "present" in fields else ()
     renewals = int_field(fields, "renewals", 0, MAX_INTEGER) if "renewals" in fields else 0
     return ClusterFile(
-        str_field(fields, "cluster_id"), stamp_of(fields), metadata, members, present, renewals
+        str_field(fields, "cluster_id"),
+        stamp_of(fields),
+        metadata,
+        members,
+        present,
+        renewals,
+        ancestors_of(fields),
     )
-
-
-def _metadata_fields(metadata: MetadataRef) -> dict[str, Any]:
-    fields = metadata._asdict()
-    for name in ("life", "omitted_users", "omitted_settings"):
-        if not fields[name]:
-            del fields[name]
-    if metadata.omitted_users or metadata.omitted_settings:
-        fields["credentials"] = _OMITTED
-    return fields
-
-
-def _metadata_ref(fields: dict[str, Any]) -> MetadataRef:
-    ref = MetadataRef(
-        key=str_field(fields, "key"),
-        end_offset=int_field(fields, "end_offset", 0, MAX_INTEGER),
-        epoch=int_field(fields, "epoch", 0, MAX_EPOCH),
-        size=int_field(fields, "size", 1, MAX_METADATA_BYTES),
-        crc32c=int_field(fields, "crc32c", 0, 0xFFFFFFFF),
-        life=int_field(fields, "life", 0, MAX_LIFE) if "life" in fields else 0,
-        omitted_users=_count(fields, "omitted_users"),
-        omitted_settings=_count(fields, "omitted_settings"),
-    )
-    parsed = parse_key(ref.key)
-    if not isinstance(parsed, MetadataKey) or parsed[:2] != (ref.end_offset, ref.epoch):
-        raise CorruptionError(f"{ref.key!r} is not the key of the metadata up to {ref.end_offset}")
-    return ref
-
-
-def _count(fields: dict[str, Any], name: str) -> int:
-    return int_field(fields, name, 0, MAX_INTEGER) if name in fields else 0
 
 
 def encode_topics(
@@ -442,6 +397,7 @@ def encode_topics(
     *,
     life: int = 0,
     foreign: Sequence[TopicsFileRow] = (),
+    ancestors: Sequence[Ancestor] = (),
 ) -> bytes:
     """Return the bytes of `topics.json`: the committed image of `life` up to `metadata_offset`, sorted by
     name.
@@ -455,6 +411,7 @@ def encode_topics(
         "metadata_offset": metadata_offset,
         **({"life": life} if life else {}),
         **stamp_fields(stamp),
+        **ancestor_fields(ancestors),
         **({"foreign": list(_topic_rows(foreign))} if foreign else {}),
     }
     return seal_rows(head, "topics", _topic_rows(topics))
@@ -480,6 +437,7 @@ class TopicsFile(NamedTuple):
     stamp: Stamp | None = None
     life: int = 0
     foreign: tuple[TopicsFileRow, ...] = ()
+    ancestors: tuple[Ancestor, ...] = ()
 
 
 def decode_topics(data: bytes) -> TopicsFile:
@@ -498,6 +456,7 @@ def decode_topics(data: bytes) -> TopicsFile:
         stamp_of(fields),
         int_field(fields, "life", 0, MAX_LIFE) if "life" in fields else 0,
         foreign,
+        ancestors_of(fields),
     )
 
 

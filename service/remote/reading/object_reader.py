@@ -23,7 +23,6 @@ from service.remote.format.manifest_codec import (
     MAX_TOPICS_BYTES,
     ClusterFile,
     Head,
-    MetadataRef,
     TopicsFile,
     decode_cluster,
     decode_head,
@@ -32,6 +31,7 @@ from service.remote.format.manifest_codec import (
     decode_topics,
     head_of,
 )
+from service.remote.format.metadata_ref import MetadataRef
 from service.remote.format.segment_object import SUFFIX_HINT, Footer, Section, decode_footer, tail_length
 from service.remote.stores.errors import ObjectNotFound, ObjectTruncated, naming
 from service.remote.stores.store import ObjectStore

@@ -22,7 +22,6 @@ from service.remote.format.keys import MetadataKey, head_key, metadata_key
 from service.remote.format.manifest import Manifest, ManifestLimits, ManifestPage
 from service.remote.format.manifest_codec import (
     ClusterFile,
-    MetadataRef,
     TopicsFileRow,
     encode_cluster,
     encode_head,
@@ -31,6 +30,7 @@ from service.remote.format.manifest_codec import (
     encode_topics,
     head_of,
 )
+from service.remote.format.metadata_ref import MetadataRef
 from service.remote.format.segment_object import PlannedObject, SegmentIdentity, plan_object
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import entry_of

@@ -9,7 +9,8 @@ import pytest
 from service.base.errors import CorruptionError
 from service.remote.format.documents import seal
 from service.remote.format.keys import MetadataKey, metadata_key
-from service.remote.format.manifest_codec import ClusterFile, MetadataRef, decode_cluster, encode_cluster
+from service.remote.format.manifest_codec import ClusterFile, decode_cluster, encode_cluster
+from service.remote.format.metadata_ref import MetadataRef
 
 KEY = metadata_key(MetadataKey(64, 3, UUID(int=400)))
 CLUSTER = ClusterFile("golden-cluster", None, MetadataRef(KEY, 64, 3, 3702, 4272393887, omitted_users=3))

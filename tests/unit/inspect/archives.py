@@ -35,7 +35,8 @@ from service.remote.format.keys import (
     segment_key,
 )
 from service.remote.format.manifest import ManifestLimits, live_segments
-from service.remote.format.manifest_codec import ClusterFile, MetadataRef
+from service.remote.format.manifest_codec import ClusterFile
+from service.remote.format.metadata_ref import MetadataRef
 from service.remote.reading.object_reader import open_page, open_published, open_topics
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.store import ObjectStore

@@ -16,7 +16,8 @@ from service.metadata.frames import Frame, UnknownRecord
 from service.metadata.image import MetadataImage
 from service.metadata.snapshot_codec import encode_image, encode_snapshot
 from service.remote.format.keys import CLUSTER_KEY, MetadataKey, metadata_key
-from service.remote.format.manifest_codec import ClusterFile, MetadataRef, encode_cluster
+from service.remote.format.manifest_codec import ClusterFile, encode_cluster
+from service.remote.format.metadata_ref import MetadataRef
 from service.remote.stores.errors import ObjectAsleep
 from service.remote.stores.memory_store import MemoryStore
 

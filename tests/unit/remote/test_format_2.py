@@ -32,7 +32,6 @@ from service.remote.format.manifest_codec import (
     MAX_MEMBERS,
     MAX_SMALL_BYTES,
     ClusterFile,
-    MetadataRef,
     decode_cluster,
     decode_head,
     decode_manifest,
@@ -43,6 +42,7 @@ from service.remote.format.manifest_codec import (
     encode_page,
     head_of,
 )
+from service.remote.format.metadata_ref import MetadataRef
 from service.remote.format.segment_object import TRAILER, PlannedObject, decode_footer, tail_length
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import (

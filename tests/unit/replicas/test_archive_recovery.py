@@ -14,7 +14,7 @@ from service.metadata.image import MetadataImage
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import MetadataKey, metadata_key
-from service.remote.format.manifest_codec import MetadataRef
+from service.remote.format.metadata_ref import MetadataRef
 from service.replicas.archive_recovery import BucketContents, found_of, log_users
 from service.tiering.recovery import ArchivedPartition, RecoveredArchive
 from tests.support.world import WORLD

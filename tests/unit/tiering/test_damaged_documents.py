@@ -10,13 +10,8 @@ import pytest
 from service.base.errors import CorruptionError
 from service.base.threads import SystemThreads
 from service.remote.format.keys import MetadataKey, head_key, metadata_key
-from service.remote.format.manifest_codec import (
-    ClusterFile,
-    MetadataRef,
-    TopicsFileRow,
-    encode_cluster,
-    encode_topics,
-)
+from service.remote.format.manifest_codec import ClusterFile, TopicsFileRow, encode_cluster, encode_topics
+from service.remote.format.metadata_ref import MetadataRef
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import open_cluster_file, open_topics
 from service.remote.stores.errors import StoreUnavailable

@@ -20,13 +20,8 @@ from service.remote.format.keys import (
     metadata_key,
     segment_key,
 )
-from service.remote.format.manifest_codec import (
-    MetadataRef,
-    TopicsFileRow,
-    decode_topics,
-    encode_cluster,
-    encode_topics,
-)
+from service.remote.format.manifest_codec import TopicsFileRow, decode_topics, encode_cluster, encode_topics
+from service.remote.format.metadata_ref import MetadataRef
 from service.remote.reading.object_reader import open_cluster, open_cluster_file, open_head, open_topics
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.head_check import HeadVerdict, check_damaged_head, check_head
