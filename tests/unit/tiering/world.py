@@ -230,6 +230,7 @@ class Replica:
         self.tip = tip
         self.log = log
         self.leader_epoch = leader_epoch
+        self.is_leader = True
         self.produced = bytearray()
         self.held_back = 0
         self.remote: CatalogEntry | None = None
