@@ -17,16 +17,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from kio.schema.snapshot_footer_record.v0.data import SnapshotFooterRecord
-from kio.schema.snapshot_header_record.v0.data import SnapshotHeaderRecord
-from kio.static.primitive import i16, i64
-
 from service.base.disk import Disk, MissingFile
 from service.base.errors import ConfigError, CorruptionError
 from service.base.files import read_file, write_atomically
 from service.base.types import Buffer
 from service.hot.log_dir import MAX_SMALL_BYTES, decode_uuid, encode_uuid, is_reserved
-from service.metadata.batches import ControlType, decode_batches, encode_batch, encode_control_batch
+from service.metadata.batches import ControlType, decode_batches
 from service.metadata.endpoint import Endpoint
 from service.metadata.frames import Frame, UnknownRecord, newest
 from service.metadata.image import METADATA_VERSION, FeatureRange
@@ -159,16 +155,7 @@ def split_supported(
 
 def encode_bootstrap(frames: Iterable[Frame], now_ms: int) -> bytes:
     """Encode the content of ``bootstrap.checkpoint``."""
-    records = tuple(frames)
-    header = SnapshotHeaderRecord(version=i16(0), last_contained_log_timestamp=i64(0))
-    footer = SnapshotFooterRecord(version=i16(0))
-    return b"".join(
-        (
-            encode_control_batch(header, base_offset=0, epoch=0, timestamp_ms=now_ms),
-            encode_batch(records, base_offset=1, epoch=0, timestamp_ms=now_ms),
-            encode_control_batch(footer, base_offset=1 + len(records), epoch=0, timestamp_ms=now_ms),
-        )
-    )
+    return b"".join(encode_snapshot(frames, epoch=0, last_timestamp_ms=0, now_ms=now_ms))
 
 
 def decode_bootstrap(data: Buffer) -> tuple[Frame, ...]:

@@ -15,7 +15,7 @@ from service.base.clock import Clock
 from service.base.errors import FirnError, StorageError
 from service.base.threads import Threads
 from service.base.world import World
-from service.console.web.read_only_store import ReadOnlyStore
+from service.remote.stores.read_only_store import ReadOnlyStore
 from service.console.web.s3_desk import BucketFacts, S3Desk, is_installed
 from service.console.web.survey import Findings, ListedObject, PartitionObjects, Survey
 from service.console.web.tier_layout import BUCKET, PublishedTier, TierBlock
