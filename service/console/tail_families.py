@@ -15,8 +15,8 @@ TAILS: Final = (
     ),
     _gauge(
         "tail_lag_bytes",
-        "Bytes of partitions led here that neither segments nor tails in the bucket have, as of the last cut; "
-        "an estimate within a segment.",
+        "Bytes of partitions led here that neither segments nor tails in the bucket have, as of the last "
+        "cut; an estimate within a segment.",
     ),
     _counter("tails_written", "Tails written to the bucket."),
     _counter("tail_written_bytes", "Bytes of tails written to the bucket."),

@@ -198,7 +198,9 @@ class CutAnswers:
         if self._attempts.pop(attempt_id, None) is not None:
             self._over.append(attempt_id)
 
-    def _started(self, work: Coroutine[Any, Any, TakeCutResponse], name: str) -> asyncio.Task[TakeCutResponse]:
+    def _started(
+        self, work: Coroutine[Any, Any, TakeCutResponse], name: str
+    ) -> asyncio.Task[TakeCutResponse]:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -254,7 +256,7 @@ class CutAnswers:
             if steps is None:
                 raise _late(attempt.id)
             self._stop_timer(attempt)
-            # As of here whatever was hidden may be seen, and what follows from it is in no other broker's end.
+            # From here on what was hidden may be seen; what follows from it is in no other broker's ends.
             attempt.image = self._metadata.image
             self._metadata.release()
             await self._note(attempt, steps)
@@ -377,9 +379,7 @@ def _columns(standing: Standing) -> dict[str, Any]:
     }
 
 
-def _changed(
-    rows: Mapping[Place, CutEnd], standings: Mapping[Place, Standing]
-) -> Steps[dict[Place, CutEnd]]:
+def _changed(rows: Mapping[Place, CutEnd], standings: Mapping[Place, Standing]) -> Steps[dict[Place, CutEnd]]:
     """Return the rows that say something else once tails are saved."""
     found: dict[Place, CutEnd] = {}
     for place, row in rows.items():
@@ -406,9 +406,7 @@ def _by_topic(rows: Mapping[Place, CutEnd]) -> Steps[tuple[CutEnds, ...]]:
     for (topic_id, _), row in rows.items():
         yield
         topics.setdefault(topic_id, []).append(row)
-    return tuple(
-        CutEnds(topic_id=topic_id, partitions=tuple(found)) for topic_id, found in topics.items()
-    )
+    return tuple(CutEnds(topic_id=topic_id, partitions=tuple(found)) for topic_id, found in topics.items())
 
 
 def _invalid(why: str) -> RequestError:

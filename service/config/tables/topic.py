@@ -67,9 +67,9 @@ TOPIC: Final = (
     ),
     key(
         "firn.tail.enable", BOOLEAN, True,
-        "Save records that are in no sealed segment yet in the bucket with each cut, so that a cluster that is "
-        "restored from the bucket has them. Of a topic that is not tiered as far as a partition's log has at "
-        "most `firn.tail.base.max.bytes`. Without `firn.remote.url` it has no effect.",
+        "Save records that are in no sealed segment yet in the bucket with each cut, so that a cluster that "
+        "is restored from the bucket has them. Of a topic that is not tiered as far as a partition's log has "
+        "at most `firn.tail.base.max.bytes`. Without `firn.remote.url` it has no effect.",
         synonyms=synonyms_of("firn.tail.default.enable"),
     ),
     key(

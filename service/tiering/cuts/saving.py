@@ -281,7 +281,11 @@ class TailSaver:
     def _waits(self, one: Taken, progress: PartitionProgress, saved: Saved) -> bool:
         """Return whether the segment with the partition's end comes soon, and the copier is not behind."""
         context, config, runs = self._context, one.partition.config, one.partition.log.runs
-        now_ms, wall_ms, wait_ms = context.clock.monotonic_ms(), context.clock.now_ms(), self._settings().wait_ms
+        now_ms, wall_ms, wait_ms = (
+            context.clock.monotonic_ms(),
+            context.clock.now_ms(),
+            self._settings().wait_ms,
+        )
         written = runs.bytes_written
         progress.growth.note(now_ms, written)
         rate = progress.growth.bytes_per_ms(now_ms, written)
@@ -289,9 +293,7 @@ class TailSaver:
             return False
         tip = one.partition.tip
         sealed_ms = context.metrics.waiting.get(tip)
-        if context.metrics.why(tip) is not None or (
-            sealed_ms is not None and wall_ms - sealed_ms >= wait_ms
-        ):
+        if context.metrics.why(tip) is not None or (sealed_ms is not None and wall_ms - sealed_ms >= wait_ms):
             return False
         return waits_for_segment(
             is_tiered=config.remote_storage_enable and not config.remote_log_copy_disable,
@@ -360,18 +362,14 @@ class TailSaver:
                 sections.append(one)
         if not sections:
             return False
-        identity = TailIdentity(
-            context.cluster_id, save.cut, int(is_high), self._node_id, context.new_uuid()
-        )
+        identity = TailIdentity(context.cluster_id, save.cut, int(is_high), self._node_id, context.new_uuid())
         size = sum(one.facts.length for one in sections)
         for rate in (self._rate, context.copy_rate):
             rate.spend(size, context.clock.monotonic_ms())
         ref, placed = await context.pool.watch(
             partial(upload, context.store, identity, sections, context.stamps())
         )
-        await piece.go_on(
-            self._progress.written(save.attempt_id, save.cut, ref, placed, is_high=is_high)
-        )
+        await piece.go_on(self._progress.written(save.attempt_id, save.cut, ref, placed, is_high=is_high))
         self._metrics.tails_written += 1
         self._metrics.tail_bytes += ref.size
         return True

@@ -279,6 +279,8 @@ def _parts(sections: Sequence[LaidOut], footer: bytes, progress: CallProgress) -
             progress.advance(piece.length)
             data = piece.run.file.read(piece.position, piece.length)
             if crc32c(data) != piece.crc:
-                raise StorageError(f"{piece.run.name}: bytes at {piece.position} changed while they were read")
+                raise StorageError(
+                    f"{piece.run.name}: bytes at {piece.position} changed while they were read"
+                )
             yield data
     yield footer

@@ -38,7 +38,9 @@ TAIL = TailRef("tail/x", 9, 8, 7)
 
 
 def broker(broker_id: int, *, fenced: bool = False) -> BrokerImage:
-    return BrokerImage(broker_id, BROKER_EPOCH + broker_id, UUID(int=broker_id), (), (), None, fenced, False, ())
+    return BrokerImage(
+        broker_id, BROKER_EPOCH + broker_id, UUID(int=broker_id), (), (), None, fenced, False, ()
+    )
 
 
 CLUSTER = MetadataImage(offset=99, brokers={one: broker(one) for one in (KEEPER, OWN, OTHER)})
@@ -78,7 +80,8 @@ class Saver:
         if self.error is not None:
             raise self.error
         stands = {
-            place: Standing(Saved(one.end, 0, EPOCH), waits=False, is_tailed=True) for place, one in taken.items()
+            place: Standing(Saved(one.end, 0, EPOCH), waits=False, is_tailed=True)
+            for place, one in taken.items()
         }
         return SavedTails((TAIL,), stands)
 
@@ -227,7 +230,10 @@ def test_a_save_that_failed_may_be_asked_again(tmp_path: Path) -> None:
         await asked.ask(CutStep.TAKE)
         asked.saver.error = StorageError("the store is away")
         failed = await asked.ask(CutStep.SAVE)
-        assert (failed.error_code, failed.error_message) == (ErrorCode.kafka_storage_error, "the store is away")
+        assert (failed.error_code, failed.error_message) == (
+            ErrorCode.kafka_storage_error,
+            "the store is away",
+        )
         asked.saver.error = None
         assert (await asked.ask(CutStep.SAVE)).error_code is ErrorCode.none
 

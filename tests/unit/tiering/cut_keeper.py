@@ -9,6 +9,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from service.records.batch import iter_headers
+from service.remote.format.coverage import Span, cover
 from service.remote.format.cut_codec import (
     Cut,
     CutRef,
@@ -21,7 +22,6 @@ from service.remote.format.cut_codec import (
 from service.remote.format.keys import CUT_NAME, CutKey, MetadataKey, cut_key, metadata_key, parse_key
 from service.remote.format.metadata_ref import MetadataRef
 from service.remote.format.tail_object import TailFooter, decode_footer
-from service.tiering.cuts.coverage import Span, cover
 from service.tiering.cuts.saving import SavedTails, Standing, Taken
 from tests.unit.tiering.world import CLUSTER, Replica, World
 
@@ -49,9 +49,7 @@ class CutKeeper:
         }
         self.attempt = attempt or UUID(int=next(self._ids))
         self.taken = taken
-        return self.world.do(
-            self.world.manager.tails.save(self.attempt, self.newest_id, self.cut, taken)
-        )
+        return self.world.do(self.world.manager.tails.save(self.attempt, self.newest_id, self.cut, taken))
 
     def name(self, saved: SavedTails) -> None:
         """Write the cut: what was saved last is named by it."""

@@ -76,7 +76,10 @@ def test_a_tiered_partition_is_saved_from_where_its_chain_ends(tmp_path: Path) -
     world.run()
     saved = keeper.cut_now()
     # The chain has grown beyond what the tail had.
-    assert [span.section.first_offset for span in keeper.spans(replica)] == [chain_end, replica.remote.end_offset]
+    assert [span.section.first_offset for span in keeper.spans(replica)] == [
+        chain_end,
+        replica.remote.end_offset,
+    ]
 
 
 def test_tails_of_a_void_attempt_are_reported_again_and_go_up_once(tmp_path: Path) -> None:
@@ -265,7 +268,10 @@ def test_a_new_leader_goes_on_where_the_newest_cut_says_that_tails_end(tmp_path:
     replica.append(2, 5)
     saved = keeper.cut_now()
     sections = [span.section for span in keeper.spans(replica)]
-    assert [(one.leader_epoch, one.first_offset, one.end_offset) for one in sections] == [(0, 0, 3), (4, 3, 5)]
+    assert [(one.leader_epoch, one.first_offset, one.end_offset) for one in sections] == [
+        (0, 0, 3),
+        (4, 3, 5),
+    ]
     assert keeper.standing(saved, replica).saved == Saved(5, 0, 4)
     assert keeper.read(replica, 0, 5) == bytes_of(replica)
 
