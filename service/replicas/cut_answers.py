@@ -70,6 +70,10 @@ class PrefixFence(Protocol):
     def keeper(self) -> UUID | None:
         """Incarnation of the keeper that `cluster.json` named when it was last read."""
 
+    @property
+    def may_write(self) -> bool:
+        """True while this process may write to the prefix."""
+
 
 class _Attempt:
     """One attempt at a cut."""
@@ -214,6 +218,7 @@ class CutAnswers:
     # -- begin
 
     async def _begin(self, attempt: _Attempt) -> TakeCutResponse:
+        self._check_may_save()
         doubtful = await Slice().go_on(self._gate.still_doubtful())
         if doubtful is not None:
             assert isinstance(doubtful, Partition)
@@ -226,6 +231,10 @@ class CutAnswers:
             self._close_gate(attempt)
         assert attempt.image is not None
         return TakeCutResponse(error_code=ErrorCode.none, image_offset=attempt.image.offset + 1)
+
+    def _check_may_save(self) -> None:
+        if not self._fence.may_write:
+            raise _refused("it may not write to the bucket")
 
     def _is_alone(self) -> bool:
         return not self._metadata.image.brokers.keys() - {self._node_id}
@@ -250,6 +259,7 @@ class CutAnswers:
         if attempt.is_over:
             raise _late(attempt.id)
         if not attempt.hold_ms:
+            self._check_may_save()
             await self._note_at_once(attempt)
         elif attempt.rows is None:
             steps = self._gate.take(attempt.id, self._clock.monotonic_ms(), tuple(self._replicas))

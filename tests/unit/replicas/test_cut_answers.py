@@ -88,6 +88,7 @@ class Saver:
 
 class Fence:
     keeper: UUID | None = None
+    may_write = True
 
 
 class Asked:
@@ -321,6 +322,16 @@ def test_a_leader_that_may_not_know_what_the_one_before_has_shown_refuses(tmp_pa
             led.fetch(one, 7)
         assert (await asked.ask(CutStep.BEGIN, B)).error_code is ErrorCode.none
         assert end(await asked.ask(CutStep.TAKE, B)).leader_epoch == EPOCH + 1
+
+    play(tmp_path, scenario)
+
+
+def test_a_broker_that_may_not_write_to_the_bucket_has_no_part(tmp_path: Path) -> None:
+    async def scenario(asked: Asked) -> None:
+        asked.fence.may_write = False
+        assert (await asked.ask(CutStep.BEGIN)).error_code is ErrorCode.operation_not_attempted
+        loose = await asked.ask(CutStep.TAKE, B, hold_ms=0)
+        assert loose.error_code is ErrorCode.operation_not_attempted
 
     play(tmp_path, scenario)
 

@@ -107,7 +107,8 @@ class CutKeeper:
         return found
 
     def read(self, replica: Replica, start: int, end: int) -> bytes:
-        """Whole batches of offsets from `start` to `end` as tails have them; raises where one is missing."""
+        """Whole batches with offsets from `start` to `end` as tails have them; raises where one is
+        missing."""
         covered = cover(self.spans(replica), start, end)
         assert covered.reaches == end, covered
         found = bytearray()
@@ -115,7 +116,7 @@ class CutKeeper:
             section = piece.span.section
             data = self.world.bucket.get_range(piece.span.tail, section.position, section.length)
             for header in iter_headers(data):
-                if header.base_offset >= piece.first and header.next_offset <= piece.end:
+                if header.next_offset > piece.first and header.base_offset < piece.end:
                     found += data[header.position : header.end]
         return bytes(found)
 
