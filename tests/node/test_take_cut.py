@@ -54,7 +54,8 @@ class Keeper:
             client.close()
 
     def ask(self, node_id: int, step: CutStep, **fields: Any) -> TakeCutResponse:
-        epoch = self.three.nodes[1].node.parts.plane.epoch
+        plane = self.three.nodes[1].node.parts.plane
+        epoch = -1 if plane is None else plane.epoch
         known: dict[str, Any] = {
             "broker_id": 1, "broker_epoch": epoch, "attempt_id": self.attempt, "newest_id": self.newest_id,
             "cut": self.cut, "step": int(step), "hold_ms": HOLD_MS,
@@ -191,15 +192,20 @@ def led_by(three: Three, partition: int) -> Partition:
     raise AssertionError("no leader")
 
 
-def test_what_is_produced_while_gates_are_closed_is_seen_after_them_and_not_in_the_cut(
-    keeper: Keeper,
-) -> None:
+def test_cuts_of_three_brokers_are_one_moment_and_outlive_a_leader(keeper: Keeper) -> None:
+    """Records that are produced behind closed gates are seen after them, and are not in the cut."""
+    topic_id = keeper.three.talk.topic_id("t")
+    cut_behind_gates(keeper, topic_id)
+    cut_without_gates(keeper, topic_id)
+    leader_that_ends(keeper, topic_id)
+
+
+def cut_behind_gates(keeper: Keeper, topic_id: UUID) -> None:
+    """Nobody sees what is produced now, and no producer is told of it; the metadata stand still as well."""
     three = keeper.three
-    topic_id = three.talk.topic_id("t")
     for partition in range(3):
         assert produce(three, partition, b"before").error_code == NONE
     keeper.begin()
-    # Nobody sees what is produced now, and no producer is told of it; metadata stand still as well.
     answers: list[Any] = []
     later = [
         threading.Thread(target=lambda n=n: answers.append(produce(three, n, b"after"))) for n in range(3)
@@ -224,15 +230,16 @@ def test_what_is_produced_while_gates_are_closed_is_seen_after_them_and_not_in_t
     for one in (*later, creating):
         one.join()
     assert [one.error_code for one in answers] == [NONE] * 3
-    assert {
-        partition: row.end for (topic, partition), row in rows.items() if topic == topic_id
-    } == dict.fromkeys(range(3), 1)
+    assert [rows[topic_id, n].end for n in range(3)] == [1, 1, 1]
     keeper.save(rows)
     for partition in range(3):
         wait_until("it to be seen", partial(shows, three, partition, [b"before", b"after"]))
         assert keeper.values(topic_id, partition, 1) == [b"before"]
 
-    # A loose one, whose attempt nobody has begun; and a gate that nobody takes.
+
+def cut_without_gates(keeper: Keeper, topic_id: UUID) -> None:
+    """A loose one, whose attempt nobody has begun; and gates that nobody takes."""
+    three = keeper.three
     keeper.attempt = next(keeper.ids)
     rows = rows_of(keeper.all(CutStep.TAKE, hold_ms=0))
     assert [rows[topic_id, n].end for n in range(3)] == [2, 2, 2]
@@ -243,17 +250,16 @@ def test_what_is_produced_while_gates_are_closed_is_seen_after_them_and_not_in_t
     assert keeper.ask(1, CutStep.TAKE, hold_ms=1).error_code is ErrorCode.request_timed_out
     assert produce(three, 0, b"on").error_code == NONE
 
-    # A broker ends between two steps; the attempt is void, and the next leader goes on from the tails.
+
+def leader_that_ends(keeper: Keeper, topic_id: UUID) -> None:
+    """A broker ends between two steps; the attempt is void, and the next leader goes on from the tails."""
+    three, two = keeper.three, (1, 2)
     keeper.begin(hold_ms=500)
     three.nodes[3].stop()
-    assert keeper.ask(1, CutStep.VOID, hold_ms=500).error_code is NONE
-    assert keeper.ask(2, CutStep.VOID, hold_ms=500).error_code is NONE
+    for one in two:
+        assert keeper.ask(one, CutStep.VOID, hold_ms=500).error_code is NONE
     wait_until("another leader", lambda: led_by(three, 2).leader_epoch > 0)
-    two = (1, 2)
-    leader = led_by(three, 2)
-    number = next(
-        one for one in two if three.nodes[one].node.parts.broker.replicas.get(topic_id, 2) is leader
-    )
+    number = next(one for one in two if replica(three, one, topic_id) is led_by(three, 2))
     assert produce(three, 2, b"next", number).error_code == NONE
     keeper.begin(two)
     rows = keeper.take(two)
@@ -268,3 +274,9 @@ def test_what_is_produced_while_gates_are_closed_is_seen_after_them_and_not_in_t
         if (section.topic_id, section.partition) == (topic_id, 2)
     ]
     assert firsts == [1], "from where the cut says that tails end"
+
+
+def replica(three: Three, node_id: int, topic_id: UUID) -> Partition | None:
+    broker = three.nodes[node_id].node.parts.broker
+    assert broker is not None
+    return broker.replicas.get(topic_id, 2)

@@ -22,7 +22,7 @@ MOST_ATTEMPTS: Final = 16
 """Attempts in a row that are told apart; a cut by an earlier one has its tails reported once more."""
 
 
-class PartitionProgress:
+class TailProgress:
     """Progress of one partition, since this broker leads it in this epoch."""
 
     __slots__ = (
@@ -84,7 +84,7 @@ class SavedProgress:
     """Progress of all partitions that a broker leads."""
 
     def __init__(self) -> None:
-        self.partitions: dict[Place, PartitionProgress] = {}
+        self.partitions: dict[Place, TailProgress] = {}
         self._attempts: list[_Attempt] = []
 
     @property
@@ -114,7 +114,7 @@ class SavedProgress:
                     progress.saved = progress.named
                 yield
 
-    def _of(self, place: Place, leader_epoch: int) -> PartitionProgress | None:
+    def _of(self, place: Place, leader_epoch: int) -> TailProgress | None:
         progress = self.partitions.get(place)
         return None if progress is None or progress.leader_epoch != leader_epoch else progress
 
