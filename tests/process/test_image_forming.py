@@ -250,7 +250,7 @@ def test_settings_of_the_image_give_way_to_a_file_and_to_the_environment(tmp_pat
     }
 
 
-def test_what_stands_in_the_place_of_the_mounted_file_is_not_passed_over(tmp_path: Path) -> None:
+def test_a_folder_in_the_place_of_the_mounted_file_is_not_passed_over(tmp_path: Path) -> None:
     """Docker makes a folder where there is no file to mount: a node without its settings may be open."""
     folder = tmp_path / "server.properties"
     folder.mkdir()

@@ -32,7 +32,7 @@ def test_a_text_is_the_same_however_it_is_cut(monkeypatch: pytest.MonkeyPatch, b
         ("a=%ed%a0%80", "invalid continuation byte"),
     ],
 )
-def test_what_is_no_form_is_refused(body: str, said: str) -> None:
+def test_a_body_that_is_no_form_is_refused(body: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parsed_form(body.encode())
 

@@ -38,7 +38,7 @@ def test_one_partition_of_which_nobody_knows_leaves_the_act_undecided(
     assert may_be_done(raised.value)
 
 
-def test_what_was_done_refused_and_is_not_known_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_done_refused_and_unknown_partitions_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     found = carried_out(monkeypatch, {("t", 0): None, ("t", 1): DENIED, ("t", 2): AWAY})
     assert found.words == "1 of 3 partitions lost their offsets."
     assert [one.partition(":")[0] for one in found.problems] == ["t-1"]
