@@ -1,6 +1,6 @@
 """Initial content of a formatted directory: ``bootstrap.checkpoint``, and the first voters.
 
-    bootstrap.checkpoint                          feature levels of a new log
+    bootstrap.checkpoint                          feature levels of a new log; all metadata of a restored one
     __cluster_metadata-0/0…0-0….checkpoint        kraft.version and the voters, of a dynamic quorum
 
 Both are snapshots in Kafka's format, batches between a header and a footer. The controller writes the records
@@ -17,16 +17,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from kio.schema.snapshot_footer_record.v0.data import SnapshotFooterRecord
-from kio.schema.snapshot_header_record.v0.data import SnapshotHeaderRecord
-from kio.static.primitive import i16, i64
-
 from service.base.disk import Disk, MissingFile
 from service.base.errors import ConfigError, CorruptionError
 from service.base.files import read_file, write_atomically
 from service.base.types import Buffer
-from service.hot.log_dir import MAX_SMALL_BYTES, decode_uuid, encode_uuid, is_reserved
-from service.metadata.batches import ControlType, decode_batches, encode_batch, encode_control_batch
+from service.hot.log_dir import decode_uuid, encode_uuid, is_reserved
+from service.metadata.batches import ControlType, decode_batches
 from service.metadata.endpoint import Endpoint
 from service.metadata.frames import Frame, UnknownRecord, newest
 from service.metadata.image import METADATA_VERSION, FeatureRange
@@ -42,6 +38,8 @@ FILE_NAME: Final = "bootstrap.checkpoint"
 KRAFT_VERSION: Final = "kraft.version"
 """Level in control records of the quorum, not in a FeatureLevelRecord."""
 MAX_KRAFT_VERSION: Final = 1
+MAX_BOOTSTRAP_BYTES: Final = 1 << 30
+"""Of a restored cluster's: it has all topics and partitions."""
 _MAX_PORT: Final = 65535
 _MAX_ID: Final = 2**31 - 1
 
@@ -159,16 +157,7 @@ def split_supported(
 
 def encode_bootstrap(frames: Iterable[Frame], now_ms: int) -> bytes:
     """Encode the content of ``bootstrap.checkpoint``."""
-    records = tuple(frames)
-    header = SnapshotHeaderRecord(version=i16(0), last_contained_log_timestamp=i64(0))
-    footer = SnapshotFooterRecord(version=i16(0))
-    return b"".join(
-        (
-            encode_control_batch(header, base_offset=0, epoch=0, timestamp_ms=now_ms),
-            encode_batch(records, base_offset=1, epoch=0, timestamp_ms=now_ms),
-            encode_control_batch(footer, base_offset=1 + len(records), epoch=0, timestamp_ms=now_ms),
-        )
-    )
+    return b"".join(encode_snapshot(frames, epoch=0, last_timestamp_ms=0, now_ms=now_ms))
 
 
 def decode_bootstrap(data: Buffer) -> tuple[Frame, ...]:
@@ -207,7 +196,7 @@ def read_bootstrap(disk: Disk, directory: Path) -> tuple[Frame, ...] | None:
     """
     path = directory / FILE_NAME
     try:
-        return decode_bootstrap(read_file(disk, path, MAX_SMALL_BYTES))
+        return decode_bootstrap(read_file(disk, path, MAX_BOOTSTRAP_BYTES))
     except MissingFile:
         return None
     except CorruptionError as e:

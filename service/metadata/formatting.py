@@ -33,7 +33,7 @@ from service.metadata.bootstrap import (
     write_bootstrap,
 )
 from service.metadata.features import METADATA_VERSION_LEVEL, NOT_IN_NEW_LOGS
-from service.metadata.frames import newest
+from service.metadata.frames import Frame, newest
 from service.metadata.image import METADATA_VERSION, FeatureRange
 from service.metadata.raft.keys import SnapshotId
 from service.metadata.raft.snapshots import remove_unfinished, write_snapshot
@@ -69,6 +69,8 @@ class Order:
     ignore_formatted: bool = False
     credentials: tuple[UserScramCredentialRecord, ...] = ()
     """SCRAM credentials of users that a new log begins with"""
+    restored: tuple[Frame, ...] = ()
+    """First records of a restored cluster's log, feature levels among them; empty for a new cluster"""
 
 
 def self_formatting(cluster: ClusterConfig) -> SelfFormatting:
@@ -180,6 +182,11 @@ def format_directories(world: World, order: Order, say: Callable[[str], None]) -
     disk = world.disk
     found = load_ensemble(disk, order.directories)
     found.verify(order.cluster_id, order.node_id)
+    if order.restored and order.metadata_directory not in found.empty:
+        raise ConfigError(
+            f"{order.metadata_directory} is formatted already, and a restored log begins empty: empty the "
+            "directory if what is in it may be lost"
+        )
     if found.formatted and not order.ignore_formatted:
         raise ConfigError(
             f"Log directory {next(iter(found.formatted))} is already formatted. Use --ignore-formatted to "
@@ -195,6 +202,8 @@ def format_directories(world: World, order: Order, say: Callable[[str], None]) -
         say("All of the log directories are already formatted.")
         return
     shown = ", ".join(f"{name}={level}" for name, level in sorted(order.levels.items()))
+    if order.restored:
+        say(f"Bootstrap metadata: {len(order.restored)} records of a restore")
     say(f"Bootstrap metadata: {shown}")
     for one in order.credentials:
         say(f"Bootstrap user: {printable(one.name)} with {_MECHANISMS[one.mechanism]}")
@@ -221,7 +230,9 @@ def _format(
     try:
         say(f"Formatting {kind} {path} with {METADATA_VERSION} {RELEASE_NAME}.")
         now_ms = world.clock.now_ms()
-        frames = (*feature_frames(order.levels), *map(newest, order.credentials))
+        is_restored = is_metadata and order.restored
+        first = order.restored if is_restored else feature_frames(order.levels)
+        frames = (*first, *map(newest, order.credentials))
         write_bootstrap(world.disk, path, frames, now_ms)
         if is_metadata:
             _write_first_voters(world.disk, path, order, now_ms)

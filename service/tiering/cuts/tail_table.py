@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable
 from uuid import UUID
 
+from service.remote.format.coverage import Span, cover
 from service.remote.format.cut_codec import TailRef
 from service.remote.format.tail_object import TailSection
-from service.tiering.cuts.coverage import Span, cover
 
 Place = tuple[UUID, int]
 """topic id and partition"""

@@ -1,4 +1,4 @@
-"""Store that can only be read, so that no code of the console can write to a bucket. [P]"""
+"""Store that can only be read, so that neither console nor restore can write to what they read. [P]"""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class ReadOnlyStore:
         return self._store.list(prefix)
 
     def put(self, key: str, data: Buffer) -> NoReturn:
-        raise InvariantError(f"the console writes {key}")
+        raise InvariantError(f"a bucket that is only read: writing {key}")
 
     def put_stream(self, key: str, parts: Iterable[Buffer], size: int) -> NoReturn:
-        raise InvariantError(f"the console writes {key}")
+        raise InvariantError(f"a bucket that is only read: writing {key}")
 
     def put_if_absent(self, key: str, data: Buffer) -> NoReturn:
-        raise InvariantError(f"the console writes {key}")
+        raise InvariantError(f"a bucket that is only read: writing {key}")
 
     def put_if_match(self, key: str, data: Buffer, tag: str) -> NoReturn:
-        raise InvariantError(f"the console writes {key}")
+        raise InvariantError(f"a bucket that is only read: writing {key}")
 
     def delete(self, keys: Sequence[str]) -> NoReturn:
-        raise InvariantError(f"the console deletes {keys}")
+        raise InvariantError(f"a bucket that is only read: deleting {keys}")

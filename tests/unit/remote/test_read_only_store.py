@@ -1,4 +1,4 @@
-"""The console's view of a bucket."""
+"""A view of a bucket that is only read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from service.base.errors import InvariantError
 from service.base.threads import SystemThreads
-from service.console.web.read_only_store import ReadOnlyStore
 from service.remote.stores.memory_store import MemoryStore
+from service.remote.stores.read_only_store import ReadOnlyStore
 
 WRITES: tuple[Callable[[ReadOnlyStore], object], ...] = (
     lambda store: store.put("a", b"x"),

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
+from service.remote.format.coverage import Coverage, Span, cover
 from service.remote.format.tail_object import TailSection
-from service.tiering.cuts.coverage import Coverage, Span, cover
 
 TOPIC = UUID(int=1)
 
