@@ -131,7 +131,7 @@ class RestorePlan(NamedTuple):
         return sum(one.given_up for one in self.topics)
 
 
-class RestoreFacts(NamedTuple):
+class PlanFacts(NamedTuple):
     """Facts that were read: the cut, the metadata at it, chains by partition, and the highest that anything
     else tells (`epochs` by partition). `newest_ms` is the newest time in any document."""
 
@@ -146,7 +146,7 @@ class RestoreFacts(NamedTuple):
 
 
 def restore_plan(
-    facts: RestoreFacts, pieces: Pieces, *, gap: int = OFFSET_GAP, wanted: Callable[[str], bool] | None = None
+    facts: PlanFacts, pieces: Pieces, *, gap: int = OFFSET_GAP, wanted: Callable[[str], bool] | None = None
 ) -> RestorePlan:
     """Return the plan for all topics, or those whose names are `wanted`."""
     image, cut = facts.image, facts.cut
@@ -181,7 +181,7 @@ def restore_plan(
     )
 
 
-def _partitions(facts: RestoreFacts, topic: TopicImage, pieces: Pieces, gap: int) -> Iterator[PartitionPlan]:
+def _partitions(facts: PlanFacts, topic: TopicImage, pieces: Pieces, gap: int) -> Iterator[PartitionPlan]:
     rows = facts.cut.topics.get(topic.id, ())
     # Its keeper knows which topics are saved whole, and says of a complete cut that they are.
     is_promised = not facts.ref.is_complete and is_tailed(facts.image, topic)

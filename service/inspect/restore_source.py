@@ -19,7 +19,7 @@ from service.inspect.restore_plan import (
     OFFSET_GAP,
     FoundChain,
     Place,
-    RestoreFacts,
+    PlanFacts,
     RestorePlan,
     restore_plan,
 )
@@ -132,7 +132,7 @@ def plan_of(
     newest_ms = max(
         [source.highest.newest_ms, source.cut.at_ms, *(one.written_ms for one in chains.values())]
     )
-    facts = RestoreFacts(
+    facts = PlanFacts(
         source.source_id,
         source.ref,
         source.cut,
