@@ -311,11 +311,11 @@ class ColdTier:
             settings=_tiering_settings(config),
             copy_limit=lambda: _copy_limit(broker.config),
             is_urgent=broker.disks.hurries,
-            is_loading=lambda topic_id, partition: (topic_id, partition) in broker.image.restored_tails,
             cuts=NodeCutCluster(broker, channels, has_credentials=config.remote_metadata_credentials),
             heir_changed=broker.heir_changed,
             tail_settings=lambda: TailSettings(broker.config.tail_base_max_bytes, broker.config.tail_wait_ms),
         )
+        manager.is_loading = lambda topic_id, partition: (topic_id, partition) in broker.image.restored_tails
         self.tiering, self._manager = manager.metrics, manager
         broker.cuts = CutAnswers(
             config.node_id, broker.replicas, broker.metadata, self._world.clock, manager.tails, manager,

@@ -57,6 +57,9 @@ class TieringManager:
     once it has not.
     """
 
+    is_loading: Callable[[UUID, int], bool] = staticmethod(lambda topic_id, partition: False)
+    """whether a restored partition may still need objects that its chain does not name"""
+
     def __init__(
         self,
         store: ObjectStore,
@@ -76,16 +79,13 @@ class TieringManager:
         probe: Probe = no_probe,
         copy_limit: Callable[[], RateLimit] = RateLimit,
         is_urgent: Callable[[TopicIdPartition], bool] = lambda _: False,
-        is_loading: Callable[[UUID, int], bool] = lambda topic_id, partition: False,
         cuts: CutCluster | None = None,
         heir_changed: Callable[[str | None], None] = lambda _: None,
         tail_settings: Callable[[], TailSettings] = TailSettings,
     ) -> None:
-        """`is_loading`: a restored partition may still need objects that its chain does not name."""
         self.metrics = TieringMetrics()
         self.settings = settings
         self._topics = topics
-        self._is_loading = is_loading
         self._owner: PrefixOwner = owner or StandaloneOwner(self._offset)
         self._clock = clock = world.clock
         self._random = world.random
@@ -214,7 +214,7 @@ class TieringManager:
         return snapshot.ids if snapshot is not None else None
 
     def _leadership(self, topic_id: UUID, partition: int) -> PartitionLeadership | None:
-        if self._is_loading(topic_id, partition):
+        if self.is_loading(topic_id, partition):
             return None
         led = self.scheduler.led_epoch(topic_id, partition)
         epoch = self._owner.leader_epoch(topic_id, partition)
