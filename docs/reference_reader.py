@@ -1,31 +1,32 @@
 """Reads a Firn archive with Python's standard library alone: docs/bucket-format.md as a program.
 
-    reference_reader.py PLACE                        topics
-    reference_reader.py PLACE TOPIC                  the topic's partitions and their offsets
-    reference_reader.py PLACE TOPIC PARTITION        records [--from OFFSET] [--limit RECORDS] [--committed]
+    reference_reader.py PLACE                   topics
+    reference_reader.py PLACE TOPIC             the topic's partitions and their offsets
+    reference_reader.py PLACE TOPIC PARTITION   records [--from OFFSET] [--limit COUNT] [--committed] [--tail]
 
-PLACE is a folder, or an http(s) URL below which each object is had by a plain GET (its query, say a shared
-access signature, is sent with every one). Each line of the output is one JSON document; keys and values that
-are not UTF-8 are {"base64": …}. Without --committed records of aborted transactions are shown, too, and what
-lies behind the beginning of one that is open at the archive's end; transaction markers never are. Every
-checksum is verified. Of codecs the standard library has gzip: batches of others are an error that says which.
-Manifests of version 1 are zstd, which it has since Python 3.14; with an older one the segments of a folder
-are found by their names, which do not tell what of it is live.
+PLACE is a folder, or an http(s) URL for plain GETs (its query is sent with every one). Output is one JSON
+document a line; what is not UTF-8 is {"base64": …}. Transaction markers are not shown; records of aborted
+transactions, and what lies behind the beginning of one that is open at the end, are without --committed.
+--tail goes on behind the segments, into the newest complete cut. Every checksum is verified. Batches of other
+codecs than gzip are an error that says which. Manifests of version 1 are zstd; Python before 3.14 lacks it,
+and goes by the names of a folder's segments, which may be dead ones.
 """
 
 import argparse
 import base64
+import io
 import json
 import os
 import struct
 import sys
 import zlib
-from itertools import islice
+from itertools import chain, islice
 from urllib import error, parse, request
 
 MAX_DOCUMENT, MAX_BATCH = 64 << 20, 512 << 20
 BLOCK, BATCH = struct.Struct(">qIIqqqqII"), struct.Struct(">qiibIhiqqqhii")
 ABORTED, PRODUCER = struct.Struct(">hqqqq"), struct.Struct(">qhiqiqiq")
+MAGICS, ABORT = (b"FIRNSEG1", b"FIRNSEG2", b"FIRNTAIL"), "\0\0\0\0"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd", "5", "6", "7")
 CRC32C = list(range(256))
 for _ in range(8):
@@ -37,7 +38,7 @@ def check(holds, what):
         raise ValueError(what)
 
 
-def crc32c(data):  # CRC-32C (Castagnoli), which zlib does not have
+def checksum(data):  # CRC-32C (Castagnoli), which zlib does not have
     crc = 0xFFFFFFFF
     for byte in data:
         crc = CRC32C[(crc ^ byte) & 255] ^ crc >> 8
@@ -45,14 +46,12 @@ def crc32c(data):  # CRC-32C (Castagnoli), which zlib does not have
 
 
 class Place:
-    """Objects by their keys, from a folder or over HTTP."""
+    """Objects by their keys, or parts of them, from a folder or over HTTP."""
 
     def __init__(self, place):
-        self.folder = place
-        self.url = parse.urlsplit(place) if place.startswith(("http://", "https://")) else None
+        self.folder, self.url = place, parse.urlsplit(place) if "://" in place else None
 
     def get(self, key, start=0, length=None):
-        """The object, or `length` bytes of it. FileNotFoundError where there is none."""
         most = MAX_DOCUMENT + 1 if length is None else length
         if self.url:
             data = self._http(key, start, length, most)
@@ -63,11 +62,15 @@ class Place:
         check(len(data) == length if length is not None else len(data) < most, f"{key}: of another size")
         return data
 
+    def proved(self, key, position, length, crc32c, **_):
+        data = self.get(key, position, length) if length else b""
+        check(checksum(data) == crc32c, f"{key}: wrong checksum of the {length} bytes at {position}")
+        return data
+
     def _http(self, key, start, length, most):
         path = f"{self.url.path.rstrip('/')}/{parse.quote(key)}"
-        asked = request.Request(self.url._replace(path=path).geturl())
-        if length is not None:
-            asked.add_header("Range", f"bytes={start}-{start + length - 1}")
+        part = {} if length is None else {"Range": f"bytes={start}-{start + length - 1}"}
+        asked = request.Request(self.url._replace(path=path).geturl(), headers=part)
         try:
             with request.urlopen(asked, timeout=60) as answer:
                 check(answer.status == 206 or start == 0, f"{key}: the server knows no ranges")
@@ -79,10 +82,9 @@ class Place:
 
 def document(data, kind):
     fields = json.loads(data)
-    found = (fields.get("format"), fields.get("format_version"))
-    check(found in ((kind, 1), (kind, 2)), f"{found}, not {kind} of version 1 or 2")
+    check(fields.get("format") == kind and fields.get("format_version") in (1, 2), f"not a {kind} 1 or 2")
     body, seal, crc = data.rpartition(b',"document_crc32c":')  # in small documents, but for older ones
-    check(not seal or crc == b"%d}" % crc32c(body), f"{kind}: wrong checksum")
+    check(not seal or crc == b"%d}" % checksum(body), f"{kind}: wrong checksum")
     return fields
 
 
@@ -101,11 +103,11 @@ def unpack(data, most=MAX_DOCUMENT):
 
 
 class Partition:
-    """The live segments of one partition, from HEAD through the manifest and its pages."""
+    """Live segments of a partition, from HEAD through the manifest and its pages, and what lies behind."""
 
     def __init__(self, place, topic_id, number):
-        self.place, self.folder = place, f"data/{topic_id}/{number}"
-        self.start_offset, self.end_offset, self.rows = 0, 0, []
+        self.place, self.topic_id, self.number, self.rows = place, topic_id, number, []
+        self.folder, self.start_offset, self.end_offset = f"data/{topic_id}/{number}", 0, 0
         try:
             head = document(place.get(f"{self.folder}/HEAD"), "firn-head")
         except FileNotFoundError:
@@ -113,127 +115,144 @@ class Partition:
         try:
             self._open(head)
         except NotImplementedError as e:
-            if place.url:
-                raise
+            check(not place.url, e)
             print(f"{self.folder}: going by the names of its segments, for lack of {e}", file=sys.stderr)
             self._list()
 
     def _open(self, head):
-        data = self.place.get(head["manifest"])
-        check(len(data) == head["stored_size"] and crc32c(data) == head["crc32c"], head["manifest"])
+        data = self.place.proved(head["manifest"], 0, head["stored_size"], head["crc32c"])
         manifest = document(unpack(data), "firn-manifest")
         self.start_offset, self.end_offset = manifest["start_offset"], manifest["end_offset"]
         rows = [*self._pages(manifest["pages"]), *manifest["segments"]]
         self.rows = [row for row in rows if row["last_offset"] >= self.start_offset]
         ends = [row["last_offset"] + 1 for row in self.rows]
-        check([row["base_offset"] for row in self.rows[1:]] == ends[:-1], "the chain has a gap")
-        check(not ends or ends[-1] == self.end_offset, "the chain ends elsewhere")
+        begins = [*(row["base_offset"] for row in self.rows[1:]), self.end_offset]
+        check(not ends or begins == ends, f"{self.folder}: the chain has a gap, or ends elsewhere")
 
     def _pages(self, refs):
         for ref in refs:
             if ref["last_offset"] >= self.start_offset:
-                data = self.place.get(ref["key"], 0, ref["stored_size"])
-                check(crc32c(data) == ref["crc32c"], f"{ref['key']}: wrong checksum")
+                data = self.place.proved(ref["key"], 0, ref["stored_size"], ref["crc32c"])
                 page = document(unpack(data), "firn-manifest-page")
                 yield from self._pages(page["children"]) if page["level"] else page["children"]
 
     def _list(self):
         folder = os.path.join(self.place.folder, *self.folder.split("/"))
         for name in sorted(name for name in os.listdir(folder) if name.endswith(".seg")):
-            if not self.rows or int(name[:20]) == self.end_offset:
-                size, self.end_offset = os.path.getsize(os.path.join(folder, name)), int(name[21:41]) + 1
-                self.start_offset = self.start_offset if self.rows else int(name[:20])
-                self.rows += [{"key": f"{self.folder}/{name}", "size": size, "last_offset": int(name[21:41])}]
+            first, last, size = int(name[:20]), int(name[21:41]), os.path.getsize(os.path.join(folder, name))
+            if first == self.end_offset or not self.rows:
+                self.start_offset, self.end_offset = self.start_offset if self.rows else first, last + 1
+                self.rows += [{"key": f"{self.folder}/{name}", "size": size, "last_offset": last}]
 
-    def records(self, offset, committed=False):
+    def records(self, offset, committed=False, with_tail=False):
         """Records from `offset` on, as dictionaries; where asked, of committed transactions alone."""
-        offset, end, aborted = max(offset, self.start_offset), self.end_offset, {}
-        if committed and self.rows:
-            end, aborted = self._stable_end(), self._aborted(offset)
-        for row in self.rows:
-            for at, size, crc, _, last, *_ in self._blocks(row) if row["last_offset"] >= offset else ():
-                if last >= offset:
-                    data = self.place.get(row["key"], at, size)
-                    check(crc32c(data) == crc, f"{row['key']}: block at {at}: wrong checksum")
-                    yield from (one for one in decode(data, aborted) if offset <= one["offset"] < end)
+        offset, aborted, tail = max(offset, self.start_offset), {}, list(self._tail()) if with_tail else []
+        end = tail[-1][-1] if tail else self.end_offset
+        if committed:
+            opened, aborted = self._transactions(offset)
+            for *where, first, after in tail:
+                for producer, ends, one in decode(self.place.proved(*where)):
+                    if producer is not None and first <= one["offset"] < after:
+                        begin = opened.setdefault(producer, one["offset"])
+                        if ends is not None and opened.pop(producer) < one["offset"] and ends == ABORT:
+                            aborted.setdefault(producer, []).append((begin, one["offset"]))
+            end = min([end, *opened.values()])
+        for *where, first, after in chain(self._blocks(offset), tail):
+            for producer, ends, one in decode(self.place.proved(*where)) if after > offset else ():
+                is_dead = any(begin <= one["offset"] <= last for begin, last in aborted.get(producer, ()))
+                if ends is None and not is_dead and max(first, offset) <= one["offset"] < min(after, end):
+                    yield one
 
-    def _stable_end(self):
-        """The first offset of a transaction that is open at the archive's end, or that end."""
-        footer = self._footer(self.rows[-1])
-        if "open_from" in footer:
-            return footer["open_from"]
-        snapshot = self._section(self.rows[-1], footer, "producer_snapshot")  # of an older writer, or plain
-        firsts = [one[-1] for one in PRODUCER.iter_unpack(snapshot[10:])]
-        return min((first for first in firsts if first >= 0), default=self.end_offset)
-
-    def _aborted(self, offset):
-        """Producer -> (first offset, the marker's) of all transactions that were aborted from `offset` on."""
-        found = {}
+    def _blocks(self, offset):
+        """Key, position, length and checksum of blocks; their first offset, and the one behind them."""
         for row in self.rows:
             if row["last_offset"] >= offset:
-                index = self._section(row, self._footer(row), "txn_index")
-                for _, producer, first, last, _ in ABORTED.iter_unpack(index):
-                    found.setdefault(producer, []).append((first, last))
-        return found
+                footer = self._footer("firn-segment", row["key"], row["size"], row.get("footer_crc"))
+                table = self.place.proved(row["key"], **footer["sections"]["block_table"])
+                for place in range(0, len(table), footer.get("block_row_bytes", BLOCK.size)):
+                    at, size, crc, first, last, *_ = BLOCK.unpack_from(table, place)
+                    yield row["key"], at, size, crc, first, last + 1
 
-    def _footer(self, row):
-        key, size = row["key"], row["size"]
+    def _tail(self):
+        """The same of sections behind the segments, in tails of the newest complete cut."""
+        kept = [one for one in document(self.place.get("CUT"), "firn-cuts")["kept"] if one["is_complete"]]
+        check(kept, "CUT: no cut is complete")
+        data = self.place.proved(kept[-1]["key"], 0, kept[-1]["stored_size"], kept[-1]["crc32c"])
+        cut = document(unpack(data), "firn-cut")
+        columns = cut["topics"].get(self.topic_id, {"end": []})
+        if self.number < len(columns["end"]):
+            row = {name: values[self.number] for name, values in columns.items()}
+            sections = [one for tail in cut["tails"] for one in self._sections(*tail)]
+            at, end = max(self.end_offset, row["start"]), row["end"] if row["waits"] else row["saved"]
+            while at < end:  # what a later leader saved takes the place of what earlier ones did
+                begun = [one for one in sections if one["first_offset"] <= at]
+                one = max(begun, key=lambda one: (one["leader_epoch"], one["end_offset"]), default=None)
+                check(one and one["end_offset"] > at, f"{self.folder}: offset {at} is in no tail")
+                later = (it["first_offset"] for it in sections if it["leader_epoch"] > one["leader_epoch"])
+                after = min([end, one["end_offset"], *later])
+                yield one["key"], one["position"], one["length"], one["crc32c"], at, after
+                at = after
+
+    def _sections(self, key, size, _, crc, *__):
+        last_epoch = self.rows[-1].get("leader_epochs", [[-1]])[-1][0] if self.rows else -1
+        footer = self._footer("firn-tail", key, size, crc)
+        for values in footer["sections"]:
+            one = dict(zip(footer["columns"], values, strict=True), key=key)
+            if (one["topic_id"], one["partition"]) == (self.topic_id, self.number):
+                yield from [one] if one["last_batch_epoch"] >= last_epoch else []
+
+    def _transactions(self, offset):
+        """By producers: where open transactions begin; where aborted ones begin, and their markers."""
+        opened, aborted = {}, {}
+        for row in self.rows:
+            if row["last_offset"] >= offset or row is self.rows[-1]:
+                footer = self._footer("firn-segment", row["key"], row["size"], row.get("footer_crc"))
+                index = self.place.proved(row["key"], **footer["sections"]["txn_index"])
+                for _, producer, first, last, _ in ABORTED.iter_unpack(index):
+                    aborted.setdefault(producer, []).append((first, last))
+                snapshot = self.place.proved(row["key"], **footer["sections"]["producer_snapshot"])[10:]
+                opened = {one[0]: one[-1] for one in PRODUCER.iter_unpack(snapshot) if one[-1] >= 0}
+                opened = opened or {-1: footer.get("open_from", self.end_offset)}
+        return opened, aborted
+
+    def _footer(self, kind, key, size, known):
         trailer = self.place.get(key, max(size - 16, 0), 16)
         length, crc, magic = struct.unpack(">II8s", trailer)
-        check(magic in (b"FIRNSEG1", b"FIRNSEG2") and length <= size - 16, f"{key}: not a segment")
+        check(magic in MAGICS and length <= size - 16, f"{key}: not a {kind}")
         body = self.place.get(key, size - 16 - length, length)
-        check(crc32c(body + trailer[:4]) == crc == row.get("footer_crc", crc), f"{key}: another footer")
-        return document(body, "firn-segment")
-
-    def _section(self, row, footer, name):
-        section = footer["sections"][name]
-        if not section["length"]:
-            return b""
-        data = self.place.get(row["key"], section["position"], section["length"])
-        check(crc32c(data) == section["crc32c"], f"{row['key']}: {name}: wrong checksum")
-        return data
-
-    def _blocks(self, row):
-        """The block table of a segment: rows as `BLOCK` has them."""
-        footer = self._footer(row)
-        table, step = self._section(row, footer, "block_table"), footer.get("block_row_bytes", BLOCK.size)
-        return [BLOCK.unpack_from(table, at) for at in range(0, len(table), step)]
+        check(checksum(body + trailer[:4]) == crc and known in (None, crc), f"{key}: another footer")
+        return document(body if body[:1] == b"{" else unpack(body, MAX_BATCH), kind)
 
 
-def decode(data, aborted):
-    """The records in whole batches of format v2, but those of `aborted` transactions."""
+def decode(data):
+    """Records of batches of format v2: whose transaction's (or None), which marker (or None), the record."""
     at = 0
     while at < len(data):
         base, length, _, magic, crc, kind, _, first, newest, producer, *_, count = BATCH.unpack_from(data, at)
         end = at + 12 + length
         check(magic == 2 and at + BATCH.size <= end <= len(data), f"no batch at offset {base}")
-        check(crc32c(memoryview(data)[at + 21 : end]) == crc, f"batch at offset {base}: wrong checksum")
-        records, at = data[at + BATCH.size : end], end
-        if kind & 0x10 and any(begin <= base <= last for begin, last in aborted.get(producer, ())):
-            continue
-        codec = CODECS[kind & 7]
+        check(checksum(memoryview(data)[at + 21 : end]) == crc, f"batch at offset {base}: wrong checksum")
+        records, at, codec = data[at + BATCH.size : end], end, CODECS[kind & 7]
         if codec not in ("none", "gzip"):
             raise NotImplementedError(f"codec {codec}, by which the batch at offset {base} is compressed")
         reader = Reader(unpack(records, MAX_BATCH) if codec == "gzip" else records)
-        for _ in range(0 if kind & 0x20 else count):  # 0x20: a transaction marker
+        for _ in range(count):
             reader.varint(), reader.take(1)  # the record's length, and attributes that mean nothing yet
             timestamp, offset = first + reader.varint(), base + reader.varint()
             key, value = reader.shown(), reader.shown()
             headers = [[reader.shown(), reader.shown()] for _ in range(reader.varint())]
             timestamp = newest if kind & 8 else timestamp  # of the append, not of its making
-            yield {"offset": offset, "timestamp": timestamp, "key": key, "value": value, "headers": headers}
+            one = {"offset": offset, "timestamp": timestamp, "key": key, "value": value, "headers": headers}
+            yield producer if kind & 0x10 else None, key if kind & 0x20 else None, one
 
 
-class Reader:
+class Reader(io.BytesIO):
     """Kafka's variable-length integers, and what they announce."""
 
-    def __init__(self, data):
-        self.data, self.at = data, 0
-
     def take(self, size):
-        check(0 <= size <= len(self.data) - self.at, "a record ends beyond its batch")
-        self.at += size
-        return self.data[self.at - size : self.at]
+        data = self.read(size)
+        check(len(data) == size, "a record ends beyond its batch")
+        return data
 
     def varint(self):
         value = shift = 0
@@ -252,31 +271,26 @@ class Reader:
 
 def lines(place, asked):
     topics = document(place.get("topics.json"), "firn-topics")["topics"]
-    topic = next((one for one in topics if asked.topic in (one["name"], one["topic_id"])), None)
     if asked.topic is None:
         yield from ({name: one[name] for name in ("name", "topic_id", "partitions")} for one in topics)
-    elif topic is None:
-        raise KeyError(asked.topic)
-    elif asked.partition is None:
-        for number in range(topic["partitions"]):
-            found = Partition(place, topic["topic_id"], number)
-            offsets = {"start_offset": found.start_offset, "end_offset": found.end_offset}
-            yield {"topic": topic["name"], "partition": number, **offsets}
-    else:
-        found = Partition(place, topic["topic_id"], asked.partition)
-        records = found.records(asked.offset, asked.committed)
-        for record in islice(records, asked.limit):
-            yield {"topic": topic["name"], "partition": asked.partition, **record}
+        return
+    topic = {one[by]: one for by in ("topic_id", "name") for one in topics}[asked.topic]
+    for number in range(topic["partitions"]) if asked.partition is None else [asked.partition]:
+        found = Partition(place, topic["topic_id"], number)
+        rows = [{"start_offset": found.start_offset, "end_offset": found.end_offset}]
+        if asked.partition is not None:
+            rows = islice(found.records(asked.offset, asked.committed, asked.tail), asked.limit)
+        yield from ({"topic": topic["name"], "partition": number, **row} for row in rows)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("place")
-    parser.add_argument("topic", nargs="?")
-    parser.add_argument("partition", nargs="?", type=int)
+    for name, kind in (("place", {}), ("topic", {"nargs": "?"}), ("partition", {"nargs": "?", "type": int})):
+        parser.add_argument(name, **kind)
     parser.add_argument("--from", dest="offset", type=int, default=0)
     parser.add_argument("--limit", type=int, default=sys.maxsize)
-    parser.add_argument("--committed", action="store_true")
+    for flag in ("--committed", "--tail"):
+        parser.add_argument(flag, action="store_true")
     try:
         asked = parser.parse_args()
         for line in lines(Place(asked.place), asked):

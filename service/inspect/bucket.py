@@ -1,17 +1,22 @@
-"""Dumpers of a bucket's objects: segment, manifest, manifest page, HEAD, cluster.json, topics.json."""
+"""Dumpers of a bucket's objects: segment, manifest, page, HEAD, cluster.json, topics.json, CUT, cut, tail."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from service.inspect.dump import Dump, Row
 from service.inspect.source import Source
 from service.remote.format import manifest_codec as codec
+from service.remote.format.cut_codec import CUT_FORMAT, decode_cut, decode_cuts
 from service.remote.format.documents import MAX_STORED_BYTES, unpack
 from service.remote.format.fields import int_field, parse_json_object, uuid_field
 from service.remote.format.segment_object import SUFFIX_HINT, Footer, decode_footer, tail_length
 from service.remote.format.stamp import stamp_fields
+from service.remote.format.tail_object import FORMAT_VERSION as TAIL_VERSION
+from service.remote.format.tail_object import SUFFIX_HINT as TAIL_HINT
+from service.remote.format.tail_object import decode_footer as decode_tail_footer
+from service.remote.format.tail_object import footer_length
 from service.remote.reading.lost_page import reference_of
 
 PACKED: Final = (".json.gz", ".json.zst")
@@ -105,19 +110,73 @@ def dump_topics(source: Source) -> Dump:
     return Dump("topics", _stamped(head), (("topics", _rows(topics.topics)),))
 
 
-def is_page(source: Source) -> bool:
-    """Return whether a packed document is a page, not a manifest: by its folder, else by its `format`."""
-    if source.folder in ("manifest", "page"):
-        return source.folder == "page"
-    document = _inflated_json(source.read(MAX_STORED_BYTES), source.name)
-    return document.get("format") == codec.PAGE_FORMAT
+def dump_cuts(source: Source) -> Dump:
+    """Dump `CUT`: the cuts that are kept, and the orders to erase keys."""
+    cuts = decode_cuts(source.read(codec.MAX_SMALL_BYTES))
+    newest = {
+        name: found.cut if found is not None else None
+        for name, found in (("newest", cuts.newest), ("complete", cuts.complete), ("exact", cuts.exact))
+    }
+    head = {"cluster_id": cuts.cluster_id, **stamp_fields(cuts.stamp), **newest}
+    return Dump("CUT", head, (("kept", _rows(cuts.kept)), ("erasures", _rows(cuts.erasures))))
+
+
+def dump_cut(source: Source) -> Dump:
+    """Dump the document of one cut: its metadata, tails, and where each partition ends."""
+    cut = decode_cut(source.read(MAX_STORED_BYTES))
+    head = _stamped(cut._asdict())
+    head = {**head, "metadata": cut.metadata._asdict()}
+    del head["tails"], head["topics"]
+    partitions = (
+        {"topic_id": topic_id, "partition": partition, **row._asdict()}
+        for topic_id, rows in cut.topics.items()
+        for partition, row in enumerate(rows)
+    )
+    return Dump("cut", head, (("tails", _rows(cut.tails)), ("partitions", partitions)))
+
+
+def dump_tail(source: Source) -> Dump:
+    """Dump a tail from its footer alone; a section's bytes are a `.log` by themselves."""
+    suffix = source.read_suffix(TAIL_HINT)
+    if (needed := footer_length(suffix, source.size)) > len(suffix):
+        suffix = source.read_suffix(needed)
+    footer = decode_tail_footer(suffix, source.size)
+    head = {
+        "format_version": TAIL_VERSION,
+        "cluster_id": footer.cluster_id,
+        "cut": footer.cut,
+        "level": footer.level,
+        **stamp_fields(footer.stamp),
+        "object_size": footer.object_size,
+        "footer_position": footer.position,
+        "footer_crc": footer.crc,
+    }
+    return Dump("tail", head, (("sections", _rows(footer.sections)),))
+
+
+_DUMPERS: Final[dict[str, Callable[[Source], Dump]]] = {
+    "manifest": dump_manifest,
+    "page": dump_page,
+    "cut": dump_cut,
+}
+"""by the folder of a packed document"""
+_FORMATS: Final = {codec.PAGE_FORMAT: "page", CUT_FORMAT: "cut"}
+
+
+def dump_packed(source: Source) -> Dump:
+    """Dump a packed document: a manifest, a page or a cut, by its folder, else by its `format`."""
+    kind = source.folder
+    if kind not in _DUMPERS:
+        document = _inflated_json(source.read(MAX_STORED_BYTES), source.name)
+        kind = _FORMATS.get(str(document.get("format")), "manifest")
+    return _DUMPERS[kind](source)
 
 
 def _rows(items: Iterable[Any]) -> Iterator[Row]:
     return (item._asdict() for item in items)
 
 
-def _stamped(head: dict[str, Any]) -> Row:
+def _stamped(head: dict[str, Any]) -> dict[str, Any]:
     """Return the row with the fields of its stamp instead of the stamp."""
     stamp = head.pop("stamp")
     return {**head, **stamp_fields(stamp)}

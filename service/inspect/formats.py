@@ -12,6 +12,7 @@ from service.inspect.dump import Dump
 from service.inspect.source import Source
 from service.inspect.transactions import dump_transaction_log, is_transactions_folder
 from service.remote.format.segment_object import MAGIC, MAGICS
+from service.remote.format.tail_object import MAGIC as TAIL_MAGIC
 
 Dumper = Callable[[Source], Dump]
 
@@ -27,11 +28,13 @@ _BY_NAME: dict[str, Dumper] = {
     "durable-offset": metadata.dump_durable_offset,
     ".kafka_cleanshutdown": small.dump_json,
     "HEAD": bucket.dump_head,
+    "CUT": bucket.dump_cuts,
     "cluster.json": bucket.dump_cluster,
     "topics.json": bucket.dump_topics,
 }
 _BY_SUFFIX: dict[str, Dumper] = {
     ".seg": bucket.dump_segment,
+    ".tail": bucket.dump_tail,
     names.OFFSET_INDEX: segment.dump_offset_index,
     names.TIME_INDEX: segment.dump_time_index,
     names.TXN_INDEX: segment.dump_transaction_index,
@@ -57,11 +60,14 @@ def dump(source: Source, *, records: bool = False) -> Dump:
             return dump_transaction_log(source)
         return segment.dump_log(source, records=records)
     if name.endswith(bucket.PACKED):
-        return bucket.dump_page(source) if bucket.is_page(source) else bucket.dump_manifest(source)
+        return bucket.dump_packed(source)
     for suffix, dumper in _BY_SUFFIX.items():
         if name.endswith(suffix):
             return dumper(source)
-    if source.read_suffix(len(MAGIC)) in MAGICS:
+    ending = source.read_suffix(len(MAGIC))
+    if ending in MAGICS:
         return bucket.dump_segment(source)
+    if ending == TAIL_MAGIC:
+        return bucket.dump_tail(source)
     known = ", ".join((names.LOG, *_BY_SUFFIX, *bucket.PACKED, *_BY_NAME))
     raise ConfigError(f"{source.name}: not a format that Firn writes; known are {known}")

@@ -4,7 +4,8 @@ For each partition: HEAD -> manifest -> pages -> one contiguous chain -> every o
 manifest's size -> footer verified and equal to its manifest entry -> with `deep`, every section's and block's
 checksum, and every batch: checksum, order of offsets, leader epochs, counts, least timestamps where they are
 claimed. HEADs, topics and `topics.json` are compared with the newest copy of the metadata, which may be older
-than any of them. Objects that no manifest names are listed as orphans. Reads are ranges of a few MiB (or one
+than any of them. Objects that no manifest names are listed as orphans. Cuts and their
+tails are checked against the chains (`cut_check`). Reads are ranges of a few MiB (or one
 block where that is larger); listings and chains are walked side by side, so memory does not grow with the
 bucket. Nodes may write meanwhile: an error is checked again before it counts, so that a bucket is clean at
 any moment (invariant T10).
@@ -22,6 +23,7 @@ from uuid import UUID
 
 from service.base.errors import CorruptionError
 from service.inspect.committed import Committed, describe_entry, read_committed
+from service.inspect.cut_check import ChainEnd, CutCheck
 from service.inspect.fsck_report import FsckReport
 from service.inspect.partition_check import Subject, check_partition
 from service.inspect.readable_store import ReadableStore
@@ -36,7 +38,8 @@ from service.remote.format.keys import (
     partition_prefix,
     topic_prefix,
 )
-from service.remote.reading.object_reader import open_cluster, open_metadata
+from service.remote.reading.object_reader import open_cluster_file, open_metadata
+from service.remote.reading.tails import owners_of
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectInfo, ObjectStore
 
@@ -74,6 +77,8 @@ class _Check:
         self.report = report
         self._progress = progress
         self._pool = pool
+        self._owners: frozenset[str] | None = None
+        """the prefix's cluster and its ancestors; None where `cluster.json` cannot be read"""
         self._pending: deque[Future[FsckReport]] = deque()
         self._found: set[HeadKey] = set()
         """partitions that have objects"""
@@ -103,9 +108,17 @@ class _Check:
             for future in self._pending:
                 future.cancel()
         self._compare(committed, wanted)
+        self._cuts(wanted)
+
+    def _cuts(self, wanted: UUID | None) -> None:
+        ends = {
+            (UUID(one.topic_id), one.partition): ChainEnd(one.start_offset, one.end_offset, one.last_epoch)
+            for one in self.report.partitions
+        }
+        CutCheck(self.store, self.report, self._owners, ends, wanted, self._pool).run()
 
     def _start(self, key: HeadKey, name: str | None, committed: Committed) -> None:
-        subject = Subject(key, name, self.report.cluster_id, committed.entry(key))
+        subject = Subject(key, name, self._owners, committed.entry(key))
         work = partial(check_partition, self.store, subject, deep=self.report.deep)
         if self._pool is None:
             self._add(work())
@@ -127,7 +140,8 @@ class _Check:
         wrong = ""
         for _ in range(_ATTEMPTS):
             try:
-                self.report.cluster_id = open_cluster(self.store)
+                cluster = open_cluster_file(self.store)
+                self.report.cluster_id, self._owners = cluster.cluster_id, owners_of(cluster)
                 open_metadata(self.store)
                 return
             except (ObjectNotFound, CorruptionError) as e:
@@ -147,7 +161,7 @@ class _Check:
         topics = committed.topics
         if committed.topics_ms < 0:
             self.report.note(TOPICS_KEY, "missing: names come from the copy of the metadata, or manifests")
-        if topics is not None and self.report.cluster_id not in (None, topics.cluster_id):
+        if topics is not None and self._owners is not None and topics.cluster_id not in self._owners:
             self.report.error(TOPICS_KEY, f"of cluster {topics.cluster_id}")
         if topics is None and committed.copy is None:
             return None, _as_uuid(wanted)

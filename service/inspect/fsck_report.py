@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
 _SUMS: Final = (
@@ -43,8 +43,24 @@ class UnknownTopic:
 
 
 @dataclass(slots=True)
+class CutsReport:
+    """The report of `CUT`: the number of cuts that it keeps, its newest one, and the tails they name.
+
+    `complete` is the number of the newest complete cut, None without one.
+    """
+
+    kept: int
+    newest: int
+    newest_ms: int
+    complete: int | None
+    tails: int = 0
+    tail_bytes: int = 0
+
+
+@dataclass(slots=True)
 class PartitionReport:
-    """The report of one published chain. `end_offset` is exclusive."""
+    """The report of one published chain. `end_offset` is exclusive; `last_epoch` is the leader epoch of its
+    last batch, -1 without one."""
 
     topic: str
     topic_id: str
@@ -56,11 +72,13 @@ class PartitionReport:
     records: int = 0
     size_bytes: int = 0
     errors: int = 0
+    last_epoch: int = -1
 
 
 @dataclass(slots=True)
 class FsckReport:
-    """The report of a bucket, or one topic of it. `notes` are neither errors nor orphans."""
+    """The report of a bucket, or one topic of it. `notes` are neither errors nor orphans; `cuts` is None
+    where no cut was ever written."""
 
     deep: bool
     cluster_id: str | None = None
@@ -76,6 +94,7 @@ class FsckReport:
     orphan_bytes: int = 0
     unknown_topics: dict[str, UnknownTopic] = field(default_factory=dict)
     notes: list[FsckFinding] = field(default_factory=list)
+    cuts: CutsReport | None = None
 
     @property
     def is_clean(self) -> bool:
@@ -147,6 +166,7 @@ class FsckReport:
             "partitions": [
                 {name: getattr(one, name) for name in PartitionReport.__slots__} for one in self.partitions
             ],
+            "cuts": None if self.cuts is None else asdict(self.cuts),
             "errors": [one._asdict() for one in self.errors],
             "unknown_topics": [
                 {name: getattr(one, name) for name in UnknownTopic.__slots__}
@@ -166,6 +186,12 @@ class FsckReport:
             else f"{one.topic}-{one.partition}: empty, manifest {one.version}"
             for one in self.partitions
         ]
+        if (cuts := self.cuts) is not None:
+            complete = "none is complete" if cuts.complete is None else f"{cuts.complete} is complete"
+            lines.append(
+                f"cuts: {cuts.kept} kept, the newest is {cuts.newest}, {complete}; "
+                f"{cuts.tails} tails of {cuts.tail_bytes} bytes"
+            )
         lines += [f"note: {where}: {what}" for where, what in self.notes]
         lines += [
             f"unknown topic: {one.topic_id}: {one.objects} objects of {one.size_bytes} bytes that "

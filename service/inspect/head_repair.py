@@ -300,7 +300,7 @@ class _Partition:
         try:
             for entry in entries:
                 size = self._store.head(entry.key).size
-                proved_footer(self._store, entry, size, cluster_id=manifest.cluster_id, topic=manifest.topic)
+                proved_footer(self._store, entry, size, owners=(manifest.cluster_id,), topic=manifest.topic)
         except (CorruptionError, ObjectNotFound):
             return False
         return True

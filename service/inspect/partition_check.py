@@ -69,7 +69,8 @@ class Subject(NamedTuple):
 
     key: HeadKey
     topic: str | None = None
-    cluster_id: str | None = None
+    owners: frozenset[str] | None = None
+    """the prefix's cluster and its ancestors"""
     entry: CatalogEntry | None = None
 
     @property
@@ -79,7 +80,7 @@ class Subject(NamedTuple):
 
 def check_partition(store: ObjectStore, subject: Subject, *, deep: bool) -> FsckReport:
     """Check one partition. An error counts once HEAD, read again, still names its object."""
-    check = _PartitionCheck(store, subject, FsckReport(deep, subject.cluster_id))
+    check = _PartitionCheck(store, subject, FsckReport(deep))
     check.run()
     return check.report
 
@@ -158,9 +159,7 @@ class _PartitionCheck:
                 f"{describe_entry(entry)}",
             )
         if chain is not None:
-            check_identity(
-                chain, subject.key, cluster_id=subject.cluster_id, topic=subject.topic, error=error
-            )
+            check_identity(chain, subject.key, owners=subject.owners, topic=subject.topic, error=error)
         return chain
 
     def _compared(
@@ -237,6 +236,7 @@ class _PartitionCheck:
             manifest.version,
             manifest.start_offset,
             manifest.end_offset,
+            last_epoch=manifest.last_epoch,
         )
         self.report.partitions.append(row)
         load = partial(self._load, manifest)
@@ -281,9 +281,8 @@ class _PartitionCheck:
         try:
             if size is None:
                 size = self._size(entry.key)  # it may have been written after the listing passed its place
-            footer = proved_footer(
-                self._store, entry, size, cluster_id=manifest.cluster_id, topic=manifest.topic
-            )
+            owners = {manifest.cluster_id, *(self._subject.owners or ())}
+            footer = proved_footer(self._store, entry, size, owners=owners, topic=manifest.topic)
             if self.report.deep:
                 self._prove(entry, footer)
         except (ObjectNotFound, CorruptionError) as e:

@@ -33,7 +33,8 @@ from service.pipelines.job import (
 )
 from service.pipelines.pace import topics_text
 from service.remote.format.keys import CLUSTER_KEY
-from service.remote.format.manifest_codec import MAX_SMALL_BYTES, decode_cluster
+from service.remote.reading.object_reader import open_cluster_file
+from service.remote.reading.tails import owners_of
 from service.remote.stores.errors import ObjectNotFound
 from service.spark.options import STORE_OPTIONS, ReadOptions, parse_options
 from service.spark.store import open_store_of
@@ -47,14 +48,14 @@ def run(args: argparse.Namespace) -> int:
     check_options(dict(args.option))
     options = parse_options(source_options(args))
     partitions = chosen_partitions(options)
-    cluster_id, problem = _cluster(options)
+    owners, problem = _owners(options)
     topics = topics_of(partitions)
     with spark_session("audit", args, topics) as spark:
         context = spark.sparkContext
         read_bytes, read_records = context.accumulator(0), context.accumulator(0)
         tasks = context.defaultParallelism * TASKS_PER_CORE
         chains = context.parallelize(partitions, min(len(partitions), tasks)).mapPartitions(
-            Chains(options, cluster_id)
+            Chains(options, owners)
         )
         rows = spread(chains, tasks).mapPartitions(Proofs(options, read_bytes, read_records))
         checked = spark.createDataFrame(rows, SCHEMA).persist()
@@ -99,14 +100,12 @@ def check_options(given: Mapping[str, str]) -> None:
             )
 
 
-def _cluster(options: ReadOptions) -> tuple[str | None, str | None]:
-    """Return the cluster's id, or what is wrong with `cluster.json`."""
+def _owners(options: ReadOptions) -> tuple[frozenset[str] | None, str | None]:
+    """Return the ids of the prefix's cluster and its ancestors, or what is wrong with `cluster.json`."""
     try:
-        return decode_cluster(
-            open_store_of(options).get(CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
-        ).cluster_id, None
+        return owners_of(open_cluster_file(open_store_of(options))), None
     except (ObjectNotFound, CorruptionError) as e:
-        return None, f"{CLUSTER_KEY}: {e}"
+        return None, str(e)
 
 
 def _summary(checked: Any, problem: str | None, topics: Iterable[str]) -> dict[str, Any]:

@@ -56,10 +56,10 @@ class Checked(NamedTuple):
 
 
 class AuditedSegment(NamedTuple):
-    """A segment to prove; `cluster_id` and `topic` are those of its manifest."""
+    """A segment to prove: of one of the clusters `owners`, and of the manifest's `topic`."""
 
     chosen: ChosenPartition
-    cluster_id: str
+    owners: frozenset[str]
     topic: str
     entry: SegmentEntry
 
@@ -69,7 +69,7 @@ class Chains:
     """A function from partitions to their segments, with a `Checked` for the errors of a chain."""
 
     options: ReadOptions
-    cluster_id: str | None
+    owners: frozenset[str] | None
 
     def __call__(self, partitions: Iterable[ChosenPartition]) -> Iterator[AuditedSegment | Checked]:
         store = open_store_of(self.options)
@@ -88,7 +88,7 @@ class Chains:
         chain = published_chain(
             store,
             HeadKey(chosen.topic_id, chosen.partition),
-            cluster_id=self.cluster_id,
+            owners=self.owners,
             topic=chosen.topic,
             error=error,
         )
@@ -96,8 +96,9 @@ class Chains:
             return
         manifest = chain.manifest
         load = partial(open_page, store, owner=manifest)
+        owners = frozenset((manifest.cluster_id, *(self.owners or ())))
         for entry in proved_segments(chain, load, error, recovering(store, manifest)):
-            yield AuditedSegment(chosen, manifest.cluster_id, manifest.topic, entry)
+            yield AuditedSegment(chosen, owners, manifest.topic, entry)
 
 
 def _broken_chain(chosen: ChosenPartition, errors: list[str]) -> Checked:
@@ -141,7 +142,7 @@ def check_segment(store: ObjectStore, segment: AuditedSegment) -> Checked:
     try:
         with naming(entry.key):
             footer = proved_footer(
-                store, entry, _size(store, entry.key), cluster_id=segment.cluster_id, topic=segment.topic
+                store, entry, _size(store, entry.key), owners=segment.owners, topic=segment.topic
             )
             prove_segment(
                 entry,

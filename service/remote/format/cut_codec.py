@@ -39,7 +39,7 @@ from service.remote.format.keys import MAX_EPOCH, CutKey, TailKey, parse_key
 from service.remote.format.manifest_codec import MAX_SMALL_BYTES
 from service.remote.format.metadata_ref import MetadataRef, metadata_ref_fields, parse_metadata_ref
 from service.remote.format.stamp import Stamp, stamp_fields, stamp_of
-from service.remote.format.tail_object import MAX_TAIL_BYTES
+from service.remote.format.tail_object import MAX_FOOTER_BYTES, MAX_TAIL_BYTES, TRAILER
 
 CUT_FORMAT: Final = "firn-cut"
 CUTS_FORMAT: Final = "firn-cuts"
@@ -258,7 +258,8 @@ def _tails(rows: Sequence[object], cut: int) -> tuple[TailRef, ...]:
         parsed = parse_key(key) if isinstance(key, str) else None
         if not isinstance(parsed, TailKey) or parsed.cut > cut:
             raise CorruptionError(f"{str(key)[:120]!r} is not the key of a tail up to cut {cut}")
-        if not position < size <= MAX_TAIL_BYTES or crc > 0xFFFFFFFF:
+        is_there = 0 < size - position <= MAX_FOOTER_BYTES + TRAILER.size and size <= MAX_TAIL_BYTES
+        if not is_there or crc > 0xFFFFFFFF:
             raise CorruptionError(f"{key}: a footer at {position} of {size} bytes")
         refs.append(TailRef(key, size, position, crc))
     if len({ref.key for ref in refs}) != len(refs):

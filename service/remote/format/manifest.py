@@ -26,7 +26,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError, StorageError
-from service.base.types import NO_OFFSET, NO_TIMESTAMP
+from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
 from service.remote.format.fields import saturated
 from service.remote.format.keys import ManifestKey, PageKey, manifest_key, page_key
 from service.remote.format.stamp import Stamp
@@ -216,6 +216,13 @@ class Manifest:
         if self.entries:
             return self.entries[-1].last_offset + 1
         return self.pages[-1].last_offset + 1 if self.pages else self.start_offset
+
+    @property
+    def last_epoch(self) -> int:
+        """Leader epoch of the last record; -1 without segments."""
+        if self.entries:
+            return self.entries[-1].leader_epochs[-1][0]
+        return self.pages[-1].last_epoch if self.pages else NO_LEADER_EPOCH
 
     @property
     def segments(self) -> int:

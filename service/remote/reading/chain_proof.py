@@ -6,7 +6,7 @@ for both. segment_proof.py verifies the records of a segment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from service.base.errors import CorruptionError
 from service.remote.format.keys import HeadKey, ManifestKey, manifest_prefix, parse_key, partition_prefix
@@ -30,14 +30,14 @@ def published_chain(
     store: ObjectStore,
     key: HeadKey,
     *,
-    cluster_id: str | None,
+    owners: Collection[str] | None,
     topic: str | None,
     error: ReportError,
 ) -> Chain | None:
     """Return the chain that HEAD names; None where nothing was published, or, with an error, where it cannot
     be read.
 
-    `cluster_id` and `topic` are what the manifest must say, None where that is not known.
+    The manifest must be of a cluster of `owners` and of `topic`; None where these are not known.
     """
     where = partition_prefix(key.topic_id, key.partition)
     try:
@@ -51,7 +51,7 @@ def published_chain(
         if newest > 1:
             error(where, head_is_gone(newest))
         return None
-    check_identity(chain, key, cluster_id=cluster_id, topic=topic, error=error)
+    check_identity(chain, key, owners=owners, topic=topic, error=error)
     return chain
 
 
@@ -61,12 +61,17 @@ def head_is_gone(newest_version: int) -> str:
 
 
 def check_identity(
-    chain: Chain, key: HeadKey, *, cluster_id: str | None, topic: str | None, error: ReportError
+    chain: Chain,
+    key: HeadKey,
+    *,
+    owners: Collection[str] | None,
+    topic: str | None,
+    error: ReportError,
 ) -> None:
-    """Report an error unless the manifest has the known cluster and topic."""
+    """Report an error unless the manifest is of the known topic and of one of the clusters `owners`."""
     manifest, where = chain.manifest, partition_prefix(key.topic_id, key.partition)
-    if cluster_id is not None and manifest.cluster_id != cluster_id:
-        error(where, f"the manifest is of cluster {manifest.cluster_id}, not {cluster_id}")
+    if owners is not None and manifest.cluster_id not in owners:
+        error(where, f"the manifest is of cluster {manifest.cluster_id}, not {', '.join(sorted(owners))}")
     if topic is not None and manifest.topic != topic:
         error(where, f"the manifest is of topic {manifest.topic!r}, not {topic!r}")
 
@@ -153,12 +158,13 @@ def _discontinuity(manifest: Manifest, entry: Child, expected: int | None) -> st
 
 
 def proved_footer(
-    store: ObjectStore, entry: SegmentEntry, size: int | None, *, cluster_id: str, topic: str
+    store: ObjectStore, entry: SegmentEntry, size: int | None, *, owners: Collection[str], topic: str
 ) -> Footer:
     """Return the footer of a segment, checked against its object's `size` (None: no object) and its manifest
     entry.
 
-    `cluster_id` and `topic` are the manifest's. Raises `CorruptionError`, which says what differs.
+    `topic` is the manifest's, `owners` are its cluster and that one's ancestors. Raises `CorruptionError`,
+    which says what differs.
     """
     if size is None:
         raise CorruptionError("the object does not exist")
@@ -169,6 +175,6 @@ def proved_footer(
     identity = footer.identity
     # A segment that belongs to another partition has its owner's topic.
     named = identity.topic if entry.owner is None else topic
-    if (identity.cluster_id, named) != (cluster_id, topic):
+    if identity.cluster_id not in owners or named != topic:
         raise CorruptionError(f"of cluster {identity.cluster_id}, topic {identity.topic!r}")
     return footer

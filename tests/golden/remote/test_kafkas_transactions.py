@@ -53,6 +53,6 @@ def test_kafkas_rows_and_producers_are_archived_byte_for_byte(archive: Archive) 
 
 
 def test_an_archive_of_kafkas_transactions_is_clean(archive: Archive) -> None:
-    subject = Subject(HeadKey(TOPIC_ID, TIP.partition), TIP.topic, CLUSTER)
+    subject = Subject(HeadKey(TOPIC_ID, TIP.partition), TIP.topic, frozenset((CLUSTER,)))
     report = check_partition(archive.store, subject, deep=True)
     assert report.is_clean, report.errors

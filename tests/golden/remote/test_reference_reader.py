@@ -13,6 +13,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -26,6 +27,7 @@ from service.remote.reading.object_reader import open_page, open_published, open
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.store import ObjectStore
 from tests.golden.remote.generate import FOLDERS, TOPIC
+from tests.support.cut_archives import CutWriter, Saved, row
 from tests.support.older_format import version_1
 from tests.unit.spark.bucket import START_MS, Bucket, marker, transactional
 
@@ -177,6 +179,67 @@ def test_the_reference_reader_shows_committed_records_alone_where_asked(
     assert offsets("--committed") == [1, 2, 5, 6, 7]
     assert offsets("--committed", "--from", 6) == [6, 7]
     assert offsets() == [0, 1, 2, 3, 5, 6, 7, 10, 11, 12, 13]
+
+
+def test_the_reference_reader_goes_on_behind_the_chain_into_the_newest_complete_cut(tmp_path: Path) -> None:
+    """Producer 7's transaction begins in a segment and is aborted in a tail, 8's is open at the cut."""
+    bucket = Bucket()
+    bucket.topic("events", 2)
+    bucket.topic("groups")
+    bucket.add("events", batches=[batch(0), transactional(3, 7)], opened={7: 3})
+    own = partial(own_batches, bucket.topic_id("events"), 0)
+    writer = CutWriter(bucket.store)
+    first = writer.tail([
+        own([transactional(4, 7), batch(5)]),
+        own_batches(bucket.topic_id("groups"), 0, [batch(0), batch(3)]),
+    ])  # fmt: skip
+    # The second leader did not have what the first one saved from 8 on.
+    lost = writer.tail([own([batch(8), batch(11), batch(14)])], cut=2)
+    second = writer.tail(
+        [own([marker(8, 7, commit=False), batch(9), transactional(12, 8), batch(13)], 3)], cut=3
+    )
+    columns = {
+        bucket.topic_id("events"): [row(16, stable=12), row(0)],
+        bucket.topic_id("groups"): [row(6, start=3)],
+    }
+    writer.cut(columns, [first, lost, second], number=3)
+    writer.cut(columns, [], number=4, is_complete=False)
+    folder = written(tmp_path, objects(bucket.store))
+
+    def offsets(topic: str, *options: object) -> list[int]:
+        return [record["offset"] for record in read(folder, topic, 0, *options)]
+
+    assert offsets("events") == [0, 1, 2, 3]
+    assert offsets("events", "--tail") == [0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15]
+    assert offsets("events", "--committed") == [0, 1, 2]
+    assert offsets("events", "--committed", "--tail") == [0, 1, 2, 5, 6, 7, 9, 10, 11]
+    assert offsets("events", "--committed", "--tail", "--from", 6, "--limit", 3) == [6, 7, 9]
+    assert offsets("groups", "--tail") == [3, 4, 5]
+    assert read(folder, "events", 1, "--tail") == []
+    shown = read(folder, "events", 0, "--tail", "--from", 9, "--limit", 1)
+    assert (shown[0]["timestamp"], shown[0]["headers"]) == (
+        START_MS + 9,
+        [["h", {"base64": "/g=="}], ["n", None]],
+    )
+    for at in (0, 40, second.footer_position - 1, second.footer_position + 3, second.size - 1):
+        data = bytearray(bucket.store.get(second.key, max_size=1 << 20))
+        data[at] ^= 1
+        (folder / second.key).write_bytes(data)
+        done = run(folder, "events", 0, "--tail")
+        assert done.returncode == 1, at
+        assert second.key in done.stderr or "FIRN" in done.stderr, done.stderr
+    (folder / second.key).unlink()
+    assert run(folder, "events", 0, "--tail").stderr.startswith("FileNotFoundError")
+    (folder / "CUT").unlink()
+    assert "CUT" in run(folder, "events", 0, "--tail").stderr
+
+
+def own_batches(topic_id: UUID, partition: int, batches: list[bytes], epoch: int = 0) -> Saved:
+    """These batches as a leader of this epoch has them in its log."""
+    data = bytearray()
+    for one in batches:
+        data += one[:12] + epoch.to_bytes(4, "big") + one[16:]
+    return Saved(topic_id, partition, bytes(data), leader_epoch=epoch)
 
 
 def test_the_reference_reader_uses_names_of_version_1_without_zstd(bucket: Bucket, tmp_path: Path) -> None:

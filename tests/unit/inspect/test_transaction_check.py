@@ -22,7 +22,7 @@ def archive() -> Archive:
 
 
 def check(archive: Archive, *, deep: bool = True) -> FsckReport:
-    subject = Subject(HeadKey(TIP.topic_id, TIP.partition), TIP.topic, CLUSTER)
+    subject = Subject(HeadKey(TIP.topic_id, TIP.partition), TIP.topic, frozenset((CLUSTER,)))
     return check_partition(archive.store, subject, deep=deep)
 
 

@@ -162,7 +162,7 @@ def test_fsck_and_an_audit_say_the_same_of_it(world: World, how: str, count: int
         chosen = archive.choose(Subscribe(("events",)))
     audited = [
         one if isinstance(one, Checked) else check_segment(world.bucket, one)
-        for one in Chains(options, open_cluster(world.bucket))(chosen)
+        for one in Chains(options, frozenset((open_cluster(world.bucket),)))(chosen)
     ]
     said = [_place(one.object, error) for one in audited for error in one.errors]
     # Of topics.json, which is not the chain's, an audit says nothing.
