@@ -15,7 +15,6 @@ from service.base.clock import Clock
 from service.base.errors import FirnError, StorageError
 from service.base.threads import Threads
 from service.base.world import World
-from service.remote.stores.read_only_store import ReadOnlyStore
 from service.console.web.s3_desk import BucketFacts, S3Desk, is_installed
 from service.console.web.survey import Findings, ListedObject, PartitionObjects, Survey
 from service.console.web.tier_layout import BUCKET, PublishedTier, TierBlock
@@ -25,6 +24,7 @@ from service.remote.format.manifest_codec import Head, TopicsFile
 from service.remote.reading.object_reader import Chain, open_page, open_published, open_topics
 from service.remote.stores.errors import ObjectNotFound, StoreRefused
 from service.remote.stores.obstore_store import StoreOptions, open_store
+from service.remote.stores.read_only_store import ReadOnlyStore
 from service.remote.stores.s3_address import is_s3
 from service.remote.stores.store import ObjectStore
 

@@ -8,8 +8,8 @@ import pytest
 
 from service.base.errors import InvariantError
 from service.base.threads import SystemThreads
-from service.remote.stores.read_only_store import ReadOnlyStore
 from service.remote.stores.memory_store import MemoryStore
+from service.remote.stores.read_only_store import ReadOnlyStore
 
 WRITES: tuple[Callable[[ReadOnlyStore], object], ...] = (
     lambda store: store.put("a", b"x"),

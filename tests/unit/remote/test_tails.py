@@ -98,7 +98,7 @@ def test_an_index_holds_what_is_asked_for_alone(store: MemoryStore, writer: CutW
     assert index_tails(store, refs, limits=limits).places() == ((EVENTS, 0),)
 
 
-def test_what_an_earlier_leader_saved_is_not_read_behind_a_later_ones_chain(
+def test_records_that_an_earlier_leader_saved_are_not_read_behind_a_later_ones_chain(
     store: MemoryStore, writer: CutWriter
 ) -> None:
     """The chain ends at 20 with records of epoch 3; the tail is of before that unclean election."""
