@@ -7,6 +7,7 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from tests.golden.remote.generate import (
 from tests.support.world import WORLD
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference_reader.py"
-BEFORE = Path(__file__).parent / "reader_before_cuts.py"
+BEFORE = Path(__file__).parent / "reader_before_cuts.txt"
 """The reference reader of before there were cuts: stays as it is."""
 
 
@@ -166,7 +167,11 @@ def test_the_golden_segment_tells_the_epochs_of_its_whole_log(store: MemoryStore
         reader.close()
 
 
-DECODERS = {"CUT": decode_cuts, "cut/": decode_cut, "tail/": lambda data: decode_footer(data, len(data))}
+DECODERS: dict[str, Callable[[bytes], object]] = {
+    "CUT": decode_cuts,
+    "cut/": decode_cut,
+    "tail/": lambda data: decode_footer(data, len(data)),
+}
 
 
 @pytest.mark.parametrize("prefix", DECODERS)
@@ -195,7 +200,7 @@ def test_no_damage_of_a_golden_document_is_believed(prefix: str) -> None:
         assert content().keys().isdisjoint({key})
 
 
-def outcome(decode: Any, data: bytes) -> object:
+def outcome(decode: Callable[[bytes], object], data: bytes) -> object:
     """What is decoded, None for an error in words."""
     try:
         return decode(data)

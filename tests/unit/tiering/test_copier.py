@@ -238,8 +238,9 @@ def test_an_object_has_the_leader_epochs_of_the_log_up_to_its_end(log: LocalLog)
     found = []
     for segment in log.sealed.describe_all():
         identity = IDENTITY._replace(base_offset=segment.base_offset, last_offset=segment.last_offset)
-        copy = Copy(segment, segment.base_offset)
-        entry = copy_segment(store, copy, identity, CallProgress(), 1000, None, later)
+        entry = copy_segment(
+            store, Copy(segment, segment.base_offset), identity, CallProgress(), 1000, None, later
+        )
         found.append(read_section(store, entry.key, open_footer_of(store, entry).sections["epoch_history"]))
     assert found[0].startswith(b"0\n1\n2 0\n") or found[0].startswith(b"0\n2\n2 0\n3 ")
     assert found[-1] == b"0\n2\n2 0\n3 %d\n" % known[1][1]
