@@ -86,9 +86,9 @@ AGAINST ?= firn
 judges: install fetch-tools ## Secured suites of other projects' clients: librdkafka, franz-go, kafka-python (JUDGES="kafka-python" AGAINST="kafka firn"; docs/judges.md)
 	$(BIN)/python -m tests.judges $(JUDGES) --against $(AGAINST)
 
-docs-commands: install fetch-tools ## Every command of README and docs: what is run, checked or neither, and why; then run them all (ten minutes)
+docs-commands: install fetch-tools ## Every command of README and docs: what is run, checked or neither, and why; then run them all (ten minutes; those of Spark after `make spark`)
 	@$(BIN)/python -m tests.support.doc_judging
-	$(PYTEST) tests/test_docs.py tests/process/test_docs_commands.py
+	$(PYTEST) -rs tests/test_docs.py tests/process/test_docs_commands.py
 
 matrix: install fetch-tools ## Three clients and Kafka's tools over every protocol and mechanism, right and wrong: what Firn tells them, beside Apache Kafka (ten minutes)
 	$(BIN)/python -m tests.judges.matrix

@@ -47,6 +47,12 @@ class Rate:
         surplus = self._spent - limit.bytes_per_s * limit.window_s
         return 0 if surplus <= 0 else int(surplus * 1000 / limit.bytes_per_s + 0.999)
 
+    def room(self, now_ms: int) -> int:
+        """Return how many bytes may be moved now without a wait of the next transfer."""
+        self._let_go(now_ms)
+        limit = self._limit()
+        return max(int(limit.bytes_per_s * limit.window_s - self._spent), 0)
+
     def _let_go(self, now_ms: int) -> None:
         passed_ms, self._at_ms = max(0, now_ms - self._at_ms), now_ms
         self._spent = max(0.0, self._spent - self._limit().bytes_per_s * passed_ms / 1000)

@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from service.cli.client_properties import add_command_config_option
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-DEFAULTS = f"default: FIRN_BOOTSTRAP, the properties' bootstrap.servers, or {DEFAULT_BOOTSTRAP}"
+DEFAULTS = (
+    "default: bootstrap.servers of --command-config; FIRN_BOOTSTRAP; bootstrap.servers of FIRN_COMMAND_CONFIG"
+    f" or of the profile in use; {DEFAULT_BOOTSTRAP}"
+)
 _ADDRESSES = ("bootstrap_server", "bootstrap")
 _BOOTSTRAP = "bootstrap.servers"
 
@@ -34,19 +37,20 @@ def _add_brokers(to: argparse._ActionsContainer) -> None:
 def fill_in(args: argparse.Namespace, environ: Mapping[str, str]) -> None:
     """Set what the options `--bootstrap-server` and `--command-config` left out.
 
-    Properties are the file of FIRN_COMMAND_CONFIG or else the profile in use; the address is FIRN_BOOTSTRAP's
-    or else that of the properties. Raises `ConfigError` for a file that cannot be read, and for a profile
-    that is not there.
+    Properties are the file of FIRN_COMMAND_CONFIG or else the profile in use. The address is that of a file
+    which an option names, else FIRN_BOOTSTRAP's, else that of the other properties: what is said with the
+    command counts before what the environment says. Raises `ConfigError` for a file that cannot be read, and
+    for a profile that is not there.
     """
     if not hasattr(args, "command_config"):
         return
-    if args.command_config is None:
+    own_file: str | None = args.command_config
+    if own_file is None:
         args.command_config = environ.get("FIRN_COMMAND_CONFIG") or _profile(environ)
     for name in _ADDRESSES:
         if getattr(args, name, "") is None:
-            setattr(
-                args, name, environ.get("FIRN_BOOTSTRAP") or _told(args.command_config) or DEFAULT_BOOTSTRAP
-            )
+            address = _told(own_file) or environ.get("FIRN_BOOTSTRAP") or _told(args.command_config)
+            setattr(args, name, address or DEFAULT_BOOTSTRAP)
 
 
 def _profile(environ: Mapping[str, str]) -> str | None:

@@ -233,7 +233,7 @@ CLUSTER_PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
             see="docs/operations.md, Everything is lost",
         ),
         "firn topic delete": ManualPage(
-            (("firn topic delete flights", "and its archive, after the grace period"),),
+            (("firn topic delete flights trains", "and their archives, after the grace period"),),
             see="docs/operations.md, The cold tier",
         ),
         "firn group": ManualPage((("firn group list", "all groups, their protocol and state"),)),

@@ -8,6 +8,7 @@ import json
 from service.cli.address import add_bootstrap_option
 from service.cli.arguments import add_json_option, positive, replicas
 from service.cli.client_properties import security_of_args
+from service.cli.resolving import failure_noted, tell
 from service.cli.server import setting
 from service.cli.topic_changes import add_changes
 
@@ -38,8 +39,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     describe.add_argument("topic", metavar="TOPIC")
     describe.set_defaults(run=_describe)
 
-    delete = actions.add_parser("delete", help="delete a topic and all its data, in both tiers")
-    delete.add_argument("topic", metavar="TOPIC")
+    delete = actions.add_parser(
+        "delete",
+        help="delete topics and all their data, in both tiers",
+        description="Delete topics with all their records, in both tiers and for good. Exit code 1 if one"
+        " cannot be deleted; the others are deleted all the same.",
+    )
+    delete.add_argument("topics", nargs="+", metavar="TOPIC")
     delete.set_defaults(run=_delete)
 
     known = actions.add_parser(
@@ -115,12 +121,26 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _delete(args: argparse.Namespace) -> int:
+    from service.cli.report import Report
     from service.client.admin import ChangingCluster
 
+    names = list(dict.fromkeys(args.topics))
+    done: list[str] = []
+    problems: list[str] = []
+    report = Report(as_json=args.json)
     with ChangingCluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
-        cluster.delete_topic(args.topic)
-    print(json.dumps({"topic": args.topic}, indent=2) if args.json else f"deleted {args.topic}")
-    return 0
+        try:
+            for name in names:
+                with failure_noted(problems):
+                    cluster.delete_topic(name)
+                    done.append(name)
+                    report.say(f"deleted {name}")
+        finally:  # also what was done before Ctrl-C
+            one = {"topic": done[0]} if len(names) == 1 and done else {}  # as before there could be several
+            report.end(**one, topics=done)
+    for problem in problems:
+        tell("topic", problem)
+    return 1 if problems else 0
 
 
 def _settings_known(args: argparse.Namespace) -> int:

@@ -77,8 +77,9 @@ Kafka's tools work against Firn. Firn's own need no Java:
 - **No ZooKeeper.** Move a cluster of it to KRaft first, with Kafka.
 - **Tiered storage** is built in: `firn.remote.url` names the bucket, and topics have Kafka's keys
   (`remote.storage.enable`, `local.retention.ms`). `remote.log.storage.*` and `rsm.config.*` name Java
-  classes and are refused, so that nobody believes segments to be where they are not; Kafka's switch,
-  `remote.log.storage.system.enable=true`, is taken beside a bucket.
+  classes and are refused, so that nobody believes segments to be where they are not. Kafka's switch,
+  `remote.log.storage.system.enable`, is taken where it says what `firn.remote.url` says: `true` beside a
+  bucket, `false` without one.
 - **Share groups and streams groups** are not served; their keys are taken without effect.
 - **Java classes** are not loaded: no authorizer but `StandardAuthorizer`, no policies, principal builders,
   quota callbacks or metrics reporters. ACLs, quotas and [mapping rules](security.md) are Kafka's own.

@@ -16,6 +16,7 @@ from service.config.suggestions import did_you_mean
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS
 
 LISTENER_PREFIX: Final = "listener.name."
+_TIERING_SWITCH: Final = "remote.log.storage.system.enable"
 _DOUBLE: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?", re.ASCII)
 
 
@@ -113,8 +114,8 @@ def without_effect(properties: Mapping[str, str]) -> dict[str, ForeignKey]:
     """Return the rows of the given keys that a node takes although they have no effect.
 
     These are those of things that a node does not have, unless `firn.config.strict` is true; and all foreign
-    keys at Apache Kafka's default, so that a file which spells defaults out works for both; and the switch of
-    tiered storage where `firn.remote.url` enables it, too.
+    keys at Apache Kafka's default, so that a file which spells defaults out works for both. The switch of
+    tiered storage has to say what `firn.remote.url` says: where there is a bucket it is taken if it is on.
     """
     strict = is_strict(properties)
     found = {}
@@ -123,17 +124,12 @@ def without_effect(properties: Mapping[str, str]) -> dict[str, ForeignKey]:
         row = None if of_all is None else foreign_key(of_all)
         if row is None:
             continue
-        is_so = is_at_default(str(of_all), text) or _is_tiering_enabled(name, properties)
+        is_so = is_at_default(str(of_all), text)
+        if name == _TIERING_SWITCH and properties.get("firn.remote.url", "").strip():
+            is_so = text.strip().lower() in ("true", "")
         if is_so or not (row.is_refused or strict):
             found[name] = row
     return found
-
-
-def _is_tiering_enabled(name: str, properties: Mapping[str, str]) -> bool:
-    """Return whether this is Kafka's switch of tiered storage, and tiered storage is enabled."""
-    if name != "remote.log.storage.system.enable" or not properties.get("firn.remote.url", "").strip():
-        return False
-    return properties[name].strip().lower() == "true"
 
 
 def is_strict(properties: Mapping[str, str]) -> bool:

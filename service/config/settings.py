@@ -89,6 +89,7 @@ class LogConfig:
     remote_storage_enable: bool = False
     remote_log_copy_disable: bool = False
     remote_log_delete_on_disable: bool = False
+    tail_enable: bool = True
     cleanup_policy: str = "delete"
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
@@ -216,6 +217,8 @@ class BrokerConfig:
     remote_cache_dir_bytes: int
     remote_chunk_bytes: int
     remote_object_grace_ms: int
+    tail_base_max_bytes: int
+    tail_wait_ms: int
     remote_unfenced_allow: bool
     remote_metadata_credentials: bool
     remote_recover: bool
@@ -423,7 +426,9 @@ def _topic_defaults(given: Mapping[str, str], values: Mapping[str, Value]) -> di
 
 
 def _log_config(values: Mapping[str, Value]) -> LogConfig:
-    fields: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
+    fields: dict[str, Any] = {
+        name.removeprefix("firn.").replace(".", "_"): value for name, value in values.items()
+    }
     del fields["preallocate"]  # always false if valid
     small = fields.pop("internal_segment_bytes")
     if small is not None:

@@ -15,6 +15,7 @@ from service.console.family import counter as _counter
 from service.console.family import gauge as _gauge
 from service.console.family import histogram as _histogram
 from service.console.health_families import HEALTH
+from service.console.tail_families import TAILS
 from service.console.transaction_families import TRANSACTIONS
 
 _REQUEST: Final = "kafka.network:type=RequestMetrics,name={},request=*"
@@ -525,6 +526,7 @@ GROUPS: Final = MappingProxyType(
         "Authorization (`authorizer.class.name`)": AUTHORIZATION,
         "Logs": LOGS,
         "Tiering": TIERING,
+        "Tails": TAILS,
         "The object store and its cache": STORE,
         "Metadata": METADATA,
         "Groups": COORDINATOR,

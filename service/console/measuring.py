@@ -33,6 +33,7 @@ from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
 from service.partition.traffic import TopicTraffic
 from service.remote.metrics import StoreMetrics
+from service.tiering.cuts.cut_metrics import CutMetrics
 from service.tiering.metrics import TieringMetrics
 from service.tiering.tasks import Task
 from service.wire.api import ApiKey
@@ -177,6 +178,7 @@ def of_node(node: ObservedNode, now_ms: int) -> Iterator[Sample]:
         yield from _cold(node.cold)
         if node.cold.tiering is not None:
             yield from _tiering(node.cold.tiering, now_ms)
+            yield from _tails(node.cold.tiering.cuts)
 
 
 def _loop(turns: TurnTimes) -> Iterator[Sample]:
@@ -437,6 +439,14 @@ def _tiering(metrics: TieringMetrics, now_ms: int) -> Iterator[Sample]:
     since_ms = metrics.waits_since_ms
     yield Sample("firn_tiering_waits_seconds", 0 if since_ms is None else max(now_ms - since_ms, 0) / 1000)
     yield Sample("firn_tiering_clock_skew_seconds", metrics.clock_skew_ms / 1000)
+
+
+def _tails(metrics: CutMetrics) -> Iterator[Sample]:
+    yield Sample("firn_cut_hold_seconds", metrics.hold.snapshot())
+    yield Sample("firn_tail_lag_bytes", metrics.lag_bytes)
+    yield Sample("firn_tails_written", metrics.tails_written)
+    yield Sample("firn_tail_written_bytes", metrics.tail_bytes)
+    yield Sample("firn_tail_partitions_left_out", len(metrics.left_out))
 
 
 def reasons(metrics: TieringMetrics) -> Mapping[str, int]:

@@ -8,7 +8,7 @@ twice: when it is repeated, the first of two entries would look like a conflict.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
@@ -18,9 +18,16 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError, StorageError
 from service.base.types import TopicIdPartition
 from service.controller_client.forwarding import Asker
-from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, Tombstone
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, LoadedTail, Tombstone
 from service.wire.api import ApiKey
-from service.wire.catalog import MAX_COMMITS, CatalogChange, CommitCatalogRequest, CommitCatalogResponse
+from service.wire.catalog import (
+    MAX_COMMITS,
+    CatalogChange,
+    CommitCatalogRequest,
+    CommitCatalogResponse,
+    LoadedPartition,
+    LoadedTopic,
+)
 from service.wire.errors import UnsupportedVersion
 
 _RESULTS: Final = (
@@ -91,6 +98,19 @@ class RpcCatalog:
             with suppress(TimeoutError):
                 await self._reached(answer.metadata_offset)
 
+    async def tails_loaded(self, loaded: Collection[LoadedTail]) -> None:
+        """Tell the controller which restored partitions this broker, as their leader, has loaded.
+
+        Raises `StorageError` where the outcome is unknown; repeating the call does no harm. What was noted
+        is in the image, at the latest, once the partitions are there without a restored tail.
+        """
+        left = tuple(loaded)
+        while left:
+            now, left = left[:MAX_COMMITS], left[MAX_COMMITS:]
+            answer = await self._ask((), loaded=loaded_topics(now))
+            with suppress(TimeoutError):
+                await self._reached(answer.metadata_offset)
+
     async def barrier(self) -> int:
         """Wait until the image holds all that the controller had committed at this call; return that offset.
 
@@ -108,11 +128,18 @@ class RpcCatalog:
             await self._view.reached(offset)
 
     async def _ask(
-        self, commits: tuple[CatalogChange, ...], forgotten: tuple[UUID, ...] = ()
+        self,
+        commits: tuple[CatalogChange, ...],
+        forgotten: tuple[UUID, ...] = (),
+        loaded: tuple[LoadedTopic, ...] = (),
     ) -> CommitCatalogResponse:
         broker_id, broker_epoch = self._registration()
         message = CommitCatalogRequest(
-            broker_id=broker_id, broker_epoch=broker_epoch, commits=commits, forgotten_topics=forgotten
+            broker_id=broker_id,
+            broker_epoch=broker_epoch,
+            commits=commits,
+            forgotten_topics=forgotten,
+            loaded=loaded,
         )
         try:
             answer = await self._controllers.ask(ApiKey.COMMIT_CATALOG, message, timeout_ms=self._timeout_ms)
@@ -163,6 +190,31 @@ def commits_of(
         raise RequestError(ErrorCode.invalid_request, f"{len(request.commits)} commits in one request")
     return [
         CatalogCommit(_tip(one, topic_name), one.previous_version, _entry(one)) for one in request.commits
+    ]
+
+
+def loaded_topics(loaded: Iterable[LoadedTail]) -> tuple[LoadedTopic, ...]:
+    """Return loaded partitions in their wire form."""
+    by_topic: dict[UUID, list[LoadedPartition]] = {}
+    for one in loaded:
+        wire = LoadedPartition(partition=one.partition, leader_epoch=one.leader_epoch)
+        by_topic.setdefault(one.topic_id, []).append(wire)
+    return tuple(
+        LoadedTopic(topic_id=topic_id, partitions=tuple(partitions))
+        for topic_id, partitions in by_topic.items()
+    )
+
+
+def loaded_of(request: CommitCatalogRequest) -> list[LoadedTail]:
+    """Return the loaded partitions in a request. Raises `RequestError` INVALID_REQUEST for more than
+    `MAX_COMMITS`."""
+    count = sum(len(topic.partitions) for topic in request.loaded)
+    if count > MAX_COMMITS:
+        raise RequestError(ErrorCode.invalid_request, f"{count} loaded partitions in one request")
+    return [
+        LoadedTail(topic.topic_id or UUID(int=0), one.partition, one.leader_epoch)
+        for topic in request.loaded
+        for one in topic.partitions
     ]
 
 

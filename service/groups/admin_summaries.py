@@ -6,7 +6,8 @@ is in the summaries of its groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -72,11 +73,22 @@ def _of_node(cluster: Cluster, node: int, groups: Sequence[_Group]) -> None:
             one.problem = one.problem or str(e)
 
 
-def _consumer(cluster: Cluster, node: int, groups: Sequence[_Group]) -> None:
+def _answered(
+    groups: Sequence[_Group], ask: Callable[[tuple[str, ...]], Any]
+) -> Iterator[tuple[_Group, Any]]:
+    """Yield the groups with what `ask` answers of their ids; note the errors of the others."""
     known = {one.row.group_id: one for one in groups}
-    for answer in describe_consumer_groups(cluster, node, tuple(known)):
-        if (one := known.get(answer.group_id)) is None or _failed(one, answer.error_code):
+    for answer in ask(tuple(known)):
+        if (one := known.get(answer.group_id)) is None:
             continue
+        if answer.error_code == ErrorCode.none:
+            yield one, answer
+        else:
+            one.problem = ErrorCode(answer.error_code).name.upper()
+
+
+def _consumer(cluster: Cluster, node: int, groups: Sequence[_Group]) -> None:
+    for one, answer in _answered(groups, partial(describe_consumer_groups, cluster, node)):
         one.members = len(answer.members)
         for member in answer.members:
             for topic in member.assignment.topic_partitions:
@@ -84,10 +96,7 @@ def _consumer(cluster: Cluster, node: int, groups: Sequence[_Group]) -> None:
 
 
 def _classic(cluster: Cluster, node: int, groups: Sequence[_Group]) -> None:
-    known = {one.row.group_id: one for one in groups}
-    for answer in describe_classic_groups(cluster, node, tuple(known)):
-        if (one := known.get(answer.group_id)) is None or _failed(one, answer.error_code):
-            continue
+    for one, answer in _answered(groups, partial(describe_classic_groups, cluster, node)):
         one.members = len(answer.members)
         if answer.protocol_type == CONSUMER_PROTOCOL:
             for member in answer.members:
@@ -106,19 +115,8 @@ def _assigned(member: Any) -> Iterable[Place]:
 
 
 def _offsets(cluster: Cluster, node: int, groups: Sequence[_Group]) -> None:
-    known = {one.row.group_id: one for one in groups}
-    for answer in fetch_committed(cluster, node, tuple(known)):
-        if (one := known.get(answer.group_id)) is None or _failed(one, answer.error_code):
-            continue
+    for one, answer in _answered(groups, partial(fetch_committed, cluster, node)):
         one.committed = offsets_in(answer)
-
-
-def _failed(group: _Group, code: int) -> bool:
-    """Note the error of one group; return whether there is one."""
-    if code == ErrorCode.none:
-        return False
-    group.problem = ErrorCode(code).name.upper()
-    return True
 
 
 def _summary(group: _Group, ends: Mapping[Place, int], looked_up: frozenset[Place]) -> GroupSummary:

@@ -11,6 +11,7 @@ Between the first two the log is in the bucket only. The parts share `state`:
     durability   flushes
     deletion     deletes segments at the front, `truncation` those at the end; `deletion_queue` has the files
     sealed       the sealed segments, for tiering
+    runs         all segments as files, for tails
     swapping     replaces segments that were compacted
 
 A replica is offline once its files are found damaged, or cannot be relied on: from then on every method
@@ -38,6 +39,7 @@ from service.hot.epochs import LeaderEpochs
 from service.hot.files import FileCache
 from service.hot.fsync_failure import Latch
 from service.hot.log_appender import LogAppender
+from service.hot.log_runs import LogRuns
 from service.hot.log_truncation import LogTruncation
 from service.hot.producers import ProducerStates
 from service.hot.reading import LogReader, ReadResult
@@ -63,6 +65,7 @@ class LocalLog:
         self.state = state
         self.latch = latch
         self.sealed = SealedSegments(state)
+        self.runs = LogRuns(state)
         self._listeners: tuple[LogListener[LocalLog], ...] = (self.sealed,)
         self.durability = durability = Durability(state, latch)
         self.reader = reader = LogReader(state)

@@ -1,6 +1,6 @@
 """Initial content of a formatted directory: ``bootstrap.checkpoint``, and the first voters.
 
-    bootstrap.checkpoint                          feature levels of a new log
+    bootstrap.checkpoint                          feature levels of a new log; all metadata of a restored one
     __cluster_metadata-0/0…0-0….checkpoint        kraft.version and the voters, of a dynamic quorum
 
 Both are snapshots in Kafka's format, batches between a header and a footer. The controller writes the records
@@ -21,7 +21,7 @@ from service.base.disk import Disk, MissingFile
 from service.base.errors import ConfigError, CorruptionError
 from service.base.files import read_file, write_atomically
 from service.base.types import Buffer
-from service.hot.log_dir import MAX_SMALL_BYTES, decode_uuid, encode_uuid, is_reserved
+from service.hot.log_dir import decode_uuid, encode_uuid, is_reserved
 from service.metadata.batches import ControlType, decode_batches
 from service.metadata.endpoint import Endpoint
 from service.metadata.frames import Frame, UnknownRecord, newest
@@ -38,6 +38,8 @@ FILE_NAME: Final = "bootstrap.checkpoint"
 KRAFT_VERSION: Final = "kraft.version"
 """Level in control records of the quorum, not in a FeatureLevelRecord."""
 MAX_KRAFT_VERSION: Final = 1
+MAX_BOOTSTRAP_BYTES: Final = 1 << 30
+"""Of a restored cluster's: it has all topics and partitions."""
 _MAX_PORT: Final = 65535
 _MAX_ID: Final = 2**31 - 1
 
@@ -194,7 +196,7 @@ def read_bootstrap(disk: Disk, directory: Path) -> tuple[Frame, ...] | None:
     """
     path = directory / FILE_NAME
     try:
-        return decode_bootstrap(read_file(disk, path, MAX_SMALL_BYTES))
+        return decode_bootstrap(read_file(disk, path, MAX_BOOTSTRAP_BYTES))
     except MissingFile:
         return None
     except CorruptionError as e:

@@ -43,9 +43,11 @@ from service.metadata.records import (
     RemoteLogRecord,
     RemoveAccessControlEntryRecord,
     RemoveDelegationTokenRecord,
+    RemoveRestoredTailRecord,
     RemoveTombstoneRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
+    RestoredTailRecord,
     TombstoneRecord,
     TopicRecord,
     UnfenceBrokerRecord,
@@ -75,6 +77,7 @@ class MetadataDelta:
         self.forget_controllers = self._cluster.forget_controllers
         self.set_acls = self._access.set_acls
         self.remote, self.recovered = self._catalog.changed, self._catalog.recovered
+        self.restored_tails = self._catalog.restored
         self.users, self.quota_entities = self._access.users, self._access.entities
         self.configs: set[ConfigResource] = set()
         self._config_values: dict[ConfigResource, dict[str, str]] = {}
@@ -163,6 +166,7 @@ class MetadataDelta:
             life=self._catalog.life,
             life_id=self._catalog.life_id,
             recovered=catalog.recovered,
+            restored_tails=catalog.restored_tails,
             acls=access.acls,
             scram=access.scram,
             tokens=access.tokens,
@@ -254,6 +258,8 @@ _APPLY: Final[Mapping[type[Any], Callable[[MetadataDelta, Any], None]]] = {
     RemoveTombstoneRecord: lambda delta, record: delta._catalog.remove_tombstone(record),
     LifeRecord: lambda delta, record: delta._catalog.set_life(record),
     RecoveredTopicRecord: lambda delta, record: delta._catalog.set_recovered(record),
+    RestoredTailRecord: lambda delta, record: delta._catalog.set_tail(record),
+    RemoveRestoredTailRecord: lambda delta, record: delta._catalog.remove_tail(record),
     UserScramCredentialRecord: lambda delta, record: delta._access.set_credential(record),
     RemoveUserScramCredentialRecord: lambda delta, record: delta._access.remove_credential(record),
     DelegationTokenRecord: lambda delta, record: delta._access.set_token(record),

@@ -9,7 +9,7 @@ level 0. Nodes of a cluster also support ``eligible.leader.replicas.version`` an
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -29,7 +29,10 @@ METADATA_VERSION_LEVEL: Final = 30
 ELR_VERSION: Final = "eligible.leader.replicas.version"
 """At level 1 replicas that left a too small ISR may still be elected (KIP-966)."""
 CATALOG_VERSION: Final = "firn.catalog.version"
-"""At level 1 the log may hold the records of the remote catalog, which only Firn reads."""
+"""At level 1 the log may hold the records of the remote catalog, which only Firn reads; at `CUTS_LEVEL` those
+of a restore, too, and the keeper of the prefix asks brokers for cuts."""
+CUTS_LEVEL: Final = 2
+"""Level of `CATALOG_VERSION` from which on every node knows cuts and restored tails."""
 OWN_PREFIX: Final = "firn."
 """Begins the names of Firn's own features, which Kafka's nodes do not have."""
 RECORDS_VERSION: Final = "firn.records.version"
@@ -62,11 +65,16 @@ def cluster_features() -> tuple[FeatureRange, ...]:
     """Return the features that a node of a cluster supports, by name."""
     beyond = (
         FeatureRange(ELR_VERSION, 0, 1),
-        FeatureRange(CATALOG_VERSION, 0, 1),
+        FeatureRange(CATALOG_VERSION, 0, CUTS_LEVEL),
         FeatureRange(RECORDS_VERSION, 0, 1),
         FeatureRange(KRAFT_VERSION, 0, 1),
     )
     return tuple(sorted((*supported_features(), *beyond)))
+
+
+def has_cuts(features: Mapping[str, int]) -> bool:
+    """Return whether every node of a cluster with these finalized levels knows cuts and restored tails."""
+    return features.get(CATALOG_VERSION, 0) >= CUTS_LEVEL
 
 
 def bootstrap_records() -> tuple[MetadataRecord, ...]:

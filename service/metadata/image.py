@@ -125,6 +125,22 @@ class RecoveredTopic(NamedTuple):
     """True where nothing expires because no document has the topic's settings."""
 
 
+class RestoredTail(NamedTuple):
+    """What the leader of a restored partition loads before anything is taken there.
+
+    The records of [chain_end, end_offset) are in tails that the cut at `cut_key` names or, where
+    `segment_key` is not empty, in that segment, which begins at or below `chain_end` and reaches beyond
+    `end_offset`. The log goes on at `go_on`: offsets between may have been given out before the cluster was
+    lost. `chain_end` is where the log's part in the bucket ends; without one it is where the log begins.
+    """
+
+    chain_end: int
+    end_offset: int
+    go_on: int
+    cut_key: str
+    segment_key: str
+
+
 ConfigResource = tuple[int, str]
 """(resource type, resource name), as in `ConfigRecord`."""
 
@@ -155,6 +171,8 @@ class MetadataImage:
     """Random id of that recovery, which distinguishes recoveries of one bucket; None: life 0."""
     recovered: PersistentMap[UUID, RecoveredTopic] = field(default_factory=PersistentMap)
     """Topics with remaining recovery work."""
+    restored_tails: PersistentMap[tuple[UUID, int], RestoredTail] = field(default_factory=PersistentMap)
+    """Partitions of a restored cluster whose tails are not loaded yet."""
     acls: AclSet = field(default_factory=lambda: AclSet.EMPTY)
     scram: ScramCredentials = field(default_factory=PersistentMap)
     tokens: PersistentMap[str, DelegationToken] = field(default_factory=PersistentMap)

@@ -15,7 +15,12 @@ from service.base.steps import Steps
 from service.metadata.access_records import other_differences, same_entries
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage, RecoveredTopic, TopicImage
-from service.metadata.image_frames import broker_record, controller_record, partition_record
+from service.metadata.image_frames import (
+    broker_record,
+    controller_record,
+    partition_record,
+    restored_tail_record,
+)
 from service.metadata.records import (
     ConfigRecord,
     FeatureLevelRecord,
@@ -24,6 +29,7 @@ from service.metadata.records import (
     ProducerIdsRecord,
     RecoveredTopicRecord,
     RemoteLogRecord,
+    RemoveRestoredTailRecord,
     RemoveTombstoneRecord,
     RemoveTopicRecord,
     TombstoneRecord,
@@ -152,3 +158,12 @@ def _recovery(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataR
         new = after.recovered.get(topic_id, RecoveredTopic())
         same = before.recovered.get(topic_id, RecoveredTopic()) == new
         yield None if same else RecoveredTopicRecord(topic_id=topic_id, **new._asdict())
+    for key in before.restored_tails:
+        if key in after.restored_tails or key[0] not in after.topics_by_id:
+            yield None  # still to load, or removed with its topic
+        else:
+            yield RemoveRestoredTailRecord(topic_id=key[0], partition_id=key[1])
+    for key in after.restored_tails:
+        tail = after.restored_tails[key]
+        same = before.restored_tails.get(key) == tail
+        yield None if same else restored_tail_record(key, tail)

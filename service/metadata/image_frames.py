@@ -2,13 +2,14 @@
 
 The order is that of Apache Kafka's ``MetadataImage.write``: features, brokers, controllers, topics, configs,
 client quotas, producer ids, access control entries, SCRAM credentials, delegation tokens; then the remote
-catalog, tombstones, the life and recovered topics. Records of a kind are sorted by name or id, so that equal
-images have equal bytes.
+catalog, tombstones, the life, recovered topics and restored tails. Records of a kind are sorted by name or
+id, so that equal images have equal bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from uuid import UUID
 
 from service.metadata.access_records import entry_records, quota_records, scram_records, token_records
 from service.metadata.frames import Frame, newest
@@ -18,6 +19,7 @@ from service.metadata.image import (
     ControllerImage,
     MetadataImage,
     PartitionImage,
+    RestoredTail,
     TopicImage,
 )
 from service.metadata.records import (
@@ -35,6 +37,7 @@ from service.metadata.records import (
     RegisterBrokerRecord,
     RegisterControllerRecord,
     RemoteLogRecord,
+    RestoredTailRecord,
     TombstoneRecord,
     TopicRecord,
 )
@@ -81,6 +84,8 @@ def _records(image: MetadataImage) -> Iterator[MetadataRecord]:
         yield LifeRecord(life=image.life, life_id=image.life_id)
     for topic_id in sorted(image.recovered):
         yield RecoveredTopicRecord(topic_id=topic_id, **image.recovered[topic_id]._asdict())
+    for key in sorted(image.restored_tails):
+        yield restored_tail_record(key, image.restored_tails[key])
 
 
 def _topic(topic: TopicImage) -> Iterator[MetadataRecord]:
@@ -106,6 +111,11 @@ def partition_record(topic: TopicImage, partition_id: int, partition: PartitionI
         eligible_leader_replicas=partition.eligible_leader_replicas or None,
         last_known_elr=partition.last_known_elr or None,
     )
+
+
+def restored_tail_record(key: tuple[UUID, int], tail: RestoredTail) -> RestoredTailRecord:
+    """Return the record of a partition, by topic id and index, whose tails are not loaded yet."""
+    return RestoredTailRecord(topic_id=key[0], partition_id=key[1], **tail._asdict())
 
 
 def broker_record(broker: BrokerImage) -> RegisterBrokerRecord:

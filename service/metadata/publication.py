@@ -83,6 +83,7 @@ class Publication:
         self._high_watermark = 0
         self._proposals: deque[_Proposal] = deque()
         self._snapshot: MetadataImage | None = None
+        self._held: asyncio.Future[None] | None = None
         self._catching_up: asyncio.Task[None] | None = None
         self._readers: _Waiting = []
         """Waiters for the image alone."""
@@ -116,9 +117,27 @@ class Publication:
         self._snapshot = image
         self._begin_catching_up()
 
+    def hold(self) -> None:
+        """Publish nothing from now on, until `release`: a cut is taken (`replicas/cut_answers.py`)."""
+        if self._held is None:
+            self._held = asyncio.get_running_loop().create_future()
+
+    def release(self) -> None:
+        """Publish what was committed since `hold`."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        held.set_result(None)
+        if self._snapshot is not None or self.image.offset + 1 < self._high_watermark:
+            self._go_on()
+
     def commit(self, high_watermark: int) -> None:
         """Publish everything below `high_watermark`, and nothing beyond it (invariant B1)."""
         self._high_watermark = high_watermark
+        if self._held is None:
+            self._go_on()
+
+    def _go_on(self) -> None:
         if self._catching_up is None and not self._publish_proposed():
             self._begin_catching_up()
         self._wake()
@@ -155,6 +174,7 @@ class Publication:
 
     async def stop(self) -> None:
         """Publish everything below the high watermark, await listeners' work, and stop."""
+        self.release()
         if self._catching_up is not None:
             await self._catching_up
         await asyncio.gather(*(work for _, work in self._listener_work), return_exceptions=True)
@@ -188,10 +208,14 @@ class Publication:
     async def _catch_up(self) -> None:
         """Apply a pending snapshot, and the log behind it up to the high watermark, in slices."""
         try:
-            while not self._publish_proposed():
+            while True:
+                await self._until_released()
+                if self._publish_proposed():
+                    break
                 if self._snapshot is not None:
                     after, self._snapshot = self._snapshot, None
                     image, delta = await Slice().go_on(apply_snapshot(self.image, after))
+                    await self._until_released()
                     self._publish(image, delta, 0)
                 else:
                     async with self._log.changing:
@@ -206,6 +230,10 @@ class Publication:
         finally:
             self._catching_up = None
 
+    async def _until_released(self) -> None:
+        while self._held is not None:
+            await self._held
+
     async def _publish_slice(self) -> None:
         """Apply some of the log, a large batch over several turns; `self._log.changing` is held."""
         piece = Slice()
@@ -218,7 +246,9 @@ class Publication:
             if batch.base_offset != self.image.offset + 1:
                 raise CorruptionError(f"offset {batch.base_offset} follows {self.image.offset}")
             content = self._content
-            self._publish(*await piece.go_on(apply_batch_in_steps(self.image, batch)), header.size)
+            image, delta = await piece.go_on(apply_batch_in_steps(self.image, batch))
+            await self._until_released()
+            self._publish(image, delta, header.size)
             if not batch.frames:
                 self._content = content
         while self._proposals and self._proposals[0].image.offset <= self.image.offset:

@@ -238,6 +238,14 @@ class Publisher:
         if self._quorum is not None and self._quorum.is_leader:
             controller.on_lead(self._quorum.epoch)
 
+    def hold(self) -> None:
+        """Publish no newer image until `release`, while a cut is taken. Raises as `committed`."""
+        self._opened().hold()
+
+    def release(self) -> None:
+        """Publish what was committed since `hold`."""
+        self._opened().release()
+
     def subscribe(self, listener: Listener) -> None:
         """Call `listener` on the event loop with every later change.
 

@@ -455,6 +455,30 @@ class RecoveredTopicRecord(MetadataRecord):
     settings_unknown: bool = field(metadata={"kafka_type": "bool"})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredTailRecord(MetadataRecord):
+    """Firn's: partition of a restored cluster whose leader has yet to load a cut's tails, which begin where
+    the archive ends (`image.RestoredTail`)."""
+
+    API_KEY: ClassVar[int] = FIRST_OWN_ID + 5
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    partition_id: int = field(metadata={"kafka_type": "int32"})
+    chain_end: int = field(metadata={"kafka_type": "int64"})
+    end_offset: int = field(metadata={"kafka_type": "int64"})
+    go_on: int = field(metadata={"kafka_type": "int64"})
+    cut_key: str = field(metadata={"kafka_type": "string"})
+    segment_key: str = field(metadata={"kafka_type": "string"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveRestoredTailRecord(MetadataRecord):
+    """Firn's: the leader of a restored partition has its tails in its log."""
+
+    API_KEY: ClassVar[int] = FIRST_OWN_ID + 6
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    partition_id: int = field(metadata={"kafka_type": "int32"})
+
+
 RECORD_TYPES: Final[dict[int, type[MetadataRecord]]] = {
     record_type.API_KEY: record_type
     for record_type in (
@@ -488,6 +512,8 @@ RECORD_TYPES: Final[dict[int, type[MetadataRecord]]] = {
         RemoveTombstoneRecord,
         LifeRecord,
         RecoveredTopicRecord,
+        RestoredTailRecord,
+        RemoveRestoredTailRecord,
     )
 }
 """Record types that this software reads and writes, by id."""

@@ -39,9 +39,11 @@ from service.remote.stores.obstore_store import StoreOptions, open_store
 from service.remote.stores.proven_uploads import ProvenUploads
 from service.remote.stores.s3_encryption import s3_encryption
 from service.replicas.archive_recovery import adopt_bucket, read_bucket
+from service.replicas.cut_answers import CutAnswers
 from service.replicas.disk_pressure import marks_of
 from service.replicas.dynamic_config import waits_for_settings
 from service.serving.request_host import Broker
+from service.tiering.cuts.saving import TailSettings
 from service.tiering.manager import TieringManager
 from service.tiering.metadata_copy import MetadataSnapshot
 from service.tiering.metrics import TieringMetrics
@@ -284,9 +286,14 @@ class ColdTier:
             ),
             copy_limit=lambda: _copy_limit(broker.config),
             is_urgent=broker.disks.hurries,
+            tail_settings=lambda: TailSettings(broker.config.tail_base_max_bytes, broker.config.tail_wait_ms),
         )
 
         self.tiering, self._manager = manager.metrics, manager
+        broker.cuts = CutAnswers(
+            config.node_id, broker.replicas, broker.metadata, self._world.clock, manager.tails, manager,
+            manager.metrics.cuts,
+        )  # fmt: skip
         if self._foreign is not None:
             manager.set_claim(self._foreign)
 
@@ -315,6 +322,7 @@ class ColdTier:
             watching.cancel()
             reclaiming.cancel()
             comparing.cancel()
+            await broker.cuts.close()
             await manager.stop()
 
     async def _trim_disk_cache(self, log_dir: Path) -> int:

@@ -13,9 +13,11 @@ time opens by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 from uuid import UUID
+
+from service.base.steps import Steps
 
 
 class PartitionEnd(NamedTuple):
@@ -46,7 +48,7 @@ class CutGate:
     calls `moved` instead of taking it.
     """
 
-    __slots__ = ("_attempt", "_late", "_noted", "_open_ms", "_opened", "is_open")
+    __slots__ = ("_attempt", "_doubtful", "_late", "_noted", "_open_ms", "_opened", "is_open")
 
     def __init__(self) -> None:
         self.is_open = True
@@ -55,6 +57,7 @@ class CutGate:
         self._late: dict[Gated, tuple[int, int]] = {}
         self._noted: dict[Gated, PartitionEnd | None] | None = None
         self._opened: list[Callable[[], None]] = []
+        self._doubtful: dict[Gated, None] = {}
 
     @property
     def is_closed(self) -> bool:
@@ -85,12 +88,27 @@ class CutGate:
     def forget(self, partition: Gated) -> None:
         """Forget a partition that this broker does not have any more, or that another broker leads now."""
         self._late.pop(partition, None)
+        self._doubtful.pop(partition, None)
+
+    def doubt(self, partition: Gated) -> None:
+        """Note a partition that begins to lead, and may not know yet what the leader before has shown."""
+        self._doubtful[partition] = None
+
+    def still_doubtful(self) -> Steps[Gated | None]:
+        """Return one of the partitions of which that is still so."""
+        while self._doubtful:
+            partition = next(iter(self._doubtful))
+            if partition.note_end() is None:
+                return partition
+            del self._doubtful[partition]
+            yield
+        return None
 
     def when_open(self, opened: Callable[[], None]) -> None:
         """Call `opened` once everybody sees what is hidden now. For a gate that is not open."""
         self._opened.append(opened)
 
-    def take(self, attempt: UUID, now_ms: int, partitions: Iterable[Gated]) -> Iterator[None] | None:
+    def take(self, attempt: UUID, now_ms: int, partitions: Iterable[Gated]) -> Steps[None] | None:
         """Begin to note the ends of `partitions`; from this call on high watermarks move.
 
         Returns the rest of the work in small steps, after which `ends` has all; None if the gate is not
@@ -101,7 +119,7 @@ class CutGate:
         self._noted = {}
         return self._note(partitions, self._noted)
 
-    def take_at_once(self, partitions: Iterable[Gated]) -> Iterator[None] | None:
+    def take_at_once(self, partitions: Iterable[Gated]) -> Steps[None] | None:
         """Note the ends of `partitions` as of now, without having been closed, as for a cut that is not
         exact, or where one broker is the whole cluster. As `take` otherwise; None if the gate is not open."""
         if not self.is_open:
@@ -109,7 +127,7 @@ class CutGate:
         self.is_open, self._noted = False, {}
         return self._note(partitions, self._noted)
 
-    def _note(self, partitions: Iterable[Gated], noted: dict[Gated, PartitionEnd | None]) -> Iterator[None]:
+    def _note(self, partitions: Iterable[Gated], noted: dict[Gated, PartitionEnd | None]) -> Steps[None]:
         for partition in partitions:
             if partition not in noted:
                 noted[partition] = partition.note_end()
@@ -123,7 +141,7 @@ class CutGate:
         self._open()
         return noted
 
-    def open_late(self, now_ms: int, *, attempt: UUID | None = None) -> Iterator[None] | None:
+    def open_late(self, now_ms: int, *, attempt: UUID | None = None) -> Steps[None] | None:
         """Begin to open a gate whose time is over, or which is closed for `attempt`, which is void now.
 
         Returns the rest of the work in small steps; None if there is nothing to open.
@@ -133,12 +151,12 @@ class CutGate:
         self._noted = {}  # whatever moves from now on does so at once
         return self._abandon()
 
-    def _abandon(self) -> Iterator[None]:
+    def _abandon(self) -> Steps[None]:
         yield from self._let_through()
         self._noted = None
         self._open()
 
-    def _let_through(self) -> Iterator[None]:
+    def _let_through(self) -> Steps[None]:
         late = self._late
         while late:
             partition = next(iter(late))

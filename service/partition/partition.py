@@ -145,6 +145,7 @@ class Partition:
         if leading is None:
             self._show(self.unified.end_offset, 0)
         elif leading is not before:
+            self.gate.doubt(self)
             self._uncommitted.clear()
             self._show(leading.high_watermark, 0)
             if leading.high_watermark < leading.end_offset:

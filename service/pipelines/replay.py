@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from service.base.clock import SystemClock
 from service.base.errors import ConfigError, StorageError
 from service.pipelines.arguments import add_replay_arguments
 from service.pipelines.job import ProgressLine, human_bytes, main, source_options, spark_session
@@ -40,7 +41,7 @@ from service.spark.plan.splits import Split
 from service.spark.store import open_store_of
 from service.spark.tail.options import refuse_tail
 from service.spark.write.options import producer_settings
-from service.spark.write.target import Target, target_of
+from service.spark.write.target import Target, retention_of, target_of
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
         attempts = Attempts(state)
         before = {part: attempts.newest(part)[1] for part in job.parts}
         works = _works(archive, options, before)
+    warn_of_retention(works, args.into, retention_of(settings, args.into), SystemClock().now_ms())
     with (
         spark_session("replay", args) as spark,
         ProgressLine(lambda: _so_far(attempts, job.parts)) as progress,
@@ -72,6 +74,19 @@ def run(args: argparse.Namespace) -> int:
         size = sum(one.size_bytes for one in after) - sum(one.size_bytes for one in before.values())
         progress.done(f"replay: {records:,} records, {human_bytes(size)} into {args.into}")
     return 0
+
+
+def warn_of_retention(works: Sequence[ReplayWork], into: str, kept_ms: int | None, now_ms: int) -> None:
+    """Say on stderr that the brokers will delete what is sent, where it is older than the topic keeps it."""
+    newest = [piece.entry.max_timestamp for work in works for piece in work.split.pieces]
+    old = [one for one in newest if kept_ms is not None and 0 < one < now_ms - kept_ms]
+    if old:
+        print(
+            f"replay: {len(old)} of {len(newest)} segments are older than {into} keeps records"
+            f" (retention.ms={kept_ms}): brokers delete such records soon after they arrive."
+            f" 'firn topic alter {into} --config retention.ms=-1' keeps them",
+            file=sys.stderr,
+        )
 
 
 def refuse_speculation(spark: Any) -> None:

@@ -67,6 +67,15 @@ class CatalogCommit(NamedTuple):
     entry: CatalogEntry
 
 
+class LoadedTail(NamedTuple):
+    """A restored partition whose tails its leader, in this epoch, has in its log, as have all in-sync
+    replicas."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+
+
 class CatalogResult(Enum):
     """Answer of the catalog to a commit. Only COMMITTED may have changed something."""
 
@@ -99,6 +108,17 @@ class Catalog(Protocol):
         """Remove the tombstones of topics whose last object is gone; ids without one are ignored.
 
         Raises `StorageError` when the outcome is unknown; repeating the call does no harm.
+        """
+
+
+class NodeCatalog(Catalog, Protocol):
+    """The catalog of a node, which also notes what a restore has left to do."""
+
+    async def tails_loaded(self, loaded: Collection[LoadedTail]) -> None:
+        """Note that restored partitions have their tails; those that this node does not lead in that epoch
+        are ignored.
+
+        Raises `StorageError` or `RequestError` when the outcome is unknown; repeating the call does no harm.
         """
 
 

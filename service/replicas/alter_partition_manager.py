@@ -31,6 +31,19 @@ from service.wire.errors import UnsupportedVersion
 _LOG = logging.getLogger(__name__)
 _TIMEOUT_MS: Final = 5_000
 _RECOVERED: Final = 0
+_OVERTAKEN: Final = frozenset(
+    {
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.ineligible_replica,
+        ErrorCode.invalid_update_version,
+        ErrorCode.new_leader_elected,
+        ErrorCode.operation_not_attempted,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.unknown_topic_or_partition,
+    }
+)
+"""Errors of a proposal that the metadata has overtaken: the controller is right, and this leader learns it
+with the next metadata (Kafka `Partition.handleAlterPartitionError` logs none of them above INFO)."""
 
 
 class AlterPartitionManager:
@@ -52,7 +65,9 @@ class AlterPartitionManager:
         self._happened = happened
         self._proposals = AlterPartitionQueue(leader_of, ProposalSettings())
         self._wakeup = asyncio.Event()
-        self._warnings = RateLimitedLog(_LOG, now=asyncio.get_running_loop().time)
+        now = asyncio.get_running_loop().time
+        self._warnings = RateLimitedLog(_LOG, now=now)
+        self._overtaken = RateLimitedLog(_LOG, now=now)
 
     def propose(self, tip: TopicIdPartition) -> None:
         """Queue the new proposal of the leader of `tip`."""
@@ -133,5 +148,12 @@ class AlterPartitionManager:
                     outcomes[tip] = Accepted(int(one.leader_epoch), int(one.partition_epoch))
                 else:
                     outcomes[tip] = one.error_code
-                    self._warnings.warning("controller rejected the ISR of %s: %s", tip, one.error_code.name)
+                    self._log_rejected(tip, one.error_code)
         return ProposalResponse(answer.error_code, outcomes)
+
+    def _log_rejected(self, tip: TopicIdPartition, error: ErrorCode) -> None:
+        words = "controller rejected the ISR of %s: %s"
+        if error in _OVERTAKEN:
+            self._overtaken.log(logging.INFO, words, tip, error.name)
+        else:
+            self._warnings.warning(words, tip, error.name)

@@ -50,6 +50,8 @@ class Replicas:
     def add(self, partition: Partition) -> None:
         """Add a partition that serves from now on."""
         partition.gate = self.gate
+        if partition.leading is not None:
+            self.gate.doubt(partition)
         partition.traffic = self.traffic.opened(partition.tip.topic)
         for key in _keys(partition.tip):
             self._offline.pop(key, None)

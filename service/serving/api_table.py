@@ -91,6 +91,7 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.LIST_SESSIONS: Served(OfCluster(AclOperation.DESCRIBE), late="list_sessions"),
     ApiKey.END_SESSIONS: Served(OfCluster(AclOperation.ALTER), late="end_sessions"),
     ApiKey.DESCRIBE_HEALTH: Served(OfCluster(AclOperation.DESCRIBE), late="describe_health"),
+    ApiKey.TAKE_CUT: Served(OfCluster(AclOperation.CLUSTER_ACTION), late="take_cut"),
 }
 BROKER_APIS: Final[dict[int, Served]] = table(_ROWS)
 """APIs that the broker itself handles. The controller handles the others of its listeners (see `node`)."""

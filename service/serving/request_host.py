@@ -49,6 +49,7 @@ from service.wire.produce import NodeEndpoint
 
 if TYPE_CHECKING:
     from service.network.server import Server
+    from service.replicas.cut_answers import CutAnswers
     from service.replication.selectors import Selector
     from service.replication.throttle import ReplicationThrottle
     from service.security.authorizer import Authorizer
@@ -145,6 +146,8 @@ class Broker:
         self.metrics = ServingMetrics()
         self.quotas = RequestQuotas(self.loop, own.quotas)
         self.disks = DiskWatch(config, clock, replicas, logs, self.metrics)
+        self.cuts: CutAnswers | None = None
+        """this broker's part of cuts; None until its cold tier runs, and without a bucket"""
         self._careful_until = 0.0
         self._refusals, self._passing = (RateLimitedLog(_log, now=self.loop.time) for _ in range(2))
         self._storage_errors = RateLimitedLog(_log, now=self.loop.time)

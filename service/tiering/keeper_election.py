@@ -48,7 +48,7 @@ _FEW_FAILURES: Final = 2
 """A broker that its keeper names at once need not add itself to the file."""
 _DISPLACED_PAUSE_MS: Final = 60_000
 LOG_AFTER_MS: Final = 10_000
-"""A starting broker is named within a second or two; one that waits this long logs a warning."""
+"""A starting broker is named within a second or two; one that waits, or fails, this long logs a warning."""
 _SAMPLE: Final = 16
 _EXAMINED: Final = 1_000
 _ENOUGH: Final = 50
@@ -104,6 +104,8 @@ class KeeperElection:
         self._keeper_timeout = KeeperTimeout()
         self._wake_event = asyncio.Event()
         self._failures = 0
+        self._failing_since_ms: int | None = None
+        self._warn_after_ms = LOG_AFTER_MS
         self._due_ms = self._renew_due_ms = self._clock.monotonic_ms()
         self._is_proved = False
         """whether the prefix is known to be the cluster's: for good, as this process uses no other"""
@@ -150,10 +152,9 @@ class KeeperElection:
             self._metrics.failing[Task.KEEP_PREFIX, None] = str(e)
             if not self._fence.may_write or isinstance(e, CorruptionError):
                 self._note_waiting(f"{e}")
-            if self._failures & (self._failures - 1) == 0:
-                log.warning("election of the prefix's keeper failed %d times in a row: %s", self._failures, e)
+            self._log_failure(e, now_ms)
         else:
-            self._failures = 0
+            self._failures, self._failing_since_ms = 0, None
             self._metrics.failing.pop((Task.KEEP_PREFIX, None), None)
         if self._fence.may_write and not isinstance(failure, CorruptionError):
             self._clear_waiting()
@@ -291,6 +292,24 @@ class KeeperElection:
         )
 
     # -- reports
+
+    def _log_failure(self, error: FirnError, now_ms: int) -> None:
+        """Log a failure, as a warning once failures have lasted: where nodes start, or a controller is
+        replaced, a few are to be expected. Each further warning comes after twice the time."""
+        is_first = self._failing_since_ms is None
+        if self._failing_since_ms is None:
+            self._failing_since_ms, self._warn_after_ms = now_ms, LOG_AFTER_MS
+        lasted_ms = now_ms - self._failing_since_ms
+        if lasted_ms >= self._warn_after_ms or (is_first and isinstance(error, CorruptionError)):
+            self._warn_after_ms = 2 * max(lasted_ms, LOG_AFTER_MS)
+            log.warning(
+                "election of the prefix's keeper has failed %d times, for %d s: %s",
+                self._failures,
+                lasted_ms // 1000,
+                error,
+            )
+        elif is_first:
+            log.info("election of the prefix's keeper failed, and is tried again: %s", error)
 
     def _note_waiting(self, why: str) -> None:
         now_ms = self._clock.now_ms()

@@ -24,6 +24,7 @@ from service.tiering.archive_attempt import TieringContext
 from service.tiering.bucket_maintenance import BucketMaintenance
 from service.tiering.chain import ChainStore
 from service.tiering.commits import CommitQueue
+from service.tiering.cuts.saving import TailSaver, TailSettings
 from service.tiering.eraser import Eraser
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot
 from service.tiering.metrics import TieringMetrics
@@ -68,6 +69,7 @@ class TieringManager:
         probe: Probe = no_probe,
         copy_limit: Callable[[], RateLimit] = RateLimit,
         is_urgent: Callable[[TopicIdPartition], bool] = lambda _: False,
+        tail_settings: Callable[[], TailSettings] = TailSettings,
     ) -> None:
         self.metrics = TieringMetrics()
         self.settings = settings
@@ -102,6 +104,7 @@ class TieringManager:
             context, world, partitions, find, self._task_ended,
             lambda: self.maintenance.election.wake(),  # the prefix may be taken over now
         )  # fmt: skip
+        self.tails = TailSaver(context, writer.node_id, tail_settings, Rate(copy_limit))
         copies = MetadataCopies(
             store, cluster_id, writer, metadata, world.new_uuid, pool, fence, clock,
             settings.metadata_interval_ms,
@@ -135,6 +138,11 @@ class TieringManager:
         """True while local bytes may be deleted because the bucket has them: the prefix is known to be the
         cluster's."""
         return self._fence.may_write and self.metrics.waits is None
+
+    @property
+    def keeper(self) -> UUID | None:
+        """Incarnation of the prefix's keeper, as of when this process last read `cluster.json`."""
+        return self._fence.keeper
 
     @property
     def may_write(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from service.base.types import TopicIdPartition
+from service.tiering.cuts.cut_metrics import CutMetrics
 from service.tiering.tasks import Task
 
 T = TypeVar("T")
@@ -59,6 +60,7 @@ class TieringMetrics:
     """Why the breaker lets no call reach the store for now."""
     store_opened: int = 0
     """How often the breaker opened."""
+    cuts: CutMetrics = field(default_factory=CutMetrics)
 
     @property
     def oldest_sealed_ms(self) -> int | None:

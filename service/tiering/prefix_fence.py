@@ -226,6 +226,8 @@ class Fence:
         self.unclaimed: str | None = None
         """why the owner of the prefix, and how its store writes, are not known yet"""
         self._members: tuple[UUID, ...] = ()
+        self.keeper: UUID | None = None
+        """incarnation of the keeper, by `cluster.json` when this process last read or wrote it"""
         self._checked_ms = 0
         self.own = OwnWrites()
 
@@ -324,6 +326,7 @@ class Fence:
             may_be_renewed=self._owner.is_keeper(),
         )
         self._members = members
+        self.keeper = self._writer.incarnation
         self._is_named = self._may_write = self._was_allowed = True
         self._has_given_up = False
         self._checked_ms = self._clock.monotonic_ms()
@@ -376,7 +379,7 @@ class Fence:
             raise NotNamed(self.unclaimed)
         if self.is_foreign(cluster):
             self._reject_foreign(cluster)
-        found = incarnation_of(cluster)
+        self.keeper = found = incarnation_of(cluster)
         if found == self._writer.incarnation:
             if self._has_given_up:
                 raise NotNamed("this broker has given the prefix up")

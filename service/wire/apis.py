@@ -107,6 +107,7 @@ class ApiKey(IntEnum):
     LIST_SESSIONS = 20001
     END_SESSIONS = 20002
     DESCRIBE_HEALTH = 20003
+    TAKE_CUT = 20004
 
 
 class ListenerType(Flag):
@@ -371,6 +372,7 @@ APIS: dict[int, Api] = {
         Api(ApiKey.LIST_SESSIONS, 0, 0, 0, BOTH, READS, canonical="sessions", is_own=True),
         Api(ApiKey.END_SESSIONS, 0, 0, 0, BOTH, CHANGES, canonical="sessions", is_own=True),
         Api(ApiKey.DESCRIBE_HEALTH, 0, 0, 0, BROKER, READS, canonical="health", is_own=True),
+        Api(ApiKey.TAKE_CUT, 0, 0, 0, BROKER, IDEMPOTENT, canonical="cuts", is_own=True),
     )
 }  # fmt: skip
 

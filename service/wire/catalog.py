@@ -4,11 +4,13 @@ Version 0, flexible, on controllers' listeners only. A request has up to `MAX_CO
 of one partition's entry (`remote.catalog.CatalogCommit`). The controller decides it in one batch of the
 metadata log. A request without any is a barrier: the response's `metadata_offset` is committed, and a node
 that has applied it has all earlier decisions. The same batch removes the tombstones of `forgotten_topics`.
+A request may also tell which restored partitions the broker, as their leader, has loaded.
 
     request    BrokerId int32, BrokerEpoch int64, Commits [TopicId uuid, Partition int32,
                PreviousVersion int64, Version int64, ManifestKey string, LeaderEpoch int32,
                StartOffset int64, EndOffset int64, Segments int32, SizeBytes int64],
-               tag 0: ForgottenTopics [uuid]
+               tag 0: ForgottenTopics [uuid],
+               tag 2: Loaded [TopicId uuid, Partitions [Partition int32, LeaderEpoch int32]]
     response   ErrorCode int16, MetadataOffset int64, Results [int8]
 """
 
@@ -20,7 +22,14 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
-__all__ = ["MAX_COMMITS", "CatalogChange", "CommitCatalogRequest", "CommitCatalogResponse"]
+__all__ = [
+    "MAX_COMMITS",
+    "CatalogChange",
+    "CommitCatalogRequest",
+    "CommitCatalogResponse",
+    "LoadedPartition",
+    "LoadedTopic",
+]
 
 MAX_COMMITS: Final = 500
 
@@ -45,6 +54,28 @@ class CatalogChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedPartition:
+    """Restored partition that the broker loaded as its leader in `leader_epoch`."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[int] = 0
+    __flexible__: ClassVar[bool] = True
+    partition: int = field(metadata={"kafka_type": "int32"})
+    leader_epoch: int = field(metadata={"kafka_type": "int32"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedTopic:
+    """Partitions of one topic. A zero topic id reads as None, as in kio."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[int] = 0
+    __flexible__: ClassVar[bool] = True
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    partitions: tuple[LoadedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitCatalogRequest:
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[int] = 0
@@ -53,6 +84,7 @@ class CommitCatalogRequest:
     broker_epoch: int = field(metadata={"kafka_type": "int64"})
     commits: tuple[CatalogChange, ...] = ()
     forgotten_topics: tuple[UUID | None, ...] = field(metadata={"kafka_type": "uuid", "tag": 0}, default=())
+    loaded: tuple[LoadedTopic, ...] = field(metadata={"tag": 2}, default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,18 @@ Version 0, flexible, on the listener between brokers. A cut is one moment of the
     response   ErrorCode int16, ErrorMessage string?, ImageOffset int64,
                tag 0: Ends [TopicId uuid, Partitions [Partition int32, LeaderEpoch int32, Start int64,
                End int64, Stable int64, Saved int64, SavedHigh int64, LastEpoch int32, Version int64,
-               Waits bool]],
+               Waits bool, IsTailed bool]],
                tag 1: Tails [Key string, Size int64, FooterPosition int64, FooterCrc int64]
 
-`BrokerId` and `BrokerEpoch` are the keeper's. `NewestId` is that of the newest cut's document, zero without
-one: a broker learns by it which of its tails a cut names. `ImageOffset` is the end of the broker's metadata,
+`BrokerId` and `BrokerEpoch` are the keeper's. `Cut` is the number that the cut will have: one above that of
+the newest. `NewestId` is that of the newest cut's document, zero without one: a broker learns by it which of
+its tails a cut names. `HoldMs` is from 1 to 10000 in an attempt at an exact cut, the same in all its steps;
+*take* with 0 is of a loose one, which has no *begin*. `ImageOffset` is the end of the broker's metadata,
 exclusive.
+
+*take* is answered with the ends of all partitions that the broker leads; there `Saved` is what tails had
+before. *save* is answered with the tails that no cut names yet, and once more with each partition of which
+`Saved`, `SavedHigh`, `LastEpoch`, `Waits` or `IsTailed` are others by now: these go into the document.
 """
 
 # No `annotations` from the future: `schema` reads the types of these fields.
@@ -26,10 +32,16 @@ from kio.static.constants import EntityType
 
 __all__ = ["CutEnd", "CutEnds", "CutTail", "TakeCutRequest", "TakeCutResponse"]
 
+MAX_HOLD_MS = 10_000
+"""Greatest `HoldMs` that a broker takes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutEnd:
-    """One partition that the broker leads (`remote.format.cut_codec.PartitionCut`)."""
+    """One partition that the broker leads (`remote.format.cut_codec.PartitionCut`).
+
+    `is_tailed`: its records go into tails; what the chain of another one lacks comes back empty.
+    """
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[int] = 0
@@ -44,6 +56,7 @@ class CutEnd:
     last_epoch: int = field(metadata={"kafka_type": "int32"})
     version: int = field(metadata={"kafka_type": "int64"})
     waits: bool = field(metadata={"kafka_type": "bool"})
+    is_tailed: bool = field(metadata={"kafka_type": "bool"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +102,7 @@ class TakeCutRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeCutResponse:
-    """`ends` answer *take*, `tails` answer *save*."""
+    """`ends` answer *take*; `tails`, and what `ends` has changed, answer *save*."""
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[int] = 0

@@ -65,6 +65,16 @@ def test_settings_of_a_topic_are_set_and_deleted(firn: Firn) -> None:
     assert "firn topic list" in firn.refused("topic", "alter", "u", "--config", "retention.ms=5")
 
 
+def test_topics_are_deleted_together_and_one_that_is_not_there_stops_no_other(firn: Firn) -> None:
+    for name in ("a", "b", "c"):
+        firn("topic", "create", name)
+    assert firn("topic", "delete", "a", "gone", "b", "a", code=1) == "deleted a\ndeleted b\n"
+    assert firn.err.count("gone") == 1
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in firn.err
+    assert firn("topic", "list").split() == ["c", "t"]
+    assert json.loads(firn("topic", "delete", "c", "t", "--json")) == {"topics": ["c", "t"]}
+
+
 def test_a_topic_gets_more_partitions_and_never_fewer(firn: Firn) -> None:
     assert firn("topic", "add-partitions", "t", "--partitions", "5", "--dry-run") == (
         "t could get 5 partitions, 2 before\n"
@@ -269,6 +279,6 @@ def test_topics_are_made_and_deleted_with_one_document_each(firn: Firn) -> None:
     assert json.loads(firn("topic", "settings-known", "u", "--json")) == {
         "topic": "u", "configs": {"retention.ms": "-1", "retention.bytes": "-1"}
     }  # fmt: skip
-    assert json.loads(firn("topic", "delete", "u", "--json")) == {"topic": "u"}
+    assert json.loads(firn("topic", "delete", "u", "--json")) == {"topic": "u", "topics": ["u"]}
     told = json.loads(firn("cluster", "repair-internal", "--dry-run", "--json"))
     assert told == {"dry_run": True, "waited_for": [], "partitions": []}

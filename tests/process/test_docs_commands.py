@@ -12,7 +12,7 @@ import pytest
 from tests.support.doc_blocks import pages
 from tests.support.doc_kafka_tools import told
 from tests.support.doc_programs import kafka_tools
-from tests.support.doc_stage import can_unshare, perform, run_blocks
+from tests.support.doc_stage import SPARK_PAGES, can_unshare, has_spark, perform, run_blocks
 from tests.support.requirements import lacking, need_kafka_tools
 
 IN_CI = ("docs/commands.md", "docs/from-kafka.md")
@@ -29,6 +29,8 @@ PAGES = [
 def test_the_commands_of_a_page_do_what_they_are_for(page: str, tmp_path: Path) -> None:
     if not can_unshare():
         lacking("a network of one's own is not allowed here", "`unshare --user --net` has to work")
+    if page in SPARK_PAGES and not has_spark():
+        lacking("Spark is not here", "`make spark` adds it")
     done = perform(page, tmp_path / "stage")
     assert done.code == 0, f"{done.last} ended with {done.code}:\n{done.output[-8000:]}"
 

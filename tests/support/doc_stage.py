@@ -24,6 +24,8 @@ from tests.support.processes import FIRN, PYTHON, REPOSITORY
 SCENES = REPOSITORY / "tests" / "process" / "scenes"
 PYTHON_PAGES = ("README.md", "docs/first-hour.md", "docs/spark.md")
 """Pages whose Python is run where Spark is: what stands between two blocks of a shell as one program."""
+SPARK_PAGES = ("docs/pipelines.md", "docs/spark.md")
+"""Pages of which nothing can be run without Spark."""
 HOSTS = ("localhost", "host", "HOST", "broker", "a", "b", "c", "node-1", "node-2", "node-3", "master")
 """Names of machines in documents; all of them are this one."""
 _UNSHARE = ("unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child")
@@ -46,7 +48,11 @@ def is_run_python(block: Block) -> bool:
     """Return whether a block of Python is run, too; of other pages it is checked alone."""
     if block.language != "python" or block.page not in PYTHON_PAGES:
         return False
-    return "spark" not in block.text or find_spec("pyspark") is not None
+    return "spark" not in block.text or has_spark()
+
+
+def has_spark() -> bool:
+    return find_spec("pyspark") is not None
 
 
 def can_unshare() -> bool:

@@ -23,6 +23,7 @@ from service.wire.api import (
     has_flexible_response_header,
 )
 from service.wire.catalog import CatalogChange, CommitCatalogRequest, CommitCatalogResponse
+from service.wire.cuts import CutEnd, CutEnds, CutTail, TakeCutRequest, TakeCutResponse
 from service.wire.health import DescribeHealthRequest, DescribeHealthResponse, ToldFinding
 from service.wire.sessions import (
     EndSessionsRequest,
@@ -91,6 +92,8 @@ def _own(key: int, random: Random) -> tuple[bytes, bytes]:
         request, response = _catalog(random)
     elif key == ApiKey.DESCRIBE_HEALTH:
         request, response = _health(random)
+    elif key == ApiKey.TAKE_CUT:
+        request, response = _cut(random)
     else:
         request, response = _sessions(key, random)
     frame = encode_request(key, 0, 1, "fuzz", request)[4:]
@@ -140,6 +143,26 @@ def _health(random: Random) -> tuple[Any, Any]:
     )
     response = DescribeHealthResponse(error_code=ErrorCode.none, findings=(one,) * random.randrange(4))
     return DescribeHealthRequest(), response
+
+
+def _cut(random: Random) -> tuple[Any, Any]:
+    number = _int(64)
+    end = CutEnd(
+        partition=random.randrange(9), leader_epoch=1, start=0, end=number(random), stable=9, saved=8,
+        saved_high=7, last_epoch=-1, version=number(random), waits=True, is_tailed=False,
+    )  # fmt: skip
+    tail = CutTail(key="k" * random.randrange(90), size=number(random), footer_position=3, footer_crc=4)
+    topic = UUID(int=random.getrandbits(128) or 1)
+    request = TakeCutRequest(
+        broker_id=1, broker_epoch=2, attempt_id=topic, newest_id=random.choice((None, topic)),
+        cut=number(random), step=random.randrange(-2, 6), hold_ms=random.choice((0, 1, 1 << 30)),
+    )  # fmt: skip
+    response = TakeCutResponse(
+        error_code=random.choice(list(ErrorCode)),
+        ends=(CutEnds(topic_id=topic, partitions=(end,) * random.randrange(3)),) * random.randrange(3),
+        tails=(tail,) * random.randrange(3),
+    )
+    return request, response
 
 
 def pair(key: int, version: int, random: Random) -> tuple[bytes, bytes]:

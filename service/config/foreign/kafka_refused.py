@@ -23,7 +23,7 @@ REFUSED: Final = tuple(
         ),
         _refused(
             "storage is built in, and enabled by firn.remote.url",
-            "set that, or take this key out",
+            "set that, and this key to true, or take this key out",
             "remote.log.storage.system.enable",
         ),
         _refused(

@@ -127,6 +127,19 @@ REMOTE: Final = (
         at_least=0,
     ),
     key(
+        "firn.tail.base.max.bytes", LONG, 1024 * MIB,
+        "Largest local log of a partition of a topic that is not tiered, as compacted ones are, that goes "
+        "into tails: these have all of it. A larger one is left out, and named in the log and in metrics. "
+        "Internal topics are saved whatever their size is.",
+        at_least=0, dynamic=True,
+    ),
+    key(
+        "firn.tail.wait.ms", LONG, 30_000,
+        "A partition whose segment will be sealed and copied within this time, at the rate of its last "
+        "minute, goes into no tail: its bytes go up once. The cut is complete when the segment is there.",
+        at_least=0, dynamic=True,
+    ),
+    key(
         "firn.remote.unfenced.allow", BOOLEAN, False,
         "Use an object store that does not honour conditional writes (If-Match, If-None-Match). "
         "Then two nodes on one prefix may overwrite each other's objects unnoticed: make sure that there "

@@ -66,6 +66,13 @@ TOPIC: Final = (
         at_least=0, synonyms=synonyms_of("log.segment.delete.delay.ms"),
     ),
     key(
+        "firn.tail.enable", BOOLEAN, True,
+        "Save records that are in no sealed segment yet in the bucket with each cut, so that a cluster that "
+        "is restored from the bucket has them. Of a topic that is not tiered as far as a partition's log has "
+        "at most `firn.tail.base.max.bytes`. Without `firn.remote.url` it has no effect.",
+        synonyms=synonyms_of("firn.tail.default.enable"),
+    ),
+    key(
         "flush.messages", LONG, LONG_MAX,
         "fsync the log after this many records.",
         at_least=1, synonyms=synonyms_of("log.flush.interval.messages"),

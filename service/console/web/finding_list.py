@@ -41,7 +41,9 @@ def _item(one: Finding, now_ms: int) -> Markup:
     tone = _TONES[one.severity]
     since: Child = None
     if one.since_ms is not None:
-        since = el("span", f" for {words.span(max(now_ms - one.since_ms, 0) / 1000)}", class_="since")
+        age_s = (now_ms - one.since_ms) / 1000
+        age = f" for {words.span(age_s)}" if age_s >= 1 else " just now"
+        since = el("span", age, class_="since")
     return el(
         "li",
         el("p", badge(one.severity.name.lower(), tone), el("b", one.words), since),

@@ -33,16 +33,19 @@ async def handle(
     try:
         if len(request.forgotten_topics) > MAX_COMMITS:
             raise RequestError(ErrorCode.invalid_request, f"{len(request.forgotten_topics)} topics to forget")
+        loaded = remote_log_catalog.loaded_of(request)
         commits = remote_log_catalog.commits_of(request, lambda topic_id: _topic_name(side, topic_id))
         results: list[CatalogResult] = []
         offset = -1
         if request.forgotten_topics:
             forgotten = [one or ZERO_UUID for one in request.forgotten_topics]
             await controller.catalog.forget_topics(forgotten, sender=sender)
-        if commits or not request.forgotten_topics:
+        if loaded:
+            await controller.catalog.tails_loaded(loaded, sender=sender)
+        if commits or not (request.forgotten_topics or loaded):
             results, offset = await controller.catalog.commit_from(sender, commits)
         else:
-            offset = side.image.offset  # the removal of the topics is committed
+            offset = side.image.offset  # what the request told of is committed
     except RequestError as e:
         refused: CommitCatalogResponse = remote_log_catalog.error_response(e.code)
         return refused

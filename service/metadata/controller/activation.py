@@ -35,8 +35,10 @@ def activate(
     """Abort the transaction that the last controller left open; bootstrap an empty log.
 
     `bootstrap` are a new cluster's records. `min_isr` is this node's ``min.insync.replicas``, which becomes
-    the cluster's where eligible leader replicas are enabled: they need one number for all brokers. A log that
-    has entries of the remote catalog and no feature level for them gets the level.
+    the cluster's where eligible leader replicas are enabled, unless `bootstrap` has one: they need one number
+    for all brokers. A log that has entries of the remote catalog and no feature level for them gets the
+    level. A restored cluster's first records are many: they are written in several batches, and have effect
+    together.
     """
     records: list[MetadataRecord] = []
     if image.transaction is not None:
@@ -44,12 +46,20 @@ def activate(
     if not image.features:
         records += [BeginTransactionRecord(name=BOOTSTRAP), *bootstrap]
         levels = {one.name: one.feature_level for one in bootstrap if isinstance(one, FeatureLevelRecord)}
-        if levels.get(ELR_VERSION, 0) > 0:
+        if levels.get(ELR_VERSION, 0) > 0 and not any(map(_is_cluster_min_isr, bootstrap)):
             records.append(cluster_min_isr(min_isr))
         records.append(EndTransactionRecord())
     elif gates_catalog(supported) and (image.remote or image.tombstones) and not has_catalog(image):
         records.append(FeatureLevelRecord(name=CATALOG_VERSION, feature_level=1))
-    return ControllerResult(tuple(map(newest, records)), None)
+    return ControllerResult(tuple(map(newest, records)), None, is_atomic=False)
+
+
+def _is_cluster_min_isr(record: MetadataRecord) -> bool:
+    return (
+        isinstance(record, ConfigRecord)
+        and (record.resource_type, record.resource_name, record.name) == (ResourceType.BROKER, "", MIN_ISR)
+        and record.value is not None
+    )
 
 
 def cluster_min_isr(min_isr: int) -> ConfigRecord:

@@ -35,7 +35,7 @@ from service.metadata.controller.recovered_topics import AdoptedPartition, Adopt
 from service.metadata.controller.requests import ResourceType
 from service.metadata.frames import newest
 from service.metadata.image import ConfigResource, MetadataImage, RecoveredTopic, TopicImage
-from service.metadata.image_frames import partition_record
+from service.metadata.image_frames import partition_record, restored_tail_record
 from service.metadata.records import (
     NO_LEADER,
     BeginTransactionRecord,
@@ -46,6 +46,7 @@ from service.metadata.records import (
     PartitionRecord,
     ProducerIdsRecord,
     RecoveredTopicRecord,
+    RemoveRestoredTailRecord,
     RemoveTopicRecord,
     TombstoneRecord,
     TopicRecord,
@@ -307,6 +308,19 @@ class _Adopting:
         if found.entry is not None and (own is None or _is_news(found.entry, self._image.remote.get(key))):
             yield remote_log_record(*key, found.entry)
             self.changed.add(key)
+        yield from self._tail(key, found.entry or self._image.remote.get(key))
+
+    def _tail(self, key: tuple[UUID, int], entry: CatalogEntry | None) -> Iterator[MetadataRecord]:
+        """Keep what a restore has left to load: where the newer metadata have it, and the archive has not
+        grown since, the archive's end is not the log's."""
+        own = self._image.restored_tails.get(key)
+        tail = self._copy.restored_tails.get(key) if self._found.is_copy_newer else own
+        if tail is not None and entry is not None and entry.end_offset > tail.chain_end:
+            tail = None
+        if tail is None and own is not None:
+            yield RemoveRestoredTailRecord(topic_id=key[0], partition_id=key[1])
+        elif tail is not None and tail != own:
+            yield restored_tail_record(key, tail)
 
     def _next_epochs(self, topic: TopicImage) -> Iterator[MetadataRecord]:
         for number, own in topic.partitions.items():

@@ -1,4 +1,6 @@
-"""Remote catalog: one compare-and-set per partition on leader epoch and previous version. [P]"""
+"""Remote catalog: one compare-and-set per partition on leader epoch and previous version; tombstones, and
+tails of a restore that are loaded. [P]
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,13 @@ from service.metadata.controller.requests import CatalogSender, ResourceType
 from service.metadata.features import CATALOG_VERSION
 from service.metadata.frames import newest
 from service.metadata.image import MetadataImage
-from service.metadata.records import NoOpRecord, RemoteLogRecord, RemoveTombstoneRecord
-from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, decide_commit
+from service.metadata.records import (
+    NoOpRecord,
+    RemoteLogRecord,
+    RemoveRestoredTailRecord,
+    RemoveTombstoneRecord,
+)
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, LoadedTail, decide_commit
 
 
 def commit_catalog(
@@ -72,6 +79,30 @@ def commit_catalog(
             entries[key] = entry
             records.append(remote_log_record(*key, entry))
     return decided(records, results)
+
+
+def tails_loaded(
+    image: MetadataImage, loaded: Iterable[LoadedTail], *, sender: CatalogSender | None = None
+) -> ControllerResult[None]:
+    """Note that restored partitions have their tails: they take records from now on.
+
+    Only the leader of now, in its epoch, says so: the log of an earlier one may have been cut since. Others,
+    and partitions that load nothing, are skipped. Raises `RequestError` STALE_BROKER_EPOCH for a `sender`
+    that was replaced.
+    """
+    if sender is not None:
+        check_same_process(image, *sender)
+    removed: dict[tuple[UUID, int], RemoveRestoredTailRecord] = {}
+    for topic_id, number, leader_epoch in loaded:
+        partition = image.partition(topic_id, number)
+        if partition is None or (topic_id, number) not in image.restored_tails:
+            continue
+        if partition.leader_epoch != leader_epoch or not partition.has_leader:
+            continue
+        if sender is not None and partition.leader != sender.broker_id:
+            continue
+        removed[topic_id, number] = RemoveRestoredTailRecord(topic_id=topic_id, partition_id=number)
+    return ControllerResult(tuple(map(newest, removed.values())), None, is_atomic=False)
 
 
 def _gives_up_archive(image: MetadataImage, topic_id: UUID) -> bool:

@@ -11,7 +11,7 @@ from service.metadata.controller.decision_queue import DecisionQueue
 from service.metadata.controller.requests import CatalogSender
 from service.metadata.image import FeatureRange
 from service.metadata.publisher import Publisher
-from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, Tombstone
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, LoadedTail, Tombstone
 
 
 class ControllerCatalog:
@@ -69,6 +69,13 @@ class ControllerCatalog:
         await self._decisions.decide(
             lambda image: catalog_control.forget_topics(image, topic_ids, sender=sender)
         )
+
+    async def tails_loaded(
+        self, loaded: Collection[LoadedTail], *, sender: CatalogSender | None = None
+    ) -> None:
+        """Note that restored partitions have their tails (`catalog_control.tails_loaded`). `sender`: another
+        node's broker."""
+        await self._decisions.decide(lambda image: catalog_control.tails_loaded(image, loaded, sender=sender))
 
     async def adopt(self, found: adoption_control.BucketContent, life_id: UUID) -> adoption_control.Adoption:
         """Adopt the bucket's content that the metadata lacks, on an operator's order."""

@@ -44,7 +44,11 @@ def translated(what: str) -> Iterator[None]:
 
 
 def s3_client(
-    url: str, endpoint: str | None, region: str | None, environ: MutableMapping[str, str]
+    url: str,
+    endpoint: str | None,
+    region: str | None,
+    environ: MutableMapping[str, str],
+    connections: int = 10,
 ) -> tuple[Any, S3Address]:
     """Return the client of ``s3://bucket[/prefix]``, and its address; `environ` is the process's.
 
@@ -62,6 +66,7 @@ def s3_client(
     config = Config(
         connect_timeout=5,
         read_timeout=30,
+        max_pool_connections=connections,
         retries={"total_max_attempts": 3, "mode": "standard"},
         s3={"addressing_style": "path" if address.by_path else "virtual"},
     )

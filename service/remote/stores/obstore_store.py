@@ -383,6 +383,11 @@ class ObstoreStore:
         except ObjectNotFound:
             return
 
+    def copy(self, key: str, to: str) -> None:
+        """Copy one object within the store, whose bytes do not come here. Raises `ObjectNotFound`."""
+        with self._sending(key) as client:
+            obstore.copy(client, key, to)
+
     def put_if_absent(self, key: str, data: Buffer) -> bool:
         try:
             with self._sending(key) as client:

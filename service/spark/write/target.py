@@ -47,3 +47,28 @@ def target_of(settings: Mapping[str, str], topic: str) -> Target:
         raise SendError(f"{topic}: brokers did not describe it: {error.str()}{last}") from e
     topic_id = str(found.topic_id)
     return Target(topic, None if topic_id == _NO_ID else topic_id, len(found.partitions))
+
+
+def retention_of(settings: Mapping[str, str], topic: str) -> int | None:
+    """Return for how many milliseconds the topic keeps a record after its timestamp, None for as long as it
+    likes, for arrival times and where brokers do not tell."""
+    kafka = confluent_kafka(REMEDY)
+    from confluent_kafka.admin import AdminClient, ConfigResource
+
+    admin = create_client(AdminClient, {**settings, "error_cb": lambda _: None})
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    try:
+        found = admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource].result()
+    except kafka.KafkaException:
+        return None  # the right to describe settings is not needed to write
+    return kept_ms({name: entry.value for name, entry in found.items()})
+
+
+def kept_ms(settings: Mapping[str, str | None]) -> int | None:
+    """Return for how long a topic of these settings keeps a record after its timestamp; None: no limit."""
+    if settings.get("message.timestamp.type") == "LogAppendTime":
+        return None
+    if "delete" not in (settings.get("cleanup.policy") or "").split(","):
+        return None
+    kept = int(settings.get("retention.ms") or -1)
+    return None if kept < 0 else kept

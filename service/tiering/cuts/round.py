@@ -156,6 +156,21 @@ class CutAttempt:
             return self.fail(self.why)
         return self._ask(AttemptPhase.SAVE, CutStep.SAVE, now_ms + SAVE_MS)
 
+    def note_saved(self, ends: Mapping[Place, PartitionCut]) -> Iterator[None]:
+        """Take over, in small steps, the rows that a broker answered to *save*: of them more is saved, or
+        waited for, than it answered to *take*. Call it before `saved`."""
+        topics: dict[UUID, list[PartitionCut]] = {}
+        for (topic_id, partition), row in ends.items():
+            yield
+            if topic_id not in self.topics:
+                continue
+            rows = topics.get(topic_id)
+            if rows is None:
+                rows = topics[topic_id] = list(self.topics[topic_id])
+            if partition < len(rows) and rows[partition][:4] == row[:4]:
+                rows[partition] = row
+        self.topics.update((topic_id, tuple(rows)) for topic_id, rows in topics.items())
+
     def saved(self, broker_id: int, tails: Iterable[TailRef]) -> list[Ask]:
         """A broker has uploaded what was lacking; `tails` are those that no cut names yet."""
         if self._answered(AttemptPhase.SAVE, broker_id):

@@ -75,10 +75,12 @@ def section_of(saved: Saved, chain_end: int, end: int, *, is_high: bool) -> Save
 
 
 def after(saved: Saved, section: SavedRange, last_epoch: int, *, is_high: bool) -> Saved:
-    """Return what tails have once one that has `section` is named by a cut."""
-    return Saved(
-        max(saved.low, section.end), max(saved.high, section.end) if is_high else saved.high, last_epoch
-    )
+    """Return what tails have once one that has `section` is named by a cut. `last_epoch`: that of the
+    section's last batch."""
+    high = max(saved.high, section.end) if is_high else saved.high
+    if section.end < saved.low:
+        return Saved(saved.low, high, saved.last_epoch)
+    return Saved(section.end, high, last_epoch)
 
 
 def adopted(saved: Saved, known_epoch: int | None, chain_end: int, log_end: int) -> Saved:

@@ -18,7 +18,13 @@ from service.wire.api import (
     parse_request_header,
     response_frame,
 )
-from service.wire.catalog import CatalogChange, CommitCatalogRequest, CommitCatalogResponse
+from service.wire.catalog import (
+    CatalogChange,
+    CommitCatalogRequest,
+    CommitCatalogResponse,
+    LoadedPartition,
+    LoadedTopic,
+)
 from service.wire.errors import MalformedMessage, UnsupportedRequest
 
 KEY = ApiKey.COMMIT_CATALOG
@@ -36,6 +42,13 @@ CHANGE = CatalogChange(
 )
 REQUEST = CommitCatalogRequest(broker_id=2, broker_epoch=99, commits=(CHANGE,))
 FORGETTING = replace(REQUEST, commits=(), forgotten_topics=(CHANGE.topic_id,))
+LOADED = replace(
+    REQUEST,
+    commits=(),
+    loaded=(
+        LoadedTopic(topic_id=CHANGE.topic_id, partitions=(LoadedPartition(partition=3, leader_epoch=1004),)),
+    ),
+)
 RESPONSE = CommitCatalogResponse(error_code=ErrorCode.none, metadata_offset=1234, results=(0, 1, 2, 3))
 
 HEAD = "4e20 0000 00000007 0001 6d 00"
@@ -47,6 +60,8 @@ GOLDEN_REQUEST = f"""
        00000006 0000000000000007 0000000200000000 00000008 0000010000000000 00
     00"""
 GOLDEN_FORGETTING = f"0000002d {HEAD} 00000002 0000000000000063 01 01 00 11 02 {TOPIC_ID}"
+GOLDEN_LOADED = f"""
+    00000038 {HEAD} 00000002 0000000000000063 01 01 02 1c 02 {TOPIC_ID} 02 00000003 000003ec 00 00"""
 GOLDEN_RESPONSE = "00000015 00000007 00 0000 00000000000004d2 05 00010203 00"
 GOLDEN_REFUSAL = "00000011 00000007 00 004d ffffffffffffffff 01 00"
 
@@ -55,7 +70,10 @@ def raw(text: str) -> bytes:
     return bytes.fromhex("".join(text.split()))
 
 
-@pytest.mark.parametrize(("message", "golden"), [(REQUEST, GOLDEN_REQUEST), (FORGETTING, GOLDEN_FORGETTING)])
+@pytest.mark.parametrize(
+    ("message", "golden"),
+    [(REQUEST, GOLDEN_REQUEST), (FORGETTING, GOLDEN_FORGETTING), (LOADED, GOLDEN_LOADED)],
+)
 def test_requests(message: CommitCatalogRequest, golden: str) -> None:
     assert encode_request(KEY, 0, 7, "m", message).hex() == raw(golden).hex()
     header = parse_request_header(raw(golden)[4:])
@@ -76,7 +94,7 @@ def test_responses(message: CommitCatalogResponse, golden: str) -> None:
 
 
 def test_every_cut_is_refused_and_no_byte_does_harm() -> None:
-    for golden in (GOLDEN_REQUEST, GOLDEN_FORGETTING):
+    for golden in (GOLDEN_REQUEST, GOLDEN_FORGETTING, GOLDEN_LOADED):
         frame = raw(golden)[4:]
         header = parse_request_header(frame)
         for size in range(header.body, len(frame)):

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import pytest
 
+from service.base.steps import Steps
 from service.partition.gate import CutGate, Gated, PartitionEnd
 
 BROKERS, PARTITIONS, CLIENTS = 3, 6, 6
@@ -31,7 +32,7 @@ class NoGate(CutGate):
     def close(self, attempt: UUID, now_ms: int, hold_ms: int) -> bool:
         return True
 
-    def take(self, attempt: UUID, now_ms: int, partitions: object) -> Iterator[None] | None:
+    def take(self, attempt: UUID, now_ms: int, partitions: object) -> Steps[None] | None:
         return super().take_at_once(partitions)  # type: ignore[arg-type]
 
 

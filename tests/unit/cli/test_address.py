@@ -44,6 +44,19 @@ def test_options_come_before_the_environment_and_that_before_properties(home: Pa
     assert found(both, bootstrap_server="a:1", command_config="x") == ("a:1", "x")
 
 
+def test_a_file_that_an_option_names_comes_before_the_environment(home: Path) -> None:
+    named, other, bare = (home / f"{name}.properties" for name in ("named", "other", "bare"))
+    named.write_text("bootstrap.servers=a:1\n")
+    other.write_text("bootstrap.servers=c:3\n")
+    bare.write_text("security.protocol=PLAINTEXT\n")
+    environ = {
+        "XDG_CONFIG_HOME": str(home), "FIRN_BOOTSTRAP": "b:2", "FIRN_COMMAND_CONFIG": str(other)
+    }  # fmt: skip
+    assert found(environ, command_config=str(named)) == ("a:1", str(named))
+    assert found(environ, command_config=str(bare)) == ("b:2", str(bare))
+    assert found(environ, command_config=str(named), bootstrap_server="d:4") == ("d:4", str(named))
+
+
 def test_the_profile_in_use_is_asked_last(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     properties = home / "login.properties"
     properties.write_text(

@@ -118,16 +118,19 @@ def test_a_name_that_only_looks_alike_is_nobodys(name: str) -> None:
     assert foreign_key(name) is None
 
 
-def test_kafkas_switch_of_tiered_storage_is_taken_where_there_is_a_bucket() -> None:
+def test_kafkas_switch_of_tiered_storage_has_to_agree_with_the_bucket() -> None:
     switch, url = "remote.log.storage.system.enable", ("firn.remote.url", "file:///mnt/archive")
     assert outcome(switch, "true") == "refused"
     assert outcome(switch, "true", ("firn.remote.url", "")) == "refused"
     assert outcome(switch, "true", url, ("firn.config.strict", "true")) == "warned"
+    assert outcome(switch, "false") == "warned"
+    assert outcome(switch, "false", url) == "refused", "records would go where the file says they do not"
+    assert outcome(switch, " ", url) == "warned"
     assert outcome("remote.log.storage.manager.class.name", "a.B", url) == "refused"
     (problem,) = explain(given((switch, "true"))).problems
     assert problem.words == (
-        f"{switch}: refused: storage is built in, and enabled by firn.remote.url; set that, or take this key"
-        " out"
+        f"{switch}: refused: storage is built in, and enabled by firn.remote.url; set that, and this key to"
+        " true, or take this key out"
     )
 
 

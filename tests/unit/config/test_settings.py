@@ -62,7 +62,8 @@ def test_the_default_of_every_key_is_valid_and_reads_back() -> None:
 def test_every_setting_of_a_topic_is_a_key_and_the_other_way_round() -> None:
     fields = {field.name for field in dataclasses.fields(LogConfig)}
     keys = {*TOPIC_KEYS, *(key.name for key in CLUSTER_TOPIC)}
-    assert fields == {name.replace(".", "_") for name in keys} - {"internal_segment_bytes", "preallocate"}
+    names = {name.removeprefix("firn.").replace(".", "_") for name in keys}
+    assert fields == names - {"internal_segment_bytes", "preallocate"}
     assert (
         parse_value(TOPIC_KEYS["preallocate"], "false") is False
     )  # the only value, so that no log has to know it

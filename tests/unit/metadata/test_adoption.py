@@ -25,7 +25,8 @@ from service.metadata.controller.requests import (
     ResourceType,
 )
 from service.metadata.delta import MetadataDelta
-from service.metadata.image import MetadataImage, RecoveredTopic
+from service.metadata.image import MetadataImage, RecoveredTopic, RestoredTail
+from service.metadata.image_frames import restored_tail_record
 from service.metadata.records import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
@@ -461,3 +462,27 @@ def test_access_of_an_older_copy_is_not_taken() -> None:
     assert [one.user for one in image.client_quotas] == ["own"]
     assert list(image.scram) == ["own"]
     assert list(image.tokens) == ["token of own"]
+
+
+def with_tail(image: MetadataImage, tail: RestoredTail) -> MetadataImage:
+    delta = MetadataDelta(image)
+    return delta.replay_all([restored_tail_record((ID, 0), tail)]).build(image.offset + 1, 1, 0)
+
+
+def test_what_a_restore_had_not_loaded_is_still_to_load_after_a_second_disaster() -> None:
+    tail = RestoredTail(100, 150, 1150, "cut/9", "")
+    lost = with_tail(known(entry(4)), tail)
+    image, _ = adopted(MetadataImage(), topic(p0=AdoptedPartition(entry(4), 9)), lost=lost)
+    assert dict(image.restored_tails) == {(ID, 0): tail}
+    unarchived, _ = adopted(MetadataImage(), topic(), lost=with_tail(known(None), tail))
+    assert dict(unarchived.restored_tails) == {(ID, 0): tail}
+    grown, _ = adopted(MetadataImage(), topic(p0=AdoptedPartition(entry(5, 1200), 9)), lost=lost)
+    assert not grown.restored_tails, "the archive goes on behind it: it was loaded"
+
+
+def test_an_older_disk_learns_from_the_bucket_that_its_tail_was_loaded() -> None:
+    tail = RestoredTail(100, 150, 1150, "cut/9", "")
+    own = with_tail(known(entry(4)), tail)
+    found = topic(p0=AdoptedPartition(entry(4), 9))
+    assert not adopted(own, found, lost=known(entry(4)))[0].restored_tails
+    assert dict(adopted(own, found)[0].restored_tails) == {(ID, 0): tail}, "nothing newer is known"

@@ -207,3 +207,49 @@ def test_a_waiter_cancelled_when_it_is_woken_does_not_disturb_others() -> None:
         await one.stop()
 
     asyncio.run(scenario())
+
+
+def test_nothing_is_published_while_a_cut_holds_it_back() -> None:
+    """What was committed meanwhile follows at once, and whoever waits for it resumes."""
+
+    async def scenario() -> None:
+        heard = Heard()
+        first = topics(0, 1, MetadataImage(), 9)
+        published = publication(OneBatch(10), heard, first)
+        published.hold()
+        published.commit(11)
+        waiting = asyncio.ensure_future(published.published(10))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert (published.image.offset, heard.changes, waiting.done()) == (9, [], False)
+        published.release()
+        await waiting
+        assert published.image.offset == 10
+        assert len(heard.changes) == 1
+        published.release()
+        await published.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_that_was_being_applied_waits_for_the_end_of_a_hold() -> None:
+    async def scenario() -> None:
+        heard = Heard()
+        log = OneBatch(10)
+        published = publication(log, heard, topics(0, 1, MetadataImage(), 9))
+        read = log.read
+
+        def and_held(offset: int, max_bytes: int, end_offset: int) -> bytes:
+            published.hold()
+            return read(offset, max_bytes, end_offset)
+
+        log.read = and_held  # type: ignore[method-assign]
+        published.commit(11)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert (log.read_at, published.image.offset) == ([10], 9)
+        published.release()
+        await published.published(10)
+        await published.stop()
+
+    asyncio.run(scenario())

@@ -69,6 +69,16 @@ def test_an_exact_cut_goes_from_closed_gates_to_ends_to_tails() -> None:
     assert attempt.phase is AttemptPhase.DONE
 
 
+def test_rows_that_brokers_answer_to_save_take_the_place_of_those_of_take() -> None:
+    attempt = at_check()
+    checked(attempt)
+    saved = row(4)._replace(saved=10, saved_high=3, last_epoch=4)
+    others = {(A, 1): row(6)._replace(saved=9), (A, 7): row(7), (B, 0): row(0, 11), (UUID(int=9), 0): row(1)}
+    for _ in attempt.note_saved({(A, 0): saved, **others}):
+        pass
+    assert attempt.topics == {A: (saved, row(7)), B: (row(0),)}
+
+
 def test_a_partition_whose_leader_did_not_answer_as_such_makes_an_exact_cut_void() -> None:
     for image in (
         (*IMAGE, Led(B, 1, 2, 0)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from uuid import UUID
 
@@ -192,6 +193,26 @@ def test_a_regular_takeover_by_the_next_keeper_logs_no_failure(
     assert cluster.quorum.unfenced() == [1, 2, 3]
     assert cluster[2].is_keeper
     assert "is the prefix's keeper now" not in caplog.text
+
+
+def test_an_election_that_fails_is_a_warning_once_it_has_failed_for_ten_seconds(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nodes that start together find this or that not ready yet, and are well."""
+    caplog.set_level(logging.INFO)
+
+    def levels() -> list[int]:
+        return [one.levelno for one in caplog.records if "election of the prefix's keeper" in one.message]
+
+    cluster[1].store.decide = fails
+    cluster.run(3, 2, 3, pause_ms=1_000)
+    cluster[1].store.decide = no_faults
+    cluster.run(4, pause_ms=10_000)
+    assert levels() == [logging.INFO]
+    cluster[1].store.decide = fails
+    cluster.run(16, 2, 3, pause_ms=10_000)
+    assert levels()[:3] == [logging.INFO, logging.INFO, logging.WARNING]
+    assert 2 < levels().count(logging.WARNING) < 7, "ever more rarely"
 
 
 def test_members_that_are_restarted_do_not_cost_the_keeper_of_an_empty_archive_its_office(

@@ -233,7 +233,7 @@ class Replica:
         self.produced = bytearray()
         self.held_back = 0
         self.remote: CatalogEntry | None = None
-        self.published = 0
+        self.published, self.is_leader = 0, True
         self.problem: str | None = None
         self.on_stable: Callable[[], None] | None = None
         self.was_judged = False

@@ -32,8 +32,8 @@ BLAMED_MS: Final = 300_000
 MOST_BLAMED: Final = 1_000
 MOST_VALUE: Final = 1 << 20
 MOST_PAGE: Final = 8 << 20
-REGISTRY_LOG_S: Final = 60.0
-"""Time between two lines about errors of the registry"""
+SCHEMA_LOG_S: Final = 60.0
+"""Time between two lines about schemas that cannot be had"""
 _MOST_LINE: Final = 1 << 20
 _PIECE: Final = 64 << 10
 
@@ -61,8 +61,8 @@ class ValueDecoder:
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
         self._is_new = True
-        self._registry_log = RateLimitedLog(
-            _log, burst=1, interval_s=REGISTRY_LOG_S, now=lambda: clock.monotonic_ms() / 1000
+        self._schema_log = RateLimitedLog(
+            _log, burst=1, interval_s=SCHEMA_LOG_S, now=lambda: clock.monotonic_ms() / 1000
         )
         self._blamed: dict[tuple[str, str, bytes], int] = {}
 
@@ -127,8 +127,8 @@ class ValueDecoder:
             self._is_new = False
             answer = json.loads(line)
             if len(answer) > 2:
-                self._registry_log.warning(
-                    "schema registry: %s; values of topic %s are shown as bytes",
+                self._schema_log.warning(
+                    "schemas: %s; values of topic %s are shown as bytes",
                     printable(answer[1]),
                     printable(values[at].topic),
                 )

@@ -16,7 +16,7 @@ from typing import Any, Final
 from service.console.web.schemas.protobuf import quiet_output
 from service.console.web.schemas.registry import SchemaIds
 from service.console.web.schemas.settings import settings_of_json
-from service.console.web.schemas.values import RegistryError, Undecodable, ValueReader
+from service.console.web.schemas.values import SchemaUnavailable, Undecodable, ValueReader
 
 MEMORY_BYTES: Final = 2 << 30
 """Address space, most of which libraries map and never touch."""
@@ -34,11 +34,11 @@ def _bound_memory() -> None:
 def decoded(reader: ValueReader, topic: str, part: str, data: bytes) -> list[str | bool | None]:
     """Return the text and the kind of schema, None and why it is not decoded, or nothing for other data.
 
-    A third item, True, says that the registry is why.
+    A third item, True, says that the schema cannot be had for now.
     """
     try:
         found = reader.read(topic, part, data)
-    except RegistryError as e:
+    except SchemaUnavailable as e:
         return [None, str(e), True]
     except Undecodable as e:
         return [None, str(e)]

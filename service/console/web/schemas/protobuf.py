@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import tempfile
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 _MAIN: Final = "firn_main.proto"
+_OF_NAMES: Final = (errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR)
+"""Errors of files whose names are a file and a folder, or too long."""
+_PROBE_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 MOST_INDEXES: Final = 16
 
@@ -18,7 +22,7 @@ MOST_INDEXES: Final = 16
 def compiled(text: str, references: Mapping[str, str]) -> tuple[Any, Any]:
     """Return a pool of descriptors and the schema's file in it.
 
-    Raises `ValueError`, `TypeError`, `ImportError`.
+    Raises `ValueError`, `TypeError`, `ImportError`; `OSError` where no files can be written.
     """
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool
@@ -27,17 +31,25 @@ def compiled(text: str, references: Mapping[str, str]) -> tuple[Any, Any]:
         raise ImportError("Protobuf schemas need the extra schemas: grpcio-tools is not installed") from e
     with tempfile.TemporaryDirectory(prefix="firn-proto-") as made:
         folder = Path(made)
-        for name, written in {**references, _MAIN: text}.items():
-            if not _NAME.fullmatch(name):
-                raise ValueError(f"{name[:100]!r} is not the name of a schema")
-            file = folder / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(written, "utf-8")
         out = folder / "out.pb"
-        known = Path(protoc.__file__).parent / "_proto"
-        command = ["protoc", f"-I{folder}", f"-I{known}", "--include_imports", f"--descriptor_set_out={out}"]
-        if protoc.main([*command, _MAIN]) != 0 or not out.exists():
-            raise ValueError("the schema is not Protobuf: protoc does not compile it")
+        try:
+            for name, written in {**references, _MAIN: text}.items():
+                if not _NAME.fullmatch(name):
+                    raise ValueError(f"{name[:100]!r} is not the name of a schema")
+                file = folder / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(written, "utf-8")
+            known = Path(protoc.__file__).parent / "_proto"
+            options = [f"-I{folder}", f"-I{known}", "--include_imports", f"--descriptor_set_out={out}"]
+            if protoc.main(["protoc", *options, _MAIN]) != 0 or not out.exists():
+                out.write_bytes(bytes(_PROBE_BYTES))  # fails where protoc failed for want of room
+                raise ValueError("the schema is not Protobuf: protoc does not compile it")
+        except OSError as e:
+            if e.errno in _OF_NAMES:
+                raise ValueError(
+                    "the names of its references cannot be names of files beside each other"
+                ) from e
+            raise
         files = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
     pool = descriptor_pool.DescriptorPool()
     for one in files.file:

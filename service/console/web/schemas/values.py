@@ -25,8 +25,12 @@ class Undecodable(Exception):
     """A value that cannot be decoded, with the reason."""
 
 
-class RegistryError(Undecodable):
-    """A schema that the registry does not give; somebody may have to look after the registry."""
+class SchemaUnavailable(Undecodable):
+    """A schema that cannot be had or compiled for now: somebody may have to look after this machine."""
+
+
+class RegistryError(SchemaUnavailable):
+    """A schema that the registry does not give: somebody may have to look after the registry."""
 
 
 class FoundSchema(NamedTuple):
@@ -168,7 +172,7 @@ def _compiled(schema: FoundSchema) -> tuple[Any, Any]:
     try:
         return compiled(schema.text, schema.references)
     except OSError as e:
-        raise Undecodable("the names of its references cannot be names of files beside each other") from e
+        raise SchemaUnavailable(f"the schema cannot be compiled here: {e.strerror or e}"[:300]) from e
     except (ValueError, TypeError, ImportError, LookupError) as e:
         raise Undecodable(str(e)[:300]) from e
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import struct
 import time
 from collections.abc import Iterator
@@ -19,7 +21,9 @@ from service.cli.console_schemas import decode_settings
 from service.console.web.rows import Decoded
 from service.console.web.schemas import decoder
 from service.console.web.schemas.decoder import EncodedValue, ValueDecoder
+from service.console.web.schemas.process import decoded
 from service.console.web.schemas.settings import DecodeSettings, LocalSchema, parse_schema_file
+from service.console.web.schemas.values import ValueReader
 from tests.support.requirements import need_schemas
 from tests.support.schema_registry import Registry, stand_in
 
@@ -42,6 +46,7 @@ import "google/protobuf/timestamp.proto";
 message Other { int64 number = 1; message Inner { string word = 1; } }
 message Reading { string city = 1; Place place = 2; google.protobuf.Timestamp at = 3; }
 """
+TWO_DEGREES = b"\x09\x00\x00\x00\x00\x00\x00\x00\x40"
 PLACE = 'syntax = "proto3"; package firn; message Place { double latitude = 1; }'
 
 
@@ -195,10 +200,30 @@ def test_references_that_are_no_names_of_files_cost_one_value(
     references = [{"name": name, "subject": "place", "version": 1} for name in names]
     odd = register_proto(registry, "odd", 'syntax = "proto3"; message A { string a = 1; }', references)
     made = decoders(DecodeSettings({"url": registry.url}))
-    data = b"\0\x09\x00\x00\x00\x00\x00\x00\x00\x40"
-    refused, shown = made.decode([value(framed(odd, b"\0")), value(framed(place, data))])
+    refused, shown = made.decode([value(framed(odd, b"\0")), value(framed(place, b"\0" + TWO_DEGREES))])
     assert (refused.text, "names of files" in refused.what) == (None, True)
     assert json.loads(shown.text) == {"latitude": 2.0}
+
+
+@pytest.mark.parametrize("fails_in", ["the schema's files", "protoc"])
+def test_a_full_disk_is_not_taken_for_a_bad_schema(monkeypatch: pytest.MonkeyPatch, fails_in: str) -> None:
+    need_schemas()
+    from grpc_tools import protoc
+
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    if fails_in == "protoc":
+        monkeypatch.setattr(protoc, "main", lambda _: 1)
+    else:
+        monkeypatch.setattr(Path, "write_text", full)
+    reader = ValueReader(DecodeSettings(None, (LocalSchema("PROTOBUF", PLACE, "readings", "value"),)), None)
+    answer = decoded(reader, "readings", "value", TWO_DEGREES)
+    assert answer == [None, "the schema cannot be compiled here: No space left on device", True]
+    monkeypatch.undo()
+    text, kind = decoded(reader, "readings", "value", TWO_DEGREES)
+    assert (json.loads(str(text)), kind) == ({"latitude": 2.0}, "Protobuf")
 
 
 def test_a_registry_that_is_away_delays_one_value_and_is_one_line_of_the_log(
@@ -209,7 +234,7 @@ def test_a_registry_that_is_away_delays_one_value_and_is_one_line_of_the_log(
     found = made.decode([value(framed(n, b"x")) for n in range(200)])
     assert all(one.text is None and "the schema registry does not answer" in one.what for one in found)
     (line,) = [one.getMessage() for one in caplog.records]
-    assert line.startswith("schema registry: the schema registry does not answer (")
+    assert line.startswith("schemas: the schema registry does not answer (")
     assert line.endswith("; values of topic readings are shown as bytes")
 
 

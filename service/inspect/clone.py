@@ -1,0 +1,247 @@
+"""Clones a cluster into another prefix, as it was at a cut. The source is only read, and may live.
+
+What the cut's chains and tails name is copied under the same keys, then manifests and HEADs are written, then
+the small documents. Cut off anywhere, the same command goes on. Objects that the source's retention takes
+meanwhile make the clone fail, with their names. Blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, NamedTuple
+
+from service.base.errors import ConfigError, CorruptionError
+from service.base.world import World
+from service.inspect.object_copies import CopyObject
+from service.inspect.restore_archive import AT_ONCE, OpenedChain, each, open_heir_chain
+from service.inspect.restore_chain import NewVersion
+from service.inspect.restore_heads import named_objects, write_chain
+from service.inspect.restore_plan import Place, RestorePlan, needs_empty_manifest
+from service.inspect.restore_source import CutChoice, RestoreSource, claim_id, read_source
+from service.inspect.take_over import RESTORER, Restored, Say, heir_cuts, topic_rows
+from service.metadata.controller.adoption_control import EPOCH_MARGIN
+from service.remote.catalog import CatalogEntry
+from service.remote.format.ancestors import Ancestor
+from service.remote.format.cut_codec import encode_cuts
+from service.remote.format.keys import CLUSTER_KEY, CUT_NAME, TOPICS_KEY, head_key, partition_prefix
+from service.remote.format.manifest import PageRef
+from service.remote.format.manifest_codec import (
+    MAX_SMALL_BYTES,
+    ClusterFile,
+    decode_cluster,
+    encode_cluster,
+    encode_head,
+    encode_topics,
+)
+from service.remote.format.stamp import Stamp, Writer
+from service.remote.reading.object_reader import Chain
+from service.remote.stores import conditional
+from service.remote.stores.conditional import PROBE_PREFIX
+from service.remote.stores.errors import UNREADABLE, ObjectNotFound, naming, raise_of_the_store
+from service.remote.stores.store import ObjectStore
+from service.tiering.archive_attempt import catalog_entry
+
+_MOST_NAMED: Final = 20
+_WRITE_PRICE: Final = 5e-6
+"""US$ of a request that writes, by S3's list"""
+_COPY_S: Final = 0.1
+"""Time of one copy, as a rule"""
+
+
+@dataclass(frozen=True, slots=True)
+class CloneOrder:
+    """Order of a clone; `wanted` chooses topics by name, None all."""
+
+    choice: CutChoice
+    new_id: str
+    cluster_id: str | None = None
+    gap: int = 0
+    wanted: Callable[[str], bool] | None = None
+
+
+class _Named(NamedTuple):
+    """One partition's chain in the source, and the objects that a clone needs of it, with their sizes."""
+
+    place: Place
+    opened: OpenedChain
+    objects: tuple[tuple[str, int], ...]
+
+
+def clone(
+    source: ObjectStore,
+    target: ObjectStore,
+    copy: CopyObject,
+    order: CloneOrder,
+    world: World,
+    pool: Executor,
+    say: Say,
+    check: Callable[[RestoreSource, RestorePlan], None],
+) -> Restored:
+    """Clone what the order chooses. `check` is called with the plan before anything is written.
+
+    Raises `ConfigError` where it cannot be, with the reasons.
+    """
+    return _Clone(source, target, copy, order, world, pool, say).run(check)
+
+
+class _Clone:
+    def __init__(
+        self,
+        source: ObjectStore,
+        target: ObjectStore,
+        copy: CopyObject,
+        order: CloneOrder,
+        world: World,
+        pool: Executor,
+        say: Say,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._copy = copy
+        self._order = order
+        self._world = world
+        self._pool = pool
+        self._say = say
+        self._missing: list[str] = []
+
+    def run(self, check: Callable[[RestoreSource, RestorePlan], None]) -> Restored:
+        found, plan = read_source(
+            self._source, self._order.choice, self._pool, gap=self._order.gap, wanted=self._order.wanted
+        )
+        check(found, plan)
+        if plan.problems:
+            raise ConfigError("some of the archive cannot be read (firn fsck)", *plan.problems[:_MOST_NAMED])
+        cluster_id = self._claim(found)
+        writer = Writer(RESTORER, claim_id(cluster_id, found.source_id, found.ref.cut))
+        copied = sum(one.chain.segments for one in plan.partitions.values()) + len(found.cut.tails)
+        self._say(
+            f"copying some {copied} objects: {copied} requests, {copied * _WRITE_PRICE:.2f} US$ by S3's "
+            f"list, some {max(copied * _COPY_S / AT_ONCE / 60, 1):.0f} min"
+        )
+        self._copy_all([(ref.key, ref.size) for ref in found.cut.tails])
+        entries: dict[Place, CatalogEntry] = {}
+        places = iter(sorted(plan.partitions))
+        while some := list(islice(places, AT_ONCE)):
+            entries.update(self._partitions(found, plan, some, cluster_id, writer))
+        self._fail_if_missing()
+        self._write_documents(found, plan, cluster_id, writer)
+        return Restored(cluster_id, found, plan, entries, writer.incarnation)
+
+    def _claim(self, found: RestoreSource) -> str:
+        """Make the target the heir's; return its id."""
+        wanted = self._order.cluster_id or self._order.new_id
+        if wanted in found.owners:
+            raise ConfigError(f"--cluster-id {wanted}: a clone has an id of its own (firn random-uuid)")
+        now_ms = self._world.clock.now_ms()
+        writer = Writer(RESTORER, claim_id(wanted, found.source_id, found.ref.cut))
+        ancestor = Ancestor(found.source_id, found.ref.cut, now_ms)
+        file = ClusterFile(wanted, Stamp(now_ms, writer), ancestors=(ancestor,))
+        seen = conditional.tagged_or_none(self._target, CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
+        if seen is not None:
+            with naming(CLUSTER_KEY):
+                known = decode_cluster(seen.data)
+            claim = claim_id(known.cluster_id, found.source_id, found.ref.cut)
+            is_ours = known.stamp is not None and known.stamp.writer.incarnation == claim
+            if is_ours and self._order.cluster_id in (None, known.cluster_id):
+                self._say(f"going on with the clone for cluster {known.cluster_id}")
+                return known.cluster_id
+            raise ConfigError(
+                f"--to: the prefix belongs to cluster {known.cluster_id}; give an empty prefix, and for a "
+                f"clone that was cut off the same --cut ({found.ref.cut} is the newest now)"
+            )
+        if any(not info.key.startswith(f"{PROBE_PREFIX}/") for info in islice(self._target.list(""), 8)):
+            raise ConfigError("--to: the prefix is not empty, and no clone's; give an empty one")
+        if not conditional.create(self._target, CLUSTER_KEY, encode_cluster(file)):
+            raise ConfigError("--to: another process has taken the prefix at this moment")
+        return wanted
+
+    def _partitions(
+        self, found: RestoreSource, plan: RestorePlan, some: list[Place], cluster_id: str, writer: Writer
+    ) -> Iterator[tuple[Place, CatalogEntry]]:
+        """Copy some partitions and write their HEADs; yield their entries in the catalog."""
+        named = list(each(self._pool, lambda place: self._named(found, plan, place), some))
+        self._copy_all([one for partition in named for one in partition.objects])
+        self._fail_if_missing()
+        for place, entry in each(
+            self._pool,
+            lambda place: self._publish(found, by_place[place], cluster_id, writer),
+            list(by_place := {one.place: one for one in named}),
+        ):
+            if entry is not None:
+                yield place, entry
+
+    def _named(self, found: RestoreSource, plan: RestorePlan, place: Place) -> _Named:
+        opened = open_heir_chain(self._source, found.owners, found.image, found.cut, place)
+        heir = opened.heir
+        objects = [
+            (one.key, one.stored_size if isinstance(one, PageRef) else one.size)
+            for one in named_objects(self._source, heir.base)
+        ]
+        objects += [(one.key, one.size) for one in heir.following]
+        if plan.partitions[place].segment_key and heir.overlap is not None:
+            objects.append((heir.overlap.key, heir.overlap.size))
+        there = {info.key for info in self._target.list(partition_prefix(*place))}
+        return _Named(place, opened, tuple(one for one in objects if one[0] not in there))
+
+    def _copy_all(self, objects: list[tuple[str, int]]) -> None:
+        for missing in self._pool.map(self._copied, objects):
+            if missing is not None:
+                self._missing.append(missing)
+
+    def _copied(self, one: tuple[str, int]) -> str | None:
+        key, size = one
+        try:
+            self._copy(key, size)
+        except (ObjectNotFound, CorruptionError) as e:
+            return str(e)
+        return None
+
+    def _fail_if_missing(self) -> None:
+        if self._missing:
+            raise ConfigError(
+                f"{len(self._missing)} objects were taken by the source's retention meanwhile; give its "
+                "firn.remote.object.grace.ms more time than a clone takes, or clone a later cut",
+                *self._missing[:_MOST_NAMED],
+            )
+
+    def _publish(
+        self, found: RestoreSource, named: _Named, cluster_id: str, writer: Writer
+    ) -> tuple[Place, CatalogEntry | None]:
+        place, opened = named.place, named.opened
+        heir, published = opened.heir, opened.published
+        topic = found.image.topics_by_id[place[0]]
+        has_archive = heir.segments or published is not None or place in found.image.remote
+        if not has_archive and not needs_empty_manifest(found.image, topic):
+            return place, None
+        stamp = Stamp(self._world.clock.now_ms(), writer)
+        version = 1 if published is None else published.manifest.version + 1
+        partition = found.image.partition(*place)
+        epochs = (opened.highest_epoch, 0 if partition is None else partition.leader_epoch)
+        numbers = NewVersion(cluster_id, version, max(epochs) + EPOCH_MARGIN, stamp)
+        chain: Chain = write_chain(self._target, heir, None, numbers, self._world.new_uuid)
+        self._target.put(head_key(*place), encode_head(chain.head))
+        return place, catalog_entry(chain)
+
+    def _write_documents(
+        self, found: RestoreSource, plan: RestorePlan, cluster_id: str, writer: Writer
+    ) -> None:
+        stamp = Stamp(self._world.clock.now_ms(), writer)
+        try:
+            self._copy(found.cut.metadata.key, found.cut.metadata.size)
+            self._copy(found.ref.key, found.ref.stored_size)
+        except UNREADABLE as e:
+            raise_of_the_store(e)
+            raise ConfigError(f"the source has let go of the cut meanwhile: {e}") from e
+        ancestors = (Ancestor(found.source_id, found.ref.cut, stamp.written_ms),)
+        life = max(found.image.life, found.highest.life) + 1
+        names = {topic.name for topic in plan.topics}
+        rows = [row for row in topic_rows(found.image) if row.name in names]
+        self._target.put(
+            TOPICS_KEY, encode_topics(cluster_id, 0, rows, stamp, life=life, ancestors=ancestors)
+        )
+        if self._order.wanted is None:  # else the cut has topics that the clone lacks, and is none of its own
+            cuts = heir_cuts(cluster_id, found._replace(cuts=None), plan, stamp)
+            self._target.put(CUT_NAME, encode_cuts(cuts))

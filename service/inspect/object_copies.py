@@ -1,0 +1,117 @@
+"""Copies objects from one prefix to another: by the store itself where both are in it, else through here.
+
+Blocks. The functions that are returned are safe from any thread. They raise `ObjectNotFound` for an object
+that the source does not have, and the stores' other errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from service.base.types import Buffer
+from service.base.world import World
+from service.remote.stores.boto3_client import s3_client, translated
+from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.obstore_store import open_store
+from service.remote.stores.s3_address import is_s3
+from service.remote.stores.s3_encryption import S3Encryption
+from service.remote.stores.store import ObjectStore
+
+WINDOW_BYTES: Final = 8 << 20
+_CONNECTIONS: Final = 64
+_FORBIDDEN: Final = ("AccessDenied", "403")
+
+CopyObject = Callable[[str, int], None]
+"""Copies the object under a key of this size."""
+
+
+def through_here(source: ObjectStore, target: ObjectStore) -> CopyObject:
+    """Return a copier that reads and writes, for two stores that know nothing of each other."""
+
+    def copy(key: str, size: int) -> None:
+        if size == 0:
+            target.put(key, b"")
+            return
+        target.put_stream(key, _windows(source, key, size), size)
+
+    return copy
+
+
+def _windows(source: ObjectStore, key: str, size: int) -> Iterator[Buffer]:
+    for start in range(0, size, WINDOW_BYTES):
+        yield source.get_range(key, start, min(WINDOW_BYTES, size - start))
+
+
+def copier_of(
+    from_url: str,
+    to_url: str,
+    source: ObjectStore,
+    target: ObjectStore,
+    world: World,
+    environ: MutableMapping[str, str],
+    *,
+    endpoint: str | None,
+    region: str | None,
+    encryption: S3Encryption | None,
+) -> CopyObject:
+    """Return the best copier for two URLs: within a bucket and between buckets of S3 no byte comes here."""
+    old, new = urlsplit(from_url), urlsplit(to_url)
+    if not new.netloc or (old.scheme, old.netloc) != (new.scheme, new.netloc):
+        if not (is_s3(from_url) and is_s3(to_url)):
+            return through_here(source, target)
+    elif encryption is None:
+        root = open_store(f"{new.scheme}://{new.netloc}", world=world, endpoint=endpoint, region=region)
+        before, after = old.path.strip("/"), new.path.strip("/")
+        return lambda key, size: root.copy(_joined(before, key), _joined(after, key))
+    return _between_buckets(from_url, to_url, environ, endpoint, region, encryption)
+
+
+def _joined(prefix: str, key: str) -> str:
+    return f"{prefix}/{key}" if prefix else key
+
+
+def _between_buckets(
+    from_url: str,
+    to_url: str,
+    environ: MutableMapping[str, str],
+    endpoint: str | None,
+    region: str | None,
+    encryption: S3Encryption | None,
+) -> CopyObject:
+    client, target = s3_client(to_url, endpoint, region, environ, _CONNECTIONS)
+    parts = urlsplit(from_url)
+    bucket, prefix = parts.netloc, parts.path.strip("/")
+    headers: dict[str, Any] = {}
+    if encryption is not None:
+        headers["ServerSideEncryption"] = encryption.algorithm
+        if encryption.kms_key_id is not None:
+            headers["SSEKMSKeyId"] = encryption.kms_key_id
+
+    def copy(key: str, size: int) -> None:
+        call = {
+            "Bucket": target.bucket,
+            "Key": _joined(target.prefix, key),
+            "CopySource": {"Bucket": bucket, "Key": _joined(prefix, key)},
+            **headers,
+        }
+        with translated(key):
+            _copy(client, call, key)
+
+    return copy
+
+
+def _copy(client: Any, call: dict[str, Any], key: str) -> None:
+    from botocore.exceptions import ClientError
+
+    try:
+        client.copy_object(**call)
+    except ClientError as e:
+        code = e.response.get("Error", {}).get("Code", "")
+        if code in ("NoSuchKey", "404"):
+            raise ObjectNotFound(key) from e
+        if code not in _FORBIDDEN:
+            raise
+        # A bucket's policy may demand conditional writes.
+        client.copy_object(**call, IfNoneMatch="*")

@@ -1,0 +1,250 @@
+"""Opens the archives of a lost cluster's partitions: the chain that the heir begins with, for each of them.
+
+Of each HEAD and one or two manifests are read, whatever the chain's length; 64 partitions at a time. Blocks;
+safe from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
+
+from service.base.errors import CorruptionError
+from service.inspect.restore_chain import HeirChain, heir_chain
+from service.inspect.restore_plan import FoundChain, Place
+from service.metadata.image import MetadataImage
+from service.remote.catalog import CatalogEntry
+from service.remote.format.cut_codec import NO_LEADER, Cut, PartitionCut
+from service.remote.format.keys import (
+    HeadKey,
+    ManifestKey,
+    SegmentKey,
+    head_key,
+    manifest_prefix,
+    parse_key,
+    partition_prefix,
+)
+from service.remote.format.manifest import Manifest, ManifestPage, PageRef, SegmentEntry
+from service.remote.format.manifest_codec import decode_head
+from service.remote.format.stamp import Stamp
+from service.remote.reading.object_reader import (
+    Chain,
+    entry_of,
+    open_chain,
+    open_footer,
+    open_named,
+    open_page,
+    open_published,
+)
+from service.remote.stores.errors import UNREADABLE, naming, raise_of_the_store
+from service.remote.stores.store import ObjectStore, Tagged
+
+AT_ONCE: Final = 64
+T = TypeVar("T")
+
+
+def places_of(image: MetadataImage) -> Iterator[Place]:
+    """Yield all partitions."""
+    for topic in image.topics_by_id.values():
+        for number in topic.partitions:
+            yield topic.id, number
+
+
+def each(pool: Executor, work: Callable[[Place], T], places: Iterable[Place]) -> Iterator[T]:
+    """Yield the results of `work` for all places, `AT_ONCE` at a time."""
+    waiting = iter(places)
+    while some := list(islice(waiting, AT_ONCE)):
+        yield from pool.map(work, some)
+
+
+class OpenedChain(NamedTuple):
+    """The chain that the heir begins with, the published one, and the highest leader epoch of both.
+
+    `note`: why HEAD, or the cut's own manifest, cannot be read, where the other one stands for it.
+    """
+
+    heir: HeirChain
+    published: Chain | None
+    highest_epoch: int
+    note: str | None = None
+
+
+def open_heir_chain(
+    store: ObjectStore,
+    owners: frozenset[str],
+    image: MetadataImage,
+    cut: Cut,
+    place: Place,
+    seen: Tagged | None = None,
+) -> OpenedChain:
+    """Return the chain of one partition for a restore from this cut; HEAD is `seen` where that is given.
+
+    Raises what reading HEAD, manifests and pages raises.
+    """
+    topic = image.topics_by_id[place[0]]
+    rows = cut.topics.get(topic.id, ())
+    row = rows[place[1]] if place[1] < len(rows) else None
+    entry = image.remote.get(place)
+    published, problem = _published(store, owners, place, seen)
+    newest = published.manifest if published is not None else None
+    of_cut, why = _manifest_of(store, owners, place, entry, newest, row.version if row is not None else 0)
+    known = newest if newest is not None else of_cut
+    if problem is not None and of_cut is None:
+        raise CorruptionError(problem)
+
+    def load(ref: PageRef) -> ManifestPage:
+        assert known is not None
+        return open_page(store, ref, known)
+
+    empty = Manifest(cut.cluster_id, topic.id, topic.name, place[1])
+    # Of a partition that nobody led at a loose cut, nothing is known but its archive.
+    ends = [0] if row is None else [row.end]
+    if entry is not None and (row is None or (row.leader_epoch == NO_LEADER and row.end == 0)):
+        ends.append(entry.end_offset)
+    start = 0 if row is None else row.start
+    heir = heir_chain(of_cut, newest, empty, start, max(ends), load)
+    if row is not None and row.waits and heir.overlap is None and heir.end_offset < row.end:
+        # Once a restore has written HEAD again, no chain has the segment that the cut has waited for.
+        overlap = _listed_overlap(store, place, heir.end_offset, row)
+        heir = heir._replace(overlap=overlap)
+    epochs = [one.leader_epoch for one in (newest, of_cut) if one is not None]
+    epochs += [child.last_epoch for one in (newest, of_cut) if one is not None for child in one.children[-1:]]
+    return OpenedChain(heir, published, max(epochs, default=0), problem or why)
+
+
+def _listed_overlap(store: ObjectStore, place: Place, end: int, row: PartitionCut) -> SegmentEntry | None:
+    """Return a segment that has all offsets of the partition from its chain's end to the cut's."""
+    found = [
+        (parsed.leader_epoch, info.key)
+        for info in store.list(partition_prefix(*place))
+        if isinstance(parsed := parse_key(info.key), SegmentKey)
+        and end <= parsed.base_offset <= max(end, row.start)
+        and parsed.last_offset + 1 >= row.end
+    ]
+    return entry_of(open_footer(store, max(found)[1])) if found else None
+
+
+def found_chain(
+    store: ObjectStore, owners: frozenset[str], image: MetadataImage, cut: Cut, place: Place
+) -> FoundChain:
+    """Return what a plan needs of one partition's chain; what cannot be read is its `problem`."""
+    try:
+        return summary_of(open_heir_chain(store, owners, image, cut, place))
+    except UNREADABLE as e:
+        raise_of_the_store(e)
+        return unreadable_chain(image, place, e)
+
+
+def unreadable_chain(image: MetadataImage, place: Place, error: Exception) -> FoundChain:
+    """Return what a plan needs of a partition of whose archive nothing can be read."""
+    entry = image.remote.get(place)
+    problem = f"its archive cannot be read: {error}"
+    if entry is None:
+        return FoundChain(problem=problem)
+    return FoundChain(
+        entry.start_offset,
+        entry.end_offset,
+        entry.segments,
+        entry.size_bytes,
+        highest_epoch=entry.leader_epoch,
+        newest_end=entry.end_offset,
+        problem=problem,
+    )
+
+
+def summary_of(opened: OpenedChain) -> FoundChain:
+    """Return what a plan needs of a chain."""
+    heir, published, highest, note = opened
+    newest = published.manifest if published is not None else None
+    last = heir.following[-1] if heir.following else next(iter(heir.base.children[-1:]), None)
+    return FoundChain(
+        heir.start_offset,
+        heir.end_offset,
+        heir.segments,
+        heir.size_bytes,
+        -1 if last is None else last.last_epoch,
+        highest,
+        0 if newest is None else newest.end_offset,
+        0 if newest is None else stamped_ms(newest.stamp),
+        None if heir.overlap is None else heir.overlap.key,
+        heir.is_published,
+        note=note,
+    )
+
+
+def _published(
+    store: ObjectStore, owners: frozenset[str], place: Place, seen: Tagged | None
+) -> tuple[Chain | None, str | None]:
+    try:
+        if seen is None:
+            chain = open_published(store, HeadKey(*place))
+        else:
+            with naming(head_key(*place)):
+                head = decode_head(seen.data)
+                if (head.topic_id, head.partition) != place:
+                    raise CorruptionError(f"the HEAD of {head.topic_id}/{head.partition}")
+            chain = Chain(open_named(store, head), head)
+    except UNREADABLE as e:
+        raise_of_the_store(e)
+        return None, str(e)
+    if chain is not None:
+        _check_owner(chain.key, chain.manifest, owners)
+    return chain, None
+
+
+def _manifest_of(
+    store: ObjectStore,
+    owners: frozenset[str],
+    place: Place,
+    entry: CatalogEntry | None,
+    newest: Manifest | None,
+    version: int,
+) -> tuple[Manifest | None, str | None]:
+    """Return the manifest of the cut, and why it cannot be had; the newest one stands for it then.
+
+    The catalog's entry at the cut names it, unless its leader knew of a later `version`.
+    """
+    if entry is None and version == 0:
+        return None, None
+    if (
+        newest is not None
+        and newest.version >= version
+        and (entry is None or newest.version == entry.version)
+    ):
+        return newest, None
+    key = entry.manifest_key if entry is not None else ""
+    if version > max(0 if entry is None else entry.version, 0 if newest is None else newest.version):
+        key = _only_manifest(store, place, version) or key
+    if not key:
+        return newest, None
+    try:
+        manifest = open_chain(store, key).manifest
+    except UNREADABLE as e:
+        raise_of_the_store(e)
+        if newest is None:
+            raise
+        return newest, f"the manifest of the cut cannot be read, that of HEAD stands for it: {e}"
+    _check_owner(key, manifest, owners)
+    return manifest, None
+
+
+def _only_manifest(store: ObjectStore, place: Place, version: int) -> str | None:
+    """Return the key of the only manifest of that version: the commit was made, HEAD was not written yet."""
+    keys = [
+        info.key
+        for info in store.list(manifest_prefix(*place))
+        if isinstance(parsed := parse_key(info.key), ManifestKey) and parsed.version == version
+    ]
+    return keys[0] if len(keys) == 1 else None
+
+
+def _check_owner(key: str, manifest: Manifest, owners: frozenset[str]) -> None:
+    if manifest.cluster_id not in owners:
+        raise CorruptionError(f"{key}: of cluster {manifest.cluster_id}, which is not this prefix's")
+
+
+def stamped_ms(stamp: Stamp | None) -> int:
+    """Return when an object was written, 0 where it does not say."""
+    return 0 if stamp is None else stamp.written_ms

@@ -1,0 +1,212 @@
+"""Writes the chains of a restored cluster: for each partition a manifest, where it needs another, and HEAD.
+
+Every HEAD is written again, conditionally and under another stamp, so it has another tag: a late conditional
+HEAD of the lost cluster, sent before it was displaced, finds that and is refused. A tiered partition that has
+none gets one that names an empty manifest, for the same reason. Blocks; safe from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from service.inspect.restore_archive import OpenedChain, open_heir_chain, summary_of, unreadable_chain
+from service.inspect.restore_chain import HeirChain, NewVersion, next_manifest
+from service.inspect.restore_plan import FoundChain, Place, needs_empty_manifest
+from service.inspect.restore_source import RestoreSource
+from service.metadata.controller.adoption_control import EPOCH_MARGIN
+from service.remote.catalog import CatalogEntry
+from service.remote.format.keys import (
+    HeadKey,
+    ManifestKey,
+    SegmentKey,
+    head_key,
+    manifest_prefix,
+    parse_key,
+    partition_prefix,
+)
+from service.remote.format.manifest import Child, Manifest, PageRef, SegmentEntry
+from service.remote.format.manifest_codec import (
+    MAX_SMALL_BYTES,
+    Head,
+    encode_head,
+    encode_manifest,
+    encode_page,
+    head_of,
+)
+from service.remote.format.stamp import Stamp, Writer
+from service.remote.reading.object_reader import Chain, open_page, open_published
+from service.remote.stores import conditional
+from service.remote.stores.errors import UNREADABLE, StoreUnavailable, raise_of_the_store
+from service.remote.stores.store import ObjectStore, Tagged
+from service.tiering.archive_attempt import catalog_entry
+
+_ATTEMPTS: Final = 5
+_NAMED_AT_MOST: Final = 5
+
+
+class WrittenChain(NamedTuple):
+    """One partition as the heir has it: its entry in the catalog, None without an archive."""
+
+    place: Place
+    found: FoundChain
+    entry: CatalogEntry | None
+
+
+class HeirHeads:
+    """Writer of the heir's chains, from what was read of `source` in `store`, into the same store."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        source: RestoreSource,
+        cluster_id: str,
+        writer: Writer,
+        now_ms: Callable[[], int],
+        new_uuid: Callable[[], UUID],
+    ) -> None:
+        self._store = store
+        self._source = source
+        self._owners = source.owners | {cluster_id}
+        self._cluster_id = cluster_id
+        self._writer = writer
+        self._now_ms = now_ms
+        self._new_uuid = new_uuid
+
+    def write(self, place: Place) -> WrittenChain:
+        """Write one partition's chain, as often as another process has written its HEAD meanwhile.
+
+        Where nothing of its archive can be read, nothing is written and its entry stays as it was.
+        """
+        for _ in range(_ATTEMPTS):
+            seen = conditional.tagged_or_none(self._store, head_key(*place), max_size=MAX_SMALL_BYTES)
+            try:
+                opened = self._open(place, seen)
+            except UNREADABLE as e:
+                raise_of_the_store(e)
+                found = unreadable_chain(self._source.image, place, e)
+                return WrittenChain(place, found, self._source.image.remote.get(place))
+            if (written := self._try(place, opened, seen)) is not None:
+                return written
+        raise StoreUnavailable(
+            f"{head_key(*place)} was written by another process at each of {_ATTEMPTS} attempts: the cluster "
+            f"that writes here lives"
+        )
+
+    def _open(self, place: Place, seen: Tagged | None) -> OpenedChain:
+        source = self._source
+        return open_heir_chain(self._store, self._owners, source.image, source.cut, place, seen)
+
+    def _try(self, place: Place, opened: OpenedChain, seen: Tagged | None) -> WrittenChain | None:
+        found, published = summary_of(opened), opened.published
+        if published is not None and _is_by(published.head, self._writer):
+            return WrittenChain(place, found, catalog_entry(published))  # before this restore was cut off
+        newest = self._newest_version(place)
+        if published is not None and found.is_published and newest <= published.manifest.version:
+            chain, head = published, published.head._replace(stamp=self._stamp())
+        elif found.segments or opened.published is not None or seen is not None or self._is_wanted(place):
+            chain = self._write_manifest(place, opened, found, newest)
+            head = chain.head
+        else:
+            return WrittenChain(place, found, None)
+        if not conditional.write(self._store, head_key(*place), encode_head(head), seen):
+            return None
+        return WrittenChain(place, found, catalog_entry(chain))
+
+    def _is_wanted(self, place: Place) -> bool:
+        image = self._source.image
+        return place in image.remote or needs_empty_manifest(image, image.topics_by_id[place[0]])
+
+    def _write_manifest(self, place: Place, opened: OpenedChain, found: FoundChain, newest: int) -> Chain:
+        entry = self._source.image.remote.get(place)
+        before = opened.published.manifest if opened.published is not None else None
+        versions = (newest, 0 if entry is None else entry.version, 0 if before is None else before.version)
+        return write_chain(
+            self._store,
+            opened.heir,
+            before,
+            NewVersion(self._cluster_id, max(versions) + 1, self._epoch(place, found), self._stamp()),
+            self._new_uuid,
+        )
+
+    def _epoch(self, place: Place, found: FoundChain) -> int:
+        """Return an epoch for a manifest: the partition's next one is not below it."""
+        partition = self._source.image.partition(*place)
+        known = 0 if partition is None else partition.leader_epoch
+        return max(known, found.highest_epoch, self._source.highest.epochs.get(place, 0)) + EPOCH_MARGIN
+
+    def _newest_version(self, place: Place) -> int:
+        keys = (parse_key(info.key) for info in self._store.list(manifest_prefix(*place)))
+        return max((key.version for key in keys if isinstance(key, ManifestKey)), default=0)
+
+    def _stamp(self) -> Stamp:
+        return Stamp(self._now_ms(), self._writer)
+
+    def missing(self, place: Place) -> list[str]:
+        """Return objects that the published chain names and that are not there, a few of them by key."""
+        try:
+            chain = open_published(self._store, HeadKey(*place))
+            return [] if chain is None else missing_objects(self._store, chain.manifest)
+        except UNREADABLE as e:
+            raise_of_the_store(e)
+            return [str(e)]
+
+
+def write_chain(
+    store: ObjectStore,
+    heir: HeirChain,
+    before: Manifest | None,
+    numbers: NewVersion,
+    new_uuid: Callable[[], UUID],
+) -> Chain:
+    """Write the manifest of the heir's chain, and its new pages before it."""
+    change = next_manifest(heir, before, numbers, new_uuid, encode_page)
+    for _, ref, data in change.pages:
+        store.put(ref.key, data)
+    key, data = change.manifest.key(new_uuid()), encode_manifest(change.manifest)
+    store.put(key, data)
+    return Chain(replace(change.manifest, stored_key=key), head_of(change.manifest, key, data))
+
+
+def _is_by(head: Head, writer: Writer) -> bool:
+    return head.stamp is not None and head.stamp.writer.incarnation == writer.incarnation
+
+
+def named_objects(store: ObjectStore, manifest: Manifest) -> Iterator[Child]:
+    """Yield the pages and live segments that a chain names, a page before what it lists."""
+    yield from _named(store, manifest, manifest.children)
+
+
+def _named(store: ObjectStore, manifest: Manifest, children: tuple[Child, ...]) -> Iterator[Child]:
+    for child in children:
+        if child.last_offset < manifest.start_offset:
+            continue
+        yield child
+        if isinstance(child, PageRef):
+            yield from _named(store, manifest, open_page(store, child, manifest).children)
+
+
+def missing_objects(store: ObjectStore, manifest: Manifest) -> list[str]:
+    """Return keys of segments that the chain names and a listing does not; a few are named, the rest
+    counted. Pages are read. Memory does not grow with the chain, as both are in the order of offsets."""
+    listed = (
+        info.key
+        for info in store.list(partition_prefix(manifest.topic_id, manifest.partition))
+        if isinstance(parse_key(info.key), SegmentKey)
+    )
+    at = next(listed, None)
+    missing: list[str] = []
+    more = 0
+    for child in named_objects(store, manifest):
+        if not isinstance(child, SegmentEntry) or child.owner is not None:
+            continue
+        while at is not None and at < child.key:
+            at = next(listed, None)
+        if at != child.key:
+            if len(missing) < _NAMED_AT_MOST:
+                missing.append(f"{child.key} is not there")
+            else:
+                more += 1
+    return [*missing, f"and {more} more segments"] if more else missing

@@ -1,0 +1,359 @@
+"""Reads from a bucket all that a restore is planned from: `CUT`, one cut, its metadata, tails and chains.
+
+Reads alone. A cut whose objects do not verify is passed over for the one before it, and named. Blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import Final, NamedTuple
+from uuid import UUID, uuid5
+
+from crc32c import crc32c
+
+from service.base.errors import ConfigError, CorruptionError
+from service.inspect.restore_archive import each, found_chain, places_of, stamped_ms
+from service.inspect.restore_plan import (
+    OFFSET_GAP,
+    FoundChain,
+    Place,
+    PlanFacts,
+    RestorePlan,
+    restore_plan,
+)
+from service.metadata.batches import decode_batches
+from service.metadata.delta import MetadataDelta
+from service.metadata.frames import UnknownRecord
+from service.metadata.image import MetadataImage
+from service.metadata.records import MetadataRecord, RemoveUserScramCredentialRecord
+from service.metadata.snapshot_codec import decode_snapshot
+from service.remote.format.coverage import Coverage
+from service.remote.format.cut_codec import Cut, CutRef, Cuts, decode_cut
+from service.remote.format.documents import MAX_STORED_BYTES
+from service.remote.format.keys import (
+    CUT_NAME,
+    CUT_PREFIX,
+    CutKey,
+    parse_key,
+)
+from service.remote.format.manifest_codec import ClusterFile
+from service.remote.reading.object_reader import (
+    open_cluster_file,
+    open_metadata,
+    open_topics,
+)
+from service.remote.reading.tail_records import read_pieces
+from service.remote.reading.tails import METADATA_TOPIC_ID, TailIndex, index_tails, open_cuts, open_named_cut
+from service.remote.stores.errors import UNREADABLE, ObjectNotFound, naming, raise_of_the_store
+from service.remote.stores.store import ObjectStore
+
+_MOST_LISTED: Final = 256
+_IDS: Final = UUID("6f1c2a86-5a0b-5f0e-9a53-4f2a5c0b7d11")
+"""Namespace of incarnations of restores"""
+
+
+class CutChoice(NamedTuple):
+    """Choice of a cut: the newest complete and exact one, unless one of the first three says more.
+
+    `number`: that one alone; `at_ms`: the newest not after that time, by the keeper's clock;
+    `metadata_offset`: the newest whose metadata ends at or below it. `allows_loose`: it may be loose.
+    """
+
+    number: int | None = None
+    at_ms: int | None = None
+    metadata_offset: int | None = None
+    allows_loose: bool = False
+
+
+class Highest(NamedTuple):
+    """The highest that anything but the cut tells: leader epochs by partition, the producer id that was not
+    given out, the life; and the newest time."""
+
+    epochs: dict[Place, int]
+    next_producer_id: int
+    life: int
+    newest_ms: int
+
+
+class RestoreSource(NamedTuple):
+    """Documents that were read of a source; its chains are read apart. `cuts` is None where `CUT` cannot be
+    read."""
+
+    cluster: ClusterFile
+    cuts: Cuts | None
+    ref: CutRef
+    cut: Cut
+    image: MetadataImage
+    tails: TailIndex
+    highest: Highest
+    passed_over: tuple[str, ...] = ()
+
+    @property
+    def source_id(self) -> str:
+        """Id of the lost cluster: that of the prefix, unless its heir has claimed the prefix already."""
+        file = self.cluster
+        return file.ancestors[0].cluster_id if is_unfinished_claim(file) else file.cluster_id
+
+    @property
+    def owners(self) -> frozenset[str]:
+        """Ids of the cluster and of those that wrote here before it."""
+        return frozenset((self.cluster.cluster_id, *(one.cluster_id for one in self.cluster.ancestors)))
+
+
+def claim_id(cluster_id: str, source_id: str, cut: int) -> UUID:
+    """Return the incarnation under which a restore writes: it follows from what is restored, so that a later
+    run knows the claim of one that was cut off."""
+    return uuid5(_IDS, f"{cluster_id} {source_id} {cut}")
+
+
+def is_unfinished_claim(file: ClusterFile) -> bool:
+    """Return whether a restore has taken the prefix over, and no node of the heir has written since."""
+    newest = next(iter(file.ancestors), None)
+    if newest is None or file.stamp is None:
+        return False
+    claim = claim_id(file.cluster_id, newest.cluster_id, newest.until_cut)
+    return file.stamp.writer.incarnation == claim
+
+
+def plan_of(
+    source: RestoreSource,
+    chains: Mapping[Place, FoundChain],
+    *,
+    gap: int,
+    wanted: Callable[[str], bool] | None = None,
+) -> RestorePlan:
+    """Return the plan of what was read."""
+
+    def pieces(place: Place, first: int, end: int, last_epoch: int) -> Coverage:
+        return source.tails.pieces(place, first, end, last_epoch=last_epoch)
+
+    newest_ms = max(
+        [source.highest.newest_ms, source.cut.at_ms, *(one.written_ms for one in chains.values())]
+    )
+    facts = PlanFacts(
+        source.source_id,
+        source.ref,
+        source.cut,
+        source.image,
+        chains,
+        source.highest.epochs,
+        newest_ms,
+        source.passed_over,
+    )
+    return restore_plan(facts, pieces, gap=gap, wanted=wanted)
+
+
+def read_source(
+    store: ObjectStore,
+    choice: CutChoice,
+    pool: Executor,
+    *,
+    gap: int = OFFSET_GAP,
+    wanted: Callable[[str], bool] | None = None,
+) -> tuple[RestoreSource, RestorePlan]:
+    """Return what was read for this choice, and the plan of its restore.
+
+    Raises `ConfigError` where no cut can be had, with the reasons; `CorruptionError` where `cluster.json`
+    does not say whose prefix it is; what a store raises that does not answer.
+    """
+    return _Reading(store, pool, gap, wanted).run(choice)
+
+
+class _Reading:
+    """One search for a cut that verifies."""
+
+    def __init__(
+        self, store: ObjectStore, pool: Executor, gap: int, wanted: Callable[[str], bool] | None
+    ) -> None:
+        self._store = store
+        self._pool = pool
+        self._gap = gap
+        self._wanted = wanted
+        self._passed: list[str] = []
+        self._cluster = self._read_cluster()
+        self._owners = frozenset(
+            (self._cluster.cluster_id, *(one.cluster_id for one in self._cluster.ancestors))
+        )
+
+    def _read_cluster(self) -> ClusterFile:
+        try:
+            return open_cluster_file(self._store)
+        except ObjectNotFound as e:
+            raise ConfigError(f"there is no archive of a cluster here: {e}") from e
+        except CorruptionError as e:
+            raise CorruptionError(f"{e}: it does not say whose prefix this is (firn repair)") from e
+
+    def run(self, choice: CutChoice) -> tuple[RestoreSource, RestorePlan]:
+        cuts = self._read_cuts()
+        refs = list(reversed(self._kept(cuts))) if cuts is not None else list(self._listed())
+        wanted = [ref for ref in refs if is_chosen(choice, ref, is_known=cuts is not None)]
+        if not wanted:
+            raise ConfigError(self._why_none(choice, refs, is_known=cuts is not None))
+        highest = self._highest(cuts)
+        for ref in wanted:
+            try:
+                found = self._try(ref, cuts, highest, choice)
+            except UNREADABLE as e:
+                raise_of_the_store(e)
+                self._passed.append(f"cut {ref.cut} is passed over: {e}")
+                continue
+            if found is not None:
+                return found
+        raise ConfigError("no cut can be restored", *self._passed)
+
+    def _try(
+        self, ref: CutRef, cuts: Cuts | None, highest: Highest, choice: CutChoice
+    ) -> tuple[RestoreSource, RestorePlan] | None:
+        cut = open_named_cut(self._store, ref, self._owners)
+        if choice.metadata_offset is not None and cut.metadata_end > choice.metadata_offset:
+            return None
+        index = index_tails(self._store, cut.tails, owners=self._owners, pool=self._pool)
+        image = image_at(self._store, cut, index)
+        chains = dict(each(self._pool, partial(self._chain, image, cut), places_of(image)))
+        read = RestoreSource(self._cluster, cuts, ref, cut, image, index, highest, tuple(self._passed))
+        plan = plan_of(read, chains, gap=self._gap, wanted=self._wanted)
+        if plan.incomplete:
+            names = [
+                f"{image.topics_by_id[one.topic_id].name}-{one.partition} from {one.loaded_end} to {one.end}"
+                for one in plan.incomplete[:5]
+            ]
+            raise CorruptionError(
+                f"{len(plan.incomplete)} partitions lack records that it promises: {', '.join(names)}"
+            )
+        return read, plan
+
+    def _read_cuts(self) -> Cuts | None:
+        try:
+            return open_cuts(self._store, self._owners)
+        except ObjectNotFound as e:
+            raise ConfigError(
+                f"{e}: this cluster has written no cut, so there is no moment to restore; its topics and "
+                f"what was archived come back by firn.remote.recover (docs/operations.md)"
+            ) from e
+        except CorruptionError as e:
+            self._passed.append(f"{CUT_NAME} cannot be read, the documents of cuts are searched instead: {e}")
+            return None
+
+    def _kept(self, cuts: Cuts) -> list[CutRef]:
+        """Return the cuts that are kept; the one that this cluster itself was restored from is complete,
+        together with segments that reach beyond it."""
+        until = self._cluster.ancestors[0].until_cut if self._cluster.ancestors else None
+        return [ref._replace(is_complete=True) if ref.cut == until else ref for ref in cuts.kept]
+
+    def _listed(self) -> Iterator[CutRef]:
+        """Yield the cuts whose documents can be read, the newest first, where `CUT` cannot be."""
+        keys = [info for info in self._store.list(CUT_PREFIX) if isinstance(parse_key(info.key), CutKey)]
+        for info in keys[: -_MOST_LISTED - 1 : -1]:
+            try:
+                data = self._store.get(info.key, max_size=MAX_STORED_BYTES)
+                with naming(info.key):
+                    cut = decode_cut(data)
+            except UNREADABLE as e:
+                raise_of_the_store(e)
+                self._passed.append(str(e))
+                continue
+            yield CutRef(
+                cut.cut, info.key, len(data), crc32c(data), cut.at_ms, cut.is_exact, is_complete=False
+            )
+
+    def _why_none(self, choice: CutChoice, refs: Sequence[CutRef], *, is_known: bool) -> str:
+        complete = [ref for ref in refs if ref.is_complete or not is_known]
+        if choice.number is not None:
+            named = next((ref for ref in refs if ref.cut == choice.number), None)
+            if named is None:
+                kept = f"{refs[-1].cut} to {refs[0].cut}" if refs else "none"
+                return f"--cut {choice.number}: there is no such cut; kept are {kept}"
+            if named not in complete:
+                return f"--cut {choice.number}: that cut is not complete, records below its ends are missing"
+            return f"--cut {choice.number}: that cut is loose, not of one moment; --allow-loose takes it"
+        if complete and choice.at_ms is not None and all(ref.at_ms > choice.at_ms for ref in complete):
+            oldest = complete[-1]
+            return f"--at: the oldest cut that is kept is {oldest.cut}, of {oldest.at_ms} ms since 1970"
+        if complete and not choice.allows_loose:
+            return "all complete cuts are loose, not of one moment; --allow-loose takes them"
+        return "no cut is complete, so none can be restored"
+
+    def _highest(self, cuts: Cuts | None) -> Highest:
+        """Read what may tell more than the cut: the newest copy of the metadata, the documents' times."""
+        epochs: dict[Place, int] = {}
+        next_producer_id = life = 0
+        times = [stamped_ms(self._cluster.stamp), stamped_ms(cuts.stamp) if cuts is not None else 0]
+        if self._cluster.metadata is not None:
+            life = self._cluster.metadata.life
+        try:
+            topics = open_topics(self._store)
+            times.append(stamped_ms(topics.stamp))
+            # An heir's own is of the life that is about to begin.
+            if not is_unfinished_claim(self._cluster) or topics.cluster_id != self._cluster.cluster_id:
+                life = max(life, topics.life)
+        except UNREADABLE as e:
+            raise_of_the_store(e)
+        try:
+            found = open_metadata(self._store)
+            if found is not None:
+                ref, data = found
+                image = decode_snapshot([data], end_offset=ref.end_offset, epoch=ref.epoch)
+                next_producer_id, life = image.next_producer_id, max(life, image.life)
+                times.append(max(image.timestamp_ms, 0))
+                epochs = {
+                    (topic.id, number): partition.leader_epoch
+                    for topic in image.topics_by_id.values()
+                    for number, partition in topic.partitions.items()
+                }
+        except UNREADABLE as e:
+            raise_of_the_store(e)
+            self._passed.append(f"the newest copy of the metadata cannot be read, and tells no epochs: {e}")
+        return Highest(epochs, next_producer_id, life, max(times))
+
+    def _chain(self, image: MetadataImage, cut: Cut, place: Place) -> tuple[Place, FoundChain]:
+        return place, found_chain(self._store, self._owners, image, cut, place)
+
+
+def is_chosen(choice: CutChoice, ref: CutRef, *, is_known: bool) -> bool:
+    """Return whether a cut is wanted; `is_known`: `CUT` says whether it is complete."""
+    if not ref.is_complete and is_known:
+        return False
+    if not ref.is_exact and not choice.allows_loose:
+        return False
+    if choice.number is not None:
+        return ref.cut == choice.number
+    return choice.at_ms is None or ref.at_ms <= choice.at_ms
+
+
+def image_at(store: ObjectStore, cut: Cut, index: TailIndex) -> MetadataImage:
+    """Return the metadata at the cut: its snapshot, and the records behind it up to the cut's end.
+
+    Raises `CorruptionError` or `ObjectNotFound` where some of it is missing or damaged.
+    """
+    ref = cut.metadata
+    with naming(ref.key):
+        data = store.get(ref.key, max_size=ref.size)
+        if len(data) != ref.size or crc32c(data) != ref.crc32c:
+            raise CorruptionError(f"{len(data)} bytes with another checksum than the cut's")
+        image = decode_snapshot([data], end_offset=ref.end_offset, epoch=ref.epoch)
+    if ref.end_offset == cut.metadata_end:
+        return image
+    pieces = index.pieces((METADATA_TOPIC_ID, 0), ref.end_offset, cut.metadata_end)
+    if pieces.reaches < cut.metadata_end:
+        raise CorruptionError(
+            f"the metadata's records from {pieces.reaches} to {cut.metadata_end} are in no tail"
+        )
+    delta = MetadataDelta(image)
+    timestamp_ms = image.timestamp_ms
+    for run in read_pieces(store, pieces.pieces):
+        for batch in decode_batches(bytes(run.data)):
+            timestamp_ms = max(timestamp_ms, batch.timestamp_ms)
+            for frame in batch.frames:
+                _replay(delta, frame.record)
+    return delta.build(cut.metadata_end - 1, cut.metadata_epoch, timestamp_ms)
+
+
+def _replay(delta: MetadataDelta, record: MetadataRecord | UnknownRecord) -> None:
+    try:
+        delta.replay(record)
+    except CorruptionError:
+        # Copies of the metadata have no credentials, unless the operator wants them there.
+        if not isinstance(record, RemoveUserScramCredentialRecord):
+            raise

@@ -1,0 +1,148 @@
+"""Progress of one broker's partitions in tails, and the tails that no cut names yet. [P]
+
+A tail is uploaded for one attempt at a cut. The attempt may be void after all, or its answer be lost; so a
+broker knows only from the next request, which names the newest cut's document, what became of it. Until then
+its tails are reported again with every attempt: bytes go up once, and no tail that a cut lacks counts as
+saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from service.base.steps import Steps
+from service.remote.format.cut_codec import TailRef
+from service.remote.format.tail_object import TailSection
+from service.tiering.cuts.saving_plan import Growth, Saved, SavedRange, after
+from service.tiering.cuts.tail_table import Place
+
+MOST_ATTEMPTS: Final = 16
+"""Attempts in a row that are told apart; a cut by an earlier one has its tails reported once more."""
+
+
+class PartitionProgress:
+    """Progress of one partition, since this broker leads it in this epoch."""
+
+    __slots__ = (
+        "growth", "high_bytes", "lacks_below", "lacks_since_ms", "leader_epoch", "low_bytes", "named",
+        "saved", "wants_high",
+    )  # fmt: skip
+
+    def __init__(self, leader_epoch: int, saved: Saved, live_bytes: int, growth: Growth) -> None:
+        """`saved` is what the newest cut has of it; `live_bytes` how much that is."""
+        self.leader_epoch = leader_epoch
+        self.named = self.saved = saved
+        """what tails have that a cut names, and that are written"""
+        self.high_bytes, self.low_bytes = live_bytes, 0
+        """bytes of sections of level 1, and of level 0 behind them"""
+        self.growth = growth
+        self.wants_high = False
+        """it is saved at level 1 with the next cut that has room"""
+        self.lacks_since_ms: int | None = None
+        self.lacks_below = 0
+        """since when offsets below `lacks_below` have been neither in the chain nor in tails"""
+
+    def lacks(self, low: int, end: int, now_ms: int) -> int:
+        """Note that offsets from `low` to `end` are nowhere yet; return for how long some of them have been
+        so."""
+        if low >= end:
+            self.lacks_since_ms = None
+            return 0
+        if self.lacks_since_ms is None or low >= self.lacks_below:
+            self.lacks_since_ms, self.lacks_below = now_ms, end
+        return now_ms - self.lacks_since_ms
+
+
+class _Attempt(NamedTuple):
+    id: UUID
+    cut: int
+    tails: tuple[TailRef, ...]
+    reached: dict[Place, tuple[int, Saved]]
+    """by partition: the leader epoch, and what tails have with this attempt's"""
+
+
+class SavedProgress:
+    """Progress of all partitions that a broker leads."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[Place, PartitionProgress] = {}
+        self._attempts: list[_Attempt] = []
+
+    @property
+    def pending(self) -> tuple[TailRef, ...]:
+        """Tails that no cut is known to name, oldest first."""
+        return tuple(ref for attempt in self._attempts for ref in attempt.tails)
+
+    def begun(self, newest_id: UUID | None, cut: int) -> Steps[None]:
+        """Note the newest cut's document, before tails of an attempt at cut number `cut` are written.
+
+        Tails of a number below the newest cut's are not reported any more, as nothing keeps the sweeper from
+        them: what they have is saved once more.
+        """
+        count = next((n for n, one in enumerate(self._attempts, 1) if one.id == newest_id), 0)
+        named, self._attempts = self._attempts[:count], self._attempts[count:]
+        stale: list[_Attempt] = []
+        if any(attempt.cut < cut - 1 for attempt in self._attempts):
+            stale, self._attempts = self._attempts, []
+        for attempt in named:
+            for place, (leader_epoch, saved) in attempt.reached.items():
+                if (progress := self._of(place, leader_epoch)) is not None:
+                    progress.named = saved
+                yield
+        for attempt in stale:
+            for place, (leader_epoch, _) in attempt.reached.items():
+                if (progress := self._of(place, leader_epoch)) is not None:
+                    progress.saved = progress.named
+                yield
+
+    def _of(self, place: Place, leader_epoch: int) -> PartitionProgress | None:
+        progress = self.partitions.get(place)
+        return None if progress is None or progress.leader_epoch != leader_epoch else progress
+
+    def written(
+        self,
+        attempt_id: UUID,
+        cut: int,
+        ref: TailRef,
+        sections: Iterable[TailSection],
+        *,
+        is_high: bool,
+    ) -> Steps[None]:
+        """Note a tail that was uploaded for an attempt."""
+        if not self._attempts or self._attempts[-1].id != attempt_id:
+            self._attempts.append(_Attempt(attempt_id, cut, (), {}))
+        attempt = self._attempts[-1] = self._attempts[-1]._replace(tails=(*self._attempts[-1].tails, ref))
+        for section in sections:
+            yield
+            place = section.topic_id, section.partition
+            if (progress := self._of(place, section.leader_epoch)) is None:
+                continue
+            part = SavedRange(section.first_offset, section.end_offset)
+            progress.saved = after(progress.saved, part, section.last_batch_epoch, is_high=is_high)
+            if is_high:
+                progress.high_bytes += section.length
+                progress.low_bytes = 0
+            else:
+                progress.low_bytes += section.length
+            attempt.reached[place] = section.leader_epoch, progress.saved
+
+    def reported(self, attempt_id: UUID, cut: int) -> Steps[None]:
+        """Note that an attempt's answer names all tails that are pending, with or without one of its own."""
+        if self._attempts and self._attempts[-1].id != attempt_id:
+            self._attempts.append(_Attempt(attempt_id, cut, (), {}))
+        if len(self._attempts) > MOST_ATTEMPTS:
+            first, second = self._attempts[:2]
+            for place, reached in first.reached.items():
+                second.reached.setdefault(place, reached)
+                yield
+            whole = second._replace(cut=min(first.cut, second.cut), tails=first.tails + second.tails)
+            self._attempts = [whole if one is second else one for one in self._attempts if one is not first]
+
+    def keep(self, places: Container[Place]) -> Steps[None]:
+        """Forget partitions that are not among `places`: this broker does not lead them any more."""
+        for place in tuple(self.partitions):
+            if place not in places:
+                del self.partitions[place]
+            yield

@@ -1,0 +1,114 @@
+"""The chain of a restored partition, over random pasts of the lost one: what it has, and nothing above."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+from uuid import UUID
+
+import pytest
+
+from service.inspect.restore_chain import NewVersion, heir_chain, next_manifest
+from service.remote.format.keys import SegmentKey, segment_key
+from service.remote.format.manifest import (
+    Manifest,
+    ManifestLimits,
+    ManifestPage,
+    PageRef,
+    SegmentEntry,
+    live_segments,
+)
+from service.remote.format.manifest_codec import decode_manifest, encode_manifest, encode_page
+from service.remote.format.stamp import Stamp, Writer
+
+TOPIC = UUID(int=7)
+LIMITS = ManifestLimits(entries=3, page_refs=2)
+STAMP = Stamp(5, Writer(0, UUID(int=9)))
+
+
+class Past:
+    """One partition's chain, version after version."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.source = source
+        self.pages: dict[str, ManifestPage] = {}
+        self.manifest = Manifest("lost", TOPIC, "events", 0)
+        self.end = source.randrange(3) * 5
+        self.ids = 0
+
+    def load(self, ref: PageRef) -> ManifestPage:
+        return self.pages[ref.key]
+
+    def new_uuid(self) -> UUID:
+        self.ids += 1
+        return UUID(int=self.ids)
+
+    def _store(self, manifest: Manifest) -> None:
+        self.manifest = replace(manifest, stored_key=manifest.key(self.new_uuid()))
+
+    def append(self) -> None:
+        entries = []
+        for _ in range(self.source.randint(1, 4)):
+            size = self.source.randint(1, 9)
+            key = segment_key(SegmentKey(TOPIC, 0, self.end, self.end + size - 1, 1, self.new_uuid()))
+            entries.append(
+                SegmentEntry(
+                    self.end, self.end + size - 1, 100, 90, 1, self.end, ((1, self.end),), key, 90, 1
+                )
+            )
+            self.end += size
+        change = self.manifest.append(
+            entries, leader_epoch=1, new_uuid=self.new_uuid, encode_page=encode_page, limits=LIMITS
+        )
+        self.pages.update({ref.key: page for page, ref, _ in change.pages})
+        self._store(change.manifest)
+
+    def drop(self) -> None:
+        offset = self.source.randint(self.manifest.start_offset, self.manifest.end_offset)
+        self._store(self.manifest.drop_before(offset, leader_epoch=1, load=self.load).manifest)
+
+    def step(self) -> None:
+        if self.manifest.children and self.source.random() < 0.3:
+            self.drop()
+        else:
+            self.append()
+
+    def live(self, manifest: Manifest) -> list[SegmentEntry]:
+        return list(live_segments(manifest, self.load))
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_chain_is_the_cuts_with_what_follows_up_to_its_end(seed: int) -> None:
+    source = random.Random(seed)
+    past = Past(source)
+    for _ in range(source.randint(1, 9)):
+        past.step()
+    of_cut = past.manifest
+    for _ in range(source.randint(0, 6)):
+        past.step()
+    newest = past.manifest
+    end = source.randint(of_cut.end_offset, newest.end_offset + 3)
+    start = source.randint(of_cut.start_offset, max(of_cut.start_offset, end))
+    heir = heir_chain(of_cut, newest, Manifest("lost", TOPIC, "events", 0), start, end, past.load)
+
+    numbers = NewVersion("heir", newest.version + 1, 2_000, STAMP)
+    change = next_manifest(heir, newest, numbers, past.new_uuid, encode_page)
+    past.pages.update({ref.key: page for page, ref, _ in change.pages})
+    found = past.live(change.manifest)
+    assert decode_manifest(encode_manifest(change.manifest)).end_offset == change.manifest.end_offset
+    assert (change.manifest.version, change.manifest.cluster_id) == (newest.version + 1, "heir")
+
+    of_both = {one.key: one for one in (*past.live(of_cut), *past.live(newest))}
+    assert all(one.key in of_both and one.last_offset < end for one in found)
+    assert all(after.base_offset == one.last_offset + 1 for one, after in pairwise(found))
+    wanted = [one for one in past.live(of_cut) if one.last_offset >= start]
+    assert [one for one in found if one in wanted] == wanted
+    if found:
+        at = found[-1].last_offset + 1
+        behind = [one for one in past.live(newest) if one.base_offset == at]
+        assert all(one.last_offset >= end for one in behind)
+        assert (heir.overlap is None) == (not behind or at >= end)
+    if heir.is_published:
+        assert found == past.live(newest)
+        assert change.manifest.start_offset == newest.start_offset

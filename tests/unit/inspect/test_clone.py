@@ -1,0 +1,176 @@
+"""Clones: the source is only read, all that a cut needs is copied, and a clone that was cut off goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from service.base.errors import ConfigError
+from service.base.threads import SystemThreads
+from service.inspect.clone import CloneOrder, clone
+from service.inspect.fsck import fsck
+from service.inspect.object_copies import through_here
+from service.inspect.restore_source import CutChoice, read_source
+from service.inspect.take_over import Restored
+from service.remote.format.keys import CUT_NAME, HeadKey
+from service.remote.reading.object_reader import open_cluster_file, open_published, open_topics
+from service.remote.stores.memory_store import MemoryStore
+from service.remote.stores.read_only_store import ReadOnlyStore
+from service.remote.stores.store import ObjectStore
+from service.tiering.archive_attempt import catalog_entry
+from tests.support.world import make_world
+from tests.unit.inspect.archives import partition_records
+from tests.unit.inspect.cuts import EVENTS, TIERED, Cutting, internal_log, stored
+from tests.unit.tiering.world import CLUSTER, Crash, Fault, FaultyStore, World, no_faults
+
+HEIR = "clone-of-the-tests-001"
+
+
+@pytest.fixture
+def pool() -> Iterator[Executor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A cut within the newest segment of a partition, and one that retention took since."""
+    world = World(tmp_path / "disk", partitions=2)
+    world.topic_configs = {"events": TIERED}
+    world.fill(3)
+    world.run()
+    world.run()
+    for one in world.replicas:
+        one.append(3, world.clock.now_ms())
+    first = world.replicas[0]
+    ends = {one: one.log.log_end_offset for one in world.replicas}
+    Cutting(world, internal=internal_log()).cut(ends, waits=[first])
+    world.fill(1, first)
+    world.run()
+    first.log.deletion.advance_log_start(world.live(first)[1].base_offset)
+    world.run()
+    return world
+
+
+@pytest.fixture
+def target() -> MemoryStore:
+    return MemoryStore(SystemThreads())
+
+
+def run(
+    world: World,
+    target: ObjectStore,
+    pool: Executor,
+    *,
+    wanted: Callable[[str], bool] | None = None,
+    new_id: str = HEIR,
+    said: list[str] | None = None,
+) -> Restored:
+    source = ReadOnlyStore(world.bucket)
+    return clone(
+        source,
+        target,
+        through_here(source, target),
+        CloneOrder(CutChoice(), new_id, gap=1_000, wanted=wanted),
+        make_world(world.clock, seed=9),
+        pool,
+        (said if said is not None else []).append,
+        lambda source, plan: None,
+    )
+
+
+def test_nothing_changes_at_the_source(world: World, target: MemoryStore, pool: Executor) -> None:
+    before = stored(world.bucket)
+    run(world, target, pool)
+    assert stored(world.bucket) == before
+
+
+def test_the_clone_has_what_the_cut_names(world: World, target: MemoryStore, pool: Executor) -> None:
+    restored = run(world, target, pool)
+    file = open_cluster_file(target)
+    assert (file.cluster_id, [one.cluster_id for one in file.ancestors]) == (HEIR, [CLUSTER])
+    for place, entry in restored.entries.items():
+        chain = open_published(target, HeadKey(*place))
+        assert chain is not None
+        assert catalog_entry(chain) == entry
+    found = partition_records(target, (EVENTS, 0))
+    assert found is not None
+    assert found[0] == 0  # what retention took since is back
+    overlap = restored.plan.partitions[EVENTS, 0].segment_key
+    assert overlap in stored(target)
+    assert fsck(target).errors == []
+
+
+def test_a_clone_can_be_restored_as_any_cluster(world: World, target: MemoryStore, pool: Executor) -> None:
+    before = run(world, target, pool).plan
+    _, after = read_source(target, CutChoice(), pool, gap=1_000)
+    assert {place: one[2:6] for place, one in after.partitions.items()} == {
+        place: one[2:6] for place, one in before.partitions.items()
+    }
+
+
+def test_the_price_is_said_before(world: World, target: MemoryStore, pool: Executor) -> None:
+    said: list[str] = []
+    run(world, target, pool, said=said)
+    assert "7 requests, 0.00 US$" in said[0]
+
+
+def test_a_clone_may_have_some_of_the_topics(world: World, target: MemoryStore, pool: Executor) -> None:
+    restored = run(world, target, pool, wanted=lambda name: name != "events")
+    assert [topic.name for topic in restored.plan.topics] == ["__consumer_offsets"]
+    assert [row.name for row in open_topics(target).topics] == ["__consumer_offsets"]
+    assert not [key for key in stored(target) if key.startswith("data/")]
+    assert CUT_NAME not in stored(target)  # that has topics which the clone lacks
+
+
+@pytest.mark.parametrize("key", ["cluster.json", "anything"])
+def test_a_prefix_that_is_anybodys_is_refused(
+    world: World, target: MemoryStore, pool: Executor, key: str
+) -> None:
+    data = world.bucket.get("cluster.json", max_size=1 << 16)
+    target.put(key, data)
+    with pytest.raises(ConfigError, match="--to"):
+        run(world, target, pool)
+    assert [*stored(target)] == [key]
+
+
+def test_objects_that_the_source_has_let_go_of_are_named(
+    world: World, target: MemoryStore, pool: Executor
+) -> None:
+    gone = world.live(world.replicas[1])[0].key
+    world.bucket.delete([gone])
+    with pytest.raises(ConfigError, match=gone):
+        run(world, target, pool)
+
+
+def test_cut_off_at_any_write_the_same_command_goes_on(
+    world: World, target: MemoryStore, pool: Executor
+) -> None:
+    limit = 0
+    while True:
+        inner = MemoryStore(SystemThreads())
+        store = FaultyStore(inner)
+        written: list[str] = []
+
+        def decide(operation: str, key: str, written: list[str] = written, limit: int = limit) -> Fault:
+            if not operation.startswith("put"):
+                return Fault.PASS
+            written.append(key)
+            return Fault.CRASH_BEFORE if len(written) > limit else Fault.PASS
+
+        store.decide = decide
+        try:
+            run(world, store, pool)
+        except Crash:
+            store.decide = no_faults
+            run(world, store, pool, new_id=HEIR if limit == 0 else "another-id-of-tests-01")
+        else:
+            break
+        assert open_cluster_file(inner).cluster_id == HEIR
+        assert fsck(inner).errors == []
+        assert partition_records(inner, (EVENTS, 0)) is not None
+        limit += 1
+    assert limit > 10
