@@ -82,7 +82,7 @@ class SealedSegmentSource(Protocol):
         """Replace the transaction index of the segment with this base offset."""
 
 
-class KnownEpochs(Protocol):
+class EpochEntries(Protocol):
     """Leader epochs of a log."""
 
     @property
@@ -94,7 +94,7 @@ class TieredLog(Protocol):
     """Local tier of one partition. Its members raise `StorageError` where it is offline."""
 
     @property
-    def epochs(self) -> KnownEpochs: ...
+    def epochs(self) -> EpochEntries: ...
 
     @property
     def log_start_offset(self) -> int: ...
