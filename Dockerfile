@@ -45,7 +45,7 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/* /var/log/* \
  && groupadd --gid 10001 firn \
  && useradd --uid 10001 --gid firn --no-create-home --home-dir /var/lib/firn --shell /usr/sbin/nologin firn \
- && install -d -o firn -g firn -m 0750 /var/lib/firn \
+ && install -d -o firn -g root -m 0770 /var/lib/firn \
  && install -d /etc/firn
 COPY --from=build /opt/firn /opt/firn
 COPY --chmod=0755 deploy/image/firn-health /usr/local/bin/firn-health

@@ -88,6 +88,10 @@ ADVICE: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
             "too few replicas are in sync",
             "'firn cluster describe' names the brokers that are away",
         ),
+        "NOT_ENOUGH_REPLICAS_AFTER_APPEND": (
+            "it is in the log, and too few replicas have it",
+            "look before you send it again: it stays if the leader does",
+        ),
         "BROKER_ID_NOT_REGISTERED": (
             "no broker of this id is registered",
             "'firn cluster describe' has the ids",
@@ -113,7 +117,7 @@ ADVICE: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
             "docs/operations.md says which nodes do",
         ),
         "REQUEST_TIMED_OUT": (
-            "it was not done in time",
+            "it was not finished in time, and may be done all the same",
             "look whether a majority of the controllers is alive: 'firn cluster describe'",
         ),
         "TOPIC_AUTHORIZATION_FAILED": (

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from service.base.printable import printable, quoted
 from service.security.audit import AUDIT_LOGGER
-from service.security.audited_change import MOST_NAMED, AuditedChange
+from service.security.audited_change import MOST_NAMED, AuditedChange, line_of_names
 from service.security.session import NODE_ITSELF, Session
 
 _log = logging.getLogger(AUDIT_LOGGER)
@@ -38,10 +38,7 @@ def tell(change: AuditedChange, asker: Requester | None = None) -> None:
     if not change.number or not _log.isEnabledFor(logging.INFO):
         return
     named = list(islice(change.items, MOST_NAMED))
-    left = change.number - len(named)
-    text = f"{change.words} ({change.number}): {', '.join(named)}"
-    if left > 0:
-        text += f" and {left} more"
+    text = f"{change.words} ({change.number}): {line_of_names(named, change.number)}"
     told: dict[str, object] = {"event": change.event, "count": change.number, "items": named}
     if asker is not None:
         text += f"; by {asker.principal} from {asker.host}, client id {quoted(asker.client_id)}"

@@ -318,6 +318,16 @@ def test_a_name_that_looks_like_a_path_is_a_name(somebody: SignedIn, name: str) 
         assert somebody.ask("GET", path).status in (400, 404)
 
 
+def test_a_name_that_a_browsers_form_would_change_is_not_filled_in(somebody: SignedIn) -> None:
+    """A field of one line loses its line ends: `billing` would go where `billing\\n` was looked at."""
+    for name, shown in (("billing%0A", r"billing\n"), ("a%0D", r"a\r"), ("a%00b", r"a\x00b")):
+        for form, field in (("delete-group", "group"), ("delete-topic", "topic")):
+            found = somebody.get(f"/change/{form}?{field}={name}")
+            assert f"a browser's form cannot carry {shown}." in found.text
+            assert f'name="{field}" value=""' in found.source
+    assert "retention.ms=1\nb=2" in somebody.get("/change/topic-settings?set=retention.ms%3D1%0Ab%3D2").source
+
+
 def test_an_act_that_would_do_something_else_by_now_is_not_done(somebody: SignedIn) -> None:
     shown = somebody.preview("delete-topic", topic="orders")
     FakeCluster.topic_id = UUID(int=2)
@@ -352,6 +362,17 @@ def test_refusals_and_lost_answers_are_told_in_words_and_in_the_log(
             ConnectionResetError("closed"),
             "No answer: it may have been done.",
             "unknown (ConnectionResetError)",
+        ),
+        # The broker answers, and does not know itself: its controller's answer was lost.
+        (
+            RequestError(ErrorCode.request_timed_out, "topic orders: REQUEST_TIMED_OUT"),
+            "No answer: it may have been done.",
+            "unknown (REQUEST_TIMED_OUT)",
+        ),
+        (
+            RequestError(ErrorCode.not_enough_replicas_after_append, "orders-0: x"),
+            "No answer: it may have been done.",
+            "unknown (NOT_ENOUGH_REPLICAS_AFTER_APPEND)",
         ),
         (ZeroDivisionError("secret"), "a bug of the console: see its log", "unknown (a bug)"),
     ):

@@ -48,6 +48,8 @@ def test_the_image_runs_as_a_user_with_a_fixed_number() -> None:
     assert instructions(last, "USER") == ["10001:10001"]
     assert "useradd --uid 10001" in last
     assert "groupadd --gid 10001" in last
+    # Another user, as OpenShift gives to each namespace, is of group 0.
+    assert "install -d -o firn -g root -m 0770 /var/lib/firn" in last
     assert last.rindex("\nUSER ") > last.rindex("\nRUN ")
 
 
@@ -257,6 +259,7 @@ def test_a_lost_majority_restarts_no_node_of_the_chart() -> None:
         assert found["spec"]["podManagementPolicy"] == "Parallel"
         assert pod["terminationGracePeriodSeconds"] == 180
         assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == 10001
+        assert pod["securityContext"]["runAsNonRoot"]
         assert container["securityContext"]["readOnlyRootFilesystem"]
 
 
@@ -286,6 +289,13 @@ def test_the_charts_names_lead_to_pods_before_they_are_ready() -> None:
         ("config.log\\.dirs=/data", "config.log.dirs: the chart sets this key"),
         ("nodes.replicas=1", "is no majority of cluster.initialNodes=3"),
         ("nodes.roles=controller", "no brokers"),
+        # A node refuses keys that have no effect, so these pods would never start.
+        ("remote.region=eu-central-1", "remote.region and remote.endpoint are of remote.url=s3://"),
+        ("remote.endpoint=https://s3", "remote.region and remote.endpoint are of remote.url=s3://"),
+        ("remote.cache.enabled=true", "remote.url is empty"),
+        ("fullnameOverride=a.b", "does not match pattern"),
+        ("nameOverride=a.b", "does not match pattern"),
+        ("podLabels.firn/node=x", "invalid propertyName 'firn/node'"),
     ],
 )
 def test_values_that_lack_or_contradict_are_refused(setting: str, said: str) -> None:
@@ -294,3 +304,89 @@ def test_values_that_lack_or_contradict_are_refused(setting: str, said: str) -> 
     done = subprocess.run([*command, "--set", setting], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert said in done.stderr
+
+
+def test_another_user_may_be_left_to_the_cluster() -> None:
+    """OpenShift gives each namespace numbers of its own, and refuses pods that bring theirs."""
+    words = [
+        word
+        for key in ("runAsUser", "runAsGroup", "fsGroup")
+        for word in ("--set", f"podSecurityContext.{key}=null")
+    ]
+    documents = rendered("-f", str(CHART / "ci" / "archive-values.yaml"), *words)
+    pods = [*of_kind(documents, "StatefulSet").values(), *of_kind(documents, "Deployment").values()]
+    assert len(pods) == 3
+    for found in pods:
+        context = found["spec"]["template"]["spec"]["securityContext"]
+        assert {"runAsUser", "runAsGroup", "fsGroup"}.isdisjoint(context)
+        assert context["runAsNonRoot"]
+
+
+@contextmanager
+def api_server(replicas: int) -> Iterator[str]:
+    """An API server that has the chart's StatefulSet with so many nodes; yields its URL."""
+    there = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "firn", "namespace": "prod"},
+        "spec": {"replicas": replicas},
+    }
+    resource = {
+        "name": "statefulsets",
+        "singularName": "",
+        "namespaced": True,
+        "kind": "StatefulSet",
+        "verbs": ["get"],
+    }
+    group = {"groupVersion": "apps/v1", "version": "v1"}
+    answers: dict[str, Any] = {
+        "/version": {"major": "1", "minor": "36", "gitVersion": "v1.36.0"},
+        "/api": {"kind": "APIVersions", "versions": ["v1"]},
+        "/apis": {
+            "kind": "APIGroupList",
+            "apiVersion": "v1",
+            "groups": [{"name": "apps", "versions": [group]}],
+        },
+        "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": []},
+        "/apis/apps/v1": {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [resource]},
+        "/apis/apps/v1/namespaces/prod/statefulsets/firn": there,
+    }
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = answers.get(self.path.partition("?")[0])
+            data = json.dumps(
+                found or {"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}
+            )
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(data.encode())
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(("replicas", "code"), [(5, 0), (4, 0), (3, 1), (2, 1)])
+def test_nodes_go_one_at_a_time_as_those_that_are_gone_vote_still(replicas: int, code: int) -> None:
+    values = str(CHART / "ci" / "minimal-values.yaml")
+    with api_server(5) as url:
+        command = [helm(), "template", "firn", str(CHART), "-n", "prod", "-f", values, "--dry-run=server"]
+        command += [
+            "--kube-apiserver",
+            url,
+            "--kube-version",
+            "1.36.0",
+            "--set",
+            f"nodes.replicas={replicas}",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert ("one at a time" in done.stderr) == bool(code)

@@ -192,6 +192,16 @@ def test_a_node_with_its_data_starts_while_the_store_is_away_and_is_noted_later(
         place.start(1)
 
 
+def test_a_volume_of_another_node_says_nothing_of_this_one(place: Place) -> None:
+    """Started as node 2 by mistake it is refused by `firn`, and node 2 may be formed all the same."""
+    place.start(1, FIRN_IMAGE_FORM="unguarded")
+    volume = place.volume(1)
+    place.start(2, FIRN_LOG_DIRS=str(volume))
+    assert not (place.marks / CLUSTER / "2").exists()
+    place.start(2)
+    assert place.meta(2)["node.id"] == "2"
+
+
 def test_a_volume_of_another_cluster_is_no_empty_one(place: Place) -> None:
     place.start(1)
     place.start(1, FIRN_CLUSTER_ID=OTHER)  # the node itself refuses it, with its own words
@@ -238,3 +248,18 @@ def test_settings_of_the_image_give_way_to_a_file_and_to_the_environment(tmp_pat
         "FIRN_LISTENERS",
         "FIRN_HTTP_LISTENER",
     }
+
+
+def test_a_folder_in_the_place_of_the_mounted_file_is_not_passed_over(tmp_path: Path) -> None:
+    """Docker makes a folder where there is no file to mount: a node without its settings may be open."""
+    folder = tmp_path / "server.properties"
+    folder.mkdir()
+    words = entry.with_file(["server"], folder)
+    with pytest.raises(ConfigError, match=r"server\.properties: Is a directory"):
+        entry.with_defaults(words, {})
+    link = tmp_path / "away.properties"
+    link.symlink_to(tmp_path / "nothing")
+    with pytest.raises(ConfigError, match="No such file"):
+        entry.with_defaults(entry.with_file(["server"], link), {})
+    assert entry.with_file(["server"], tmp_path / "none" / "x") == ["server"]
+    assert entry.with_file(["server"], tmp_path / "none") == ["server"]

@@ -53,9 +53,23 @@ def become(words: Sequence[str], environ: Mapping[str, str]) -> None:
 
 
 def with_file(words: Sequence[str], config: Path) -> list[str]:
-    """Return the words of `firn server`, with the file that is mounted where they name none."""
-    asked = parsed(words)
-    return list(words) if asked.config or not config.is_file() else [words[0], str(config), *words[1:]]
+    """Return the words of `firn server`, with the file that is mounted where they name none.
+
+    Whatever stands in its place is taken for it, and refused if it is none: where there is no file to mount a
+    runtime makes a folder, and a node without its settings may be open to all. Raises `OSError`.
+    """
+    if parsed(words).config or not is_there(config):
+        return list(words)
+    return [words[0], str(config), *words[1:]]
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is anything. Raises `OSError` where that cannot be known."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def with_defaults(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:

@@ -55,7 +55,9 @@ def prepare_volume(
     if home not in found.empty:
         if home in found.formatted:
             forget(home)  # of a start that was interrupted after the directory was ready
-        say_formed(told, config, found.cluster_id, world)
+        meta = found.formatted.get(home)
+        if meta is not None and meta.node_id == config.node_id:  # else `firn` refuses the volume
+            say_formed(told, config, meta.cluster_id, world)
         return
     if told.guard is None:
         raise ConfigError(
@@ -112,11 +114,11 @@ def claim(place: Marks, home: Path, cluster_id: str, node_id: int, words: Sequen
             )
 
 
-def say_formed(told: Told, config: BrokerConfig, cluster_id: str | None, world: World) -> None:
+def say_formed(told: Told, config: BrokerConfig, cluster_id: str, world: World) -> None:
     """Note a node that was formatted otherwise. Once: a start does not ask the store each time, and a store
     that does not answer keeps no node with its data from starting."""
     home = config.cluster.metadata_log_dir
-    if told.guard in (None, UNGUARDED) or cluster_id is None or is_noted(home / SAID, told.guard):
+    if told.guard in (None, UNGUARDED) or is_noted(home / SAID, told.guard):
         return
     key = f"{cluster_id}/{config.node_id}"
     text = json.dumps({"node": config.node_id, "note": "found formatted"})

@@ -87,13 +87,7 @@ spec:
               {{- include "firn.selector" $root | nindent 14 }}
               app.kubernetes.io/component: {{ .component }}
       {{- end }}
-      securityContext:
-        runAsNonRoot: true
-        runAsUser: 10001
-        runAsGroup: 10001
-        fsGroup: 10001
-        fsGroupChangePolicy: OnRootMismatch
-        seccompProfile: {type: RuntimeDefault}
+      securityContext: {{- toYaml $v.podSecurityContext | nindent 8 }}
       containers:
         - name: firn
           image: {{ include "firn.image" $root }}

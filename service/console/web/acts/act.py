@@ -7,13 +7,30 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError, StorageError
 from service.base.printable import escaped
+from service.wire.errors import WireError
 
 if TYPE_CHECKING:
     from service.client.admin import ChangingCluster
 
 MOST_ROWS: Final = 200
 """Rows of a preview that a page shows; the others are counted."""
+LOST: Final = (OSError, StorageError, WireError)
+"""Errors after which nobody knows what a broker has done."""
+UNDECIDED: Final = frozenset(
+    {
+        ErrorCode.request_timed_out,
+        ErrorCode.not_enough_replicas_after_append,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.network_exception,
+        ErrorCode.unknown_server_error,
+    }
+)
+"""Codes of brokers that have begun, or whose controller has: what was asked for may be done all the same."""
 _LONGEST_WORD: Final = 249
 _PREFIX: Final = 40
 
@@ -40,7 +57,7 @@ class ActPreview(NamedTuple):
 class ActOutcome(NamedTuple):
     """Result of an act: what it has done, and which parts of it were refused.
 
-    `link`, words and a path, is where to look.
+    `link`, words and a path, is where to look. `undecided`: parts of which nobody knows.
     """
 
     words: str
@@ -48,6 +65,7 @@ class ActOutcome(NamedTuple):
     link: tuple[str, str] | None = None
     items: tuple[str, ...] = ()
     """for the audit log, if they are not those of the preview"""
+    undecided: tuple[str, ...] = ()
 
 
 class Act(ABC):
@@ -101,6 +119,15 @@ class ActForm(NamedTuple):
     fields: tuple[ActField, ...]
     make: Callable[[Mapping[str, str], ActWorld], Act]
     most_bytes: int = 64 << 10
+
+
+def may_be_done(error: BaseException) -> bool:
+    """Return whether what a broker was asked for may be done in spite of this error.
+
+    >>> [may_be_done(RequestError(code)) for code in (ErrorCode.request_timed_out, ErrorCode.invalid_request)]
+    [True, False]
+    """
+    return isinstance(error, LOST) or (isinstance(error, RequestError) and error.code in UNDECIDED)
 
 
 def first_rows(rows: Collection[tuple[str, ...]]) -> tuple[tuple[tuple[str, ...], ...], int]:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from service.base.printable import printable
 from service.security.audit import AUDIT_LOGGER
-from service.security.audited_change import MOST_NAMED
+from service.security.audited_change import MOST_NAMED, line_of_names
 
 _log = logging.getLogger(AUDIT_LOGGER)
 _MOST_CHARACTERS: Final = 512
@@ -33,8 +33,7 @@ class ActLine(NamedTuple):
 def tell(line: ActLine, asker: SignedIn) -> None:
     """Write the line."""
     named = [printable(item, _MOST_CHARACTERS) for item in line.items[:MOST_NAMED]]
-    left = len(line.items) - len(named)
-    text = f"{line.words} ({len(line.items)}): {', '.join(named)}" + (f" and {left} more" if left else "")
+    text = f"{line.words} ({len(line.items)}): {line_of_names(named, len(line.items))}"
     text += f"; {line.outcome}; by session {asker.session} from {asker.host}, request {line.request}"
     told = {
         "event": line.event,

@@ -13,10 +13,9 @@ from service.base.world import World
 from service.client.admin import TIMEOUT, ChangingCluster
 from service.client.advice import meant
 from service.console.web.acts import audit
-from service.console.web.acts.act import Act, ActForm, ActOutcome, ActPreview, ActWorld
+from service.console.web.acts.act import Act, ActForm, ActOutcome, ActPreview, ActWorld, may_be_done
 from service.console.web.acts.plans import ActPlan, ActPlans, ActState
 from service.console.web.kafka_desk import TIMEOUT_S, KafkaDesk
-from service.wire.errors import WireError
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -30,8 +29,6 @@ ACT_TIMEOUT_S: Final = TIMEOUT.total_seconds() + 5
 ACTS: Final = RateLimit(1, 30)
 """One act a second on average, thirty at once."""
 PREVIEWS: Final = RateLimit(3, 30)
-LOST: Final = (OSError, StorageError, WireError)
-"""Errors after which nobody knows what a broker has done."""
 TROUBLE: Final = (FirnError, OSError)
 
 
@@ -151,7 +148,7 @@ class ChangeDesk:
         except InvariantError:
             raise
         except TROUBLE as e:
-            is_lost = is_begun and isinstance(e, LOST)
+            is_lost = is_begun and may_be_done(e)
             return _End(ActState.UNKNOWN if is_lost else ActState.REFUSED, error=e)
 
     def _done(self, plan: ActPlan, asker: audit.SignedIn, working: asyncio.Future[_End]) -> None:
@@ -169,7 +166,7 @@ class ChangeDesk:
         elif end.newer is not None and plan.act is not None:
             newer = self._added(plan.form, plan.act, plan.session, plan.cluster_id, end.newer)
             plan.successor = newer.plan_id
-        elif end.outcome is not None and end.outcome.problems:
+        elif end.outcome is not None and (end.outcome.problems or end.outcome.undecided):
             said = "in part"
         self._end(plan, asker, end, said)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -16,6 +17,8 @@ from service.client.places import NamedPartitions, numbers_of
 
 MOST_SETTINGS: Final = 100
 MOST_HEADERS: Final = 100
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
+"""The ends of lines in a form; `splitlines` would also part a value at a few characters of it."""
 _INT32: Final = 2**31 - 1
 _INT64: Final = 2**63 - 1
 NOTHING: Final = "none"
@@ -58,7 +61,7 @@ def offset(values: Mapping[str, str], field: str, label: str, *, is_signed: bool
 def settings(values: Mapping[str, str], field: str, label: str) -> dict[str, str]:
     """Return KEY=VALUE lines as settings; empty lines are nothing."""
     found: dict[str, str] = {}
-    for number, line in enumerate(values.get(field, "").splitlines(), 1):
+    for number, line in enumerate(_LINE_END.split(values.get(field, "")), 1):
         if not line.strip():
             continue
         key, separator, value = line.partition("=")
@@ -84,7 +87,7 @@ def keys(values: Mapping[str, str], field: str, label: str) -> list[str]:
 def headers(values: Mapping[str, str], field: str, label: str) -> list[tuple[str, bytes]]:
     """Return NAME=VALUE lines as headers of a record; a name may come more than once."""
     found: list[tuple[str, bytes]] = []
-    for number, line in enumerate(values.get(field, "").splitlines(), 1):
+    for number, line in enumerate(_LINE_END.split(values.get(field, "")), 1):
         if not line.strip():
             continue
         key, separator, value = line.partition("=")
@@ -111,7 +114,7 @@ def content(values: Mapping[str, str], field: str, label: str) -> bytes | None:
             raise ConfigError(f"{label}: not hexadecimal digits, two for each byte") from None
     if form == JSON:
         try:
-            json.loads(written, parse_int=str, parse_constant=_no_constant)
+            _JSON.decode(written)
         except RecursionError:
             raise ConfigError(f"{label} is nested too deep to be checked") from None
         except json.JSONDecodeError as e:
@@ -140,6 +143,17 @@ def choice(values: Mapping[str, str], field: str, label: str, options: Mapping[s
 def _no_constant(word: str) -> None:
     """Refuse NaN and Infinity, which Python takes and JSON does not have."""
     raise json.JSONDecodeError(word, word, 0)
+
+
+class _PatientDecoder(json.JSONDecoder):
+    """Decoder in Python alone: that in C keeps the interpreter, and the loop waits, until a text is read."""
+
+    def __init__(self) -> None:
+        super().__init__(parse_int=str, parse_constant=_no_constant)
+        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
+
+
+_JSON: Final = _PatientDecoder()
 
 
 def _utf8(text: str, label: str) -> bytes:

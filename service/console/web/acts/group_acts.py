@@ -6,9 +6,10 @@ What each would do is planned by the same code as for `firn group`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Final
 
-from service.base.errors import ConfigError
+from service.base.errors import ConfigError, RequestError
 from service.base.patience import patience
 from service.base.times import duration_ms, time_ms
 from service.client.admin import ChangingCluster
@@ -25,6 +26,7 @@ from service.console.web.acts.act import (
     ActPreview,
     ActWorld,
     first_rows,
+    may_be_done,
     word_of,
 )
 from service.console.web.markup import link
@@ -187,17 +189,29 @@ def _partitions(places: Mapping[Place, int]) -> str:
 
 
 def _told(group: str, what: str, results: PlaceErrors) -> ActOutcome:
-    refused = {place: error for place, error in sorted(results.items()) if error is not None}
-    done = len(results) - len(refused)
-    problems = [f"{place_name(place)}: {meant(error)}" for place, error in [*refused.items()][:_MOST_REFUSED]]
-    if len(refused) > _MOST_REFUSED:
-        problems.append(f"and {len(refused) - _MOST_REFUSED:,} more partitions")
+    """Return what became of each partition. Raises `RequestError` where none was changed."""
+    errors = {place: error for place, error in sorted(results.items()) if error is not None}
+    undecided = {place: error for place, error in errors.items() if may_be_done(error)}
+    refused = {place: error for place, error in errors.items() if place not in undecided}
+    done = len(results) - len(errors)
+    if errors and not done:
+        # One of which nobody knows decides how the act ended.
+        first = next(iter((undecided or refused).values()))
+        raise RequestError(first.code, "; ".join(_lines(errors)))
     return ActOutcome(
         f"{done:,} of {counted(len(results), 'partition')} {what}.",
-        tuple(problems),
+        tuple(_lines(refused)),
         (group or "(the empty id)", link("/group", id=group)),
         (f"{group} [{done} of {counted(len(results), 'partition')}]",),
+        tuple(_lines(undecided)),
     )
+
+
+def _lines(errors: Mapping[Place, RequestError]) -> list[str]:
+    lines = [f"{place_name(place)}: {meant(error)}" for place, error in islice(errors.items(), _MOST_REFUSED)]
+    if len(errors) > _MOST_REFUSED:
+        lines.append(f"and {len(errors) - _MOST_REFUSED:,} more partitions")
+    return lines
 
 
 MODES: Final = (

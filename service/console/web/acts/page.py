@@ -129,6 +129,7 @@ def render_result(context: PageContext, plan: ActPlan, newer: ActPlan | None, to
         done = plan.outcome
         parts = [notice("good", done.words)]
         parts += [_alert("Refused: ", one) for one in done.problems]
+        parts += [_alert("It may have been done: ", one) for one in done.undecided]
         if done.link is not None:
             parts.append(el("p", el("a", done.link[0], href=done.link[1])))
     elif plan.state is ActState.CHANGED:
@@ -162,7 +163,10 @@ def render_result(context: PageContext, plan: ActPlan, newer: ActPlan | None, to
 
 def render_gone(context: PageContext) -> str:
     """Return the page of a plan that is not there: old, of another session, or never made."""
-    words = f"A preview is kept for {_MINUTES} minutes, for whoever asked for it. Nothing was done by this."
+    words = (
+        f"A preview and its result are kept for {_MINUTES} minutes, for whoever asked for them. Nothing was"
+        " done by this; what was done before is in the log."
+    )
     return page(context, "No such preview", "", notice("bad", words))
 
 

@@ -11,12 +11,13 @@ import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Final
-from urllib.parse import parse_qsl
+from urllib.parse import unquote_to_bytes
 
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response
 
 from service.base.errors import ConfigError, RequestError
+from service.base.printable import escaped
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.world import World
 from service.console.web.acts import audit, group_acts, page, record_acts, setting_acts, topic_acts
@@ -35,6 +36,8 @@ HEADERS: Final = {"Referrer-Policy": "same-origin"}
 BODY_S: Final = 10.0
 _KIND: Final = "application/x-www-form-urlencoded"
 _MOST_FIELDS: Final = 16
+_PIECE: Final = 64 << 10
+_UNCARRIED: Final = frozenset("\0\r\n")
 _CONFIRM_BYTES: Final = 8 << 10
 
 
@@ -94,7 +97,8 @@ class ActRoutes:
         form = self._forms.get(request.path)
         if form is not None:
             values = {one.name: request.query.get(one.name, "")[: one.most] for one in form.fields}
-            return _html(page.render_form(context, form, values, token))
+            problem = _drop_uncarried(form, values)
+            return _html(page.render_form(context, form, values, token, problem))
         if request.path == page.CONFIRM:
             raise _Refused(405, "this address takes forms alone.")
         name = self._guard.session_name(secret)
@@ -162,24 +166,37 @@ async def _form_of(request: BaseRequest, most: int) -> dict[str, str]:
     except asyncio.IncompleteReadError:
         raise _Refused(400, "the form is cut off.") from None
     try:
-        return await asyncio.get_running_loop().run_in_executor(None, _parsed, body)
+        return await asyncio.get_running_loop().run_in_executor(None, parsed_form, body)
     except ValueError:
         raise _Refused(400, "the form cannot be read.") from None
 
 
-def _parsed(body: bytes) -> dict[str, str]:
-    """Return the fields. Raises `ValueError`, also for a field that is there twice."""
-    pairs = parse_qsl(
-        body.decode("ascii"),
-        keep_blank_values=True,
-        strict_parsing=True,
-        errors="strict",
-        max_num_fields=_MOST_FIELDS,
-    )
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a field is there twice")
+def parsed_form(body: bytes) -> dict[str, str]:
+    """Return the fields of a form's body. Raises `ValueError`, also for a field that is there twice."""
+    parts = body.decode("ascii").split("&", _MOST_FIELDS)
+    if len(parts) > _MOST_FIELDS:
+        raise ValueError("there are many fields")
+    found: dict[str, str] = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise ValueError("a field has no value")
+        if (key := _decoded(name)) in found:
+            raise ValueError("a field is there twice")
+        found[key] = _decoded(value)
     return found
+
+
+def _decoded(written: str) -> str:
+    """Return a text of a form; in pieces, as each holds the interpreter. Raises `ValueError`."""
+    pieces, at = [], 0
+    while at < len(written):
+        end = at + _PIECE
+        if (escape := written.rfind("%", end - 2, end)) > at:
+            end = escape  # it goes on in the next piece
+        pieces.append(unquote_to_bytes(written[at:end].replace("+", " ")))
+        at = end
+    return b"".join(pieces).decode()
 
 
 def _check_fields(form: ActForm, values: Mapping[str, str]) -> None:
@@ -190,6 +207,20 @@ def _check_fields(form: ActForm, values: Mapping[str, str]) -> None:
             raise ConfigError("The form has a field that is not of it")
         if len(value) > one.most:
             raise ConfigError(f"{one.label}: {len(value):,} characters are too many, {one.most:,} are taken")
+
+
+def _drop_uncarried(form: ActForm, values: dict[str, str]) -> str | None:
+    """Empty the fields whose text a browser would not send back as it is; return words about the last one.
+
+    A line end would be left out, and another thing be meant: the group `a` where `a\\n` was looked at.
+    """
+    words = None
+    for one in form.fields:
+        if one.kind != "lines" and not _UNCARRIED.isdisjoint(values[one.name]):
+            shown = escaped(values[one.name])
+            words = f"{one.label}: a browser's form cannot carry {shown}. The command firn does."
+            values[one.name] = ""
+    return words
 
 
 def _html(text: str, status: int = 200) -> Response:

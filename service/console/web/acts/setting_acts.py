@@ -11,7 +11,7 @@ from service.client.admin_models import ConfigEntry
 from service.client.setting_changes import SettingChange, SettingsOwner, alter_settings, deletes, sets
 from service.console.web.acts import fields
 from service.console.web.acts.act import Act, ActField, ActForm, ActOutcome, ActPreview, ActWorld, word_of
-from service.console.web.acts.topic_acts import SETTINGS_HINT
+from service.console.web.acts.topic_acts import SETTINGS_HINT, described
 from service.console.web.markup import link
 
 HIDDEN: Final = "[hidden]"
@@ -41,6 +41,9 @@ class SettingsChange(Act):
     def preview(self, cluster: ChangingCluster) -> ActPreview:
         alter_settings(cluster, self._owner, self._changes, dry_run=True)
         known = {one.name: one for one in cluster.entries(self._owner.kind, self._owner.name)}
+        # Another topic of the name may have the same settings.
+        is_topic = self._owner.kind == TOPIC_RESOURCE
+        topic_id = described(cluster, self._owner.name).topic_id if is_topic else None
         rows, items = [], []
         for key, _, value in self._changes:
             entry = known.get(key)
@@ -59,7 +62,7 @@ class SettingsChange(Act):
             ("Setting", "Now", "Then"),
             tuple(rows),
             notes=tuple(notes),
-            seen=tuple((key, *_seen(known.get(key))) for key, *_ in self._changes),
+            seen=(topic_id, *((key, *_seen(known.get(key))) for key, *_ in self._changes)),
         )
 
     def carry_out(self, cluster: ChangingCluster, preview: ActPreview) -> ActOutcome:

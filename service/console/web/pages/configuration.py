@@ -167,8 +167,11 @@ def _row(context: PageContext, found: Configuration, one: ConfigEntry) -> list[C
 
 
 def _change(found: Configuration, one: ConfigEntry) -> list[Child]:
-    """Return a link to the form that changes this key, with the value that it has unless it is a password."""
-    value = "" if one.is_sensitive else (one.value or "")[:_MOST_FILLED_IN]
+    """Return a link to the form that changes this key, with the value that it has unless it is a password, or
+    too long for an address: a part of it might be sent back for the whole."""
+    value = one.value or ""
+    if one.is_sensitive or len(value) > _MOST_FILLED_IN:
+        value = ""
     put = f"{one.name}={value}"
     where = link("/change/broker-settings", broker=found.node, set=put)
     if found.topic is not None:

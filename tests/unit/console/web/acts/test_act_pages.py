@@ -5,11 +5,13 @@ from __future__ import annotations
 import html
 import re
 
+from service.client.admin_models import ConfigEntry
 from service.console.web.acts import page
 from service.console.web.acts.act import MOST_ROWS, Act, ActOutcome, ActPreview, first_rows
 from service.console.web.acts.plans import ActPlan, ActState
 from service.console.web.acts.routes import FORMS
 from service.console.web.acts.topic_acts import DELETE_TOPIC
+from service.console.web.pages import configuration
 from tests.unit.console.web.test_pages import EVIL, Checked, context
 
 
@@ -87,3 +89,12 @@ def test_forms_post_and_nothing_that_only_leads_somewhere_has_the_forms_token() 
         assert not re.findall(r'<form[^>]*method="get"', source)
         assert "csrf=" not in source
         assert "plan=" not in source
+
+
+def test_a_link_that_changes_a_key_has_its_whole_value_or_none() -> None:
+    """A part of a long list, sent back for the whole, would take the rest of it away."""
+    for value, filled_in in (("x" * 500, "x" * 500), ("x" * 501, "")):
+        one = ConfigEntry("super.users", value, 1, 2, False, False, "", ())
+        found = configuration.Configuration([1], 1, None, [one], "", False, None)
+        source = configuration.render(context("x"), found)
+        assert f'/change/broker-settings?broker=1&amp;set=super.users%3D{filled_in}"' in source

@@ -47,6 +47,12 @@ def test_settings_are_lines_of_keys_and_values() -> None:
     many = "\n".join(f"k{n}=1" for n in range(101))
     assert "101 are too many" in refused(lambda: fields.settings({"s": many}, "s", "Set"))
     assert fields.keys({"k": "a\r\nb a"}, "k", "Unset") == ["a", "b"]
+    # Only a line's end ends a line: what else Unicode calls one is of the value.
+    assert fields.settings({"s": "a=1\u2028b=2\x85c=3\rd=4"}, "s", "Set") == {
+        "a": "1\u2028b=2\x85c=3",
+        "d": "4",
+    }
+    assert fields.headers({"h": "a=1\x1eb=2"}, "h", "Headers") == [("a", b"1\x1eb=2")]
     # No part of what may be a secret is told.
     assert "s3cret" not in refused(lambda: fields.keys({"k": "key=s3cret"}, "k", "Unset"))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from service.base.errors import ConfigError
-from service.client.admin_models import ConfigEntry
+from service.client.admin_models import ConfigEntry, TopicInfo
 from service.console.web.acts import setting_acts
 from service.console.web.acts.act import ActPreview, ActWorld
 
@@ -74,6 +75,26 @@ def test_another_value_or_source_is_another_preview(monkeypatch: pytest.MonkeyPa
     assert before == seen(entry("threads", "1"))
     assert before != seen(entry("threads", "3"))
     assert before != seen(entry("threads", "1")._replace(source=2))
+
+
+def test_another_topic_of_the_name_is_another_preview(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its settings may be the same ones; they are those of another topic."""
+
+    class Topics:
+        def __init__(self, number: int) -> None:
+            self._id = UUID(int=number)
+
+        def entries(self, *_: object) -> list[ConfigEntry]:
+            return [entry("retention.ms", "1")]
+
+        def topics(self, names: list[str]) -> list[TopicInfo]:
+            return [TopicInfo(names[0], self._id, ())]
+
+    monkeypatch.setattr(setting_acts, "alter_settings", lambda *_, **__: None)
+    act = setting_acts.TOPIC_SETTINGS.make({"topic": "orders", "set": "retention.ms=2"}, WORLD)
+    first, again, other = (act.preview(cast("Any", Topics(number))).seen for number in (1, 1, 2))
+    assert first == again
+    assert first != other
 
 
 @pytest.mark.parametrize(
