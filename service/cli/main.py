@@ -45,7 +45,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
-    words = sys.argv[1:] if argv is None else argv
+    words = _as_options(sys.argv[1:] if argv is None else argv)
     _mend_streams()
     parser = build_parser(words[0] if words else None)
     args = parser.parse_args(words)
@@ -83,6 +83,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"firn {args.command}: {describe(e)}", file=sys.stderr)
         return 1
     return code
+
+
+def _as_options(words: Sequence[str]) -> Sequence[str]:
+    """Return `help [COMMAND …]` and `version`, as other tools have them, as options."""
+    match words:
+        case ["help", *command]:
+            return [*command, "--help"]
+        case ["version"]:
+            return ["--version"]
+    return words
 
 
 def _mend_streams() -> None:

@@ -1,4 +1,4 @@
-"""This broker's part of a cut, as its keeper asks for it by TakeCut (`wire/cuts.py`), step by step.
+"""Part of one broker in a cut, as the keeper asks for it by TakeCut (`wire/cuts.py`), step by step.
 
 *begin* closes the gate of all partitions (`partition/gate.py`): no high watermark moves, and no newer
 metadata is published, until *take* notes the ends or the time is over. *save* uploads what the archive lacks.
@@ -30,7 +30,7 @@ from service.partition.partition import Partition
 from service.replicas.partition_registry import Replicas
 from service.tiering.cuts.cut_metrics import CutMetrics
 from service.tiering.cuts.round import CutStep, Place
-from service.tiering.cuts.saving import SavedTails, Standing, Taken
+from service.tiering.cuts.saving import SavedTails, Standing, TakenEnd
 from service.tiering.cuts.saving_plan import Saved
 from service.wire.cuts import MAX_HOLD_MS, CutEnd, CutEnds, CutTail, TakeCutRequest, TakeCutResponse
 
@@ -59,16 +59,20 @@ class Saver(Protocol):
 
     def standing(self, place: Place, leader_epoch: int, /) -> Standing | None: ...
     async def save(
-        self, attempt_id: UUID, newest_id: UUID | None, cut: int, taken: Mapping[Place, Taken], /
+        self, attempt_id: UUID, newest_id: UUID | None, cut: int, taken: Mapping[Place, TakenEnd], /
     ) -> SavedTails: ...
 
 
 class PrefixFence(Protocol):
-    """What this broker knows of the prefix (`tiering.prefix_fence.Fence`)."""
+    """Knowledge of this broker of its prefix (`tiering.manager.TieringManager`)."""
 
     @property
     def keeper(self) -> UUID | None:
         """Incarnation of the keeper that `cluster.json` named when it was last read."""
+
+    @property
+    def may_write(self) -> bool:
+        """True while this process may write to the prefix."""
 
 
 class _Attempt:
@@ -83,7 +87,7 @@ class _Attempt:
         self.closed_ms: int | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.steps: dict[CutStep, asyncio.Task[TakeCutResponse]] = {}
-        self.taken: dict[Place, Taken] = {}
+        self.taken: dict[Place, TakenEnd] = {}
         self.rows: dict[Place, CutEnd] | None = None
         """None until the ends are noted"""
         self.image: MetadataImage | None = None
@@ -214,6 +218,7 @@ class CutAnswers:
     # -- begin
 
     async def _begin(self, attempt: _Attempt) -> TakeCutResponse:
+        self._check_may_save()
         doubtful = await Slice().go_on(self._gate.still_doubtful())
         if doubtful is not None:
             assert isinstance(doubtful, Partition)
@@ -226,6 +231,10 @@ class CutAnswers:
             self._close_gate(attempt)
         assert attempt.image is not None
         return TakeCutResponse(error_code=ErrorCode.none, image_offset=attempt.image.offset + 1)
+
+    def _check_may_save(self) -> None:
+        if not self._fence.may_write:
+            raise _refused("it may not write to the bucket")
 
     def _is_alone(self) -> bool:
         return not self._metadata.image.brokers.keys() - {self._node_id}
@@ -250,6 +259,7 @@ class CutAnswers:
         if attempt.is_over:
             raise _late(attempt.id)
         if not attempt.hold_ms:
+            self._check_may_save()
             await self._note_at_once(attempt)
         elif attempt.rows is None:
             steps = self._gate.take(attempt.id, self._clock.monotonic_ms(), tuple(self._replicas))
@@ -308,7 +318,7 @@ class CutAnswers:
             if end is None or partition.is_offline:
                 continue
             place = partition.tip.topic_id, partition.tip.partition
-            taken = attempt.taken[place] = Taken(partition, end.leader_epoch, max(end.end, end.start))
+            taken = attempt.taken[place] = TakenEnd(partition, end.leader_epoch, max(end.end, end.start))
             entry = image.remote.get(place)
             chain_end, version = (0, 0) if entry is None else (entry.end_offset, entry.version)
             standing = self._saver.standing(place, end.leader_epoch)

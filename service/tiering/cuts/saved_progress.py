@@ -22,12 +22,12 @@ MOST_ATTEMPTS: Final = 16
 """Attempts in a row that are told apart; a cut by an earlier one has its tails reported once more."""
 
 
-class PartitionProgress:
+class TailProgress:
     """Progress of one partition, since this broker leads it in this epoch."""
 
     __slots__ = (
-        "growth", "high_bytes", "lacks_below", "lacks_since_ms", "leader_epoch", "low_bytes", "named",
-        "saved", "wants_high",
+        "adopted", "growth", "high_bytes", "lacks_below", "lacks_since_ms", "leader_epoch", "low_bytes",
+        "named", "saved", "wants_high",
     )  # fmt: skip
 
     def __init__(self, leader_epoch: int, saved: Saved, live_bytes: int, growth: Growth) -> None:
@@ -35,6 +35,8 @@ class PartitionProgress:
         self.leader_epoch = leader_epoch
         self.named = self.saved = saved
         """what tails have that a cut names, and that are written"""
+        self.adopted = saved.low
+        """offset up to which leaders before this one have saved, too"""
         self.high_bytes, self.low_bytes = live_bytes, 0
         """bytes of sections of level 1, and of level 0 behind them"""
         self.growth = growth
@@ -43,6 +45,21 @@ class PartitionProgress:
         self.lacks_since_ms: int | None = None
         self.lacks_below = 0
         """since when offsets below `lacks_below` have been neither in the chain nor in tails"""
+
+    def written(self, section: TailSection, *, is_high: bool) -> None:
+        """Note a section. From where it begins it takes the place of those of earlier leaders, also behind
+        its end (`remote.format.coverage`)."""
+        part = SavedRange(section.first_offset, section.end_offset)
+        saved = after(self.saved, part, section.last_batch_epoch, is_high=is_high)
+        if section.end_offset < self.adopted:
+            self.adopted = section.end_offset
+            saved = saved._replace(low=section.end_offset, last_epoch=section.last_batch_epoch)
+        self.saved = saved
+        if is_high:
+            self.high_bytes += section.length
+            self.low_bytes = 0
+        else:
+            self.low_bytes += section.length
 
     def lacks(self, low: int, end: int, now_ms: int) -> int:
         """Note that offsets from `low` to `end` are nowhere yet; return for how long some of them have been
@@ -67,7 +84,7 @@ class SavedProgress:
     """Progress of all partitions that a broker leads."""
 
     def __init__(self) -> None:
-        self.partitions: dict[Place, PartitionProgress] = {}
+        self.partitions: dict[Place, TailProgress] = {}
         self._attempts: list[_Attempt] = []
 
     @property
@@ -97,7 +114,7 @@ class SavedProgress:
                     progress.saved = progress.named
                 yield
 
-    def _of(self, place: Place, leader_epoch: int) -> PartitionProgress | None:
+    def _of(self, place: Place, leader_epoch: int) -> TailProgress | None:
         progress = self.partitions.get(place)
         return None if progress is None or progress.leader_epoch != leader_epoch else progress
 
@@ -119,13 +136,7 @@ class SavedProgress:
             place = section.topic_id, section.partition
             if (progress := self._of(place, section.leader_epoch)) is None:
                 continue
-            part = SavedRange(section.first_offset, section.end_offset)
-            progress.saved = after(progress.saved, part, section.last_batch_epoch, is_high=is_high)
-            if is_high:
-                progress.high_bytes += section.length
-                progress.low_bytes = 0
-            else:
-                progress.low_bytes += section.length
+            progress.written(section, is_high=is_high)
             attempt.reached[place] = section.leader_epoch, progress.saved
 
     def reported(self, attempt_id: UUID, cut: int) -> Steps[None]:

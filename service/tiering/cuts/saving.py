@@ -25,7 +25,7 @@ from service.remote.format.cut_codec import TailRef
 from service.remote.stores.errors import ObjectNotFound
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.cuts.newest_document import NO_DOCUMENT, NewestDocument, read_newest
-from service.tiering.cuts.saved_progress import PartitionProgress, SavedProgress
+from service.tiering.cuts.saved_progress import SavedProgress, TailProgress
 from service.tiering.cuts.saving_plan import (
     Growth,
     Saved,
@@ -35,7 +35,7 @@ from service.tiering.cuts.saving_plan import (
     waits_for_segment,
 )
 from service.tiering.cuts.tail_table import Place
-from service.tiering.cuts.tail_writer import LaidOut, Run, TailIdentity, Wanted, lay_out, upload
+from service.tiering.cuts.tail_writer import LaidOut, SegmentRun, TailIdentity, Wanted, lay_out, upload
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class TailedRuns(Protocol):
     def bytes_written(self) -> int: ...
     @property
     def left_bytes(self) -> int: ...
-    def runs_from(self, offset: int, /) -> Sequence[Run]: ...
+    def runs_from(self, offset: int, /) -> Sequence[SegmentRun]: ...
     def bytes_from(self, offset: int, /) -> int: ...
     def left_ms(self, now_ms: int, /) -> int: ...
 
@@ -103,7 +103,7 @@ class TailedPartition(Protocol):
     def config(self) -> LogConfig: ...
 
 
-class Taken(NamedTuple):
+class TakenEnd(NamedTuple):
     """End of a partition at a cut, in this leader epoch."""
 
     partition: TailedPartition
@@ -122,7 +122,7 @@ class Taken(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What tails and chain have of a partition; `waits`: for the segment that will have the rest;
+    """Records of a partition that tails and chain have; `waits`: for the segment that will have the rest;
     `is_tailed`: what chain and tails lack will be saved."""
 
     saved: Saved
@@ -142,7 +142,7 @@ class _Save(NamedTuple):
 
     attempt_id: UUID
     cut: int
-    taken: Mapping[Place, Taken]
+    taken: Mapping[Place, TakenEnd]
 
 
 class TailSaver:
@@ -176,7 +176,7 @@ class TailSaver:
         return Standing(progress.saved, waits=False, is_tailed=True)
 
     async def save(
-        self, attempt_id: UUID, newest_id: UUID | None, cut: int, taken: Mapping[Place, Taken]
+        self, attempt_id: UUID, newest_id: UUID | None, cut: int, taken: Mapping[Place, TakenEnd]
     ) -> SavedTails:
         """Upload what chains and tails lack of `taken`, as far as one tail of each level has room.
         `newest_id` is that of the newest cut's document, None without one.
@@ -192,11 +192,8 @@ class TailSaver:
             await piece.go_on(self._progress.keep(taken))
             await self._adopt(newest_id, taken, piece)
             standings = await piece.go_on(self._plan(save))
-            is_written = False
-            for is_high in (True, False):
-                wanted = await piece.go_on(self._wanted(save, standings, is_high=is_high))
-                if wanted:
-                    is_written |= await self._write(save, wanted, piece, is_high=is_high)
+            is_written = await self._save_level(save, standings, piece, is_high=True)
+            is_written |= await self._save_level(save, standings, piece, is_high=False)
             self._cuts_written += is_written
             await piece.go_on(self._settle(save, standings))
             await piece.go_on(self._progress.reported(attempt_id, cut))
@@ -204,7 +201,7 @@ class TailSaver:
 
     # -- what tails have of partitions that this broker leads since
 
-    async def _adopt(self, newest_id: UUID | None, taken: Mapping[Place, Taken], piece: Slice) -> None:
+    async def _adopt(self, newest_id: UUID | None, taken: Mapping[Place, TakenEnd], piece: Slice) -> None:
         strangers = [one for one in taken.values() if self.standing(one.place, one.leader_epoch) is None]
         document = NO_DOCUMENT
         if newest_id is not None and any(one.leader_epoch > 0 for one in strangers):
@@ -224,7 +221,7 @@ class TailSaver:
             log.warning("what earlier leaders have saved of this broker's partitions is saved again: %s", e)
             return NO_DOCUMENT
 
-    def _adopted(self, one: Taken, document: NewestDocument, now_ms: int) -> PartitionProgress:
+    def _adopted(self, one: TakenEnd, document: NewestDocument, now_ms: int) -> TailProgress:
         local, row = one.partition.log, document.row(*one.place)
         chain_end = self._chain_end(one.place)
         saved = Saved(chain_end, chain_end, -1)
@@ -233,9 +230,7 @@ class TailSaver:
             told = Saved(row.saved, row.saved_high, row.last_epoch)
             saved = adopted(told, None if known < 0 else known, chain_end, local.log_end_offset)
         live_bytes = local.size if saved.low > local.local_log_start_offset else 0
-        return PartitionProgress(
-            one.leader_epoch, saved, live_bytes, Growth(now_ms, local.runs.bytes_written)
-        )
+        return TailProgress(one.leader_epoch, saved, live_bytes, Growth(now_ms, local.runs.bytes_written))
 
     def _chain_end(self, place: Place) -> int:
         entry: CatalogEntry | None = self._context.catalog.entry(*place)
@@ -249,7 +244,7 @@ class TailSaver:
         is_high = self._cuts_written >= HIGH_EVERY - 1
         if is_high:
             self._cuts_written = -1
-        self._metrics.left_out = {}
+        before, self._metrics.left_out = self._metrics.left_out, {}
         for place, one in save.taken.items():
             yield
             progress = self._progress.partitions[place]
@@ -261,12 +256,14 @@ class TailSaver:
                 standings[place] = Standing(saved, waits=False, is_tailed=False)
                 if why_not:
                     self._metrics.left_out[one.partition.tip] = why_not
+                    if one.partition.tip not in before:
+                        log.warning("%s is not saved in the bucket: %s", one.partition.tip, why_not)
                 continue
             waits = saved.low < one.end and self._waits(one, progress, saved)
             standings[place] = Standing(saved, waits, is_tailed=True)
         return standings
 
-    def _why_left_out(self, one: Taken) -> str | None:
+    def _why_left_out(self, one: TakenEnd) -> str | None:
         """Return why the partition is not tailed, "" where its topic does not want it; None where it is."""
         config = one.partition.config
         if one.partition.tip.topic in INTERNAL_TOPICS:
@@ -278,7 +275,7 @@ class TailSaver:
             return None
         return f"its log has {size} bytes, and firn.tail.base.max.bytes is {most}"
 
-    def _waits(self, one: Taken, progress: PartitionProgress, saved: Saved) -> bool:
+    def _waits(self, one: TakenEnd, progress: TailProgress, saved: Saved) -> bool:
         """Return whether the segment with the partition's end comes soon, and the copier is not behind."""
         context, config, runs = self._context, one.partition.config, one.partition.log.runs
         now_ms, wall_ms, wait_ms = (
@@ -329,7 +326,7 @@ class TailSaver:
         found.sort(key=lambda row: row[0])
         return [wanted for _, wanted in found]
 
-    def _begin_anew(self, progress: PartitionProgress, local: TailedLog) -> None:
+    def _begin_anew(self, progress: TailProgress, local: TailedLog) -> None:
         """Have everything saved at level 1 again where compaction and retention have left far less of a log
         than tails have of it."""
         if is_due_anew(progress.high_bytes + progress.low_bytes, local.size, _LEAST_BASE_BYTES):
@@ -337,6 +334,13 @@ class TailSaver:
             progress.high_bytes = progress.low_bytes = 0
 
     # -- upload
+
+    async def _save_level(
+        self, save: _Save, standings: Mapping[Place, Standing], piece: Slice, *, is_high: bool
+    ) -> bool:
+        """Save what is wanted at one level; return whether a tail was written."""
+        wanted = await piece.go_on(self._wanted(save, standings, is_high=is_high))
+        return bool(wanted) and await self._write(save, wanted, piece, is_high=is_high)
 
     async def _write(
         self,
@@ -374,7 +378,7 @@ class TailSaver:
         self._metrics.tail_bytes += ref.size
         return True
 
-    def _note_unreadable(self, one: Taken, error: Exception) -> None:
+    def _note_unreadable(self, one: TakenEnd, error: Exception) -> None:
         self._metrics.left_out[one.partition.tip] = str(error)
         if one.place not in self._unreadable:
             self._unreadable.add(one.place)

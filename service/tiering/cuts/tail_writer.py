@@ -40,11 +40,11 @@ _MOST_FILES: Final = 256
 """Files that one tail opens beside those that logs hold open."""
 
 
-class Run(Protocol):
+class SegmentRun(Protocol):
     """One segment, as `hot.log_runs.LogRun`."""
 
     @property
-    def file(self) -> RunFile: ...
+    def file(self) -> SegmentRunFile: ...
     @property
     def base_offset(self) -> int: ...
     @property
@@ -57,7 +57,7 @@ class Run(Protocol):
         """Return the position of the first batch that ends at or behind `offset`."""
 
 
-class RunFile(Protocol):
+class SegmentRunFile(Protocol):
     """The segment's file."""
 
     def read(self, position: int, size: int, /) -> Buffer:
@@ -71,7 +71,7 @@ class Wanted(NamedTuple):
     leader_epoch: int
     first: int
     end: int
-    runs: Sequence[Run]
+    runs: Sequence[SegmentRun]
 
 
 class TailIdentity(NamedTuple):
@@ -90,7 +90,7 @@ class TailIdentity(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    run: Run
+    run: SegmentRun
     position: int
     length: int
     crc: int
@@ -200,7 +200,7 @@ class _Walk:
         # Offsets up to the end that have no batch were taken by compaction.
         self._end = wanted.end
 
-    def _walk(self, run: Run, budget: int) -> bool:
+    def _walk(self, run: SegmentRun, budget: int) -> bool:
         """Walk over one segment; return False where the walk ends in it, before the end of what is wanted."""
         wanted = self._wanted
         start = run.position_of(wanted.first)
@@ -229,7 +229,9 @@ class _Walk:
         count = batches.batches if batches.end <= room else bisect_right(batches.positions, room) - 1
         return max(count, int(self._is_first and not self._pieces))
 
-    def _take(self, run: Run, position: int, batches: BatchScan, count: int, piece: memoryview) -> None:
+    def _take(
+        self, run: SegmentRun, position: int, batches: BatchScan, count: int, piece: memoryview
+    ) -> None:
         self._last_epoch = self._checked_epoch(run, batches.leader_epochs[:count])
         if self._begins < 0:
             self._begins = batches.base_offsets[0]
@@ -240,7 +242,7 @@ class _Walk:
         self._newest = max(self._newest, max(batches.max_timestamps[:count]))
         self._pieces.append(_Piece(run, position, len(piece), crc32c(piece)))
 
-    def _checked_epoch(self, run: Run, epochs: Sequence[int]) -> int:
+    def _checked_epoch(self, run: SegmentRun, epochs: Sequence[int]) -> int:
         """Return the last leader epoch. Raises `CorruptionError` where they fall, or are of a later leader's:
         then the file was truncated and written again."""
         lowest, most = self._last_epoch, self._wanted.leader_epoch

@@ -126,7 +126,10 @@ class Play:
             replica.leader_epoch = self.epoch
 
 
-@pytest.mark.parametrize("seed", range(8))
+SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(3, 100))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_tails_have_what_cuts_say(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saving, "HIGH_EVERY", 4)
     monkeypatch.setattr(saving, "_LEAST_BASE_BYTES", 2000)

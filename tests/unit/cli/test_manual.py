@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from service.cli.main import build_parser
+from service.cli.main import build_parser, main
 from service.cli.manual import PAGES, WIDTH, commands
 
 ALL = {one.prog: one for one in commands(build_parser())}
@@ -42,6 +42,19 @@ WITHOUT_JSON = {
     "firn pipeline replay": "prints nothing on stdout",
     "firn completion": "prints a script",
 }
+
+
+def test_help_and_version_are_words_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, beginning in (
+        (["help"], "usage: firn [-h]"),
+        (["help", "topic", "delete"], "usage: firn topic delete [-h]"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 0
+        assert capsys.readouterr().out.startswith(beginning)
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out.startswith("firn 0.")
 
 
 def test_every_command_has_json_or_a_reason_why_not() -> None:

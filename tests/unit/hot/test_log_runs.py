@@ -40,7 +40,7 @@ def test_a_wrong_index_costs_a_walk_and_no_record(tmp_path: Path, entry: bytes) 
     assert [run.position_of(offset) for offset in range(40)] == right
 
 
-def test_what_is_left_of_the_active_segment_is_told(tmp_path: Path) -> None:
+def test_a_log_tells_how_much_its_active_segment_still_takes(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     log = open_log(tmp_path, clock, segment_bytes=1 << 20, segment_ms=60_000)
     assert log.runs.left_bytes == 1 << 20

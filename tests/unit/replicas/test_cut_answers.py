@@ -22,7 +22,7 @@ from service.replicas.cut_answers import CutAnswers
 from service.replicas.partition_registry import Replicas
 from service.tiering.cuts.cut_metrics import CutMetrics
 from service.tiering.cuts.round import CutStep
-from service.tiering.cuts.saving import SavedTails, Standing, Taken
+from service.tiering.cuts.saving import SavedTails, Standing, TakenEnd
 from service.tiering.cuts.saving_plan import Saved
 from service.tiering.cuts.tail_table import Place
 from service.wire.cuts import CutEnd, CutTail, TakeCutRequest, TakeCutResponse
@@ -73,7 +73,7 @@ class Saver:
         return self.known if leader_epoch == EPOCH else None
 
     async def save(
-        self, attempt_id: UUID, newest_id: UUID | None, cut: int, taken: Mapping[Place, Taken]
+        self, attempt_id: UUID, newest_id: UUID | None, cut: int, taken: Mapping[Place, TakenEnd]
     ) -> SavedTails:
         self.asked.append((attempt_id, newest_id, cut))
         await self.goes_on.wait()
@@ -88,6 +88,7 @@ class Saver:
 
 class Fence:
     keeper: UUID | None = None
+    may_write = True
 
 
 class Asked:
@@ -325,6 +326,16 @@ def test_a_leader_that_may_not_know_what_the_one_before_has_shown_refuses(tmp_pa
     play(tmp_path, scenario)
 
 
+def test_a_broker_that_may_not_write_to_the_bucket_has_no_part(tmp_path: Path) -> None:
+    async def scenario(asked: Asked) -> None:
+        asked.fence.may_write = False
+        assert (await asked.ask(CutStep.BEGIN)).error_code is ErrorCode.operation_not_attempted
+        loose = await asked.ask(CutStep.TAKE, B, hold_ms=0)
+        assert loose.error_code is ErrorCode.operation_not_attempted
+
+    play(tmp_path, scenario)
+
+
 def test_a_partition_that_another_leads_by_then_has_no_end(tmp_path: Path) -> None:
     async def scenario(asked: Asked) -> None:
         await asked.ask(CutStep.BEGIN)
@@ -392,7 +403,7 @@ def test_the_keeper_that_the_bucket_names_may_ask_although_it_is_not_the_first(t
     play(tmp_path, scenario)
 
 
-def test_whoever_breaks_off_ends_no_step(tmp_path: Path) -> None:
+def test_a_connection_that_breaks_ends_no_step(tmp_path: Path) -> None:
     """The connection ends while the tails go up: the attempt is void, and the bytes are not lost."""
 
     async def scenario(asked: Asked) -> None:

@@ -22,7 +22,7 @@ from service.remote.format.cut_codec import (
 from service.remote.format.keys import CUT_NAME, CutKey, MetadataKey, cut_key, metadata_key, parse_key
 from service.remote.format.metadata_ref import MetadataRef
 from service.remote.format.tail_object import TailFooter, decode_footer
-from service.tiering.cuts.saving import SavedTails, Standing, Taken
+from service.tiering.cuts.saving import SavedTails, Standing, TakenEnd
 from tests.unit.tiering.world import CLUSTER, Replica, World
 
 _METADATA = MetadataRef(metadata_key(MetadataKey(5, 1, UUID(int=5))), 5, 1, 10, 20)
@@ -42,7 +42,7 @@ class CutKeeper:
     def save(self, *, ends: dict[Replica, int] | None = None, attempt: UUID | None = None) -> SavedTails:
         """Have the broker save up to the high watermarks, or up to `ends`."""
         taken = {
-            (one.tip.topic_id, one.tip.partition): Taken(
+            (one.tip.topic_id, one.tip.partition): TakenEnd(
                 one, one.leader_epoch, one.high_watermark if ends is None else ends[one]
             )
             for one in self.world.replicas
@@ -107,7 +107,8 @@ class CutKeeper:
         return found
 
     def read(self, replica: Replica, start: int, end: int) -> bytes:
-        """Whole batches of offsets from `start` to `end` as tails have them; raises where one is missing."""
+        """Whole batches with offsets from `start` to `end` as tails have them; raises where one is
+        missing."""
         covered = cover(self.spans(replica), start, end)
         assert covered.reaches == end, covered
         found = bytearray()
@@ -115,7 +116,7 @@ class CutKeeper:
             section = piece.span.section
             data = self.world.bucket.get_range(piece.span.tail, section.position, section.length)
             for header in iter_headers(data):
-                if header.base_offset >= piece.first and header.next_offset <= piece.end:
+                if header.next_offset > piece.first and header.base_offset < piece.end:
                     found += data[header.position : header.end]
         return bytes(found)
 

@@ -147,7 +147,7 @@ def test_every_so_many_cuts_all_behind_the_chain_is_saved_once_more(
     assert keeper.read(busy, 0, 7) == bytes_of(busy)
 
 
-def test_what_one_tail_does_not_take_goes_with_the_next_the_oldest_first(
+def test_bytes_beyond_one_tail_go_with_the_next_the_oldest_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail_writer, "MAX_OBJECT_BYTES", 1500)
@@ -230,7 +230,7 @@ def test_a_partition_whose_segment_comes_soon_waits_for_it(tmp_path: Path) -> No
     assert world.manager.metrics.cuts.lag_bytes > 0
 
 
-def test_it_does_not_wait_longer_than_the_setting_says(tmp_path: Path) -> None:
+def test_no_partition_waits_longer_than_the_setting_says(tmp_path: Path) -> None:
     world, keeper = busy(tmp_path)
     replica, standings = world.replicas[0], []
     for _ in range(32):
@@ -242,7 +242,7 @@ def test_it_does_not_wait_longer_than_the_setting_says(tmp_path: Path) -> None:
     assert (False, True) in standings
 
 
-def test_it_waits_for_nothing_where_tiering_is_off_or_stands_still(tmp_path: Path) -> None:
+def test_a_partition_waits_for_nothing_where_tiering_is_off_or_stands_still(tmp_path: Path) -> None:
     world, keeper = busy(tmp_path)
     replica = world.replicas[0]
     replica.log.config = replace(replica.log.config, remote_log_copy_disable=True)
