@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -273,8 +274,8 @@ def test_a_volume_of_somebody_else_is_refused_with_the_user_who_asks(
         raise ConfigError("making /var/lib/firn/data: Permission denied")
 
     monkeypatch.setattr(entry, "prepare", denied)
-    monkeypatch.setattr(entry.os, "umask", lambda _: 0)
-    monkeypatch.setattr(entry.sys, "argv", ["firn_image"])
+    monkeypatch.setattr(os, "umask", lambda _: 0)
+    monkeypatch.setattr(sys, "argv", ["firn_image"])
     assert entry.main() == 1
     said = capsys.readouterr().err
     assert (

@@ -51,7 +51,8 @@ def who(error: Exception) -> str:
     """Return words about this process for an error of rights: a folder of the host may be another user's."""
     if os.strerror(errno.EACCES) not in str(error):
         return ""
-    return f" (for user {os.geteuid()} of group {os.getegid()}: docs/containers.md says whose a volume has to be)"
+    asking = f"user {os.geteuid()} of group {os.getegid()}"
+    return f" (for {asking}: docs/containers.md says whose a volume has to be)"
 
 
 def become(words: Sequence[str], environ: Mapping[str, str]) -> None:
