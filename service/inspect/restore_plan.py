@@ -133,7 +133,11 @@ class RestorePlan(NamedTuple):
 
 class PlanFacts(NamedTuple):
     """Facts that were read: the cut, the metadata at it, chains by partition, and the highest that anything
-    else tells (`epochs` by partition). `newest_ms` is the newest time in any document."""
+    else tells (`epochs` and `ends` by partition).
+
+    `newest_ms` is the newest time in any document, `restores_since` how many clusters were restored since the
+    cut and lost again; `later_topics` were made after it.
+    """
 
     source_id: str
     ref: CutRef
@@ -141,8 +145,20 @@ class PlanFacts(NamedTuple):
     image: MetadataImage
     chains: Mapping[Place, FoundChain]
     epochs: Mapping[Place, int]
+    ends: Mapping[Place, int]
     newest_ms: int
     passed_over: tuple[str, ...] = ()
+    restores_since: int = 0
+    later_topics: tuple[str, ...] = ()
+
+
+class Told(NamedTuple):
+    """The highest leader epoch and end of a partition that anything but its cut tells, and how many heirs
+    have gone on behind the cut since."""
+
+    epoch: int
+    end: int
+    restores_since: int = 0
 
 
 def restore_plan(
@@ -175,7 +191,7 @@ def restore_plan(
         partitions,
         facts.passed_over,
         problems,
-        (*_notes(image, topics, cut), *notes),
+        (*_notes(image, topics, facts), *notes),
         tuple(_dropped(image)),
         tuple(_to_set(image, cut)),
     )
@@ -190,7 +206,8 @@ def _partitions(facts: PlanFacts, topic: TopicImage, pieces: Pieces, gap: int) -
         row = rows[number] if number < len(rows) else _NEVER_LED
         epochs = (partition.leader_epoch, facts.epochs.get(place, 0))
         chain = facts.chains.get(place, FoundChain())
-        plan = _partition(place, row, chain, pieces, gap, max(epochs), facts.ref.key, is_promised=is_promised)
+        told = Told(max(epochs), max(chain.newest_end, facts.ends.get(place, 0)), facts.restores_since)
+        plan = _partition(place, row, chain, pieces, gap, told, facts.ref.key, is_promised=is_promised)
         earlier = facts.image.restored_tails.get(place)
         # One that was still loading has nothing of its own; the earlier cut's tails are kept as long.
         yield plan if earlier is None or row.end >= earlier.go_on else _again(plan, earlier, gap)
@@ -202,7 +219,7 @@ def _partition(
     chain: FoundChain,
     pieces: Pieces,
     gap: int,
-    known_epoch: int,
+    told: Told,
     cut_key: str,
     *,
     is_promised: bool,
@@ -219,7 +236,7 @@ def _partition(
         reach, segment_key = end, chain.overlap or ""
     elif reach < end:
         is_incomplete = chain.problem is None and (row.waits or row.saved >= row.end or is_promised)
-    given_up = end - reach + max(chain.newest_end - end, 0)
+    given_up = end - reach + max(told.end - end, 0)
     start = chain.start if chain.segments else first
     if reach == first and not chain.segments:
         start = first = reach = end
@@ -231,16 +248,23 @@ def _partition(
         chain_end=first,
         loaded_end=reach,
         end=end,
-        go_on=end + gap,
+        go_on=_go_on(end, gap, told),
         chain=chain,
         tails=() if segment_key else tuple(dict.fromkeys(piece.span.tail for piece in found.pieces)),
         tail_bytes=sum(one.length for one in sections),
         given_up=given_up,
-        highest_epoch=max(known_epoch, row.leader_epoch, row.last_epoch, chain.highest_epoch, *epochs),
+        highest_epoch=max(told.epoch, row.leader_epoch, row.last_epoch, chain.highest_epoch, *epochs),
         is_incomplete=is_incomplete,
         cut_key=cut_key,
         segment_key=segment_key,
     )
+
+
+def _go_on(end: int, gap: int, told: Told) -> int:
+    """Return where a log goes on: behind all offsets that may have been given out."""
+    # From an older cut, what is known to lie behind it may be more than a gap.
+    known = end if told.end <= end + gap // 2 else told.end
+    return known + gap * (1 + told.restores_since)
 
 
 def _overlap(chain: FoundChain) -> SegmentKey | None:
@@ -302,8 +326,8 @@ def needs_empty_manifest(image: MetadataImage, topic: TopicImage) -> bool:
     return settings.get("remote.storage.enable", "").strip().lower() == "true"
 
 
-def _notes(image: MetadataImage, topics: Iterable[TopicPlan], cut: Cut) -> Iterator[str]:
-    if not cut.is_exact:
+def _notes(image: MetadataImage, topics: Iterable[TopicPlan], facts: PlanFacts) -> Iterator[str]:
+    if not facts.cut.is_exact:
         yield "the cut is loose: what one partition has may be caused by records that another lacks"
     for topic in topics:
         if topic.empty_partitions:
@@ -311,6 +335,11 @@ def _notes(image: MetadataImage, topics: Iterable[TopicPlan], cut: Cut) -> Itera
                 f"{topic.name}: {topic.empty_partitions} of {topic.partitions} partitions come back empty: "
                 f"neither tails nor an archive have their records"
             )
+    if facts.later_topics:
+        yield (
+            f"{len(facts.later_topics)} topics were made after the cut and do not come back: "
+            f"{_some(list(facts.later_topics))}"
+        )
     if image.transaction is not None:
         yield "a change of the metadata was not complete at the cut and is left out"
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple
 from uuid import UUID, uuid5
 
 from crc32c import crc32c
 
-from service.base.errors import ConfigError, CorruptionError
+from service.base.errors import ConfigError, CorruptionError, UnknownVersion
 from service.inspect.restore_archive import each, found_chain, places_of, stamped_ms
 from service.inspect.restore_plan import (
     OFFSET_GAP,
@@ -68,13 +69,15 @@ class CutChoice(NamedTuple):
 
 
 class Highest(NamedTuple):
-    """The highest that anything but the cut tells: leader epochs by partition, the producer id that was not
-    given out, the life; and the newest time."""
+    """The highest that anything but the cut tells: leader epochs and ends by partition, the first producer id
+    that was not given out, the life; the newest time, and names of topics by id."""
 
     epochs: dict[Place, int]
+    ends: dict[Place, int]
     next_producer_id: int
     life: int
     newest_ms: int
+    topics: dict[UUID, str]
 
 
 class RestoreSource(NamedTuple):
@@ -95,6 +98,12 @@ class RestoreSource(NamedTuple):
         """Id of the lost cluster: that of the prefix, unless its heir has claimed the prefix already."""
         file = self.cluster
         return file.ancestors[0].cluster_id if is_unfinished_claim(file) else file.cluster_id
+
+    @property
+    def restores_since(self) -> int:
+        """Number of clusters that were restored since the cut and lost, too: each may have gone on."""
+        ids = [self.source_id, *(one.cluster_id for one in self.cluster.ancestors)]
+        return list(dict.fromkeys(ids)).index(self.cut.cluster_id)
 
     @property
     def owners(self) -> frozenset[str]:
@@ -132,6 +141,7 @@ def plan_of(
     newest_ms = max(
         [source.highest.newest_ms, source.cut.at_ms, *(one.written_ms for one in chains.values())]
     )
+    known = {*source.image.topics_by_id, *source.image.tombstones}
     facts = PlanFacts(
         source.source_id,
         source.ref,
@@ -139,8 +149,11 @@ def plan_of(
         source.image,
         chains,
         source.highest.epochs,
+        source.highest.ends,
         newest_ms,
         source.passed_over,
+        source.restores_since,
+        tuple(sorted(name for one, name in source.highest.topics.items() if one not in known)),
     )
     return restore_plan(facts, pieces, gap=gap, wanted=wanted)
 
@@ -226,15 +239,23 @@ class _Reading:
 
     def _read_cuts(self) -> Cuts | None:
         try:
-            return open_cuts(self._store, self._owners)
+            cuts = open_cuts(self._store, self._owners)
         except ObjectNotFound as e:
             raise ConfigError(
                 f"{e}: this cluster has written no cut, so there is no moment to restore; its topics and "
                 f"what was archived come back by firn.remote.recover (docs/operations.md)"
             ) from e
+        except UnknownVersion:
+            raise
         except CorruptionError as e:
             self._passed.append(f"{CUT_NAME} cannot be read, the documents of cuts are searched instead: {e}")
             return None
+        if cuts.erasures:
+            raise ConfigError(
+                f"{CUT_NAME} lists {len(cuts.erasures)} orders to erase keys, which this software does not "
+                f"carry out: a restore would bring them back; it takes later software"
+            )
+        return cuts
 
     def _kept(self, cuts: Cuts) -> list[CutRef]:
         """Return the cuts that are kept; the one that this cluster itself was restored from is complete,
@@ -278,6 +299,7 @@ class _Reading:
     def _highest(self, cuts: Cuts | None) -> Highest:
         """Read what may tell more than the cut: the newest copy of the metadata, the documents' times."""
         epochs: dict[Place, int] = {}
+        names: dict[UUID, str] = {}
         next_producer_id = life = 0
         times = [stamped_ms(self._cluster.stamp), stamped_ms(cuts.stamp) if cuts is not None else 0]
         if self._cluster.metadata is not None:
@@ -285,6 +307,7 @@ class _Reading:
         try:
             topics = open_topics(self._store)
             times.append(stamped_ms(topics.stamp))
+            names = {row.topic_id: row.name for row in topics.topics}
             # An heir's own is of the life that is about to begin.
             if not is_unfinished_claim(self._cluster) or topics.cluster_id != self._cluster.cluster_id:
                 life = max(life, topics.life)
@@ -297,6 +320,7 @@ class _Reading:
                 image = decode_snapshot([data], end_offset=ref.end_offset, epoch=ref.epoch)
                 next_producer_id, life = image.next_producer_id, max(life, image.life)
                 times.append(max(image.timestamp_ms, 0))
+                names.update((topic.id, topic.name) for topic in image.topics_by_id.values())
                 epochs = {
                     (topic.id, number): partition.leader_epoch
                     for topic in image.topics_by_id.values()
@@ -305,7 +329,18 @@ class _Reading:
         except UNREADABLE as e:
             raise_of_the_store(e)
             self._passed.append(f"the newest copy of the metadata cannot be read, and tells no epochs: {e}")
-        return Highest(epochs, next_producer_id, life, max(times))
+        return Highest(epochs, self._newest_ends(), next_producer_id, life, max(times), names)
+
+    def _newest_ends(self) -> dict[Place, int]:
+        """Return the ends that the newest document of a cut tells, whether `CUT` names it or not."""
+        for ref in islice(self._listed(), 1):
+            cut = open_named_cut(self._store, ref, self._owners)
+            return {
+                (topic_id, number): row.end
+                for topic_id, rows in cut.topics.items()
+                for number, row in enumerate(rows)
+            }
+        return {}
 
     def _chain(self, image: MetadataImage, cut: Cut, place: Place) -> tuple[Place, FoundChain]:
         return place, found_chain(self._store, self._owners, image, cut, place)

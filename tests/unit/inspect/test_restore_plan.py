@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from service.base.errors import ConfigError, CorruptionError
+from service.base.types import TopicIdPartition
 from service.inspect.restore_plan import PartitionPlan, RestorePlan
 from service.inspect.restore_source import CutChoice, RestoreSource, read_source
 from service.metadata.records import ConfigRecord, RemoveUserScramCredentialRecord
-from service.remote.format.cut_codec import decode_cut
+from service.remote.format.cut_codec import Cuts, Erasure, decode_cut, encode_cuts
 from service.remote.format.keys import CUT_NAME
 from service.remote.stores.read_only_store import ReadOnlyStore
 from tests.unit.inspect.cuts import (
@@ -313,8 +315,6 @@ def test_documents_of_another_cluster_are_refused(world: World, pool: Executor) 
     cutting = Cutting(world)
     ref = cutting.cut(ends(world))
     cut = decode_cut(world.bucket.get(ref.key, max_size=1 << 20))
-    from service.remote.format.cut_codec import Cuts, encode_cuts
-
     world.bucket.put(CUT_NAME, encode_cuts(Cuts("another", (ref,), ())))
     _, plan = read(world, pool)
     assert "another" in plan.passed_over[0]
@@ -352,3 +352,36 @@ def test_the_age_is_that_of_the_cut_against_the_newest_document(world: World, po
     _, plan = read(world, pool)
     assert plan.age_ms == 7_000
     assert ref.cut == 1
+
+
+def test_a_log_goes_on_behind_all_that_later_cuts_tell(world: World, pool: Executor) -> None:
+    """An older cut, behind which more than a gap was written."""
+    cutting = Cutting(world)
+    one = world.replicas[0]
+    end = one.log.log_end_offset
+    cutting.cut(ends(world))
+    for _ in range(5):
+        one.append(10, world.clock.now_ms())
+    cutting.cut(ends(world))
+    plan = first(read(world, pool, CutChoice(number=1), gap=1_000)[1])
+    assert (plan.end, plan.go_on, plan.given_up) == (end, end + 1_000, 50)
+    plan = first(read(world, pool, CutChoice(number=1), gap=60)[1])
+    assert (plan.end, plan.go_on) == (end, end + 50 + 60)
+
+
+def test_topics_that_were_made_after_the_cut_are_named(world: World, pool: Executor) -> None:
+    Cutting(world).cut(ends(world))
+    world.add(TopicIdPartition(UUID(int=55), "younger", 0))
+    world.manager.maintenance.topics_changed()
+    world.clock.advance(world.settings.topics_debounce_ms)
+    world.run()
+    _, plan = read(world, pool)
+    assert "1 topics were made after the cut and do not come back: younger" in plan.notes
+
+
+def test_orders_to_erase_that_cannot_be_carried_out_end_it(world: World, pool: Executor) -> None:
+    ref = Cutting(world).cut(ends(world))
+    erasure = Erasure(UUID(int=1), "erase/1", 1, 1)
+    world.bucket.put(CUT_NAME, encode_cuts(Cuts(CLUSTER, (ref,), (erasure,))))
+    with pytest.raises(ConfigError, match="orders to erase"):
+        read(world, pool)

@@ -24,7 +24,8 @@ from service.metadata.features import cluster_features
 from service.metadata.image import MetadataImage
 from service.remote.format.cut_codec import decode_cuts
 from service.remote.format.keys import CUT_NAME, HeadKey, head_key
-from service.remote.format.manifest_codec import decode_cluster
+from service.remote.format.manifest_codec import decode_cluster, encode_cluster
+from service.remote.format.stamp import Stamp
 from service.remote.reading.object_reader import (
     open_cluster_file,
     open_footer,
@@ -48,7 +49,7 @@ from tests.unit.inspect.cuts import (
     kept,
     stored,
 )
-from tests.unit.tiering.world import CLUSTER, Crash, Decide, Fault, FaultyStore, World, no_faults
+from tests.unit.tiering.world import CLUSTER, WRITER, Crash, Decide, Fault, FaultyStore, World, no_faults
 
 HEIR = "heir-of-the-tests-0001"
 GAP = 1_000_000
@@ -376,3 +377,18 @@ def test_claims_are_known_again(world: World, pool: Executor) -> None:
     run(world, pool)  # before any node of the heir has started: the same again
     again = decode_cluster(world.bucket.get("cluster.json", max_size=1 << 16))
     assert again == file
+
+
+def test_a_restore_after_a_restore_goes_on_further_behind(world: World, pool: Executor) -> None:
+    """The first heir is lost before it has written a cut of its own: it may have gone on all the same."""
+    first = run(world, pool)
+    file = open_cluster_file(world.bucket)
+    living = file._replace(stamp=Stamp(world.clock.now_ms(), WRITER))  # one of its nodes has started
+    world.bucket.put("cluster.json", encode_cluster(living))
+    again = run(world, pool, replace(order(), new_id="second-heir-of-tests-1"))
+    assert again.source.source_id == HEIR
+    assert [one.cluster_id for one in open_cluster_file(world.bucket).ancestors] == [HEIR, CLUSTER]
+    for place, one in again.plan.partitions.items():
+        assert one.go_on == first.plan.partitions[place].go_on + GAP
+        assert one.loaded_end == first.plan.partitions[place].loaded_end
+    assert image_of(again).life == image_of(first).life + 1
