@@ -28,7 +28,7 @@ class MissingPart(NamedTuple):
 
 
 class CutsShown(NamedTuple):
-    """What `CUT` says: the cuts that are kept, oldest first, and what the newest one lacks.
+    """Content of `CUT`: the cuts that are kept, oldest first, and what the newest one lacks.
 
     `problem`: why that is not known.
     """

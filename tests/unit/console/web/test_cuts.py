@@ -58,7 +58,7 @@ def test_ages_and_kept_cuts_are_shown(bucket: Bucket, tmp_path: Path) -> None:
     assert "incomplete" not in page
 
 
-def test_what_keeps_a_cut_from_being_complete_is_named(bucket: Bucket, tmp_path: Path) -> None:
+def test_partitions_that_keep_a_cut_from_being_complete_are_named(bucket: Bucket, tmp_path: Path) -> None:
     writer, topic = CutWriter(bucket.store), bucket.topic_id("t")
     rows = [
         row(30, saved=10, waits=True, version=1),  # its segment has come
