@@ -334,7 +334,7 @@ def _cloned(
     source = ReadOnlyStore(_open(args, args.source))
     store = _open(args, args.target, writes=True)
     target = ProvenUploads(store, store.verifies_uploads)
-    copy = copier_of(
+    copies = copier_of(
         args.source,
         args.target,
         source,
@@ -346,7 +346,7 @@ def _cloned(
         encryption=encryption_of(args),
     )
     order = CloneOrder(_choice(args), new_id, args.cluster_id, args.offset_gap, _wanted(args))
-    with world.threads.pool("restore", _THREADS) as pool:
+    with world.threads.pool("restore", _THREADS) as pool, copies as copy:
         return clone(source, target, copy, order, world, pool, say, check)
 
 
