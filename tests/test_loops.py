@@ -28,6 +28,7 @@ ENDS = {
     "tiering/prefix_fence.py:update_cluster": "tries again at one object, `cluster.json`",
     "tiering/bucket_maintenance.py:_others_ahead": "`_doubtful_heads` goes on after each HEAD",
     "tiering/sweeper.py:_child_at": "goes down the pages of one key, and is called within a handler",
+    "tiering/sweeper.py:_sweep_dead": "`_delete` notes what cannot be deleted, and goes on",
     "tiering/sweeper.py:sweep": "without the listing there is no next chunk; each catches what it meets",
 }
 """module:function of a loop whose first failure ends it: why nobody else waits for the rest."""

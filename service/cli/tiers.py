@@ -2,8 +2,8 @@
 
 Offsets come from the partition's leader (ListOffsets), cold bytes and objects from the manifest in the
 bucket, hot bytes from the leader's log directory if it is on this machine. Unknown values are `-`. The
-reasons why a partition does not tier come from the leaders' HTTP listeners (`/tiering`), if they can be
-reached from here.
+reasons why a partition does not tier, or keeps a cut from being complete, come from the HTTP listeners of
+the leaders and of the broker that takes cuts (`/tiering`), if they can be reached from here.
 """
 
 from __future__ import annotations
@@ -178,11 +178,13 @@ def collect(
     with _connect(bootstrap, security) as cluster:
         (info,) = cluster.topics([topic])
         leaders = {p.partition: p.leader for p in info.partitions}
-        settings = {
-            leader: cluster.broker_configs(leader, (URL_KEY, ENDPOINT_KEY, REGION_KEY, DIRS_KEY, *HTTP_KEYS))
-            for leader in set(leaders.values())
-        }
         hosts = {one.node_id: one.host for one in cluster.describe().nodes}
+        # The broker of the lowest id takes cuts, as long as it does not fail.
+        asked = {*leaders.values(), *sorted(hosts)[:1]}
+        settings = {
+            one: cluster.broker_configs(one, (URL_KEY, ENDPOINT_KEY, REGION_KEY, DIRS_KEY, *HTTP_KEYS))
+            for one in asked
+        }
         start = cluster.offsets(topic, leaders, EARLIEST)
         hot_start = cluster.offsets(topic, leaders, EARLIEST_LOCAL)
         hot_end = cluster.offsets(topic, leaders, LATEST)

@@ -217,6 +217,9 @@ class BrokerConfig:
     remote_cache_dir_bytes: int
     remote_chunk_bytes: int
     remote_object_grace_ms: int
+    cut_interval_ms: int
+    cut_hold_max_ms: int
+    displaced_produce: str
     tail_base_max_bytes: int
     tail_wait_ms: int
     remote_unfenced_allow: bool

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from service.console.cluster_families import METADATA
+from service.console.cut_families import CUT_KEEPER
 from service.console.family import COUNTER, GAUGE, Family
 from service.console.family import counter as _counter
 from service.console.family import gauge as _gauge
@@ -526,6 +527,7 @@ GROUPS: Final = MappingProxyType(
         "Authorization (`authorizer.class.name`)": AUTHORIZATION,
         "Logs": LOGS,
         "Tiering": TIERING,
+        "Cuts": CUT_KEEPER,
         "Tails": TAILS,
         "The object store and its cache": STORE,
         "Metadata": METADATA,

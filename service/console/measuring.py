@@ -34,6 +34,7 @@ from service.partition.partition import Partition
 from service.partition.traffic import TopicTraffic
 from service.remote.metrics import StoreMetrics
 from service.tiering.cuts.cut_metrics import CutMetrics
+from service.tiering.cuts.keeper_metrics import CutKeeperMetrics
 from service.tiering.metrics import TieringMetrics
 from service.tiering.tasks import Task
 from service.wire.api import ApiKey
@@ -178,6 +179,7 @@ def of_node(node: ObservedNode, now_ms: int) -> Iterator[Sample]:
         yield from _cold(node.cold)
         if node.cold.tiering is not None:
             yield from _tiering(node.cold.tiering, now_ms)
+            yield from _cuts(node.cold.tiering.cut_keeper, now_ms)
             yield from _tails(node.cold.tiering.cuts)
 
 
@@ -439,6 +441,15 @@ def _tiering(metrics: TieringMetrics, now_ms: int) -> Iterator[Sample]:
     since_ms = metrics.waits_since_ms
     yield Sample("firn_tiering_waits_seconds", 0 if since_ms is None else max(now_ms - since_ms, 0) / 1000)
     yield Sample("firn_tiering_clock_skew_seconds", metrics.clock_skew_ms / 1000)
+
+
+def _cuts(metrics: CutKeeperMetrics, now_ms: int) -> Iterator[Sample]:
+    if (age_ms := metrics.age_ms(now_ms)) is not None:
+        yield Sample("firn_cut_age_seconds", age_ms / 1000)
+    for is_exact, kind in ((True, "exact"), (False, "loose")):
+        yield Sample("firn_cut_written", metrics.made[is_exact], (kind,))
+    yield Sample("firn_cut_void", metrics.void)
+    yield Sample("firn_cut_lacking_partitions", metrics.lacking_count)
 
 
 def _tails(metrics: CutMetrics) -> Iterator[Sample]:

@@ -225,7 +225,8 @@ class Console:
         return _json({"longest": longest, "latest": [_turn(one, now_s) for one in turns.latest]})
 
     def _tiering(self, topic: str | None) -> Response:
-        """Return the partitions that do not tier, and failing steps for the prefix, each with its reason.
+        """Return the partitions that do not tier or keep a cut from being complete, and failing steps for the
+        prefix, each with its reason.
 
         `topic`: id of the only topic to return, or None.
         """
@@ -236,7 +237,7 @@ class Console:
         if metrics is not None:
             stopped = (
                 {"topic_id": str(tip.topic_id), "topic": tip.topic, "partition": tip.partition, "why": why}
-                for tip, why in metrics.reasons.items()
+                for tip, why in (*metrics.reasons.items(), *metrics.cut_keeper.lacking.items())
                 if topic in (None, str(tip.topic_id))
             )
             partitions = list(islice(stopped, _MOST_TOLD))

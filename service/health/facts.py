@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 from service.health.findings import Finding
 
+MOST_INTERVALS: Final = 6
+"""A complete cut is late after so many intervals."""
 SESSION_MS: Final = 9000
 """`broker.session.timeout.ms` where it is not known."""
 
@@ -99,6 +101,19 @@ class HeldBackFacts(NamedTuple):
     since_ms: int | None = None
 
 
+class CutFacts(NamedTuple):
+    """Cuts of a cluster, as the node that takes them sees them: for how long the bucket has lacked something,
+    the time between two cuts, and why the last came to nothing or is not complete, empty for no reason."""
+
+    age_ms: int
+    interval_ms: int
+    why: str = ""
+
+    @property
+    def is_late(self) -> bool:
+        return self.age_ms > MOST_INTERVALS * self.interval_ms
+
+
 class RecoveryFacts(NamedTuple):
     """Work that a recovery has left: topics whose settings are not known, and local logs that are
     not compared with their archives."""
@@ -154,6 +169,7 @@ class NodeFacts(NamedTuple):
     stores: tuple[StoreFacts, ...] = ()
     held_back: tuple[HeldBackFacts, ...] = ()
     uploads: UploadFacts | None = None
+    cuts: CutFacts | None = None
     is_owner_unknown: bool = False
     asleep: tuple[int, str] | None = None
     under_min_isr: int = 0

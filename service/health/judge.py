@@ -207,6 +207,10 @@ def _store(facts: NodeFacts, now_ms: int) -> Iterator[Finding]:
         why = f": {facts.uploads.why}" if facts.uploads.why else ""
         words = f"{subject}: a sealed segment has waited for its upload for {seconds(late_ms)}{why}"
         yield kinds.UPLOADS_BEHIND.found(subject, words, facts.uploads.oldest_ms + LATE_UPLOAD_MS)
+    if (cuts := facts.cuts) is not None and cuts.is_late:
+        why = f": {cuts.why}" if cuts.why else ""
+        words = f"{subject}: the bucket has had no newer cut of the cluster for {seconds(cuts.age_ms)}{why}"
+        yield kinds.CUTS_LATE.found(subject, words, now_ms - cuts.age_ms)
     if facts.is_owner_unknown:
         yield kinds.OWNER_UNKNOWN.found(subject, f"{subject}: the owner of the prefix is not known yet")
     if facts.asleep is not None:

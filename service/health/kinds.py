@@ -155,6 +155,13 @@ UPLOADS_BEHIND: Final = _kind(
     "Sealed segments wait for their upload: local disks fill up, and a lost disk loses more.",
     "Read the reason: a store that is slow or away, too little bandwidth, a partition that cannot be copied.",
 )  # fmt: skip
+CUTS_LATE: Final = _kind(
+    "cuts-late", STORE, WARNING,
+    "Should all disks be lost now, what was written since comes back only as far as segments are in the"
+    " bucket.",
+    "Read the reason: a broker that does not answer in time, a store that is slow or away, a partition that"
+    " is waited for (firn tiers TOPIC).",
+)  # fmt: skip
 OWNER_UNKNOWN: Final = _kind(
     "prefix-owner-unknown", STORE, WARNING,
     "The node has not yet read who owns the prefix; it copies nothing before.",

@@ -6,23 +6,26 @@ be older than the bucket and HEAD may lag behind a commit: so a partition is ski
 manifest newer than HEAD or the copy is ahead of HEAD. Partitions with errors or with refused objects, young
 objects, and topics that are not known to live are skipped, too. Such a topic is swept on request, by its id,
 where its deletion was committed, or where the copy does not have it and its last record is newer than all of
-its objects. HEAD is read again before anything of its partition is deleted. Left-over probes of the store are
-swept, too.
+its objects. HEAD is read again before anything of its partition is deleted. What a kept cut needs stays, also
+of a chain that was replaced; cuts and tails that no kept cut names are swept once `CUT` is as old, and
+left-over probes of the store, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError
 from service.inspect.committed import Committed, TopicState, read_committed
+from service.inspect.cut_needs import CutNeeds
 from service.inspect.partition_check import Subject, check_partition
 from service.inspect.readable_store import ReadableStore
 from service.remote.format.keys import (
+    CUT_NAME,
     DATA_PREFIX,
     HeadKey,
     ManifestKey,
@@ -93,17 +96,22 @@ def find_orphans(
     names = committed.ever_live()
     skipped: set[UUID] = set()
     readable = ReadableStore(store)
+    needs = CutNeeds(readable)
     for owner, _ in groupby(store.list(DATA_PREFIX), lambda info: _owner(parse_key(info.key))):
         if owner is None:
             continue
         if owner.topic_id in names:
             subject = Subject(owner, names[owner.topic_id], entry=committed.entry(owner))
-            yield from _partition(readable, subject, age)
+            yield from _partition(readable, subject, age, needs)
         elif owner.topic_id not in skipped:
             skipped.add(owner.topic_id)
             is_deleted = owner.topic_id in committed.copy.image.tombstones
             what = "it was deleted" if is_deleted else "it is not known to live"
             yield Skipped(str(owner.topic_id), f"{what} (--topic ID deletes it whole)")
+    dead = filter(age.has, needs.dead())
+    if (first := next(dead, None)) is not None and now_ms - needs.changed_ms() >= older_than_ms:
+        yield from _pieces(CUT_NAME, None, None, chain((first,), dead))
+    yield from (Skipped(CUT_NAME, why) for why in needs.problems)
     yield from _pieces(PROBE_PREFIX, None, None, filter(age.has, store.list(PROBE_PREFIX)))
 
 
@@ -127,7 +135,9 @@ def _whole_topic(
         yield from _pieces(prefix, None, None, old)
 
 
-def _partition(store: ObjectStore, subject: Subject, age: Age) -> Iterator[PartitionOrphans | Skipped]:
+def _partition(
+    store: ObjectStore, subject: Subject, age: Age, needs: CutNeeds
+) -> Iterator[PartitionOrphans | Skipped]:
     where = subject.where
     report = check_partition(store, subject, deep=False)
     if not report.is_clean:
@@ -137,7 +147,7 @@ def _partition(store: ObjectStore, subject: Subject, age: Age) -> Iterator[Parti
         return
     try:
         head = open_head(store, subject.key)
-        chain = Chain(open_named(store, head), head)
+        named = Chain(open_named(store, head), head)
     except (ObjectNotFound, CorruptionError) as e:
         yield Skipped(where, f"there is no readable HEAD: {e}")
         return
@@ -149,7 +159,9 @@ def _partition(store: ObjectStore, subject: Subject, age: Age) -> Iterator[Parti
         yield Skipped(where, f"it has a manifest newer than HEAD, which may be committed: {newer}")
         return
     try:
-        yield from _pieces(where, subject.key, head, filter(age.has, _unnamed(store, subject.key, chain)))
+        needed = needs.chain_keys(subject.key, head.version)
+        orphans = (info for info in _unnamed(store, subject.key, named) if info.key not in needed)
+        yield from _pieces(where, subject.key, head, filter(age.has, orphans))
     except (ObjectNotFound, CorruptionError) as e:
         yield Skipped(where, f"it changed while it was checked: {e}")
 
@@ -163,11 +175,11 @@ def _newer_manifest(store: ObjectStore, key: HeadKey, head: Head) -> str | None:
     return None
 
 
-def _unnamed(store: ObjectStore, key: HeadKey, chain: Chain) -> Iterator[ObjectInfo]:
+def _unnamed(store: ObjectStore, key: HeadKey, named: Chain) -> Iterator[ObjectInfo]:
     """Yield objects of a partition that its chain does not name, in the listing's order."""
     pages: set[str] = set()
-    load = partial(_load, store, chain.manifest, pages)
-    live = (entry for entry in live_segments(chain.manifest, load) if entry.owner is None)
+    load = partial(_load, store, named.manifest, pages)
+    live = (entry for entry in live_segments(named.manifest, load) if entry.owner is None)
     entry = next(live, None)
     for info in store.list(partition_prefix(*key)):
         parsed = parse_key(info.key)
@@ -181,7 +193,7 @@ def _unnamed(store: ObjectStore, key: HeadKey, chain: Chain) -> Iterator[ObjectI
                 pass
             if info.key not in pages:
                 yield info
-        elif isinstance(parsed, ManifestKey) and info.key != chain.key:
+        elif isinstance(parsed, ManifestKey) and info.key != named.key:
             yield info
 
 

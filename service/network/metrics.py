@@ -17,6 +17,7 @@ OF_CONTROLLER: Final = "controller"
 OF_REPLICATION: Final = "replication"
 OF_TRANSACTIONS: Final = "transactions"
 OF_LAG: Final = "lag"
+OF_CUTS: Final = "cuts"
 """Purposes of the node's own connections to other nodes."""
 
 OF_PRODUCE: Final = "produce"

@@ -26,6 +26,7 @@ from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
 from service.metadata.secret_settings import secret_count, without_secrets
 from service.metadata.snapshot_codec import encode_image
+from service.node.cut_cluster import NodeCutCluster
 from service.node.store_watch import StoreWatch, WatchedClient
 from service.partition.partition import Partition
 from service.remote.format.manifest_codec import TopicsFileRow
@@ -42,13 +43,14 @@ from service.replicas.archive_recovery import adopt_bucket, read_bucket
 from service.replicas.cut_answers import CutAnswers
 from service.replicas.disk_pressure import marks_of
 from service.replicas.dynamic_config import waits_for_settings
+from service.serving.broker_channels import BrokerChannels
 from service.serving.request_host import Broker
 from service.tiering.cuts.saving import TailSettings
 from service.tiering.manager import TieringManager
 from service.tiering.metadata_copy import MetadataSnapshot
 from service.tiering.metrics import TieringMetrics
 from service.tiering.ports import TieringSettings
-from service.tiering.prefix_fence import ForeignOwner, claim_prefix
+from service.tiering.prefix_fence import ForeignOwner, HeirFound, claim_prefix
 from service.tiering.shared_objects import TopicsSnapshot
 
 log = logging.getLogger(__name__)
@@ -125,6 +127,9 @@ class ColdTier:
         self._is_in_use = is_in_use
         self._foreign: str | None = None
         """why nothing is written to the prefix while the node serves: another cluster owns it"""
+        self._heir: str | None = None
+        """that cluster, where it was restored from this one"""
+        self._tell_heir: Callable[[str | None], None] = lambda heir: None
         self._manager: TieringManager | None = None
         self._is_conditional = True
         self._compared = asyncio.Event()
@@ -213,9 +218,13 @@ class ColdTier:
         try:
             await claim
         except ForeignOwner as e:
-            if not self._is_in_use():
+            self._heir = e.heir if isinstance(e, HeirFound) else None
+            self._tell_heir(self._heir)
+            if not self._is_in_use() and self._heir is None:
                 raise ConfigError(str(e)) from e
-            if self._foreign is None:
+            if self._foreign is None and self._heir is not None:
+                log.error("%s", e)
+            elif self._foreign is None:
                 log.error(
                     "%s. The metadata knows of tiered topics, so another cluster has taken the prefix, or "
                     "firn.remote.url is wrong here: this node serves, and copies, expires and sweeps nothing "
@@ -232,8 +241,13 @@ class ColdTier:
             # The node serves hot data and reads the archive meanwhile, but writes nothing to it.
             log.error("nothing is copied, expired or swept until that is settled: %s", e)
             return False
-        self._foreign = None
+        self._foreign = self._heir = None
+        self._tell_heir(None)
         return True
+
+    def now_ms(self) -> int:
+        """Return the wall clock's time, by which cuts are dated."""
+        return self._world.clock.now_ms()
 
     @property
     def may_let_go(self) -> bool:
@@ -249,8 +263,11 @@ class ColdTier:
             if await self._claim_succeeded(self._claim):
                 manager.set_claim(None, is_conditional=self._is_conditional)
 
-    async def run(self, broker: Broker) -> None:
-        """Run tiering until the task is cancelled; nothing is written before the prefix is this cluster's."""
+    async def run(self, broker: Broker, channels: BrokerChannels) -> None:
+        """Run tiering until the task is cancelled; nothing is written before the prefix is this cluster's.
+        `channels` lead to the other brokers."""
+        self._tell_heir = broker.heir_changed
+        broker.heir_changed(self._heir)
         owner = broker.plane.prefix_owner
         broker.disks.free_caches_first(self._trim_disk_cache)
         broker.replicas.may_let_go = lambda: self.may_let_go
@@ -277,15 +294,11 @@ class ColdTier:
                 has_credentials=config.remote_metadata_credentials,
             ),
             is_conditional=self._is_conditional,
-            settings=TieringSettings(
-                interval_ms=config.remote_log_manager_task_interval_ms,
-                copier_threads=config.remote_log_manager_copier_thread_pool_size,
-                grace_ms=config.remote_object_grace_ms,
-                metadata_interval_ms=config.metadata_log_max_snapshot_interval_ms or NEVER_MS,
-                sweep_interval_ms=max(config.remote_object_grace_ms, SWEEP_AT_MOST_EVERY_MS),
-            ),
+            settings=_tiering_settings(config),
             copy_limit=lambda: _copy_limit(broker.config),
             is_urgent=broker.disks.hurries,
+            cuts=NodeCutCluster(broker, channels, has_credentials=config.remote_metadata_credentials),
+            heir_changed=broker.heir_changed,
             tail_settings=lambda: TailSettings(broker.config.tail_base_max_bytes, broker.config.tail_wait_ms),
         )
 
@@ -296,20 +309,7 @@ class ColdTier:
         )  # fmt: skip
         if self._foreign is not None:
             manager.set_claim(self._foreign)
-
-        def changed(before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
-            if owner is not None:
-                owner.published(before, image, delta)
-                for partition in owner.moved(before, image, delta):
-                    manager.scheduler.changed(*partition)
-            if delta.deleted_topics:
-                manager.maintenance.topics_deleted()
-            if delta.topics or delta.deleted_topics or delta.configs or delta.recovered:
-                manager.maintenance.topics_changed()
-            if image.acls is not before.acls or delta.quota_entities or delta.users:
-                manager.maintenance.access_changed()
-
-        broker.metadata.subscribe(changed)
+        broker.metadata.subscribe(partial(_follow, manager, owner))
         broker.replicas.watch(manager.scheduler.changed)
         broker.disks.watch(manager.scheduler.wake)
         comparing = asyncio.ensure_future(manager.scheduler.heads_compared())
@@ -336,6 +336,38 @@ class ColdTier:
         """Fail the running reads and join their threads."""
         await asyncio.get_running_loop().run_in_executor(self._pool, self.reader.close)
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _follow(
+    manager: TieringManager,
+    owner: ClusterPrefixOwner | None,
+    before: MetadataImage,
+    image: MetadataImage,
+    delta: MetadataDelta,
+) -> None:
+    """Tell tiering what a change of the metadata means for it."""
+    if owner is not None:
+        owner.published(before, image, delta)
+        for partition in owner.moved(before, image, delta):
+            manager.scheduler.changed(*partition)
+    if delta.deleted_topics:
+        manager.maintenance.topics_deleted()
+    if delta.topics or delta.deleted_topics or delta.configs or delta.recovered:
+        manager.maintenance.topics_changed()
+    if delta.configs and manager.cuts is not None:
+        manager.cuts.wake()
+    if image.acls is not before.acls or delta.quota_entities or delta.users:
+        manager.maintenance.access_changed()
+
+
+def _tiering_settings(config: BrokerConfig) -> TieringSettings:
+    return TieringSettings(
+        interval_ms=config.remote_log_manager_task_interval_ms,
+        copier_threads=config.remote_log_manager_copier_thread_pool_size,
+        grace_ms=config.remote_object_grace_ms,
+        metadata_interval_ms=config.metadata_log_max_snapshot_interval_ms or NEVER_MS,
+        sweep_interval_ms=max(config.remote_object_grace_ms, SWEEP_AT_MOST_EVERY_MS),
+    )
 
 
 def is_tiered(image: MetadataImage) -> bool:

@@ -11,6 +11,7 @@ from service.health import kinds
 from service.health.facts import (
     BrokerFacts,
     ClusterFacts,
+    CutFacts,
     DirectoryFacts,
     HeldBackFacts,
     NodeFacts,
@@ -197,6 +198,17 @@ def _unpublished(metrics: TieringMetrics) -> Iterator[HeldBackFacts]:
         yield HeldBackFacts(f"nothing is copied of {len(failing)} partitions, {tip} first: {why}")
 
 
+def _cuts(metrics: TieringMetrics, now_ms: int) -> CutFacts | None:
+    """Report how old the newest complete cut is; None where this node takes none."""
+    from service.tiering.tasks import Task  # a node without a store does not load its code
+
+    cuts = metrics.cut_keeper
+    if (age_ms := cuts.age_ms(now_ms)) is None:
+        return None
+    lacking = next((f"{tip}: {why}" for tip, why in cuts.lacking.items()), "")
+    return CutFacts(age_ms, cuts.interval_ms, metrics.failing.get((Task.CUT, None), lacking))
+
+
 def _with_store(facts: NodeFacts, cold: ColdTier) -> NodeFacts:
     asleep = cold.reader.stats().downloads.asleep
     stores = tuple(
@@ -216,6 +228,7 @@ def _with_store(facts: NodeFacts, cold: ColdTier) -> NodeFacts:
             words = f"nothing is copied, expired or swept {metrics.waits}"
             held.append(HeldBackFacts(words, metrics.waits_since_ms))
     return facts._replace(
+        cuts=None if metrics is None else _cuts(metrics, cold.now_ms()),
         stores=stores,
         held_back=tuple(held),
         uploads=uploads,

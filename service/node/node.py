@@ -31,7 +31,7 @@ from service.hot.manager import LogManager
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
-from service.network.metrics import OF_LAG, OF_REPLICATION
+from service.network.metrics import OF_CUTS, OF_LAG, OF_REPLICATION
 from service.node import fd_budget
 from service.node.authorizer import make_authorizer
 from service.node.data_directories import DataDirectories
@@ -100,6 +100,7 @@ class Node:
         self._directories = DataDirectories(config, world)
         self._applier: Applier | None = None
         self._tls: NodeTls | None = None
+        self._others: InterBroker | None = None
         self.parts = NodeParts(
             supervisor,
             turns or TurnTimes(),
@@ -267,7 +268,7 @@ class Node:
         at_once(check_topics(metadata.image, config))
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
         coordinators = self._coordinator_parts(applier, plane, timers, replicas, logs)
-        others = self._inter_broker(coordinators)
+        self._others = others = self._inter_broker(coordinators)
         groups = GroupCoordinators(coordinators, lambda: others.channels(OF_LAG))
         stack.push_async_callback(groups.close)
         transactions = TransactionWiring(coordinators, others)
@@ -471,7 +472,10 @@ class Node:
         cleaner = logs.cleaner.run(lambda: cleaner_settings(broker.config), stable_offset)
         self._supervisor.run("log-cleaner", cleaner)
         if cold is not None:
-            self._supervisor.run("cold-tier", cold.run(broker))
+            assert self._others is not None
+            channels = self._others.channels(OF_CUTS)
+            stack.push_async_callback(channels.close)
+            self._supervisor.run("cold-tier", cold.run(broker, channels))
             await self._archives_compared(applier)
             if broker.plane.prefix_owner is None:
                 await cold.heads_compared()

@@ -53,7 +53,7 @@ def read_bucket(store: ObjectStore, cluster_id: str, image: MetadataImage) -> Bu
     `CorruptionError` if `cluster.json` is damaged, or neither a copy of the metadata nor `topics.json` can be
     read; `UnknownVersion` for a document of later software; `StorageError` if the store does not answer.
     """
-    check_prefix(store, cluster_id)
+    ancestors = check_prefix(store, cluster_id).ancestors
     newest = newest_copy(store)
     rival = newest.rival or (newest.copy and newest.copy.why_of_another_life(image))
     if rival:
@@ -72,7 +72,8 @@ def read_bucket(store: ObjectStore, cluster_id: str, image: MetadataImage) -> Bu
         if newest.copy is None:
             raise
         problems.append(f"{e}; the copy of the metadata says which topics there are")
-    if listed is not None and listed.cluster_id != cluster_id:
+    owners = (cluster_id, *(one.cluster_id for one in ancestors))
+    if listed is not None and listed.cluster_id not in owners:
         problems.append(f"topics.json is of cluster {listed.cluster_id}, ignored")
         listed = None
     if newest.copy is None and listed is None:
@@ -81,7 +82,7 @@ def read_bucket(store: ObjectStore, cluster_id: str, image: MetadataImage) -> Bu
             "firn.remote.url (firn repair)"
         )
     copy = newest.copy.image if newest.copy is not None else MetadataImage()
-    archive = read_archive(store, cluster_id, copy.remote, {*copy.tombstones, *image.tombstones})
+    archive = read_archive(store, cluster_id, copy.remote, {*copy.tombstones, *image.tombstones}, ancestors)
     return BucketContents(newest, listed, archive, problems)
 
 

@@ -238,6 +238,8 @@ class ProduceOperation:
             self.check_allowed(authorizer, partition.tip.topic)
         if partition.tip.topic in INTERNAL_TOPICS:
             check_internal(context, partition.tip.topic)
+        if broker.heir is not None:
+            broker.check_heir()
         if broker.disks.is_pressed:
             broker.disks.check(partition)
         if records is None:

@@ -146,6 +146,8 @@ class Broker:
         self.metrics = ServingMetrics()
         self.quotas = RequestQuotas(self.loop, own.quotas)
         self.disks = DiskWatch(config, clock, replicas, logs, self.metrics)
+        self.heir: str | None = None
+        """cluster that was restored from this one, and has its prefix"""
         self.cuts: CutAnswers | None = None
         """this broker's part of cuts; None until its cold tier runs, and without a bucket"""
         self._careful_until = 0.0
@@ -205,6 +207,19 @@ class Broker:
         known = self.cluster.view_for(listener).by_id
         found = [known[node] for node in nodes if node in known]
         return tuple([NodeEndpoint(one.id, one.host, one.port, one.rack) for one in found])
+
+    def heir_changed(self, heir: str | None) -> None:
+        """Note which cluster was restored from this one and has its prefix; None for none."""
+        self.heir = heir
+
+    def check_heir(self) -> None:
+        """Raise `RequestError` KAFKA_STORAGE_ERROR where producers belong to the heir of this cluster."""
+        if self.heir is not None and self.config.displaced_produce == "refuse":
+            raise RequestError(
+                ErrorCode.kafka_storage_error,
+                f"cluster {self.heir} was restored from this one and has its bucket: nothing more is written "
+                f"here (firn.displaced.produce)",
+            )
 
     async def _allocate_producer_ids(self) -> ProducerIdBlock:
         return await self.admin.allocate_producer_ids(self.config.node_id, self.plane.epoch)

@@ -261,10 +261,17 @@ class BucketMaintenance:
                     f"({', '.join(ahead[:5])}): nothing is copied, expired or swept by this node",
                 )
                 return
+        known = after or await self._fence.read_or_none()
+        self._fence.ancestors = known.ancestors
         snapshot = self._topics()
         if snapshot is not None:
             compared = await self._context.pool.run(
-                compare_topics, self._context.store, self._context.cluster_id, snapshot, self._deleted()
+                compare_topics,
+                self._context.store,
+                self._context.cluster_id,
+                snapshot,
+                self._deleted(),
+                known.ancestors,
             )
             if compared.damage is not None:
                 compared = compared._replace(refusal=await self._why_behind_copy(snapshot))
@@ -410,6 +417,7 @@ class BucketMaintenance:
                 self._deleted(),
                 behind=behind,
                 is_conditional=self._fence.is_conditional,
+                ancestors=self._fence.ancestors,
             )
         except (StorageError, CorruptionError, RequestError):
             self._topics_due_ms = due_ms

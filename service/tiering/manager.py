@@ -24,6 +24,11 @@ from service.tiering.archive_attempt import TieringContext
 from service.tiering.bucket_maintenance import BucketMaintenance
 from service.tiering.chain import ChainStore
 from service.tiering.commits import CommitQueue
+from service.tiering.cut_sweep import CutSweep
+from service.tiering.cuts.keeper import CutKeeper
+from service.tiering.cuts.kept_documents import KeptDocuments
+from service.tiering.cuts.ports import CutCluster
+from service.tiering.cuts.saved_metadata import SavedMetadata
 from service.tiering.cuts.saving import TailSaver, TailSettings
 from service.tiering.eraser import Eraser
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot
@@ -47,7 +52,9 @@ class TieringManager:
     `partitions` returns the partitions that this node leads, `find` one of them; call `scheduler.changed`
     when one was added or removed, or has another leader. `topics` returns the topics of the committed image.
     `is_conditional`: the store honours conditional writes. `is_urgent`: as in `TieringContext`; call
-    `scheduler.wake` when it changes.
+    `scheduler.wake` when it changes. `cuts` is the cluster of which cuts are taken; None: none are.
+    `heir_changed` is called with the cluster that was restored from this one and has its prefix, and None
+    once it has not.
     """
 
     def __init__(
@@ -69,6 +76,8 @@ class TieringManager:
         probe: Probe = no_probe,
         copy_limit: Callable[[], RateLimit] = RateLimit,
         is_urgent: Callable[[TopicIdPartition], bool] = lambda _: False,
+        cuts: CutCluster | None = None,
+        heir_changed: Callable[[str | None], None] = lambda _: None,
         tail_settings: Callable[[], TailSettings] = TailSettings,
     ) -> None:
         self.metrics = TieringMetrics()
@@ -90,6 +99,7 @@ class TieringManager:
             store, cluster_id, writer, clock, pool, self._owner,
             is_conditional=is_conditional,
         )  # fmt: skip
+        fence.heir_changed = heir_changed
         eraser = Eraser(
             store, chains, catalog, pool, fence, self.metrics, clock, settings.grace_ms, self._backoff
         )
@@ -104,15 +114,21 @@ class TieringManager:
             context, world, partitions, find, self._task_ended,
             lambda: self.maintenance.election.wake(),  # the prefix may be taken over now
         )  # fmt: skip
+        documents = KeptDocuments(store, pool, lambda: cuts is not None and cuts.is_enabled())
         self.tails = TailSaver(context, writer.node_id, tail_settings, Rate(copy_limit))
         copies = MetadataCopies(
             store, cluster_id, writer, metadata, world.new_uuid, pool, fence, clock,
-            settings.metadata_interval_ms,
+            settings.metadata_interval_ms, documents.removable,
         )  # fmt: skip
-        sweeper = Sweeper(context, self._leadership, self._live_topics)
+        sweep = CutSweep(context, documents) if cuts is not None else None
+        sweeper = Sweeper(context, self._leadership, self._live_topics, sweep)
         self.maintenance = BucketMaintenance(
             context, self._owner, topics, self.scheduler, writer.incarnation, copies, sweeper
         )
+        self.cuts: CutKeeper | None = None
+        if cuts is not None:
+            saved = SavedMetadata(context, cuts, copies, documents, self.maintenance.wake)
+            self.cuts = CutKeeper(context, cuts, saved, documents, self.maintenance.election.note_displaced)
         self._task: asyncio.Task[None] | None = None
 
     def _stamp(self) -> Stamp:
@@ -160,6 +176,8 @@ class TieringManager:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.maintenance.run(), name="tiering-maintenance")
             tasks.create_task(self.maintenance.election.run(), name="tiering-election")
+            if self.cuts is not None:
+                tasks.create_task(self.cuts.run(), name="tiering-cuts")
             await self.scheduler.run(tasks)
 
     def _backoff(self, failures: int) -> int:

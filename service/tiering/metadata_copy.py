@@ -10,7 +10,7 @@ unless the operator wants them there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -52,6 +52,10 @@ class MetadataSnapshot(NamedTuple):
         return self.life, self.epoch, self.end_offset
 
 
+Removable = Callable[[Sequence[str]], Sequence[str]]
+"""Returns those of the superseded snapshots that no cut needs."""
+
+
 class OlderMetadata(StorageError):
     """The bucket has newer metadata than this node."""
 
@@ -65,6 +69,7 @@ def write_metadata(
     own: OwnWrites,
     *,
     is_conditional: bool = True,
+    removable: Removable = list,
 ) -> MetadataRef:
     """Upload `snapshot`, have `cluster.json` name it, and delete older ones that are not needed. Blocks.
 
@@ -97,7 +102,7 @@ def write_metadata(
         return _checked(cluster, snapshot, writer)._replace(metadata=ref)
 
     update_cluster(store, cluster_id, name, own, is_conditional=is_conditional)
-    _remove_others(store, ref)
+    _remove_others(store, ref, removable)
     return ref
 
 
@@ -115,8 +120,9 @@ def _checked(cluster: ClusterFile, snapshot: MetadataSnapshot, writer: Writer) -
     return cluster
 
 
-def _remove_others(store: ObjectStore, ours: MetadataRef) -> None:
-    """Delete the snapshots stored before `ours`, which is named now, except the last of them.
+def _remove_others(store: ObjectStore, ours: MetadataRef, removable: Removable) -> None:
+    """Delete the snapshots stored before `ours`, which is named now, except the last of them, and those that
+    cuts need.
 
     Where `ours` is of a later life than the first, older snapshots go whatever their offsets, which may be of
     an earlier life; otherwise only those of no greater offset. This process does not judge what was stored
@@ -135,7 +141,7 @@ def _remove_others(store: ObjectStore, ours: MetadataRef) -> None:
         and at_ms <= stored_ms
         and ((parsed.epoch, parsed.offset) <= (own.epoch, own.offset) or (ours.life and at_ms < stored_ms))
     ]
-    store.delete([key for _, key in sorted(older)[: -(_KEPT - 1)]])
+    store.delete(list(removable([key for _, key in sorted(older)[: -(_KEPT - 1)]])))
 
 
 class MetadataCopies:
@@ -152,8 +158,12 @@ class MetadataCopies:
         fence: Fence,
         clock: Clock,
         interval_ms: int,
+        removable: Removable = list,
     ) -> None:
         """`take` returns the committed metadata, None while this node is not the one to write it."""
+        self.newest: MetadataRef | None = None
+        """the copy that this process wrote last"""
+        self._removable = removable
         self._store = store
         self._cluster_id = cluster_id
         self._writer = writer
@@ -165,6 +175,11 @@ class MetadataCopies:
         self._interval_ms = interval_ms
         self._written = (-1, -1, -1)
         self.due_ms = self._soonest_ms = clock.monotonic_ms()
+
+    def begin(self) -> None:
+        """Schedule a copy, or find that the newest one is there: other processes may have written since."""
+        self.newest, self._written = None, (-1, -1, -1)
+        self.changed(0)
 
     def changed(self, in_ms: int) -> None:
         """Schedule a copy in `in_ms`, or later after a large one: metadata worth a copy was committed."""
@@ -189,6 +204,7 @@ class MetadataCopies:
                 self._new_uuid(),
                 self._fence.own,
                 is_conditional=self._fence.is_conditional,
+                removable=self._removable,
             )
         except OlderMetadata as e:
             log.error("%s", e)  # only an operator can change that
@@ -200,4 +216,5 @@ class MetadataCopies:
         except (StorageError, CorruptionError, RequestError):
             self.due_ms = now_ms
             raise
+        self.newest = written
         self._written, self._soonest_ms = snapshot.position, now_ms + written.size // _BYTES_PER_MS

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from service.base.types import TopicIdPartition
 from service.tiering.cuts.cut_metrics import CutMetrics
+from service.tiering.cuts.keeper_metrics import CutKeeperMetrics
 from service.tiering.tasks import Task
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ class TieringMetrics:
     """Partitions with segments that could be copied, and when the oldest of those was sealed (wall clock)."""
     reasons: dict[TopicIdPartition, str] = field(default_factory=dict)
     """Why a partition is not copied, swept or expired now; see `why`."""
+    cut_keeper: CutKeeperMetrics = field(default_factory=CutKeeperMetrics)
     store: str | None = None
     """Why the breaker lets no call reach the store for now."""
     store_opened: int = 0

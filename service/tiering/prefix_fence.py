@@ -21,6 +21,7 @@ from uuid import UUID
 
 from service.base.clock import Clock
 from service.base.errors import CorruptionError, StorageError, UnknownVersion
+from service.remote.format.ancestors import Ancestor
 from service.remote.format.documents import is_damage_of
 from service.remote.format.keys import CLUSTER_KEY
 from service.remote.format.manifest_codec import (
@@ -52,6 +53,17 @@ class Displaced(StorageError):
 
 class ForeignOwner(Displaced):
     """`cluster.json` is another cluster's."""
+
+
+class HeirFound(ForeignOwner):
+    """`cluster.json` is that of a cluster which was restored from this one, and has taken its prefix over."""
+
+    def __init__(self, heir: str, cluster_id: str) -> None:
+        super().__init__(
+            f"the prefix of firn.remote.url was taken over by cluster {heir}, which was restored from this "
+            f"one, {cluster_id}: this node copies, cuts, expires and sweeps nothing more"
+        )
+        self.heir = heir
 
 
 class NotNamed(StorageError):
@@ -187,10 +199,17 @@ def _decode_or_own(seen: Tagged, own: OwnWrites) -> ClusterFile:
 
 def _check_owner(cluster: ClusterFile, cluster_id: str) -> None:
     if cluster.cluster_id != cluster_id:
+        if is_heir(cluster, cluster_id):
+            raise HeirFound(cluster.cluster_id, cluster_id)
         raise ForeignOwner(
             f"firn.remote.url: the prefix belongs to cluster {cluster.cluster_id}, this node's is "
             f"{cluster_id}; give each cluster a prefix of its own"
         )
+
+
+def is_heir(cluster: ClusterFile, cluster_id: str) -> bool:
+    """Return whether the prefix's cluster was restored from the cluster `cluster_id`."""
+    return any(one.cluster_id == cluster_id for one in cluster.ancestors)
 
 
 def incarnation_of(cluster: ClusterFile) -> UUID | None:
@@ -230,6 +249,11 @@ class Fence:
         """incarnation of the keeper, by `cluster.json` when this process last read or wrote it"""
         self._checked_ms = 0
         self.own = OwnWrites()
+        self.ancestors: tuple[Ancestor, ...] = ()
+        """clusters that this one was restored from, as last read"""
+        self.heir: str | None = None
+        """cluster that was restored from this one, and has the prefix"""
+        self.heir_changed: Callable[[str | None], None] = lambda heir: None
 
     @property
     def may_write(self) -> bool:
@@ -282,14 +306,18 @@ class Fence:
 
     async def _update(self, change: Callable[[ClusterFile], ClusterFile]) -> None:
         """Change `cluster.json`, as `update_cluster`."""
-        await self._pool.run(
-            update_cluster,
-            self._store,
-            self._cluster_id,
-            change,
-            self.own,
-            is_conditional=self.is_conditional,
-        )
+        try:
+            await self._pool.run(
+                update_cluster,
+                self._store,
+                self._cluster_id,
+                change,
+                self.own,
+                is_conditional=self.is_conditional,
+            )
+        except ForeignOwner:
+            await self.refresh()  # tells whose it is, and stops this process
+            raise
 
     def give_up(self) -> None:
         """Stop being the keeper, and write nothing until the owner of the prefix is known."""
@@ -379,6 +407,8 @@ class Fence:
             raise NotNamed(self.unclaimed)
         if self.is_foreign(cluster):
             self._reject_foreign(cluster)
+        self._set_heir(None)
+        self.ancestors = cluster.ancestors
         self.keeper = found = incarnation_of(cluster)
         if found == self._writer.incarnation:
             if self._has_given_up:
@@ -413,15 +443,25 @@ class Fence:
 
     def _reject_foreign(self, cluster: ClusterFile) -> NoReturn:
         """Raise: nothing is written to another cluster's prefix, and the node keeps running."""
+        self._may_write = self._is_named = False
+        if is_heir(cluster, self._cluster_id):
+            error = HeirFound(cluster.cluster_id, self._cluster_id)
+            self._set_heir(error.heir)
+            self.displaced = str(error)
+            raise error
         why = (
             f"{CLUSTER_KEY} in the prefix of firn.remote.url is of cluster {cluster.cluster_id}, this node's "
             f"is {self._cluster_id}: this node copies, expires and sweeps nothing until its own is back"
         )
-        self._may_write = self._is_named = False
         if not self._was_allowed:
             raise NotNamed(why)
         self.displaced = why
         raise ForeignOwner(why)
+
+    def _set_heir(self, heir: str | None) -> None:
+        if heir != self.heir:
+            self.heir = heir
+            self.heir_changed(heir)
 
     async def check_keeper(self) -> None:
         """Raise as `check`, and `NotNamed` unless this process is the keeper."""
@@ -448,7 +488,9 @@ class Fence:
         offset = await self._owner.barrier()
         await self.check_keeper()
         if self._owner.members():
-            why = await self._pool.run(self._stored_topics.why_ahead, self._owner.life(), offset)
+            why = await self._pool.run(
+                self._stored_topics.why_ahead, self._owner.life(), offset, self.ancestors
+            )
             if why is not None:
                 raise StorageError(f"nothing is swept: topics.json: {why}")
 

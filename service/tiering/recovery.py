@@ -11,7 +11,7 @@ A partition's HEAD decides, unless the catalog of the metadata's copy has a late
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -19,6 +19,7 @@ from uuid import UUID
 from service.base.errors import ConfigError
 from service.hot.producer_snapshot import decode_snapshot
 from service.remote.catalog import CatalogEntry
+from service.remote.format.ancestors import Ancestor
 from service.remote.format.keys import DATA_PREFIX, HeadKey, ManifestKey, PageKey, SegmentKey, parse_key
 from service.remote.format.manifest import Manifest, ManifestPage, PageRef, SegmentEntry, live_segments
 from service.remote.format.manifest_codec import ClusterFile
@@ -91,13 +92,14 @@ def read_archive(
     cluster_id: str,
     catalog: Mapping[tuple[UUID, int], CatalogEntry],
     deleted: Collection[UUID],
+    ancestors: Sequence[Ancestor] = (),
 ) -> RecoveredArchive:
     """Read every partition of the prefix except those of the `deleted` topics.
 
-    `catalog` is that of the metadata's copy, empty where there is none. Raises `StorageError` when the store
-    does not answer.
+    Chains of the cluster's `ancestors` are its own. `catalog` is that of the metadata's copy, empty where
+    there is none. Raises `StorageError` when the store does not answer.
     """
-    reader = _ArchiveReader(store, cluster_id)
+    reader = _ArchiveReader(store, {cluster_id, *(one.cluster_id for one in ancestors)})
     found = {one.key: one for one in _listed(store) if one.key.topic_id not in deleted}
     for key in sorted({*found, *(HeadKey(*key) for key in catalog)}):
         reader.read(key, found.get(key, _Found(key, ())), catalog.get(key))
@@ -128,9 +130,9 @@ def _listed(store: ObjectStore) -> Iterator[_Found]:
 class _ArchiveReader:
     """Reads one partition after another and collects the results."""
 
-    def __init__(self, store: ObjectStore, cluster_id: str) -> None:
+    def __init__(self, store: ObjectStore, owners: Collection[str]) -> None:
         self._store = store
-        self._cluster_id = cluster_id
+        self._owners = owners
         self.partitions: dict[tuple[UUID, int], ArchivedPartition] = {}
         self.problems: list[str] = []
         self.differences: list[str] = []
@@ -210,7 +212,7 @@ class _ArchiveReader:
             return None
 
     def _is_ours(self, chain: Chain, where: str) -> bool:
-        if chain.manifest.cluster_id == self._cluster_id:
+        if chain.manifest.cluster_id in self._owners:
             return True
         self.problems.append(f"{where}: {chain.key} is of cluster {chain.manifest.cluster_id}")
         return False

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError, UnknownVersion
+from service.remote.format.ancestors import Ancestor
 from service.remote.format.keys import TOPICS_KEY, topic_prefix
 from service.remote.format.manifest_codec import (
     MAX_TOPICS_BYTES,
@@ -79,15 +80,17 @@ def write_topics(
     *,
     behind: str | None = None,
     is_conditional: bool = True,
+    ancestors: Sequence[Ancestor] = (),
 ) -> TopicsWrite:
     """Replace `topics.json`, or return why not.
 
-    `deleted` are topics that we know to be deleted. `behind`: why our metadata is older than the bucket's,
+    `deleted` are topics that we know to be deleted, `ancestors` the clusters that this one was restored from.
+    `behind`: why our metadata is older than the bucket's,
     which a damaged `topics.json` does not tell. Raises `StoreUnavailable` when another process wrote it at
     the same moment, or its bytes changed on the way: try again.
     """
     seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
-    compared = _compare(store, cluster_id, snapshot, deleted, seen)
+    compared = _compare(store, cluster_id, snapshot, deleted, seen, ancestors)
     if compared.damage is not None:
         compared = compared._replace(refusal=behind)
     if compared.refusal is not None:
@@ -103,6 +106,7 @@ def write_topics(
         stamp,
         life=snapshot.life,
         foreign=compared.foreign,
+        ancestors=ancestors,
     )
     if not is_conditional:
         store.put(TOPICS_KEY, data)
@@ -121,7 +125,11 @@ def etag_of_topics(store: ObjectStore) -> str:
 
 
 def compare_topics(
-    store: ObjectStore, cluster_id: str, snapshot: TopicsSnapshot, deleted: Collection[UUID]
+    store: ObjectStore,
+    cluster_id: str,
+    snapshot: TopicsSnapshot,
+    deleted: Collection[UUID],
+    ancestors: Sequence[Ancestor] = (),
 ) -> TopicsComparison:
     """Return whether `snapshot` may replace `topics.json`, as `write_topics` decides it.
 
@@ -132,7 +140,7 @@ def compare_topics(
     except StoreRefused as e:
         raise_of_the_store(e)
         return TopicsComparison(damage=str(e))
-    return _compare(store, cluster_id, snapshot, deleted, seen)
+    return _compare(store, cluster_id, snapshot, deleted, seen, ancestors)
 
 
 class StoredTopics:
@@ -144,9 +152,9 @@ class StoredTopics:
         self._etag = ""
         self._position = (-1, -1)
 
-    def why_ahead(self, life: int, offset: int) -> str | None:
+    def why_ahead(self, life: int, offset: int, ancestors: Sequence[Ancestor] = ()) -> str | None:
         """Return why `topics.json` is of other or later metadata than ours, which ends at `offset`; None
-        where it is not.
+        where it is not. That of one of our `ancestors` is of another log, which ended before ours began.
 
         A damaged one gives None. It is read again only where its etag has changed.
         """
@@ -155,6 +163,8 @@ class StoredTopics:
             if not etag or etag != self._etag:
                 stored = read_topics(self._store)
                 if stored is None:
+                    return None
+                if _is_of(stored.cluster_id, ancestors):
                     return None
                 if stored.cluster_id != self._cluster_id:
                     return f"topics.json is of cluster {stored.cluster_id}"
@@ -166,6 +176,10 @@ class StoredTopics:
         except CorruptionError:
             return None
         return _why_later(self._position, (life, offset))
+
+
+def _is_of(cluster_id: str, ancestors: Sequence[Ancestor]) -> bool:
+    return any(one.cluster_id == cluster_id for one in ancestors)
 
 
 def _why_later(stored: tuple[int, int], ours: tuple[int, int]) -> str | None:
@@ -183,6 +197,7 @@ def _compare(
     snapshot: TopicsSnapshot,
     deleted: Collection[UUID],
     seen: Tagged | None,
+    ancestors: Sequence[Ancestor],
 ) -> TopicsComparison:
     if seen is None:
         return TopicsComparison()
@@ -193,9 +208,14 @@ def _compare(
         return TopicsComparison(refusal=str(e))
     except CorruptionError as e:
         return TopicsComparison(damage=str(e))
-    if stored.cluster_id != cluster_id:
+    is_inherited = _is_of(stored.cluster_id, ancestors)
+    if stored.cluster_id != cluster_id and not is_inherited:
         return TopicsComparison(refusal=f"it is of cluster {stored.cluster_id}")
-    why = _why_later((stored.life, stored.metadata_offset), (snapshot.life, snapshot.metadata_offset))
+    why = (
+        None
+        if is_inherited
+        else _why_later((stored.life, stored.metadata_offset), (snapshot.life, snapshot.metadata_offset))
+    )
     known = {*snapshot.ids, *deleted}
     lacking = [row for row in (*stored.topics, *stored.foreign) if row.topic_id not in known]
     if why is not None:

@@ -25,7 +25,8 @@ The order makes it safe without a clock: list, then read the guarded keys, then 
 before and guarded after is skipped; one that was committed in between is in the chain. An orphan is deleted
 when two sweeps at least a grace apart have both found it.
 
-A probe object is deleted when two sweeps at least a grace apart have found it.
+A probe object is deleted when two sweeps at least a grace apart have found it; so are tails, cuts and
+checkpoints that no cut needs (`cut_sweep`).
 
 The sweep also writes a HEAD that lags, of a partition that this node does not lead: its leader may be gone.
 """
@@ -33,7 +34,7 @@ The sweep also writes a HEAD that lags, of a partition that this node does not l
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -43,6 +44,7 @@ from service.base.slices import Slice
 from service.base.types import TopicIdPartition
 from service.remote.catalog import NO_VERSION, CatalogEntry
 from service.remote.format.keys import (
+    CUT_NAME,
     DATA_PREFIX,
     HeadKey,
     ManifestKey,
@@ -56,6 +58,7 @@ from service.remote.stores.conditional import PROBE_PREFIX
 from service.remote.stores.store import ObjectInfo, ObjectStore
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.chain import HeadMoved
+from service.tiering.cut_sweep import CutSweep, DeadObjects
 from service.tiering.deleting import DELETE_BATCH, Deleted, FailureRun, delete_each
 from service.tiering.head_check import HeadVerdict, check_head
 from service.tiering.prefix_fence import Displaced, NotNamed
@@ -133,7 +136,10 @@ class Sweeper:
         context: TieringContext,
         leadership_of: LeadershipOf,
         live_topics: LiveTopics,
+        cuts: CutSweep | None = None,
     ) -> None:
+        """`cuts` judges what cuts leave behind; None where none are taken."""
+        self._cuts = cuts
         self._store = context.store
         self._chains = context.chains
         self._catalog = context.catalog
@@ -175,7 +181,10 @@ class Sweeper:
                     seen[orphan.key] = _remembered(orphan, before, now_ms)
             if overdue:
                 deleted += await self._delete(overdue, failures)
-        deleted += await self._sweep_probes(seen, now_ms, failures)
+        probes = await self._pool.run(_probes, self._store)
+        deleted += await self._sweep_dead(probes, seen, now_ms, failures)
+        if self._cuts is not None:
+            deleted += await self._sweep_dead(await self._left_by_cuts(), seen, now_ms, failures)
         self._sightings = seen
         await self._report(frozenset(unknown))
         self._metrics.orphans_swept += deleted
@@ -201,16 +210,33 @@ class Sweeper:
         self._metrics.task_errors[Task.SWEEP] += 1
         self._metrics.failing[Task.SWEEP, at] = str(error)
 
-    async def _sweep_probes(self, seen: dict[str, _Sighting], now_ms: int, failures: FailureRun) -> int:
-        """Delete probe objects left by processes that have ended; return how many."""
+    async def _left_by_cuts(self) -> Sequence[str]:
+        """Return what no cut needs any more. A damaged document holds up nothing else."""
+        assert self._cuts is not None
+        try:
+            dead = await self._cuts.find()
+        except CorruptionError as e:
+            dead = DeadObjects((), e)
+        if dead.problem is not None:
+            self._failed(CUT_NAME, dead.problem)
+            log.error("not all tails can be swept: %s", dead.problem)
+        return dead.keys
+
+    async def _sweep_dead(
+        self, keys: Iterable[str], seen: dict[str, _Sighting], now_ms: int, failures: FailureRun
+    ) -> int:
+        """Delete those of the dead `keys` that a sweep a grace ago has found, too; return how many."""
         overdue = []
-        for key in await self._pool.run(_probes, self._store):
+        for key in keys:
             before = self._sightings.get(key)
             if before is not None and now_ms - before.first_ms >= self._grace_ms:
                 overdue.append(key)
-            else:
+            elif len(seen) < MAX_REMEMBERED:
                 seen[key] = before or _Sighting(now_ms, None)
-        return await self._delete(overdue, failures) if overdue else 0
+        deleted = 0
+        for start in range(0, len(overdue), DELETE_BATCH):
+            deleted += await self._delete(overdue[start : start + DELETE_BATCH], failures)
+        return deleted
 
     def _is_overdue(self, orphan: UnnamedKey, before: _Sighting, now_ms: int) -> bool:
         if now_ms - before.first_ms < self._grace_ms:

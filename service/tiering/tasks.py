@@ -42,6 +42,7 @@ class Task(Enum):
     COMPARE_TOPICS = "compare topics.json"
     COPY_METADATA = "copy metadata"
     SWEEP = "sweep"
+    CUT = "take a cut"
 
 
 KEEPER_TASKS: Final = (

@@ -98,6 +98,12 @@ def gzip_level_problem(text: str) -> str | None:
     return None if level == -1 or 1 <= level <= 9 else "Value must be between 1 and 9 or equal to -1"
 
 
+def cut_interval_problem(text: str) -> str | None:
+    """Return the reason why `text` is not a time between two cuts, or None."""
+    value = int(text)
+    return None if value == -1 or 1000 <= value <= 3_600_000 else "Value must be -1 or from 1000 to 3600000"
+
+
 def replica_list_problem(name: str) -> Callable[[str], str | None]:
     """Return a check for lists of replicas under the key `name` (Kafka `ThrottledReplicaListValidator`)."""
     words = (

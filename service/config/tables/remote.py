@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from service.config.keys import LONG_MAX
-from service.config.tables.checks import http_url_problem, kms_key_problem, store_url_problem
+from service.config.tables.checks import (
+    cut_interval_problem,
+    http_url_problem,
+    kms_key_problem,
+    store_url_problem,
+)
 from service.config.tables.columns import BOOLEAN, HOUR_MS, INT, LONG, MIB, STRING, key
 
 REMOTE: Final = (
@@ -125,6 +130,26 @@ REMOTE: Final = (
         "readers of the old manifest can finish; also the age at which an object without a manifest "
         "is swept as an orphan. Must be longer than any upload takes.",
         at_least=0,
+    ),
+    key(
+        "firn.cut.interval.ms", LONG, 10_000,
+        "Time between two cuts: moments of the whole cluster from which the bucket can restore it. The "
+        "records that no segment in the bucket has are uploaded with each, and nothing while nothing "
+        "changes. -1: no cuts.",
+        check=cut_interval_problem, dynamic=True,
+    ),
+    key(
+        "firn.cut.hold.max.ms", INT, 20,
+        "Longest time for which a cut holds back what becomes visible on brokers: high watermarks, and the "
+        "answers that wait for them. Brokers go on by themselves after it, and the cut is void.",
+        at_least=1, at_most=10_000, dynamic=True,
+    ),
+    key(
+        "firn.displaced.produce", STRING, "refuse",
+        "What a node does with records of producers once a cluster that was restored from this one has taken "
+        "the prefix over: refuse them (KAFKA_STORAGE_ERROR), as clients belong to the restored cluster now, "
+        "or allow them, although nothing of them is copied any more.",
+        one_of=("refuse", "allow"), dynamic=True,
     ),
     key(
         "firn.tail.base.max.bytes", LONG, 1024 * MIB,

@@ -125,7 +125,8 @@ class Quorum:
         request_timeout_ms: int = 2000,
     ) -> None:
         self._machine = machine
-        self._log = log
+        self.log: Final = log
+        """for others to read only"""
         self._clock = clock
         self._log_io = log_io
         self._hooks = hooks
@@ -174,7 +175,7 @@ class Quorum:
     @property
     def next_offset(self) -> int:
         """Offset of the next record."""
-        return self._log.end_offset
+        return self.log.end_offset
 
     async def start(self, state: QuorumState | None) -> None:
         """Start the replica with the content of ``quorum-state``. A sole voter leads when this returns."""
@@ -195,8 +196,8 @@ class Quorum:
                 ErrorCode.record_list_too_large,
                 f"The change takes {len(batch)} bytes of metadata, the limit is {MAX_BATCH_BYTES}.",
             )
-        self._log.append(batch)
-        self._submit(Appended(self._log.end_offset))
+        self.log.append(batch)
+        self._submit(Appended(self.log.end_offset))
 
     async def ask(self, request: RaftRequest) -> RaftResponse:
         """Return the machine's response, with the records or snapshot bytes that it refers to.
@@ -372,17 +373,17 @@ class Quorum:
     def _append_control(self, effect: AppendControl) -> None:
         batch = encode_control_batch(
             *encode_records(effect.records),
-            base_offset=self._log.end_offset,
+            base_offset=self.log.end_offset,
             epoch=effect.epoch,
             timestamp_ms=self._clock.now_ms(),
         )
-        self._log.append(batch)
-        self._events.appendleft(Appended(self._log.end_offset))
+        self.log.append(batch)
+        self._events.appendleft(Appended(self.log.end_offset))
 
     def _append_fetched(self, epoch: int, records: bytes) -> Event:
         try:
-            if self._log.append_fetched(records, epoch):
-                return Appended(self._log.end_offset)
+            if self.log.append_fetched(records, epoch):
+                return Appended(self.log.end_offset)
             reason = "no whole batch"
         except CorruptionError as e:
             reason = str(e)
@@ -410,19 +411,19 @@ class Quorum:
     async def _apply_blocking(self, effect: Effect) -> None:
         match effect:
             case Persist(state):
-                await self._run(self._log.write_state, state)
+                await self._run(self.log.write_state, state)
             case TruncateTo(end_offset):
                 await self._drop_running_flush()
                 self._hooks.on_truncate(end_offset)
-                async with self._log.changing:
-                    await self._run(self._log.truncate_to, end_offset)
+                async with self.log.changing:
+                    await self._run(self.log.truncate_to, end_offset)
             case RestartAt(snapshot):
                 await self._drop_running_flush()
                 validated = self._validated.get(snapshot)
                 if validated is None:
                     raise InvariantError(f"raft: the snapshot {snapshot} was never proved")
-                async with self._log.changing:
-                    await self._run(self._log.restart_at, snapshot, validated.voters)
+                async with self.log.changing:
+                    await self._run(self.log.restart_at, snapshot, validated.voters)
                     self._validated.clear()
                     self._hooks.on_restart(snapshot, validated.content)
             case StoreSnapshot(snapshot, position, data, is_last):
@@ -436,7 +437,7 @@ class Quorum:
 
     async def _store(self, snapshot: SnapshotId, position: int, data: bytes, is_last: bool) -> None:
         try:
-            await self._run(self._log.store_snapshot, snapshot, position, data)
+            await self._run(self.log.store_snapshot, snapshot, position, data)
         except StorageError as e:
             _logger.error("cannot write the snapshot %s, so its fetch fails: %s", snapshot.file_name, e)
             self._events.append(SnapshotReady(snapshot, is_good=False))
@@ -447,7 +448,7 @@ class Quorum:
     async def _validate(self, snapshot: SnapshotId) -> None:
         is_good = True
         try:
-            await self._run(self._log.finish_snapshot, snapshot)
+            await self._run(self.log.finish_snapshot, snapshot)
             self._validated = {snapshot: await self._run(self._hooks.validate, snapshot)}
         except (CorruptionError, StorageError) as e:
             is_good = False
@@ -460,7 +461,7 @@ class Quorum:
     async def _run_flush(self, end_offset: int, turn: int) -> None:
         """Flush the log. An error is fatal: the kernel may have dropped the pages that it could not write."""
         try:
-            await self._run(self._log.flush, end_offset)
+            await self._run(self.log.flush, end_offset)
             self._flush = None
             if turn == self._flush_turn:
                 self._submit(Flushed(end_offset))
@@ -474,11 +475,11 @@ class Quorum:
             return
         if isinstance(answer, RaftFetchResponse) and isinstance(answer.records, ReadLog):
             # Read at once: the log may be truncated before the waiting task runs.
-            answer = answer._replace(records=self._log.slice(*answer.records))
+            answer = answer._replace(records=self.log.slice(*answer.records))
         future.set_result(answer)
 
     def _read_snapshot(self, answer: FetchSnapshotResponse, read: ReadSnapshot) -> FetchSnapshotResponse:
-        found = self._log.read_snapshot(read.snapshot, read.position, read.max_bytes)
+        found = self.log.read_snapshot(read.snapshot, read.position, read.max_bytes)
         if found is None:
             return answer._replace(error=ErrorCode.snapshot_not_found, snapshot=None, data=b"")
         size, data = found

@@ -20,6 +20,9 @@ from uuid import UUID
 
 from service.remote.format.cut_codec import NO_LEADER, PartitionCut, TailRef
 
+TAKE_MS: Final = 5_000
+"""Brokers open their gates by themselves, and say so where *take* comes too late: what is awaited here is
+only the answer, which may be long."""
 SAVE_MS: Final = 60_000
 """Brokers that have not saved their records by then make the attempt void; a later one goes on with what
 they have."""
@@ -94,7 +97,7 @@ class CutAttempt:
             return self.fail("no broker is active")
         if self.is_exact:
             return self._ask(AttemptPhase.BEGIN, CutStep.BEGIN, now_ms + self._hold_ms)
-        return self._ask(AttemptPhase.TAKE, CutStep.TAKE, now_ms + SAVE_MS)
+        return self._ask(AttemptPhase.TAKE, CutStep.TAKE, now_ms + TAKE_MS)
 
     def begun(self, broker_id: int, metadata_end: int, now_ms: int) -> list[Ask]:
         """A broker has closed its gate; its metadata ends at `metadata_end`, exclusive."""
@@ -103,7 +106,7 @@ class CutAttempt:
         self.metadata_end = max(self.metadata_end, metadata_end)
         if self._owing:
             return []
-        return self._ask(AttemptPhase.TAKE, CutStep.TAKE, now_ms + self._hold_ms)
+        return self._ask(AttemptPhase.TAKE, CutStep.TAKE, now_ms + TAKE_MS)
 
     def taken(
         self, broker_id: int, metadata_end: int, ends: Mapping[Place, PartitionCut], now_ms: int

@@ -77,6 +77,11 @@ class TailTable:
         return tuple(sorted(self._refs.values()))
 
     @property
+    def places(self) -> tuple[Place, ...]:
+        """Partitions that have sections."""
+        return tuple(self._spans)
+
+    @property
     def changed(self) -> tuple[Place, ...]:
         """Partitions that have sections which were added since they were last updated."""
         return tuple(self._changed)

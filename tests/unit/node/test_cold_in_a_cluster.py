@@ -13,6 +13,7 @@ from service.base.threads import SystemThreads
 from service.config.settings import BrokerConfig
 from service.controller_client.keeper_candidate import ClusterPrefixOwner
 from service.node.cold_tier import ColdTier
+from service.partition.gate import CutGate
 from service.remote.format.keys import CLUSTER_KEY
 from service.remote.format.manifest_codec import ClusterFile, encode_cluster
 from service.remote.reading.object_reader import open_cluster_file
@@ -41,6 +42,8 @@ class Node:
         self.replicas = self
         self.number, self.broker_epoch, self.is_cut_off = 1, quorum.image.brokers[1].epoch, False
         self.plane = SimpleNamespace()
+        self.heir_changed = lambda heir: None
+        self.gate = CutGate()
         self.disks = SimpleNamespace(
             hurries=lambda tip: False, watch=lambda wake: None, free_caches_first=lambda give_back: None
         )
@@ -91,7 +94,7 @@ def test_a_broker_offloads_only_partitions_that_it_leads(tmp_path: Path) -> None
         house = ClusterPrefixOwner(1, OURS, lambda: node.image, here.barrier)
         await tier.claim()
         node.plane = SimpleNamespace(catalog=here, prefix_owner=house)
-        running = asyncio.create_task(tier.run(node))  # type: ignore[arg-type]
+        running = asyncio.create_task(tier.run(node, None))  # type: ignore[arg-type]
         try:
             await until(lambda: logs.lag(logs.replicas[0]) == 0 and _named() is not None)
             assert _named() == OURS

@@ -13,13 +13,13 @@ from service.base.errors import StorageError
 from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
 from service.remote.format.keys import ManifestKey, PageKey, SegmentKey, manifest_key, page_key, segment_key
-from service.remote.format.manifest_codec import encode_topics
+from service.remote.format.manifest_codec import encode_cluster, encode_topics
 from service.remote.reading.object_reader import open_cluster_file, open_topics
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.archive_attempt import Deposed
 from service.tiering.metadata_copy import MetadataSnapshot
 from service.tiering.partition_archiver import PartitionArchiver
-from service.tiering.prefix_fence import NotNamed
+from service.tiering.prefix_fence import NotNamed, read_cluster
 from service.tiering.steps import CommitStep
 from tests.unit.tiering.clusters import Member, Quorum
 from tests.unit.tiering.world import CLUSTER, GRACE_MS, SETTINGS, Fault, Replica, crash_at
@@ -507,3 +507,16 @@ def test_a_clone_whose_keeper_has_not_started_does_not_write_in_the_other_s_name
             one.clock.advance(GRACE_MS)
     assert archive(cluster) == before
     assert member.manager.metrics.displaced is None
+
+
+def test_another_clusters_id_displaces_a_keeper_and_ends_no_node(cluster: Cluster) -> None:
+    cluster.fill(1)
+    cluster.run()
+    taken = read_cluster(cluster.bucket)._replace(cluster_id="stranger", members=())
+    cluster.bucket.put("cluster.json", encode_cluster(taken))
+    cluster.quorum.register(9, UUID(int=99))
+    cluster.fill(1)
+    cluster.run()
+    assert "stranger" in str(cluster[1].manager.metrics.displaced)
+    assert read_cluster(cluster.bucket) == taken, "nothing is written over it"
+    assert not cluster[1].is_keeper

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from service.base.clock import ManualClock
@@ -234,10 +234,9 @@ class Replica:
         self.held_back = 0
         self.remote: CatalogEntry | None = None
         self.published, self.is_leader = 0, True
-        self.problem: str | None = None
         self.on_stable: Callable[[], None] | None = None
-        self.was_judged = False
-        """HEAD was compared with the metadata: `problem` says what came of it."""
+        self.problem: str | None = None
+        self.was_judged = False  # HEAD was compared with the metadata: `problem` says what came of it
 
     @property
     def config(self) -> LogConfig:
@@ -287,6 +286,8 @@ class Replica:
 class World:
     """One node, one bucket. `run` does all the work that there is; a `Crash` anywhere reboots the node."""
 
+    cluster_id, options = CLUSTER, cast("Mapping[str, Any]", {})
+
     def __init__(
         self,
         tmp: Path,
@@ -309,8 +310,7 @@ class World:
         self.store.on_head = self._head_written
         self.catalog = catalog if catalog is not None else MemoryCatalog()
         self.view = CatalogView(self.catalog)
-        self.settings = settings
-        self.limits = limits
+        self.settings, self.limits = settings, limits
         self.probe: Probe = no_probe
         self.topic_ids = {"events": UUID(int=7)}
         self.topic_configs: dict[str, dict[str, str]] = {}
@@ -322,9 +322,8 @@ class World:
         self.replicas: list[Replica] = []
         for partition in range(partitions):
             self.add(TopicIdPartition(self.topic_ids["events"], "events", partition))
-        claim_prefix(self.bucket, CLUSTER)
-        self.metadata_offset = 1
-        self.crashes = 0
+        claim_prefix(self.bucket, self.cluster_id)
+        self.metadata_offset, self.crashes = 1, 0
         self.hurried: set[TopicIdPartition] = set()
         self.manager = self._boot()
 
@@ -355,7 +354,7 @@ class World:
         return SteppedManager(
             self.store,
             self.view,
-            cluster_id=CLUSTER,
+            cluster_id=self.cluster_id,
             writer=self._writer or WRITER._replace(incarnation=self._ids.new_uuid()),
             partitions=lambda: self.replicas,
             find=self._find,
@@ -364,7 +363,8 @@ class World:
             settings=self.settings,
             manifest_limits=self.limits,
             probe=lambda step, tip: self.probe(step, tip),
-            is_urgent=lambda tip: tip in self.hurried,
+            is_urgent=self.hurried.__contains__,
+            **self.options,
         )
 
     def _find(self, topic_id: UUID, partition: int) -> Replica | None:

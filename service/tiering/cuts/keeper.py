@@ -1,0 +1,366 @@
+"""Keeper's part in cuts: when they are taken, what they name, and which of them are complete.
+
+The broker that keeps the prefix makes one attempt at a cut each interval (`asking.py`, `round.py`), proves
+the tails that brokers name, adds that of the metadata, and writes the cut's document and `CUT`. What it knows
+of the newest cut it reads again when it becomes keeper. A store that does not answer makes cuts void, and
+stops nothing else. Owned by the event loop; calls that block run on the offload pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from service.base.errors import CorruptionError, RequestError, StorageError
+from service.base.slices import Slice
+from service.base.steps import Steps
+from service.base.types import TopicIdPartition
+from service.remote.format.cut_codec import NO_LEADER, Cut, CutRef, Cuts
+from service.remote.format.keys import CutKey, parse_key
+from service.tiering.archive_attempt import TieringContext
+from service.tiering.cuts.asking import CutAsker
+from service.tiering.cuts.completeness import Lack, Rows, differs, gone, lacks_of
+from service.tiering.cuts.cut_objects import StoredCuts, read_stored, replace_stored, write_cut
+from service.tiering.cuts.keeping import kept_of
+from service.tiering.cuts.kept_documents import KeptDocuments
+from service.tiering.cuts.pending import PendingCuts
+from service.tiering.cuts.ports import METADATA_ID, METADATA_PLACE, CutCluster
+from service.tiering.cuts.round import AttemptPhase, CutAttempt, CutStep
+from service.tiering.cuts.saved_metadata import CutMetadata, SavedMetadata
+from service.tiering.cuts.tail_reading import add_proved, read_tails
+from service.tiering.cuts.tail_table import TailTable
+from service.tiering.prefix_fence import Displaced, NotNamed
+from service.tiering.tasks import Task
+from service.wire.cuts import TakeCutRequest
+
+log = logging.getLogger(__name__)
+
+_VOID_IN_A_ROW: Final = 3
+"""After so many attempts of which no moment came the next one does without gates."""
+_LOOK_MS: Final = 10_000
+"""A keeper that takes no cuts looks this often whether it should."""
+
+
+class VoidCut(StorageError):
+    """An attempt at a cut came to nothing: what is lacking, and that the next one will do better."""
+
+
+class CutKeeper:
+    """Cuts of one prefix, as one process takes them while it is the keeper."""
+
+    def __init__(
+        self,
+        context: TieringContext,
+        cluster: CutCluster,
+        metadata: SavedMetadata,
+        documents: KeptDocuments,
+        note_displaced: Callable[[Displaced], None],
+    ) -> None:
+        self._context = context
+        self._cluster = cluster
+        self._metadata = metadata
+        self._documents = documents
+        self._note_displaced = note_displaced
+        self._wake_event = asyncio.Event()
+        self._stored: StoredCuts | None = None
+        """`CUT` as this process read or wrote it as keeper; None: it has to be read"""
+        self._rows: Rows = {}
+        """of the newest cut"""
+        self._table = TailTable()
+        self._pending = PendingCuts(context.catalog.entry)
+        self._voids = 0
+        self._torn = 0
+        """attempts in a row of which no moment came"""
+        self._due_ms = context.clock.monotonic_ms()
+
+    # -- schedule
+
+    def wake(self) -> None:
+        """Look at the settings again."""
+        self._wake_event.set()
+
+    async def run(self) -> None:
+        """Take cuts when they are due, until cancelled."""
+        clock = self._context.clock
+        while True:
+            self._wake_event.clear()
+            settings, now_ms = self._cluster.settings(), clock.monotonic_ms()
+            wait_ms, is_keeper = _LOOK_MS, self.may_cut
+            metrics = self._context.metrics.cut_keeper
+            metrics.interval_ms = max(settings.interval_ms, 0)
+            metrics.since_ms = metrics.since_ms or self._context.clock.now_ms()
+            if not is_keeper:
+                self._forget()
+                self._due_ms = now_ms
+            elif settings.interval_ms < 0:
+                await self._claim()
+            elif now_ms >= self._due_ms:
+                self._due_ms = now_ms + settings.interval_ms
+                await self.round()
+                continue
+            else:
+                self._due_ms = min(self._due_ms, now_ms + settings.interval_ms)
+                wait_ms = self._due_ms - now_ms
+            try:
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._wake_event.wait()
+            except TimeoutError:
+                continue
+
+    @property
+    def may_cut(self) -> bool:
+        """Return whether this process keeps the prefix of a cluster that knows cuts. Several brokers cannot
+        share `CUT` in a store without conditional writes."""
+        fence, cluster = self._context.fence, self._cluster
+        is_safe = fence.is_conditional or len(cluster.brokers()) < 2
+        return fence.is_ours and is_safe and cluster.is_enabled()
+
+    async def _claim(self) -> None:
+        """Read and claim the cuts that there are, although no more are taken: their checkpoints are kept."""
+        if self._stored is not None:
+            return
+        try:
+            await self._adopt()
+        except (StorageError, CorruptionError, RequestError) as e:
+            log.warning("the cuts in the bucket cannot be read: %s", e)
+
+    def _forget(self) -> None:
+        """Forget what was known as keeper: another one may write cuts now."""
+        self._stored, self._rows, self._table = None, {}, TailTable()
+        self._pending.clear()
+        self._documents.clear()
+        self._metadata.forget()
+        self._voids = self._torn = 0
+        self._context.metrics.cut_keeper.clear()
+        self._context.metrics.forget(Task.CUT)
+
+    async def round(self) -> None:
+        """Make one attempt at a cut, and move on which cuts are complete. Failures are logged and counted."""
+        metrics = self._context.metrics
+        try:
+            if metrics.store is not None:
+                raise VoidCut(metrics.store)
+            await self._round()
+        except Displaced as e:
+            self._forget()
+            self._note_displaced(e)
+        except (StorageError, CorruptionError, RequestError, ValueError) as e:
+            self._void(e)
+        else:
+            self._voids = 0
+            metrics.failing.pop((Task.CUT, None), None)
+
+    def _void(self, error: Exception) -> None:
+        metrics = self._context.metrics
+        self._voids += 1
+        metrics.cut_keeper.void += 1
+        why = str(error) or type(error).__name__
+        if not isinstance(error, NotNamed):
+            metrics.task_errors[Task.CUT] += 1
+            metrics.failing[Task.CUT, None] = why
+        if self._voids & (self._voids - 1) == 0:
+            log.warning("a cut is void, %d in a row, the next follows: %s", self._voids, why)
+
+    # -- one round
+
+    async def _round(self) -> None:
+        stored = self._stored or await self._adopt()
+        outcome = await self._attempt(stored)
+        is_moved = await self._pending.move(self._context)
+        if outcome.made is not None or is_moved or self._is_to_be_thinned(stored):
+            self._stored = None  # until it is known what was written
+            stored = await self._write(stored, outcome.made)
+        self._stored = stored
+        self._report(stored, outcome)
+
+    async def _adopt(self) -> StoredCuts:
+        """Read the newest cut, its tails and what kept cuts name, and write `CUT` again where there is one.
+
+        So what an earlier keeper sends from now on is refused, and no cut can name what is deleted from now
+        on.
+        """
+        context, documents = self._context, self._documents
+        await context.fence.check_keeper()
+        cluster = await context.fence.read()
+        documents.clear()
+        documents.begin((cluster.cluster_id, *(one.cluster_id for one in cluster.ancestors)))
+        stored = await context.pool.run(read_stored, context.store, documents.owners)
+        self._rows, self._table, metadata = {}, TailTable(), None
+        self._pending.clear()
+        if (cuts := stored.cuts) is not None:
+            newest = await documents.open(cuts.newest)
+            for key, why in (await read_tails(context, self._table, newest, documents.owners)).items():
+                log.error("%s of cut %d cannot be read, so it may lack records: %s", key, newest.cut, why)
+            self._rows = newest.topics
+            if newest.cluster_id == context.cluster_id:
+                metadata = CutMetadata(newest.metadata, newest.metadata_end, newest.metadata_epoch)
+            else:
+                self._table.forget([METADATA_PLACE])  # an ancestor's, whose log is another
+            self._pending.add(cuts.newest, await self._lacks(newest.topics))
+            own = cuts._replace(cluster_id=context.cluster_id, stamp=context.stamps())
+            stored = _won(await context.pool.run(replace_stored, context.store, stored, own))
+            await documents.kept(own)
+        await self._metadata.begin(metadata)
+        self._stored = stored
+        return stored
+
+    async def _lacks(self, topics: Rows) -> list[Lack]:
+        return await Slice().go_on(lacks_of(self._table, topics, self._context.catalog.entry))
+
+    async def _attempt(self, stored: StoredCuts) -> _Outcome:
+        """Make one attempt. Raises `VoidCut`, and what the store raises."""
+        context, cluster = self._context, self._cluster
+        settings, brokers = cluster.settings(), frozenset(cluster.brokers())
+        is_alone = brokers == {cluster.node_id}
+        is_exact = (is_alone or self._torn < _VOID_IN_A_ROW) and not await Slice().go_on(
+            _has_leaderless(cluster)
+        )
+        # One broker alone takes its ends in one turn of its loop, which is a moment without any gate.
+        holds = is_exact and not is_alone
+        attempt = CutAttempt(brokers, is_exact=holds, hold_ms=settings.hold_ms)
+        attempt_id, at_ms = context.new_uuid(), context.clock.now_ms()
+        request = self._request(stored, attempt_id, settings.hold_ms if holds else 0)
+        asker = CutAsker(attempt, cluster, request, context.clock, self._rows)
+        try:
+            await asker.take()
+            self._torn = self._torn + 1 if attempt.phase is AttemptPhase.VOID else 0
+            _check(attempt)
+            has_news = await self._metadata.prepare(self._table, attempt.metadata_end)
+            newest = None if stored.cuts is None else stored.cuts.newest
+            is_new = has_news or newest is None or (is_exact and not newest.is_exact)
+            if not (is_new or self._pending.newest_lacks or await self._differs(attempt)):
+                asker.give_up("nothing has changed")
+                return _Outcome(at_ms)
+            await asker.save()
+            _check(attempt)
+            if not (is_new or attempt.tails or await self._differs(attempt)):
+                return _Outcome(at_ms)
+            self._stored = None  # until it is known what was written
+            return _Outcome(at_ms, await self._make(stored.next_cut, attempt_id, attempt, at_ms, is_exact))
+        except (StorageError, CorruptionError, ValueError) as e:
+            asker.give_up(str(e))
+            raise
+        finally:
+            await asker.close()
+
+    def _request(
+        self, stored: StoredCuts, attempt_id: UUID, hold_ms: int
+    ) -> Callable[[CutStep], TakeCutRequest]:
+        """Return what makes the request of a step. Without gates nothing is held."""
+        newest = parse_key(stored.cuts.newest.key) if stored.cuts is not None else None
+        return lambda step: TakeCutRequest(
+            broker_id=self._cluster.node_id,
+            broker_epoch=self._cluster.broker_epoch,
+            attempt_id=attempt_id,
+            newest_id=newest.uuid if isinstance(newest, CutKey) else None,
+            cut=stored.next_cut,
+            step=int(step),
+            hold_ms=hold_ms,
+        )
+
+    async def _differs(self, attempt: CutAttempt) -> bool:
+        return await Slice().go_on(differs(attempt.topics, self._rows, self._context.catalog.entry))
+
+    async def _make(
+        self, number: int, attempt_id: UUID, attempt: CutAttempt, at_ms: int, is_exact: bool
+    ) -> CutRef:
+        """Prove the tails, save the metadata, and write the cut's document."""
+        context, table, topics = self._context, self._table, attempt.topics
+        await context.fence.check_keeper()
+        await add_proved(context, table, attempt.tails, self._documents.owners, number)
+        saved = await self._metadata.save(table, number)
+        table.forget(list(gone(table, topics, METADATA_ID)))
+        lacks = await self._lacks(topics)
+        has_all = not any(row.leader_epoch == NO_LEADER for rows in topics.values() for row in rows)
+        cut = Cut(
+            context.cluster_id,
+            number,
+            at_ms,
+            is_exact and has_all,
+            saved.checkpoint,
+            saved.end,
+            saved.epoch,
+            table.live(),
+            topics,
+            context.stamps(),
+        )
+        ref = await context.pool.run(write_cut, context.store, cut, attempt_id)
+        self._documents.add(ref, cut)
+        self._pending.add(ref, lacks)
+        self._rows = topics
+        return ref
+
+    async def _write(self, stored: StoredCuts, made: CutRef | None) -> StoredCuts:
+        """Write `CUT` with the cut that was made, and with those complete that are. Raises `VoidCut` where
+        another process has written it."""
+        context, before = self._context, stored.cuts
+        refs = [*(() if before is None else before.kept), *(() if made is None else (made,))]
+        kept = kept_of(
+            [self._pending.judged(ref) for ref in refs], context.clock.now_ms(), context.settings.grace_ms
+        )
+        erasures = () if before is None else before.erasures
+        await context.fence.check_keeper()
+        cuts = Cuts(context.cluster_id, kept, erasures, context.stamps())
+        written = _won(await context.pool.run(replace_stored, context.store, stored, cuts))
+        self._documents.written(cuts)
+        if made is not None:
+            context.metrics.cut_keeper.made[made.is_exact] += 1
+        return written
+
+    def _is_to_be_thinned(self, stored: StoredCuts) -> bool:
+        """Return whether cuts are to go although no new one is made: at most once in a grace."""
+        context, cuts = self._context, stored.cuts
+        if cuts is None or cuts.stamp is None:
+            return False
+        now_ms, grace_ms = context.clock.now_ms(), context.settings.grace_ms
+        return now_ms - cuts.stamp.written_ms > grace_ms and kept_of(cuts.kept, now_ms, grace_ms) != cuts.kept
+
+    def _report(self, stored: StoredCuts, outcome: _Outcome) -> None:
+        """Tell health and metrics up to when the bucket has everything, and what it lacks of later."""
+        metrics, cuts = self._context.metrics.cut_keeper, stored.cuts
+        complete = cuts.complete if cuts is not None else None
+        if cuts is not None and complete is not None:
+            is_all = cuts.newest.is_complete and outcome.made is None
+            metrics.complete_ms = max(complete.at_ms, outcome.at_ms if is_all else 0)
+        lacks, number = self._pending.newest_lacks, 0 if cuts is None else cuts.newest.cut
+        name_of = self._cluster.name_of
+        metrics.lacking = {
+            TopicIdPartition(one.topic_id, name_of(one.topic_id), one.partition): (
+                f"cut {number} is not complete before the bucket has its records below offset {one.end}"
+            )
+            for one in lacks[:_NAMED]
+        }
+        metrics.lacking_count = len(lacks)
+
+
+class _Outcome(NamedTuple):
+    """Outcome of an attempt at `at_ms` (wall clock); `made` is None where nothing has changed."""
+
+    at_ms: int
+    made: CutRef | None = None
+
+
+_NAMED: Final = 100
+"""Most partitions that keep a cut from being complete and are told by name."""
+
+
+def _won(written: StoredCuts | None) -> StoredCuts:
+    if written is None:
+        raise VoidCut("another process has written CUT since it was read")
+    return written
+
+
+def _check(attempt: CutAttempt) -> None:
+    if attempt.phase is AttemptPhase.VOID:
+        raise VoidCut(attempt.why)
+
+
+def _has_leaderless(cluster: CutCluster) -> Steps[bool]:
+    for one in cluster.partitions():
+        yield
+        if one.leader_id < 0:
+            return True
+    return False

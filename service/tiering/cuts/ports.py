@@ -1,0 +1,78 @@
+"""Interface that the keeper of cuts requires of the node, and its settings. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from service.tiering.cuts.round import Led
+from service.wire.cuts import TakeCutRequest, TakeCutResponse
+
+METADATA_ID: Final = UUID(int=1)
+"""Topic id of `__cluster_metadata`, whose partition 0 is saved as other partitions are."""
+METADATA_PLACE: Final = (METADATA_ID, 0)
+
+
+class CutSettings(NamedTuple):
+    """Settings as of now; comments name the key."""
+
+    interval_ms: int = 10_000  # firn.cut.interval.ms; -1: no cuts
+    hold_ms: int = 20  # firn.cut.hold.max.ms
+
+
+class MetadataTail(NamedTuple):
+    """Committed records of the metadata log: whole batches. `records` is their number, `epoch` that of
+    the last one, `max_timestamp` that of the newest. `has_news`: one of them changes the metadata."""
+
+    data: bytes
+    records: int
+    epoch: int
+    max_timestamp: int
+    has_news: bool
+
+
+class MetadataGone(Exception):
+    """The metadata log does not have these records any more: a newer checkpoint has to stand for them."""
+
+
+class CutCluster(Protocol):
+    """Cluster as the keeper of its prefix sees it, by its own metadata. Used on the event loop only."""
+
+    def settings(self) -> CutSettings:
+        """Return the settings as of now."""
+
+    def is_enabled(self) -> bool:
+        """Return whether all nodes of the cluster know cuts."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def broker_epoch(self) -> int: ...
+
+    def brokers(self) -> Collection[int]:
+        """Return the brokers that are not fenced."""
+
+    def partitions(self) -> Iterable[Led]:
+        """Return all partitions, by topic, each topic's from 0 on."""
+
+    def name_of(self, topic_id: UUID, /) -> str:
+        """Return the topic's name; its id as text where it does not exist."""
+
+    @property
+    def life(self) -> int:
+        """Life of the cluster to which its metadata belongs."""
+
+    async def reach(self, metadata_end: int, /) -> None:
+        """Wait until the metadata here ends at or beyond `metadata_end`. Raises `StorageError`."""
+
+    async def metadata_tail(self, start: int, end: int, most_bytes: int, /) -> MetadataTail:
+        """Return the records from `start` to `end`, exclusive, which are committed and begin and end batches.
+
+        Raises `MetadataGone`, also where they have more than `most_bytes` bytes, and `StorageError`.
+        """
+
+    async def ask(self, broker_id: int, request: TakeCutRequest, timeout_ms: int, /) -> TakeCutResponse:
+        """Send `request` to a broker, this one included. Raises `OSError`, `StorageError` or `RequestError`
+        where it does not answer."""

@@ -1,0 +1,57 @@
+"""Read the footers of tails into the table of their sections, several at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from itertools import islice
+from typing import Final
+
+from service.remote.format.cut_codec import Cut, TailRef
+from service.remote.format.tail_object import TailFooter
+from service.remote.reading.tails import open_tail
+from service.remote.stores.errors import UNREADABLE, raise_of_the_store
+from service.tiering.archive_attempt import TieringContext
+from service.tiering.cuts.cut_objects import prove_tails
+from service.tiering.cuts.tail_table import TailTable
+
+_AT_ONCE: Final = 4
+"""Calls on the offload pool at the same time; the others are for segments."""
+
+
+async def read_tails(
+    context: TieringContext, table: TailTable, cut: Cut, owners: Collection[str]
+) -> dict[str, str]:
+    """Add the tails that a cut names; return those that cannot be read, and why.
+
+    Raises a store's error that is not of one object.
+    """
+    lost: dict[str, str] = {}
+
+    async def read(ref: TailRef) -> tuple[TailRef, TailFooter] | None:
+        try:
+            return ref, await context.pool.run(open_tail, context.store, ref, owners)
+        except UNREADABLE as e:
+            raise_of_the_store(e)
+            lost[ref.key] = str(e)
+            return None
+
+    refs = iter(cut.tails)
+    while some := list(islice(refs, _AT_ONCE)):
+        for found in await asyncio.gather(*map(read, some)):
+            if found is not None:
+                table.add(found[0], found[1].level, found[1].sections)
+    return lost
+
+
+async def add_proved(
+    context: TieringContext, table: TailTable, refs: Sequence[TailRef], owners: Collection[str], number: int
+) -> None:
+    """Prove the tails of cut `number` that brokers have just uploaded, by their footers, and add them.
+
+    Raises what `prove_tails` raises.
+    """
+    for footer, ref in zip(
+        await context.pool.run(prove_tails, context.store, refs, owners, number), refs, strict=True
+    ):
+        table.add(ref, footer.level, footer.sections)
