@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 from kio.schema.errors import ErrorCode
-from service.replicas.tail_loading import TailLoader
-from tests.node.heirs import Nodes
-from tests.node.test_restored_nodes import all_is_served, committed_offset, filled, read
 
 from service.base.world import system_world
 from service.cli.dev_nodes import agree_on_ports, plan_nodes
@@ -21,8 +18,11 @@ from service.remote.reading.object_reader import open_cluster_file
 from service.remote.reading.tails import open_cuts, open_named_cut
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.obstore_store import open_store
+from service.replicas.tail_loading import TailLoader
 from tests.node.conftest import NodeThread, Talk
+from tests.node.heirs import Nodes
 from tests.node.requests import DAY, list_offset
+from tests.node.test_restored_nodes import all_is_served, committed_offset, filled, read
 from tests.support.processes import wait_until
 from tests.support.world import WORLD
 

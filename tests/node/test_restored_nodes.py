@@ -53,6 +53,9 @@ def filled(nodes: Nodes) -> tuple[list[bytes], TransactionalClient]:
         wait_until("the topic", lambda: talk.create("t", 1, **TIERED).error_code in (0, 36))
     written = [b"value %d " % number + b"." * 300 for number in range(40)]
     topic_id = nodes.image.topics_by_name["t"].id
+    wait_until(
+        "its leader", lambda: nodes.talk("t", 0, lambda talk: list_offset(talk, -1).error_code) == NONE
+    )
     with nodes.leader("t").client() as client:
         for value in written:
             answer = Talk(client).produce_in_the_end(topic_id, [value], DAY)

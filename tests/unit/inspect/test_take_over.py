@@ -403,7 +403,7 @@ def test_a_source_that_writes_at_the_same_moment_is_displaced_if_that_is_forced(
     def attempt(wanted: TakeOverOrder) -> None:
         take_over(world.bucket, wanted, make_world(world.clock, seed=9), pool, lambda words: None, check)
 
-    with pytest.raises(ConfigError, match="written meanwhile"):
+    with pytest.raises(ConfigError, match="lives"):
         attempt(order())
     assert open_cluster_file(world.bucket).cluster_id == CLUSTER
     attempt(order(is_forced=True))
