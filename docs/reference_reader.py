@@ -213,7 +213,7 @@ class Partition:
                 snapshot = self.place.proved(row["key"], **footer["sections"]["producer_snapshot"])[10:]
                 opened = {one[0]: one[-1] for one in PRODUCER.iter_unpack(snapshot) if one[-1] >= 0}
                 opened = opened or {-1: footer.get("open_from", self.end_offset)}
-        return opened, aborted
+        return {who: at for who, at in opened.items() if at < self.end_offset}, aborted
 
     def _footer(self, kind, key, size, known):
         trailer = self.place.get(key, max(size - 16, 0), 16)

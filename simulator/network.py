@@ -48,6 +48,8 @@ class Links:
         """ends of connections for which a cut link holds data, in order"""
         self.refused: set[tuple[str, Address]] = set()
         """hosts whose new connections to an address are refused although a process listens there"""
+        self.stalled: set[tuple[str, Address]] = set()
+        """hosts whose connections to an address carry nothing, while all others of theirs work"""
         self.flips: dict[Link, float] = {}
         """share of the chunks in which a bit is changed on their way; for connections that would notice"""
         self.flipped: list[Transport] = []
@@ -55,6 +57,10 @@ class Links:
 
     def is_whole(self, one: str, other: str) -> bool:
         return not self.cut or ((one, other) not in self.cut and (other, one) not in self.cut)
+
+    def holds(self, end: Transport) -> bool:
+        """Return whether nothing arrives at this end of a connection for now."""
+        return end.link in self.cut or (bool(self.stalled) and end.way in self.stalled)
 
 
 class Network:
@@ -82,7 +88,7 @@ class Network:
             self.links.flipped.clear()
         held, self.links.held = self.links.held, []
         for end in held:
-            if end.link in self.links.cut:
+            if self.links.holds(end):
                 self.links.held.append(end)
             elif self.random.random() < _RESET_ODDS:
                 end.reset()
@@ -125,13 +131,14 @@ class Network:
         Raises `ConnectionRefusedError` where no process listens, `TimeoutError` where the link is cut."""
         await asyncio.sleep(self.random.random() * _HOP_S)
         own, given_up = host_of(CURRENT.get()), self.loop.now_s + _CONNECT_S
-        while not self.links.is_whole(own, str(host)):
+        way = own, (str(host), int(port))
+        while not self.links.is_whole(own, str(host)) or way in self.links.stalled:
             if self.loop.now_s > given_up:
                 raise TimeoutError(ETIMEDOUT, f"{host} does not answer")
             await asyncio.sleep(_LOOK_S)
         if slow_s := self.links.slow_s.get((own, str(host)), 0.0):
             await asyncio.sleep(self.random.random() * slow_s)
-        listener = self._listeners.get((str(host), int(port)))
+        listener = self._listeners.get(way[1])
         is_there = listener is not None and listener.serving and listener.process.life is not Life.DEAD
         if listener is None or not is_there or (own, listener.address) in self.links.refused:
             raise ConnectionRefusedError(ECONNREFUSED, f"nobody listens at {host}:{port}")
@@ -142,6 +149,7 @@ class Network:
         server = Transport(self, None, listener.process, f"{name}<", client_address)
         client.peer, server.peer = server, client
         server.link, client.link = (own, str(host)), (str(host), own)
+        server.way = client.way = way
         if own != str(host):
             self._ends += (client, server)
         if not self._connections % _LOOK_AFTER:
@@ -228,6 +236,8 @@ class Transport(asyncio.Transport):
         self.peer: Transport
         self.link: Link = ("", "")
         """over which this end is reached"""
+        self.way: tuple[str, Address] = ("", ("", 0))
+        """who has connected, and to which address"""
         self._inbox: deque[bytes] = deque()
         self._eof_arrives = False
         self._eof_told = False
@@ -337,7 +347,7 @@ class Transport(asyncio.Transport):
             self.call(lambda: self._connection_lost(ConnectionResetError(ECONNRESET, "connection reset")))
 
     def _arrive(self) -> None:
-        if self.link in self._network.links.cut:
+        if self._network.links.holds(self):
             self._network.links.held.append(self)
             return
         self._arriving = False

@@ -24,6 +24,7 @@ from service.remote.format.segment_object import (
     LeaderEpochs,
     PlannedObject,
     SegmentIdentity,
+    check_history,
     plan_object,
 )
 from service.remote.format.stamp import Stamp
@@ -63,8 +64,11 @@ def copy_segment(
     progress: CallProgress,
     block_bytes: int,
     stamp: Stamp | None = None,
+    history: LeaderEpochs = (),
 ) -> SegmentEntry:
     """Upload `copy` under ``identity.key``, stamped with `stamp`, and return its manifest entry.
+
+    `history` are the log's leader epochs, as far as they are known; the object has those up to its end.
 
     Raises `WrongRows` when the transaction index is to be built anew first, `CorruptionError` when the local
     bytes or those that arrived are wrong, `StorageError` when the disk or the store fails, `CallCancelled`
@@ -73,6 +77,7 @@ def copy_segment(
     source = _Source(copy, progress)
     scanned = source.scan(block_bytes)
     transactions = source.transactions.finish(scanned.transactional_batch_count)
+    leader_epochs = _leader_epochs(copy.from_offset, scanned)
     try:
         planned = plan_object(
             identity,
@@ -83,7 +88,8 @@ def copy_segment(
             time_index=source.indexes.time_index,
             txn_index=transactions.txn_index,
             producer_snapshot=transactions.producer_snapshot,
-            leader_epochs=_leader_epochs(copy.from_offset, scanned),
+            leader_epochs=leader_epochs,
+            epoch_history=_history(history, leader_epochs, identity.last_offset),
             transactional_batch_count=scanned.transactional_batch_count,
             max_timestamp_offset=source.offset_of_newest(scanned),
             stamp=stamp,
@@ -194,6 +200,17 @@ class _Source:
             # verified and belongs to the log; readers search for the offset themselves.
             return NO_OFFSET
         return NO_OFFSET
+
+
+def _history(known: LeaderEpochs, own: LeaderEpochs, last_offset: int) -> LeaderEpochs:
+    """Return the log's leader epochs up to the segment's end; empty where they do not end in its `own`, which
+    its batches have: readers then walk along the chain."""
+    history = tuple(one for one in known if one[1] <= last_offset)
+    try:
+        check_history(history, own, last_offset)
+    except CorruptionError:
+        return ()
+    return history
 
 
 def _leader_epochs(from_offset: int, scanned: ScannedLog) -> LeaderEpochs:

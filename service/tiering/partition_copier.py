@@ -187,6 +187,7 @@ class PartitionCopier:
         """Upload one object. An object that fails was never proposed, and is deleted after the grace."""
         context, tip = self._context, self._partition.tip
         segment = self._partition.log.sealed.describe(copy.segment.base_offset)
+        history = self._partition.log.epochs.entries
         identity = identity_of(tip, copy, leader_epoch, context.cluster_id, context.new_uuid())
         alone = ArchiveAttempt(context.eraser, self._term)
         alone.writes(identity.key)
@@ -202,6 +203,7 @@ class PartitionCopier:
                     self._register_upload(progress),
                     context.settings.block_bytes,
                     context.stamps(),
+                    history,
                 )
             )
             move(state, SegmentState.UPLOADED)

@@ -82,8 +82,19 @@ class SealedSegmentSource(Protocol):
         """Replace the transaction index of the segment with this base offset."""
 
 
+class EpochEntries(Protocol):
+    """Leader epochs of a log."""
+
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        """(leader epoch, its first offset), ascending."""
+
+
 class TieredLog(Protocol):
     """Local tier of one partition. Its members raise `StorageError` where it is offline."""
+
+    @property
+    def epochs(self) -> EpochEntries: ...
 
     @property
     def log_start_offset(self) -> int: ...

@@ -332,11 +332,12 @@ def heal_now(world: ClusterWorld) -> None:
     """Mend all links, except those of machines without power."""
     dark = {link for name in world.darkness for link in world.links_of(name)}
     links = world.network.links
-    if links.cut - dark or links.slow_s or links.refused or links.flips:
+    if links.cut - dark or links.slow_s or links.refused or links.stalled or links.flips:
         world.disturbed()
         world.tell("the network is whole")
         links.slow_s.clear()
         links.refused.clear()
+        links.stalled.clear()
         world.network.heal(links.cut - dark)
 
 

@@ -158,6 +158,7 @@ async def revive(world: ClusterWorld, random: Random) -> None:
     links = world.network.links
     links.slow_s.clear()
     links.refused.clear()
+    links.stalled.clear()
     world.darkness.clear()
     world.network.heal(set(links.cut))
     for machine in world.machines:

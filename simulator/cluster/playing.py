@@ -22,6 +22,7 @@ from simulator.cluster.group_acts import GROUP_ACTS
 from simulator.cluster.late_batches import late_batch
 from simulator.cluster.pipelines import consume_transform
 from simulator.cluster.secured import SecuredWorld
+from simulator.cluster.stall_acts import stall_followers
 from simulator.cluster.transaction_acts import TRANSACTION_ACTS
 from simulator.cluster.transaction_examining import examine_transactions
 from simulator.cluster.transactional import TransactionalWorld
@@ -155,6 +156,7 @@ _ACTS: Final[dict[str, Callable[[Any, Random], Awaitable[None]]]] = {
     "consume_transform": consume_transform,
     "late_batch": late_batch,
     "begin_anew": begin_anew,
+    "stall_followers": stall_followers,
 }
 
 
@@ -255,13 +257,16 @@ SOMETIMES_OF_LOGS: Final = {
 }
 _OF_LOGS_IN: Final = 2
 """One of so many histories with transactions is of this kind."""
+_STALLED_IN: Final = 2
+"""Drawn apart: in one of so many of the other kind followers of an internal topic stand still for a while."""
 
 
 def draw_transactional(seed: int, nodes: int | None = None, *, tiered: bool = False) -> Plan:
     """Draw the history of `seed` of a cluster with groups and transactions, half of them with a bucket."""
     random = Random(seed ^ 0x7A45AC)
     number, is_tiered = random.choice(NODES), random.random() < 0.5 or tiered
-    if not random.randrange(_OF_LOGS_IN):
+    is_of_logs = not random.randrange(_OF_LOGS_IN)
+    if is_of_logs:
         odds = {**OF_LOGS, **(OF_BOTH_TIERS_OF_LOGS if is_tiered else {})}
         kinds = _drawn(random, odds, SOMETIMES_OF_LOGS, _WITH, 8, 18)
     else:
@@ -269,8 +274,12 @@ def draw_transactional(seed: int, nodes: int | None = None, *, tiered: bool = Fa
         chosen = {**SOMETIMES_OF_TRANSACTIONS, **(OF_BOTH_TIERS if is_tiered else {})}
         kinds = _drawn(random, odds, chosen, _WITH, 12, 35)
     first = ("create_topic", "make_internal_topics")
-    acts = tuple(Act(kind, random.getrandbits(48)) for kind in (*first, *kinds))
-    return Plan(seed, nodes or number, acts, tiered=is_tiered, transactional=True)
+    acts = [Act(kind, random.getrandbits(48)) for kind in (*first, *kinds)]
+    apart = Random(seed ^ 0x57A11)
+    if not is_of_logs and not apart.randrange(_STALLED_IN):
+        at = apart.choice((len(first), apart.randrange(len(first), len(acts))))
+        acts.insert(at, Act("stall_followers", apart.getrandbits(48)))
+    return Plan(seed, nodes or number, tuple(acts), tiered=is_tiered, transactional=True)
 
 
 def draw(seed: int, nodes: int | None = None, *, tiered: bool = False) -> Plan:

@@ -39,7 +39,7 @@ async def transact(world: TransactionalWorld, random: Random) -> None:
     """Run some transactions of one id, in the background or not."""
     if not world.has_transactions:
         return
-    found = await _producer(world, random)
+    found = await free_producer(world, random)
     if found is None:
         return
     world.spawn(_transactions(world, Random(random.getrandbits(48)), found, random.choice((1, 2, 5))))
@@ -65,7 +65,7 @@ async def kill_between(world: TransactionalWorld, random: Random) -> None:
     """Kill a coordinator or a leader after some turns of the loop, while transactions run."""
     if not world.has_transactions:
         return
-    found = await _producer(world, random)
+    found = await free_producer(world, random)
     machine = _somebody(world, random, found)
     if found is None or machine is None:
         return
@@ -109,7 +109,7 @@ async def read_committed(world: TransactionalWorld, random: Random) -> None:
     await _go_on(world, random)
 
 
-async def _producer(world: TransactionalWorld, random: Random) -> TransactionalProducer | None:
+async def free_producer(world: TransactionalWorld, random: Random) -> TransactionalProducer | None:
     """Return a producer without a transaction, a new one or not; None without a topic."""
     if not [topic for topic in world.topics if not topic.deleted]:
         return None
@@ -163,7 +163,7 @@ async def _one(world: TransactionalWorld, random: Random, producer: Transactiona
     for _ in range(steps):
         if producer.standing is not Standing.READY:
             break
-        await _step(world, random, producer)
+        await step(world, random, producer)
         if random.random() < 0.1:
             await asyncio.sleep(random.choice((0.2, 1.0, 4.0)))
     chance = random.random()
@@ -173,7 +173,8 @@ async def _one(world: TransactionalWorld, random: Random, producer: Transactiona
     await producer.end(commit=chance > _ABORTED)
 
 
-async def _step(world: TransactionalWorld, random: Random, producer: TransactionalProducer) -> None:
+async def step(world: TransactionalWorld, random: Random, producer: TransactionalProducer) -> None:
+    """Produce a batch, or commit offsets, in the producer's transaction."""
     there: list[tuple[TopicModel, PartitionModel]] = list(world.partitions())
     if not there:
         return

@@ -181,7 +181,7 @@ WITHIN_OF_TRANSACTIONS: Final[dict[str, int]] = {
     "markers_before_the_decision_is_committed": 5,
     "decision_forgotten_by_the_next_coordinator": 20,
     "complete_before_all_markers": 20,
-    "late_decision_is_dropped": 200,
+    "late_decision_is_dropped": 25,
     "appended_before_it_is_verified": 5,
     "guard_outlives_the_marker": 20,
     "stable_before_it_is_replicated": 20,
@@ -192,4 +192,4 @@ WITHIN_OF_TRANSACTIONS: Final[dict[str, int]] = {
 }
 """Histories in which each is to be found, some times what it took from seed 1: 8 for the lost row, 5 for the
 decision that is forgotten, 4 for cold reads, 3 for the hasty completion, the guard and the archive's start, 1
-for the others. The late decision was not found in 45 minutes."""
+for the others, the late decision among them."""

@@ -321,8 +321,8 @@ class ClusterWorld:
         links = self.network.links
         on = [one.on for one in self.faults.values()] + [one.on for one in self.store_faults.values()]
         estranged = self.estranged is not None or self.foreign
-        wrong = links.cut or links.slow_s or links.refused or links.flips or any(on) or estranged
-        if wrong or len(self.alive) < len(self.machines):
+        in_part = links.slow_s or links.refused or links.stalled or links.flips
+        if links.cut or in_part or any(on) or estranged or len(self.alive) < len(self.machines):
             self.last_fault_s = self.loop.now_s
         if any(broker.fenced for broker in self.image().brokers.values()):
             return False

@@ -25,7 +25,7 @@ def options_of(bootstrap: str, topic: str, **more: object) -> tuple[ReadOptions,
     }
     given |= {name.replace("__", "."): str(value) for name, value in more.items()}
     options, tail = parse_batch(given)
-    assert tail is not None
+    assert isinstance(tail, TailOptions)
     return options, tail
 
 

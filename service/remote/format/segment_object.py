@@ -8,6 +8,7 @@ Byte layout (docs/bucket-format.md; integers big-endian)::
     [transaction index]          Kafka's .txnindex bytes, often empty
     [producer snapshot]          Kafka's .snapshot bytes at the segment's end, may be empty
     [leader epochs]              text as in Kafka's leader-epoch-checkpoint
+    [epoch history]              the same of the whole log up to the segment's end; older objects have none
     [block table]                rows of 56 bytes, see `block_table`
     [JSON footer]                UTF-8
     [u32 length of the JSON][u32 crc32c of JSON and length][8 bytes b"FIRNSEG2"]
@@ -22,6 +23,7 @@ rows of the block table: both are ignored. Version 1 (b"FIRNSEG1") has exactly t
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,6 +78,11 @@ SECTION_NAMES: Final = (
     "leader_epochs",
     "block_table",
 )
+
+EPOCH_HISTORY: Final = "epoch_history"
+"""Section that objects have beside those: a reader of before passes over it."""
+MAX_HISTORY_BYTES: Final = 4 << 20
+"""More than 100,000 leader epochs do not belong to one log."""
 
 LeaderEpochs = tuple[tuple[int, int], ...]
 """(leader epoch, its first offset), both strictly rising."""
@@ -190,6 +197,39 @@ def encode_leader_epochs(epochs: LeaderEpochs) -> bytes:
     return f"0\n{len(epochs)}\n{lines}".encode()
 
 
+def decode_epoch_history(data: Buffer, footer: Footer) -> LeaderEpochs:
+    """Return the leader epochs in an object's section `epoch_history`, which is verified already.
+
+    Raises `CorruptionError` unless they rise, and end in those that the footer has of its segment.
+    """
+    lines = bytes(data).split(b"\n")
+    if lines[0] != b"0" or lines[-1] or len(lines) < 4 or lines[1] != b"%d" % (len(lines) - 3):
+        raise CorruptionError(f"epoch history: {bytes(data[:40])!r} is not a checkpoint of leader epochs")
+    if len(data) > MAX_HISTORY_BYTES or not all(map(_EPOCH_LINE.fullmatch, lines[2:-1])):
+        raise CorruptionError("epoch history: not lines of an epoch and an offset")
+    found = tuple((int(epoch), int(start)) for epoch, start in (line.split(b" ") for line in lines[2:-1]))
+    for one, after in pairwise(found):
+        if after[0] <= one[0] or after[1] <= one[1]:
+            raise CorruptionError(f"epoch history: {after} behind {one}")
+    check_history(found, footer.leader_epochs, footer.identity.last_offset)
+    return found
+
+
+def check_history(history: LeaderEpochs, own: LeaderEpochs, last_offset: int) -> None:
+    """Raise `CorruptionError` unless a log's leader epochs up to `last_offset` end in a segment's `own`.
+
+    The first of these may begin below the segment, where the history says.
+    """
+    (epoch, first), *others = own
+    at = len(history) - len(others) - 1
+    is_same = at >= 0 and history[at + 1 :] == tuple(others) and history[at][0] == epoch
+    if not is_same or history[at][1] > first or history[-1][1] > last_offset:
+        raise CorruptionError(f"epoch history: ends in {history[-3:]}, the segment has {own[:3]}")
+
+
+_EPOCH_LINE: Final = re.compile(rb"[0-9]{1,10} [0-9]{1,19}")
+
+
 def plan_object(
     identity: SegmentIdentity,
     *,
@@ -201,6 +241,7 @@ def plan_object(
     txn_index: bytes = b"",
     producer_snapshot: bytes = b"",
     leader_epochs: LeaderEpochs,
+    epoch_history: LeaderEpochs = (),
     transactional_batch_count: int | None,
     max_timestamp_offset: int = -1,
     generation: int = 0,
@@ -210,7 +251,8 @@ def plan_object(
     """Lay out one object. Nothing of the log is read until `PlannedObject.parts` is iterated.
 
     `log` starts a new pass over exactly `log_length` bytes; `blocks` cover them without a gap (see
-    `BlockTableBuilder`); `transactional_batch_count` is None where it was not counted. Raises `ValueError`
+    `BlockTableBuilder`); `transactional_batch_count` is None where it was not counted; `epoch_history` are
+    the log's leader epochs up to the segment's end, empty where they are not known. Raises `ValueError`
     when `blocks` have a gap, or a bound of the format is exceeded: an object that readers would refuse is
     never written.
     """
@@ -222,8 +264,11 @@ def plan_object(
         "txn_index": txn_index,
         "producer_snapshot": producer_snapshot,
         "leader_epochs": encode_leader_epochs(leader_epochs),
+        **({EPOCH_HISTORY: encode_leader_epochs(epoch_history)} if epoch_history else {}),
         "block_table": table.encoded,
     }
+    if len(bodies.get(EPOCH_HISTORY, b"")) > MAX_HISTORY_BYTES:
+        raise ValueError(f"{len(epoch_history)} leader epochs in one log")
     sections = _lay_out(bodies, log_length)
     totals = table.totals()
     if not 0 <= (transactional_batch_count or 0) <= totals.batch_count:
@@ -249,15 +294,14 @@ def plan_object(
     size = sections["block_table"].end + len(ending)
     tail = table.encoded + ending
     footer = decode_footer(tail, size)
-    middle = tuple(bodies[name] for name in SECTION_NAMES[:-1])
+    middle = tuple(body for name, body in bodies.items() if name != "block_table")
     return PlannedObject(footer, size, tail, middle, partial(_parts, log, footer, middle, tail))
 
 
 def _lay_out(bodies: Mapping[str, bytes], position: int) -> dict[str, Section]:
     """Place one section after the other, from `position` on."""
     sections: dict[str, Section] = {}
-    for name in SECTION_NAMES:
-        body = bodies[name]
+    for name, body in bodies.items():
         if len(body) > MAX_SECTION_LENGTH:
             raise ValueError(f"{name} of {len(body)} bytes, at most {MAX_SECTION_LENGTH} fit")
         sections[name] = Section(position, len(body), crc32c(body))
@@ -491,4 +535,4 @@ def _sections(document: dict[str, Any], log_length: int, end: int, version: int)
         position = section.end
     if position != end:
         raise CorruptionError(f"sections end at {position}, the JSON footer begins at {end}")
-    return {name: found[name] for name in SECTION_NAMES}
+    return {name: found[name] for name in (*SECTION_NAMES, EPOCH_HISTORY) if name in found}

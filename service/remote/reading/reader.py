@@ -10,9 +10,11 @@ memory, and cannot be cancelled.
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from operator import itemgetter
 from typing import Final, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -29,7 +31,12 @@ from service.remote.format.manifest import (
     SegmentEntry,
     live_segments,
 )
-from service.remote.format.segment_object import OpenSegment
+from service.remote.format.segment_object import (
+    EPOCH_HISTORY,
+    MAX_HISTORY_BYTES,
+    OpenSegment,
+    decode_epoch_history,
+)
 from service.remote.reading.aborted import AbortedIndex, AbortedRows, AbortedSearch, Indexes, TooManyRows
 from service.remote.reading.chunk import Chunk, ChunkRange
 from service.remote.reading.chunk_cache import Slot
@@ -46,6 +53,7 @@ from service.remote.reading.resources import (
     SegmentResource,
 )
 from service.remote.reading.time_search import search_log
+from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore
 
 T = TypeVar("T")
@@ -256,16 +264,13 @@ class RemoteReader:
                 manifest.segments,
                 manifest.size_bytes,
             )
-            epochs: list[tuple[int, int]] = []
-            last: SegmentEntry | None = None
-            for last in live_segments(manifest, resources.load(manifest)):
-                epochs += [one for one in last.leader_epochs if not epochs or one[0] > epochs[-1][0]]
+            last = next(live_segments(manifest, resources.load(manifest), manifest.end_offset - 1), None)
             if last is None:
                 return ArchiveEnd((), b"", entry)
             segment = self._segment(resources, last)
             snapshot: bytes = resources.need(SectionResource(segment, "producer_snapshot"))
-            footer = segment.footer
-            return ArchiveEnd(tuple(epochs), snapshot, entry, footer.blocks[-1], footer.open_from)
+            footer, epochs = segment.footer, _epochs_of(resources, manifest, segment)
+            return ArchiveEnd(epochs, snapshot, entry, footer.blocks[-1], footer.open_from)
 
         return self._computations.start(compute)
 
@@ -490,3 +495,24 @@ class _Walk:
         self.left = left
         self.is_done = False
         self.is_first = True
+
+
+def _epochs_of(resources: Resources, manifest: Manifest, newest: OpenSegment) -> tuple[tuple[int, int], ...]:
+    """Return the leader epochs of a chain, from the one that has its first record on.
+
+    The newest segment tells them where its writer knew them all, otherwise every page is read.
+    """
+    footer, start = newest.footer, manifest.start_offset
+    section = footer.sections.get(EPOCH_HISTORY)
+    if section is not None:
+        with naming(newest.entry.key):
+            if section.length > MAX_HISTORY_BYTES:
+                raise CorruptionError(f"an epoch history of {section.length} bytes")
+            history = decode_epoch_history(resources.need(SectionResource(newest, EPOCH_HISTORY)), footer)
+        if history[0][1] <= start:
+            first = bisect_right(history, start, key=itemgetter(1)) - 1
+            return history[first:]
+    epochs: list[tuple[int, int]] = []
+    for entry in live_segments(manifest, resources.load(manifest)):
+        epochs += [one for one in entry.leader_epochs if not epochs or one[0] > epochs[-1][0]]
+    return tuple(epochs)

@@ -18,7 +18,12 @@ from service.base.types import NO_TIMESTAMP, Buffer
 from service.records.scan import MAX_BATCH_BYTES
 from service.remote.format.block_table import LogBlock
 from service.remote.format.manifest import SegmentEntry
-from service.remote.format.segment_object import Footer
+from service.remote.format.segment_object import (
+    EPOCH_HISTORY,
+    MAX_HISTORY_BYTES,
+    Footer,
+    decode_epoch_history,
+)
 from service.remote.reading.log_scan import OnPieces, ScannedLog, scan_log
 
 WINDOW_BYTES: Final = 8 << 20
@@ -48,6 +53,11 @@ def prove_segment(
             raise CorruptionError(f"{name}: wrong checksum")
         if section.length % _ENTRY_SIZES.get(name, 1):
             raise CorruptionError(f"{name}: {section.length} bytes are not whole entries")
+    history = footer.sections.get(EPOCH_HISTORY)
+    if history is not None and history.length <= MAX_HISTORY_BYTES:
+        decode_epoch_history(read(history.position, history.length), footer)
+    elif history is not None:
+        raise CorruptionError(f"an epoch history of {history.length} bytes")
     epochs: list[tuple[int, int]] = []
     transactional = 0
     for window in _windows(footer.blocks):

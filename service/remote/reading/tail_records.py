@@ -111,8 +111,9 @@ def read_pieces(
     """Yield the batches of pieces that follow each other, as `read_section` proves them.
 
     Each section is read whole, so that all of it is proved; batches outside of its piece are not yielded.
-    `last_epoch` is the leader epoch of the last batch before the first piece. Raises `CorruptionError`, too,
-    where pieces do not touch, an epoch falls from one to the next, or a border lies within a batch.
+    The first batch may begin below the first piece, as a log may start within one. `last_epoch` is the leader
+    epoch of the last batch before the first piece. Raises `CorruptionError`, too, where pieces do not touch,
+    an epoch falls from one to the next, or another border lies within a batch.
     """
     at: int | None = None
     for piece in pieces:
@@ -121,10 +122,10 @@ def read_pieces(
             raise CorruptionError(
                 f"{span.tail}: a piece begins at {piece.first}, the one before ends at {at}"
             )
-        at = piece.end
+        is_first, at = at is None, piece.end
         for run in read_section(store, span.tail, span.section):
             with naming(span.tail):
-                wanted = within(run, piece.first, piece.end)
+                wanted = within(run, piece.first, piece.end, may_begin_before=is_first)
                 if wanted is None:
                     continue
                 if wanted.batches.leader_epochs[0] < last_epoch:
@@ -133,17 +134,18 @@ def read_pieces(
             yield wanted
 
 
-def within(run: TailRun, first: int, end: int) -> TailRun | None:
+def within(run: TailRun, first: int, end: int, *, may_begin_before: bool = False) -> TailRun | None:
     """Return the batches with offsets from `first` to `end`, exclusive; None without any.
 
-    Raises `CorruptionError` where a border lies within a batch.
+    Raises `CorruptionError` where a border lies within a batch; `may_begin_before`: but for the first one.
     """
     batches, data = run
     low = bisect_left(batches.last_offsets, first)
     high = bisect_left(batches.base_offsets, end)
     if low >= high:
         return None
-    if batches.base_offsets[low] < first or batches.last_offsets[high - 1] >= end:
+    begins_before = batches.base_offsets[low] < first and not may_begin_before
+    if begins_before or batches.last_offsets[high - 1] >= end:
         raise CorruptionError(
             f"offsets {first} to {end - 1} begin or end within a batch: these have "
             f"{batches.base_offsets[low]} to {batches.last_offsets[high - 1]}"

@@ -147,7 +147,7 @@ class TailIndex:
     """Sections of tails by partition: which of them have a partition's records behind its chain."""
 
     def __init__(self, limits: Mapping[Place, Offsets] | None = None) -> None:
-        """With `limits` only sections are held of these partitions that have offsets within them."""
+        """`limits`: the partitions whose sections are held, and the offsets of which a section has some."""
         self._limits = limits
         self._spans: dict[Place, list[Span]] = {}
 

@@ -151,6 +151,10 @@ class ArchiveReader:
         """Return the snapshots with what can be refreshed without a request to the bucket: here nothing."""
         return list(snapshots)
 
+    def decided_later(self, snapshot: PartitionSnapshot) -> list[AbortedEntry]:
+        """Return aborted transactions of the chain whose markers lie behind it, as far as these are read."""
+        return []
+
     def forget_others(self, chosen: Iterable[ChosenPartition]) -> None:
         """Drop cached objects of partitions that are not among these."""
         self._cache.keep_only({HeadKey(one.topic_id, one.partition) for one in chosen})

@@ -179,6 +179,8 @@ def _candidates(
         if manifest is None or not window.between(begin, end):
             continue
         aborted = _aborted(archive, manifest, begin, end) if options.read_committed else []
+        if options.read_committed:
+            aborted += archive.decided_later(wanted.snapshot)
         entries = wanted_segments(manifest, archive.loader(manifest), begin, end, window)
         for entry, slabs, blocks in _with_blocks(archive, entries, begin, end, window):
             # Tasks do not need the leader epochs, which may be many.

@@ -13,7 +13,7 @@ from service.base.errors import ConfigError
 from service.spark.durations import duration_ms
 from service.spark.kafka_options import check_moved
 from service.spark.options import ReadOptions, count_of, flag_of, named, parse_options, size_of, with_headers
-from service.spark.tail.options import TAIL, TailOptions, split_options, tail_of, without
+from service.spark.tail.options import TAIL, Tail, split_options, tail_of, without
 
 LIMITS: Final = (
     "maxOffsetsPerTrigger",
@@ -38,7 +38,7 @@ class StreamOptions:
     """
 
     read: ReadOptions
-    tail: TailOptions | None
+    tail: Tail | None
     max_offsets: int | None
     max_bytes: int | None
     min_offsets: int | None

@@ -34,7 +34,8 @@ from service.spark.stream.offsets import (
 )
 from service.spark.stream.options import StreamOptions
 from service.spark.stream.progress import encode_report
-from service.spark.tail.plan import TailSplit, plan_tail
+from service.spark.tail.cut_splits import CutSplit, plan_behind
+from service.spark.tail.plan import TailSplit
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ class StreamPlan:
         }
         return encode_report(ends, behind)
 
-    def plan(self, start: StreamPosition, end: StreamPosition) -> list[Split | TailSplit]:
+    def plan(self, start: StreamPosition, end: StreamPosition) -> list[Split | TailSplit | CutSplit]:
         """Return tasks that read exactly ``[start, end)`` of each partition; `_new_begins` of new ones."""
         options = self._options.read
         self._reached = end
@@ -145,7 +146,7 @@ class StreamPlan:
             ]
             ranges = [one for one in ranges if one.begin_offset < one.end_offset]
             splits = plan_ranges(archive, ranges, options, parallelism=parallelism_of(options))
-            return [*splits, *plan_tail(ranges, options, archive.loader)]
+            return [*splits, *plan_behind(archive, ranges, options)]
 
     def _next(
         self, archive: ArchiveReader, view: BucketView, start: StreamPosition, *, limited: bool

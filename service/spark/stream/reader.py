@@ -18,6 +18,7 @@ from service.spark.plan.memory import PlanCache
 from service.spark.schema import ReadColumn
 from service.spark.stream.offsets import decode_position, encode_position
 from service.spark.stream.options import StreamOptions
+from service.spark.tail.cut_view import CutViews
 
 try:
     from pyspark.sql.streaming import datasource as control
@@ -48,7 +49,9 @@ class FirnStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
             raise ConfigError("option failOnMissingTopic=false needs Spark 4.2 or newer")
         self._options = options
         self._columns = tuple(columns)
-        self._plan = StreamPlan(options, partial(open_archive, options.read, options.tail, PlanCache()))
+        self._plan = StreamPlan(
+            options, partial(open_archive, options.read, options.tail, PlanCache(), CutViews())
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for tasks: how to read, without the driver's plan and its cache."""

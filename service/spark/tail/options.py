@@ -1,4 +1,4 @@
-"""Options of the tail: the brokers to read after the archive, and their client's settings. [P]
+"""Options of the tail: the brokers to read after the archive and their client's settings, or a cut. [P]
 
 Names are those of Spark's Kafka source. Options that begin with ``kafka.`` are the client's
 (`config/client`).
@@ -17,7 +17,8 @@ from service.spark.options import ReadOptions, count_of, named, parse_options
 
 BOOTSTRAP: Final = "bootstrap.servers"
 TIMEOUT: Final = "kafkaConsumer.pollTimeoutMs"
-TAIL: Final = (BOOTSTRAP, TIMEOUT)
+INCLUDE: Final = "includeTail"
+TAIL: Final = (BOOTSTRAP, TIMEOUT, INCLUDE)
 _PREFIX: Final = "kafka."
 _OURS: Final = frozenset({"kafka.isolation.level"})
 """Synonyms of the source's own options that have the client's prefix."""
@@ -49,8 +50,16 @@ class TailOptions:
     client: ClientOptions
 
 
-def parse_batch(raw: Mapping[str, str]) -> tuple[ReadOptions, TailOptions | None]:
-    """Return the options of a batch read and, where brokers are given, its tail's. Raises `ConfigError`."""
+@dataclass(frozen=True, slots=True)
+class CutOptions:
+    """``includeTail=cut``: the tail comes from the newest complete cut in the bucket."""
+
+
+Tail = TailOptions | CutOptions
+
+
+def parse_batch(raw: Mapping[str, str]) -> tuple[ReadOptions, Tail | None]:
+    """Return the options of a batch read and, where it has one, its tail's. Raises `ConfigError`."""
     check_moved(raw, streaming=False)
     client, rest = split_options(raw)
     given = named(rest, TAIL)
@@ -88,13 +97,19 @@ def without(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, value in given.items() if name not in names}
 
 
-def tail_of(given: Mapping[str, str], client: Mapping[str, str]) -> TailOptions | None:
+def tail_of(given: Mapping[str, str], client: Mapping[str, str]) -> Tail | None:
     servers = given.get(BOOTSTRAP, "").strip()
+    if INCLUDE in given and given[INCLUDE].strip().lower() != "cut":
+        raise ConfigError(f"option {INCLUDE} is {given[INCLUDE]!r}, not cut")
+    if INCLUDE in given and servers:
+        raise ConfigError(
+            f"option {INCLUDE}=cut is refused beside {BOOTSTRAP}: the tail comes from one of them"
+        )
     if not servers:
         alone = [name for name in (BOOTSTRAP, TIMEOUT) if name in given] + [_PREFIX + key for key in client]
         if alone:
             raise ConfigError(f"option {alone[0]} has no effect without {BOOTSTRAP}")
-        return None
+        return CutOptions() if INCLUDE in given else None
     for name in sorted(client):
         if name in _INSTEAD:
             raise ConfigError(f"option {_PREFIX}{name} {_INSTEAD[name]}")

@@ -2,6 +2,8 @@
 
 `python -m tests.golden.remote.generate` writes those of version 2 anew; a change of any byte is a change of
 the format and belongs in docs/bucket-format.md. Those of version 1 are what was written then: they stay.
+`cuts-v2` lies over `bucket-v2`: one more segment, whose object has the epochs of its whole log, and two cuts
+with tails of both levels.
 """
 
 from __future__ import annotations
@@ -18,11 +20,29 @@ from crc32c import crc32c
 
 from service.records.batch import iter_headers
 from service.remote.format.block_table import BatchFacts
-from service.remote.format.keys import MetadataKey, head_key, metadata_key
+from service.remote.format.cut_codec import (
+    Cut,
+    CutRef,
+    Cuts,
+    PartitionCut,
+    TailRef,
+    encode_cut,
+    encode_cuts,
+)
+from service.remote.format.keys import (
+    CutKey,
+    MetadataKey,
+    TailKey,
+    cut_key,
+    head_key,
+    metadata_key,
+    tail_key,
+)
 from service.remote.format.manifest import Manifest, ManifestLimits, ManifestPage
 from service.remote.format.manifest_codec import (
     ClusterFile,
     TopicsFileRow,
+    decode_cluster,
     encode_cluster,
     encode_head,
     encode_manifest,
@@ -31,18 +51,29 @@ from service.remote.format.manifest_codec import (
     head_of,
 )
 from service.remote.format.metadata_ref import MetadataRef
-from service.remote.format.segment_object import PlannedObject, SegmentIdentity, plan_object
+from service.remote.format.segment_object import (
+    LeaderEpochs,
+    PlannedObject,
+    SegmentIdentity,
+    plan_object,
+)
 from service.remote.format.stamp import Stamp, Writer
+from service.remote.format.tail_object import TailSection
+from service.remote.format.tail_object import encode_footer as encode_tail_footer
 from service.remote.reading.object_reader import entry_of
 from tests.support.batches import batch
 from tests.support.block_tables import build_block_table
 
 FOLDERS = {version: Path(__file__).parent / f"bucket-v{version}" for version in (1, 2)}
 KAFKA = Path(__file__).parents[1] / "metadata" / "kafka-4.3.1"
+CUTS = Path(__file__).parent / "cuts-v2"
 STAMP = Stamp(1_700_000_100_000, Writer(1, UUID(int=300), "firn 0.1.0"))
 CLUSTER_ID = "golden-cluster"
 TOPIC_ID = UUID("6b0c6f5e-52f4-4c5b-9d0b-1f6f6f6b6e01")
 TOPIC, PARTITION = "flights", 2
+GROUPS, METADATA = UUID("7a1d3c1b-0c55-4d0a-8a3e-2f0d6e4b9c02"), UUID(int=1)
+"""topics without a chain, the second with the metadata log"""
+HISTORY = ((0, 0), (1, 30), (2, 60))
 
 
 def _log(base_offset: int, batches: int, epoch: int) -> bytes:
@@ -57,7 +88,7 @@ def _log(base_offset: int, batches: int, epoch: int) -> bytes:
     )
 
 
-def segment(number: int) -> PlannedObject:
+def segment(number: int, history: LeaderEpochs = ()) -> PlannedObject:
     """Segment `number`: five batches of three records, two batches to a block."""
     base, epoch = 15 * number, number // 2
     log = _log(base, 5, epoch)
@@ -79,6 +110,7 @@ def segment(number: int) -> PlannedObject:
         time_index=struct.pack(">qi", facts[4][0].max_timestamp, 12),
         producer_snapshot=b"",
         leader_epochs=((epoch, base),),
+        epoch_history=history,
         transactional_batch_count=0,
         max_timestamp_offset=base + 12,
         stamp=STAMP,
@@ -103,9 +135,18 @@ def content() -> dict[str, bytes]:
         ),
         metadata.key: snapshot,
     }
+    manifest = _chain(files, 5)
+    key = manifest.key(UUID(int=200))
+    files[key] = encode_manifest(manifest)
+    files[head_key(TOPIC_ID, PARTITION)] = encode_head(head_of(manifest, key, files[key]))
+    return files
+
+
+def _chain(files: dict[str, bytes], segments: int) -> Manifest:
+    """Add the objects of so many segments, and pages, to `files`; return the manifest that names them."""
     manifest = Manifest(CLUSTER_ID, TOPIC_ID, TOPIC, PARTITION)
-    for number in range(5):
-        plan = segment(number)
+    for number in range(segments):
+        plan = segment(number, HISTORY if number == 5 else ())
         files[plan.key] = b"".join(plan.parts())
         change = manifest.append(
             [entry_of(plan.footer)],
@@ -119,10 +160,61 @@ def content() -> dict[str, bytes]:
         # Only the last one is part of the bucket, but each names its parent.
         parent = change.manifest.key(UUID(int=150 + number))
         manifest = replace(change.manifest, stored_key=parent)
-    key = manifest.key(UUID(int=200))
+    return manifest
+
+
+def cut_content() -> dict[str, bytes]:
+    """Key -> bytes of what lies over the golden bucket: a sixth segment, and two cuts with their tails."""
+    below = content()
+    files: dict[str, bytes] = {}
+    manifest = _chain(files, 6)
+    key = manifest.key(UUID(int=201))
     files[key] = encode_manifest(manifest)
     files[head_key(TOPIC_ID, PARTITION)] = encode_head(head_of(manifest, key, files[key]))
-    return files
+    groups = _log(0, 2, 0)
+    high = _tail(files, 1, 1, [(GROUPS, 0, 0, groups), (TOPIC_ID, PARTITION, 2, _log(90, 4, 2))])
+    low = _tail(files, 2, 0, [(METADATA, 0, 3, _log(64, 1, 3)), (TOPIC_ID, PARTITION, 3, _log(99, 2, 3))])
+    metadata = decode_cluster(below["cluster.json"]).metadata
+    assert metadata is not None
+    kept = []
+    for number, tails, end in ((1, [high], 102), (2, [high, low], 105)):
+        # The second leader did not have what the first one had saved from 99 on.
+        row = PartitionCut(3, 0, end, end, end, 99, 2 if number == 1 else 3, 6, False)
+        none = PartitionCut(0, 0, 0, 0, 0, 0, -1, 0, False)
+        cut = Cut(
+            CLUSTER_ID,
+            number,
+            1_700_000_110_000 + 10_000 * number,
+            number == 2,
+            metadata,
+            64 if number == 1 else 67,
+            3,
+            tuple(tails),
+            {TOPIC_ID: (none, none, row), GROUPS: (PartitionCut(0, 0, 6, 6, 6, 6, 0, 0, False),)},
+            STAMP,
+        )
+        name = cut_key(CutKey(number, UUID(int=500 + number)))
+        files[name] = data = encode_cut(cut)
+        kept.append(CutRef(number, name, len(data), crc32c(data), cut.at_ms, cut.is_exact, True))
+    files["CUT"] = encode_cuts(Cuts(CLUSTER_ID, tuple(kept), (), STAMP))
+    return {key: data for key, data in files.items() if below.get(key) != data}
+
+
+def _tail(
+    files: dict[str, bytes], cut: int, level: int, saved: list[tuple[UUID, int, int, bytes]]
+) -> TailRef:
+    rows, data = [], b""
+    for topic_id, partition, epoch, log in sorted(saved):
+        last = list(iter_headers(log))[-1]
+        first = next(iter_headers(log)).base_offset
+        count = last.last_offset + 1 - first
+        numbers = (first, last.last_offset + 1, len(data), len(log), crc32c(log), count, last.max_timestamp)
+        rows.append(TailSection(topic_id, partition, epoch, *numbers, last.partition_leader_epoch))
+        data += log
+    footer = encode_tail_footer(CLUSTER_ID, cut, level, rows, STAMP)
+    key = tail_key(TailKey(cut, level, 1, UUID(int=600 + cut)))
+    files[key] = data + footer
+    return TailRef(key, len(files[key]), len(data), int.from_bytes(footer[-12:-8], "big"))
 
 
 def readable(key: str, data: bytes) -> bytes:
@@ -141,10 +233,11 @@ def readable(key: str, data: bytes) -> bytes:
 
 
 def main() -> None:
-    for key, data in content().items():
-        path = FOLDERS[2] / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+    for folder, files in ((FOLDERS[2], content()), (CUTS, cut_content())):
+        for key, data in files.items():
+            path = folder / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`firn fsck` proves cuts and tails as it proves segments, and `firn dump` opens them."""
+"""`firn fsck` proves cuts and tails as it proves segments (T17), and `firn dump` opens them."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_partition_that_waits_for_its_segment_is_whole_where_the_cut_is_comple
     assert bucket.errors() == []
 
 
-def test_what_is_not_tailed_is_not_missed(bucket: Bucket) -> None:
+def test_records_that_are_not_tailed_are_not_missed(bucket: Bucket) -> None:
     """A tiered topic without tails, saved up to its chain's end alone."""
     bucket.cut([bucket.tail(20, 30)], end=400, row_changes={"saved": 20})
     assert bucket.errors() == []

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+
+from service.remote.format.manifest import SegmentEntry
+from tests.node.conftest import NodeThread, Talk
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: make spark")
 
 from service.pipelines.replay import warn_of_retention
 from service.pipelines.replay_state import Part
 from service.pipelines.replay_task import ReplayWork
-from service.remote.format.manifest import SegmentEntry
 from service.spark.plan.splits import SegmentPiece, Split
-from service.spark.write.target import kept_ms
+from service.spark.write.target import kept_ms, retention_of
 
 DAY = 86_400_000
 NOW = 20_000 * DAY
@@ -51,3 +57,17 @@ def test_a_replay_of_what_the_topic_would_not_keep_is_said(capsys: pytest.Captur
     warn_of_retention(works, "again", None, NOW)
     warn_of_retention([], "again", 1, NOW)
     assert capsys.readouterr().err == ""
+
+
+def test_brokers_say_how_long_a_topic_keeps_a_record(tmp_path: Path) -> None:
+    node = NodeThread(tmp_path).start()
+    try:
+        with node.client() as client:
+            talk = Talk(client)
+            talk.create("short", retention_ms="60000")
+            talk.create("endless", retention_ms="-1")
+        settings = {"bootstrap.servers": f"{node.host}:{node.port}"}
+        kept = [retention_of(settings, topic) for topic in ("short", "endless", "gone")]
+    finally:
+        node.stop()
+    assert kept == [60_000, None, None]

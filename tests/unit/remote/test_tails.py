@@ -98,7 +98,7 @@ def test_an_index_holds_what_is_asked_for_alone(store: MemoryStore, writer: CutW
     assert index_tails(store, refs, limits=limits).places() == ((EVENTS, 0),)
 
 
-def test_what_an_earlier_leader_saved_is_not_read_behind_a_later_ones_chain(
+def test_records_that_an_earlier_leader_saved_are_not_read_behind_a_later_ones_chain(
     store: MemoryStore, writer: CutWriter
 ) -> None:
     """The chain ends at 20 with records of epoch 3; the tail is of before that unclean election."""
@@ -128,11 +128,24 @@ def test_a_large_section_is_read_in_windows_and_a_batch_larger_than_one_whole(
 def test_a_border_within_a_batch_is_named(store: MemoryStore, writer: CutWriter) -> None:
     ref = writer.tail([Saved(EVENTS, 0, batches(0, 40))])
     span = Span(ref.key, 0, open_tail(store, ref).sections[0])
-    for first, end in ((5, 40), (0, 25)):
+    for pieces in ([Piece(span, 0, 25)], [Piece(span, 0, 20), Piece(span, 20, 39)]):
         with pytest.raises(CorruptionError, match=r"tail/.*within a batch"):
-            list(read_pieces(store, [Piece(span, first, end)]))
+            list(read_pieces(store, pieces))
+    later = writer.tail([Saved(EVENTS, 0, batches(10, 40))], cut=2)
+    other = Span(later.key, 0, open_tail(store, later).sections[0])
+    with pytest.raises(CorruptionError, match=r"tail/.*within a batch"):
+        list(read_pieces(store, [Piece(span, 0, 20)])) + list(
+            read_pieces(store, [Piece(span, 0, 10), Piece(other, 10, 15)])
+        )
     with pytest.raises(CorruptionError, match="a piece begins at 30, the one before ends at 20"):
         list(read_pieces(store, [Piece(span, 0, 20), Piece(span, 30, 40)]))
+
+
+def test_a_log_that_starts_within_a_batch_has_that_batch(store: MemoryStore, writer: CutWriter) -> None:
+    index = index_tails(store, [writer.tail([Saved(EVENTS, 0, batches(0, 40))])])
+    found = index.pieces((EVENTS, 0), 14, 40)
+    assert [(one.first, one.end) for one in found.pieces] == [(14, 40)]
+    assert offsets(store, found) == list(range(10, 40))
 
 
 def changed(writer: CutWriter, store: MemoryStore, **changes: Any) -> list[Any]:

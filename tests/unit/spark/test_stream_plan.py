@@ -19,6 +19,7 @@ from service.spark.stream.bytes import bytes_between
 from service.spark.stream.offsets import Spot, StreamPosition
 from service.spark.stream.options import parse_stream
 from service.spark.stream.plan import StreamPlan
+from service.spark.tail.cut_splits import CutSplit
 from service.spark.tail.plan import TailSplit
 from tests.unit.spark.bucket import START_MS, Bucket, GatedStore, marker, plain, transactional
 
@@ -42,7 +43,7 @@ class Driven:
         position = None if start is None else StreamPosition(start)
         return dict(self.stream.latest(position, limited=limited).offsets)
 
-    def plan(self, start: dict[Spot, int], end: dict[Spot, int]) -> list[Split | TailSplit]:
+    def plan(self, start: dict[Spot, int], end: dict[Spot, int]) -> list[Split | TailSplit | CutSplit]:
         return self.stream.plan(StreamPosition(start), StreamPosition(end))
 
 

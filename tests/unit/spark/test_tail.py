@@ -31,7 +31,7 @@ TOPIC, OTHER = UUID(int=7), UUID(int=8)
 def options(**more: object) -> tuple[ReadOptions, TailOptions]:
     given = {"url": "file:///none", "subscribe": "t", "bootstrap.servers": "a:1"}
     found, tail = parse_batch(given | {name.replace("__", "."): str(value) for name, value in more.items()})
-    assert tail is not None
+    assert isinstance(tail, TailOptions)
     return found, tail
 
 

@@ -138,7 +138,7 @@ def damage(world: World, how: str) -> None:
         ("no manifest", 1),
         ("manifest", 1),
         ("no page", 1),
-        ("another cluster", 6),
+        ("another cluster", 1),
         ("another topic", 6),
         ("the prefix of another cluster", 1),
         ("sums", 1),

@@ -228,3 +228,31 @@ def test_offsets_outside_of_the_segment_are_refused() -> None:
                 lambda position, length: data[position : position + length],
                 0, len(data), first_offset=first, last_offset=last, name="test",
             )  # fmt: skip
+
+
+def test_an_object_has_the_leader_epochs_of_the_log_up_to_its_end(log: LocalLog) -> None:
+    store = MemoryStore(SystemThreads())
+    known = log.epochs.entries
+    assert [epoch for epoch, _ in known] == [2, 3]
+    later = (*known, (9, log.log_end_offset))
+    found = []
+    for segment in log.sealed.describe_all():
+        identity = IDENTITY._replace(base_offset=segment.base_offset, last_offset=segment.last_offset)
+        entry = copy_segment(
+            store, Copy(segment, segment.base_offset), identity, CallProgress(), 1000, None, later
+        )
+        found.append(read_section(store, entry.key, open_footer_of(store, entry).sections["epoch_history"]))
+    assert found[0].startswith(b"0\n1\n2 0\n") or found[0].startswith(b"0\n2\n2 0\n3 ")
+    assert found[-1] == b"0\n2\n2 0\n3 %d\n" % known[1][1]
+    assert later[-1][1] > segment.last_offset, "the last epoch began behind all segments"
+
+
+def test_a_history_that_does_not_fit_the_batches_is_left_out(log: LocalLog) -> None:
+    segment, _, _, footer = copied(log, 2)
+    assert "epoch_history" not in footer.sections, "nothing is known"
+    identity = IDENTITY._replace(base_offset=segment.base_offset, last_offset=segment.last_offset)
+    store = MemoryStore(SystemThreads())
+    entry = copy_segment(
+        store, Copy(segment, segment.base_offset), identity, CallProgress(), 1000, None, ((7, 0),)
+    )
+    assert "epoch_history" not in open_footer_of(store, entry).sections
