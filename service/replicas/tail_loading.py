@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
@@ -319,19 +320,22 @@ class TailLoader:
     async def _tell_done(self) -> None:
         """Tell the controller of loaded partitions, again and again until the metadata has it."""
         while True:
-            await self._done.wait()
             self._done.clear()
-            while done := [job for job in self._jobs.values() if job.is_done and self._is_wanted(job)]:
-                told = [
-                    LoadedTail(job.tip.topic_id, job.tip.partition, job.partition.leader_epoch)
-                    for job in done
-                ]
-                try:
-                    await self._tell(told)
-                except (StorageError, RequestError) as e:
-                    _log.warning("telling the controller of %d loaded partitions failed: %s", len(told), e)
-                if any(self._is_wanted(job) for job in done):
-                    await asyncio.sleep(_TELL_AGAIN_S)
+            done = [job for job in self._jobs.values() if job.is_done and self._is_wanted(job)]
+            if not done:
+                await self._done.wait()
+                continue
+            told = [
+                LoadedTail(job.tip.topic_id, job.tip.partition, job.partition.leader_epoch) for job in done
+            ]
+            try:
+                await self._tell(told)
+            except (StorageError, RequestError) as e:
+                _log.warning("telling the controller of %d loaded partitions failed: %s", len(told), e)
+            if any(self._is_wanted(job) for job in done):  # the metadata does not say so here yet
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_TELL_AGAIN_S):
+                        await self._done.wait()
 
 
 def _is_whole(reading: asyncio.Future[CutTails]) -> bool:

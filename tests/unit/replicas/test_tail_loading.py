@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
+from service.base.types import TopicIdPartition
 from service.hot.log import LocalLog
 from service.metadata.image import RestoredTail
 from service.metadata.image_frames import restored_tail_record
@@ -31,6 +32,7 @@ from tests.support.one_of_three import CLUSTER, ME, OTHER, TOPIC, OneOfThree, ch
 from tests.support.one_of_three import partition as partition_record
 from tests.support.waiting import until
 from tests.support.world import WORLD
+from tests.unit.remote.archive import plan_segment
 
 NONE = ErrorCode.none
 EPOCH: Final = 1005
@@ -338,6 +340,7 @@ def test_internal_topics_come_first_then_what_clients_ask_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail_loading, "AT_ONCE", 1)
+    monkeypatch.setattr(tail_loading, "_TELL_AGAIN_S", 0.01)
 
     async def scenario(node: Restored) -> None:
         await node.restore(*[tail("", end=0, go_on=5) for _ in range(4)])
@@ -376,3 +379,51 @@ def test_coordinators_wait_for_their_log(tmp_path: Path) -> None:
         await asyncio.gather(running, return_exceptions=True)
 
     play(tmp_path, scenario, runs=False)
+
+
+def segment(store: ObjectStore, log: bytes, base: int, last: int, *, number: int = 0) -> str:
+    """Write a segment in small blocks; return its key."""
+    planned = plan_segment(
+        log,
+        base_offset=base,
+        last_offset=last,
+        epochs=((3, base), (4, 2)),
+        uuid=UUID(int=55),
+        block_bytes=60,
+        tip=TopicIdPartition(TOPIC, "t", number),
+    )
+    key = planned.key
+    store.put(key, b"".join(planned.parts()))
+    return key
+
+
+def test_records_of_a_segment_that_reaches_beyond_the_cut_are_loaded_up_to_its_end(tmp_path: Path) -> None:
+    async def scenario(node: Restored) -> None:
+        key = segment(node.store, SIX + batch(6, [b"lost", b"lost"], 4), 0, 7)
+        await node.restore(tail(node.cut.write(), segment=key))
+        await node.loaded()
+        assert await node.fetched(0) == (NONE, 1006, [(0, 1), (2, 4), (5, 5), (6, 1005)])
+
+    play(tmp_path, scenario)
+
+
+def test_a_segment_of_other_offsets_or_with_a_damaged_block_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_loading, "_FIRST_RETRY_S", 60)
+
+    async def scenario(node: Restored) -> None:
+        short = segment(node.store, SIX[: len(SIX) - len(batch(5, [b"f"], 4))], 0, 4)
+        torn = segment(node.store, SIX, 0, 5, number=1)
+        data = bytearray(node.store.get(torn, max_size=1 << 20))
+        data[8 * 4] ^= 1
+        node.store.put(torn, bytes(data))
+        key = node.cut.write()
+        await node.restore(tail(key, segment=short), tail(key, segment=torn))
+        await until(lambda: len(node.metrics.problems) == 2)
+        assert "of other offsets" in node.metrics.problems["t-0"]
+        assert "wrong checksum" in node.metrics.problems["t-1"]
+        assert torn in node.metrics.problems["t-1"]
+        assert not node.told
+
+    play(tmp_path, scenario)
