@@ -368,8 +368,6 @@ def _follow(
         manager.maintenance.topics_deleted()
     if delta.topics or delta.deleted_topics or delta.configs or delta.recovered:
         manager.maintenance.topics_changed()
-    if delta.configs and manager.cuts is not None:
-        manager.cuts.wake()
     if image.acls is not before.acls or delta.quota_entities or delta.users:
         manager.maintenance.access_changed()
 
