@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from service.remote.format.cut_codec import Cut, CutRef, PartitionCut
+from service.remote.format.cut_codec import Cut, CutRef
 
 MOST_MISSING: Final = 50
 
@@ -15,20 +15,17 @@ Place = tuple[UUID, int]
 
 
 class MissingPart(NamedTuple):
-    """A partition of which the newest cut does not have all: offsets from `reached` to `end`, exclusive.
-
-    `waits`: a segment that will have them is awaited.
-    """
+    """A partition of which the newest cut awaits a segment, with the offsets from `reached` to `end`,
+    exclusive."""
 
     topic: str
     partition: int
     reached: int
     end: int
-    waits: bool
 
 
 class CutsShown(NamedTuple):
-    """What `CUT` says: the cuts that are kept, oldest first, and what the newest one lacks.
+    """Content of `CUT`: the cuts that are kept, oldest first, and what the newest one lacks.
 
     `problem`: why that is not known.
     """
@@ -50,15 +47,11 @@ def missing_of(
     for topic_id, rows in cut.topics.items():
         for partition, row in enumerate(rows):
             reached = max(row.saved, chain_ends.get((topic_id, partition), 0))
-            if reached < row.end and (row.waits or _is_tailed(row)):
+            if row.waits and reached < row.end:
                 name = names.get(topic_id, str(topic_id))
-                found.append(MissingPart(name, partition, reached, row.end, row.waits))
+                found.append(MissingPart(name, partition, reached, row.end))
     found.sort()
     return tuple(found[:MOST_MISSING]), len(found)
-
-
-def _is_tailed(row: PartitionCut) -> bool:
-    return row.saved > row.start or not row.version
 
 
 def awaited(cut: Cut) -> Iterable[Place]:

@@ -66,14 +66,13 @@ def _missing(found: CutsShown) -> Child:
         [
             f"{one.topic}-{one.partition}",
             f"{words.count(one.reached)} to {words.count(one.end - 1)}",
-            "waits for its next segment" if one.waits else "is not saved yet",
         ]
         for one in found.missing
     ]
     more = f"{words.count(found.missing_count)} in all." if found.missing_count > len(rows) else None
     return [
         table(
-            [Heading("Partition"), Heading("Offsets"), Heading("")],
+            [Heading("Partition"), Heading("Offsets that wait for a segment")],
             rows,
             caption="What keeps the newest cut from being complete",
         ),
