@@ -43,7 +43,7 @@ test: install ## The tests, in 20 minutes on two cores: the pure ones first, the
 	$(PYTEST) $(AT_ONCE) tests/browser
 
 test-thorough: install ## What `make test` leaves out, as it takes long for what it finds
-	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/clients tests/property tests/simulation -m thorough
+	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/clients tests/node tests/property tests/simulation -m thorough
 
 test-unit: install ## Unit and golden tests (a minute and a half on two cores)
 	$(PYTEST) $(AT_ONCE) tests/test_*.py tests/unit tests/golden

@@ -183,7 +183,8 @@ class Partition:
         if self.number < len(columns["end"]):
             row = {name: values[self.number] for name, values in columns.items()}
             sections = [one for tail in cut["tails"] for one in self._sections(*tail)]
-            at, end = max(self.end_offset, row["start"]), row["end"] if row["waits"] else row["saved"]
+            at = max(self.end_offset, row["start"])
+            end = row["end"] if row["waits"] or row["saved"] >= row["end"] else 0
             while at < end:  # what a later leader saved takes the place of what earlier ones did
                 begun = [one for one in sections if one["first_offset"] <= at]
                 one = max(begun, key=lambda one: (one["leader_epoch"], one["end_offset"]), default=None)
@@ -246,9 +247,7 @@ def decode(data):
             yield producer if kind & 0x10 else None, key if kind & 0x20 else None, one
 
 
-class Reader(io.BytesIO):
-    """Kafka's variable-length integers, and what they announce."""
-
+class Reader(io.BytesIO):  # Kafka's variable-length integers, and what they announce
     def take(self, size):
         data = self.read(size)
         check(len(data) == size, "a record ends beyond its batch")

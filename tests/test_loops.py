@@ -27,6 +27,7 @@ ENDS = {
     "tiering/chain.py:append": "the pages of one version: it cannot be written without any of them",
     "tiering/prefix_fence.py:update_cluster": "tries again at one object, `cluster.json`",
     "tiering/bucket_maintenance.py:_others_ahead": "`_doubtful_heads` goes on after each HEAD",
+    "replicas/cut_tails.py:_segment_runs": "the blocks of one segment: the records are needed whole",
     "tiering/sweeper.py:_child_at": "goes down the pages of one key, and is called within a handler",
     "tiering/sweeper.py:_sweep_dead": "`_delete` notes what cannot be deleted, and goes on",
     "tiering/sweeper.py:sweep": "without the listing there is no next chunk; each catches what it meets",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from service.cli.server import add_set_option, given_config
@@ -10,6 +11,8 @@ from service.cli.server import add_set_option, given_config
 if TYPE_CHECKING:
     from service.config.cluster import ClusterConfig
     from service.metadata.bootstrap import InitialController
+    from service.metadata.frames import Frame
+    from service.metadata.image import FeatureRange
     from service.metadata.records import UserScramCredentialRecord
 
 _MOST_PASSWORD = 4096
@@ -86,12 +89,22 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "saltedpassword=…,salt=…, and iterations=…",
     )
     parser.add_argument(
+        "--restore",
+        metavar="FILE",
+        help="the file of `firn restore apply`: the metadata that a restored cluster begins with; on each "
+        "controller, or the one node",
+    )
+    parser.add_argument(
         "-g",
         "--ignore-formatted",
         action="store_true",
         help="skip directories that are already formatted",
     )
     parser.set_defaults(run=run)
+    _add_random_uuid(subparsers)
+
+
+def _add_random_uuid(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     ids = subparsers.add_parser(
         "random-uuid",
         help="print a new id for a cluster or a directory",
@@ -116,6 +129,7 @@ def run(args: argparse.Namespace) -> int:
     from service.base.world import system_world
     from service.config.cluster import ClusterConfig
     from service.config.tables.checks import cluster_id_problem
+    from service.metadata.bootstrap import levels_of
     from service.metadata.features import cluster_features, supported_features
     from service.metadata.formatting import Order, effective_levels, format_directories
 
@@ -126,7 +140,9 @@ def run(args: argparse.Namespace) -> int:
     named = bool(controllers) or args.no_initial_controllers
     is_dynamic = not cluster.quorum.voters and (named or not cluster.is_alone)
     supported = cluster_features() if cluster.is_member else supported_features()
-    levels = effective_levels(_feature_levels(args), supported, is_dynamic=is_dynamic)
+    restored = restored_frames(args, cluster, supported) if args.restore is not None else ()
+    requested = levels_of(restored) if restored else _feature_levels(args)
+    levels = effective_levels(requested, supported, is_dynamic=is_dynamic)
     cluster = cluster.placed(Path.cwd(), socket.gethostname())
     order = Order(
         cluster_id=args.cluster_id,
@@ -138,9 +154,40 @@ def run(args: argparse.Namespace) -> int:
         initial_controllers=controllers,
         ignore_formatted=args.ignore_formatted,
         credentials=tuple(map(credential_record, args.add_scram)),
+        restored=restored,
     )
     format_directories(system_world(), order, print)
     return 0
+
+
+def restored_frames(
+    args: argparse.Namespace, cluster: ClusterConfig, supported: Iterable[FeatureRange]
+) -> tuple[Frame, ...]:
+    """Return the records of `--restore`, without features that this node does not serve.
+
+    Raises `ConfigError` where they are not for this node.
+    """
+    from pathlib import Path
+
+    from service.base.errors import ConfigError
+    from service.base.world import system_world
+    from service.inspect.restore_file import check_restore, read_restore
+    from service.metadata.bootstrap import split_supported
+
+    if not cluster.is_controller:
+        raise ConfigError(
+            "--restore: a pure broker needs no file; format it with the same --cluster-id alone"
+        )
+    for name, given in (
+        ("--feature", args.feature),
+        ("--release-version", args.release_version),
+        ("--no-initial-controllers", args.no_initial_controllers),
+    ):
+        if given:
+            raise ConfigError(f"{name} does not go with --restore: the file says how the log begins")
+    found = read_restore(system_world().disk, Path(args.restore))
+    check_restore(found, cluster_id=args.cluster_id, node_id=cluster.node_id, is_broker=cluster.is_broker)
+    return split_supported(found.frames, supported)[0]
 
 
 def credential_record(text: str) -> UserScramCredentialRecord:

@@ -58,6 +58,11 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                     "a node whose settings name the voters; use the same id on all nodes",
                 ),
                 (
+                    "firn format -s -c server.properties -t 4L6g3nShT-eMCtK--X86sw"
+                    " --restore restore.checkpoint",
+                    "the first node of a cluster that comes back",
+                ),
+                (
                     "firn format -c server.properties -t 4L6g3nShT-eMCtK--X86sw -s",
                     "a quorum of one that others can join",
                 ),
@@ -297,6 +302,50 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
             {0: "nothing is wrong, or all of it was repaired", 1: "something is wrong and was not repaired"},
             AWS,
             OPERATIONS,
+        ),
+        "firn restore": ManualPage(
+            (("firn restore plan --from s3://bucket/prefix", "what would come back?"),), see=OPERATIONS
+        ),
+        "firn restore plan": ManualPage(
+            (
+                ("firn restore plan --from s3://bucket/prefix", "from the newest cut"),
+                (
+                    "firn restore plan --from s3://bucket/prefix --at 2026-01-31T12:00:00Z",
+                    "from an older one",
+                ),
+                ("firn restore plan --from s3://bucket/prefix --json", "for programs"),
+            ),
+            {0: "it can be restored", 1: "it cannot, or some of its archive cannot be read"},
+            AWS,
+            OPERATIONS,
+        ),
+        "firn restore apply": ManualPage(
+            (
+                (
+                    "firn restore apply --from s3://bucket/prefix --take-over --brokers 1,2,3"
+                    " -o restore.checkpoint",
+                    "the prefix is the new cluster's from now on",
+                ),
+                (
+                    "firn restore apply --from s3://bucket/prefix --to s3://bucket/copy --brokers 1"
+                    " -o restore.checkpoint",
+                    "a copy beside it, for one node",
+                ),
+            ),
+            {0: "the file is written", 1: "refused, or cut off: the same command goes on"},
+            AWS,
+            OPERATIONS,
+        ),
+        "firn restore status": ManualPage(
+            (
+                ("firn restore status", "what still loads?"),
+                (
+                    "firn restore status --bootstrap-server node-1:9092 --json",
+                    "of another cluster, for programs",
+                ),
+            ),
+            {0: "all of it is served", 1: "something loads, cannot be loaded, or is not known"},
+            see=OPERATIONS,
         ),
         "firn bucket": ManualPage((("firn bucket check s3://bucket/prefix", "is it fit?"),), see=OPERATIONS),
         "firn bucket check": ManualPage(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from kio.schema.errors import ErrorCode
 from kio.schema.offset_commit.v10.request import OffsetCommitRequestPartition
 
 from service.base.errors import RequestError
@@ -75,8 +76,12 @@ def delete_group(cluster: ChangingCluster, again: Again, group: str) -> None:
     """Delete a group without members, and its offsets."""
     module = request_module(ApiKey.DELETE_GROUPS)
     request = module.DeleteGroupsRequest(groups_names=(group,))
+    may_be_gone = False
     while True:
         (one,) = _at_coordinator(cluster, again, group, ApiKey.DELETE_GROUPS, request).results
+        if may_be_gone and one.error_code == ErrorCode.group_id_not_found:
+            return  # the try before has deleted it, and its coordinator did not know
+        may_be_gone |= one.error_code == ErrorCode.coordinator_not_available
         if one.error_code not in COORDINATOR_MOVED or not again():
             raise_for(one.error_code, None, f"group {group}")
             return

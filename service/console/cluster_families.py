@@ -106,6 +106,10 @@ METADATA: Final = (
         "cluster_partitions_reassigning", "Partitions whose replicas are being changed.",
         kafka="kafka.server:type=ReplicaManager,name=ReassigningPartitions",
     ),
+    _gauge(
+        "cluster_unloaded_tails",
+        "Partitions of a restored cluster that take no records yet, as their tails are not loaded.",
+    ),
     _counter(
         "cluster_leader_elections",
         "Elections of another leader of a partition. Every node counts all of the cluster since its start.",

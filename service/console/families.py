@@ -398,6 +398,8 @@ STORE: Final = (
         "cache_downloads", "Downloads under way or waiting for room.",
         kafka="org.apache.kafka.storage.internals.log:type=RemoteStorageThreadPool,name=RemoteLogReaderTaskQueueSize",
     ),
+    _counter("tail_loaded_bytes", "Bytes of tails that were loaded into the logs of a restored cluster."),
+    _counter("tail_load_failures", "Failed attempts to load the tail of a partition."),
 )  # fmt: skip
 
 PARTITION: Final = (

@@ -356,6 +356,7 @@ def _metadata(metadata: Publisher) -> Iterator[Sample]:
     yield Sample("firn_cluster_partitions_without_leader", image.index.count(NO_LEADER_SHELF))
     yield Sample("firn_cluster_preferred_imbalance", image.index.count(NOT_PREFERRED_SHELF))
     yield Sample("firn_cluster_partitions_reassigning", image.index.count(MOVING_SHELF))
+    yield Sample("firn_cluster_unloaded_tails", len(image.restored_tails))
     yield Sample("firn_cluster_leader_elections", metrics.elections)
     yield Sample("firn_cluster_unclean_elections", metrics.unclean_elections)
 
@@ -399,6 +400,8 @@ def _cold(cold: ObservedColdTier) -> Iterator[Sample]:
     yield Sample("firn_cache_asleep", len(found.asleep))
     yield Sample("firn_cache_failures", found.failures)
     yield Sample("firn_cache_downloads", found.in_flight)
+    yield Sample("firn_tail_loaded_bytes", cold.tail_loads.bytes)
+    yield Sample("firn_tail_load_failures", cold.tail_loads.failures)
 
 
 def _store(client: str, metrics: StoreMetrics) -> Iterator[Sample]:

@@ -24,7 +24,7 @@ from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
 from service.partition.traffic import TopicTraffic
-from service.remote.metrics import StoreMetrics
+from service.remote.metrics import StoreMetrics, TailLoadMetrics
 from service.remote.reading.reader import RemoteReader
 from service.replication.metrics import ReplicationMetrics
 from service.tiering.metrics import TieringMetrics
@@ -45,6 +45,8 @@ class ObservedColdTier(Protocol):
 
     @property
     def tiering(self) -> TieringMetrics | None: ...
+    @property
+    def tail_loads(self) -> TailLoadMetrics: ...
 
 
 class CoordinatedGroups(Protocol):

@@ -190,20 +190,23 @@ class Runtime(Generic[S]):
 
     # -- leadership
 
-    def elected(self, partition: int, leader_epoch: int) -> None:
+    def elected(self, partition: int, leader_epoch: int, *, has_log: bool = True) -> None:
         """Begin to load the partition, which this node leads now; an earlier leadership of it ends. An epoch
-        that is not newer changes nothing, except that a failed load begins again."""
+        that is not newer changes nothing, except that a failed load begins again, and one that has waited
+        for its log. Without `has_log` it waits: requests get COORDINATOR_LOAD_IN_PROGRESS."""
         led = self._led.get(partition)
-        if self._is_closed or (
-            led is not None
-            and leader_epoch <= led.leader_epoch
-            and not (led.state is CoordinatorState.FAILED and leader_epoch == led.leader_epoch)
-        ):
+        if self._is_closed or (led is not None and leader_epoch < led.leader_epoch):
             return
+        if led is not None and leader_epoch == led.leader_epoch:
+            if led.state is CoordinatorState.INITIAL and has_log:
+                self._load(led)
+            if led.state is not CoordinatorState.FAILED:
+                return
         if led is not None:
             self._close(led)
         led = self._led[partition] = _Led(partition, leader_epoch)
-        self._load(led)
+        if has_log:
+            self._load(led)
 
     def resigned(self, partition: int, leader_epoch: int | None = None) -> None:
         """Drop the partition: another node leads it, in `leader_epoch`; or it has no leader, or no replica

@@ -122,6 +122,16 @@ class RecoveryFacts(NamedTuple):
     unchecked_logs: int = 0
 
 
+class RestoreFacts(NamedTuple):
+    """Work that a restore has left: the number of the cluster's partitions whose tails are not loaded, and of
+    those that this node could not load the number, one of them and the reason."""
+
+    unloaded: int
+    failed: int = 0
+    first_failed: str = ""
+    why: str = ""
+
+
 class ClusterFacts(NamedTuple):
     """A cluster as somebody sees it: a client, by what brokers answered, or a node, by its metadata.
 
@@ -175,6 +185,7 @@ class NodeFacts(NamedTuple):
     under_min_isr: int = 0
     failed_shards: int = 0
     recovery: RecoveryFacts | None = None
+    restore: RestoreFacts | None = None
     certificates: tuple[str, ...] = ()
     key_sets: tuple[str, ...] = ()
     cluster: ClusterFacts | None = None

@@ -14,6 +14,7 @@ from service.health.facts import (
     NodeFacts,
     PartitionFacts,
     RecoveryFacts,
+    RestoreFacts,
     ViewFacts,
     VoterFacts,
 )
@@ -182,6 +183,8 @@ def _node(facts: NodeFacts, now_ms: int) -> Iterator[Finding]:
         yield kinds.SHARDS_FAILED.found(subject, words)
     if facts.recovery is not None:
         yield from _recovery(subject, facts.recovery)
+    if facts.restore is not None:
+        yield from _restore(subject, facts.restore)
     for words in facts.certificates:
         yield kinds.TLS_PROBLEM.found(subject, f"{subject}: {words}")
     for words in facts.key_sets:
@@ -232,6 +235,15 @@ def _recovery(subject: str, left: RecoveryFacts) -> Iterator[Finding]:
     if left.unchecked_logs:
         words = f"{left.unchecked_logs} local logs were not compared with their archives yet"
         yield kinds.RECOVERY_WAITS.found(subject, f"{subject}: {words}")
+
+
+def _restore(subject: str, left: RestoreFacts) -> Iterator[Finding]:
+    if left.unloaded:
+        words = f"{_partitions_as_text(left.unloaded)} of a restored cluster not loaded yet"
+        yield kinds.TAILS_LOADING.found(CLUSTER, words)
+    if left.failed:
+        words = f"{_partitions_as_text(left.failed)} cannot be loaded, {left.first_failed} first: {left.why}"
+        yield kinds.TAIL_NOT_LOADED.found(subject, f"{subject}: {words}")
 
 
 def seconds(ms: int) -> str:

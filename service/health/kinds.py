@@ -177,6 +177,19 @@ RECOVERY_WAITS: Final = _kind(
     "A recovery from the bucket has left work.",
     "Set the settings of the topics and run firn topic settings-known; logs are compared by themselves.",
 )  # fmt: skip
+TAILS_LOADING: Final = _kind(
+    "tails-are-loading", RECOVERY, WARNING,
+    "The cluster was restored, and not all of its newest records are back: of these partitions the part in"
+    " the bucket is read, nothing is taken yet.",
+    "Wait: leaders load what clients ask for first. firn restore status says when all is served.",
+)  # fmt: skip
+TAIL_NOT_LOADED: Final = _kind(
+    "tail-cannot-be-loaded", RECOVERY, CRITICAL,
+    "A record that the cut has is missing or damaged in the bucket: the partition takes no records. All"
+    " others are served.",
+    "Bring the object back that is named; it is tried again every minute. Else restore from the cut before,"
+    " or delete the topic.",
+)  # fmt: skip
 SHARDS_FAILED: Final = _kind(
     "coordinator-failed", COORDINATORS, CRITICAL,
     "Groups or transactions of these partitions have no coordinator.",

@@ -96,8 +96,11 @@ class LogRuns:
         return self._state.config.segment_bytes - self._state.segments.active.size
 
     def left_ms(self, now_ms: int) -> int:
-        """Return how long the active segment takes batches, by `segment.ms`. `now_ms`: the wall clock."""
+        """Return how long the active segment takes batches, by `segment.ms`, if the timestamps of records go
+        on with the wall clock (`now_ms`): those there are decide, not the clock (`Segment.must_roll`)."""
         active = self._state.segments.active
-        first = active.first_timestamp if active.size and active.knows_times else -1
-        since_ms = first if first >= 0 else active.created_ms
-        return self._state.config.effective_segment_ms - max(now_ms - since_ms, 0)
+        if active.size and active.knows_times and active.first_timestamp >= 0:
+            age_ms = active.max_timestamp - active.first_timestamp
+        else:
+            age_ms = now_ms - active.created_ms
+        return self._state.config.effective_segment_ms - max(age_ms, 0)

@@ -2,7 +2,7 @@
 
 For each kept cut: its document, its snapshot of the metadata, each tail that it names (size and footer; with
 `deep` every section, its batches' checksums, offsets and leader epochs), and that each partition's records
-up to where the cut says they are saved are in its chain or in tails. What retention has taken since is not
+up to its end are in its chain or in tails, if it is tailed. What retention has taken since is not
 missing.
 
 A keeper may write cuts meanwhile. What is found wrong counts only if a `CUT` read afterwards still keeps the
@@ -159,7 +159,9 @@ class CutCheck:
     # -- partitions
 
     def _partition(self, ref: CutRef, place: Place, row: PartitionCut, named: Collection[str]) -> None:
-        wanted = row.end if row.waits and ref.is_complete else min(row.saved, row.end)
+        if not row.is_promised or (row.waits and not ref.is_complete):
+            return
+        wanted = row.end
         known = self._ends.get(place, NO_CHAIN)
         reaches = self._reaches(place, row, known, wanted, named)
         if reaches >= wanted:

@@ -23,8 +23,16 @@ from service.remote.format.manifest_codec import (
 )
 from service.remote.reading.chain_proof import proved_footer, proved_segments
 from service.remote.reading.lost_page import RecoveredPage, pages_of, recover_page
-from service.remote.reading.object_reader import Chain, open_chain, open_head, open_page, open_published
+from service.remote.reading.object_reader import (
+    Chain,
+    open_chain,
+    open_cluster_file,
+    open_head,
+    open_page,
+    open_published,
+)
 from service.remote.reading.partition_listing import ListedSegment, PartitionListing, list_partition
+from service.remote.reading.tails import owners_of
 from service.remote.stores import conditional
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore, Tagged
@@ -297,13 +305,21 @@ class _Partition:
         """Return whether each segment exists, and its footer matches."""
         if not is_proving:
             return True
+        owners = {manifest.cluster_id, *self._owners()}
         try:
             for entry in entries:
                 size = self._store.head(entry.key).size
-                proved_footer(self._store, entry, size, owners=(manifest.cluster_id,), topic=manifest.topic)
+                proved_footer(self._store, entry, size, owners=owners, topic=manifest.topic)
         except (CorruptionError, ObjectNotFound):
             return False
         return True
+
+    def _owners(self) -> frozenset[str]:
+        """Return the prefix's cluster and its ancestors; empty where `cluster.json` cannot be read."""
+        try:
+            return owners_of(open_cluster_file(self._store))
+        except (CorruptionError, ObjectNotFound):
+            return frozenset()
 
     def _tagged(self, key: str) -> Tagged | None:
         return conditional.tagged_or_none(self._store, key, max_size=MAX_STORED_BYTES)

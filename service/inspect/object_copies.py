@@ -7,9 +7,11 @@ that the source does not have, and the stores' other errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from service.base.threads import Threads
 from service.base.types import Buffer
 from service.base.world import World
 from service.remote.stores.boto3_client import s3_client, translated
@@ -19,7 +21,8 @@ from service.remote.stores.s3_address import is_s3
 from service.remote.stores.s3_encryption import S3Encryption
 from service.remote.stores.store import ObjectStore
 
-WINDOW_BYTES: Final = 8 << 20
+WINDOW_BYTES: Final = 4 << 20
+_AT_ONCE: Final = 4
 _CONNECTIONS: Final = 64
 _FORBIDDEN: Final = ("AccessDenied", "403")
 
@@ -27,21 +30,27 @@ CopyObject = Callable[[str, int], None]
 """Copies the object under a key of this size."""
 
 
-def through_here(source: ObjectStore, target: ObjectStore) -> CopyObject:
-    """Return a copier that reads and writes, for two stores that know nothing of each other."""
+@contextmanager
+def through_here(source: ObjectStore, target: ObjectStore, threads: Threads) -> Iterator[CopyObject]:
+    """Yield a copier that reads and writes, for two stores that know nothing of each other.
 
-    def copy(key: str, size: int) -> None:
-        if size == 0:
-            target.put(key, b"")
-            return
-        target.put_stream(key, _windows(source, key, size), size)
+    Few objects at a time, as their bytes are in memory; read by threads of their own, as obstore's client
+    must not be called while it asks for the bytes of an upload.
+    """
+    with threads.pool("reads", _AT_ONCE) as readers, threads.pool("copies", _AT_ONCE) as writers:
 
-    return copy
+        def windows(key: str, size: int) -> Iterator[Buffer]:
+            for start in range(0, size, WINDOW_BYTES):
+                length = min(WINDOW_BYTES, size - start)
+                yield readers.submit(source.get_range, key, start, length).result()
 
+        def write(key: str, size: int) -> None:
+            if size:
+                target.put_stream(key, windows(key, size), size)
+            else:
+                target.put(key, b"")
 
-def _windows(source: ObjectStore, key: str, size: int) -> Iterator[Buffer]:
-    for start in range(0, size, WINDOW_BYTES):
-        yield source.get_range(key, start, min(WINDOW_BYTES, size - start))
+        yield lambda key, size: writers.submit(write, key, size).result()
 
 
 def copier_of(
@@ -55,17 +64,18 @@ def copier_of(
     endpoint: str | None,
     region: str | None,
     encryption: S3Encryption | None,
-) -> CopyObject:
-    """Return the best copier for two URLs: within a bucket and between buckets of S3 no byte comes here."""
+) -> AbstractContextManager[CopyObject]:
+    """Return the best copier for two URLs, to be used within a block: within a bucket, and between buckets of
+    S3, no byte comes here."""
     old, new = urlsplit(from_url), urlsplit(to_url)
     if not new.netloc or (old.scheme, old.netloc) != (new.scheme, new.netloc):
         if not (is_s3(from_url) and is_s3(to_url)):
-            return through_here(source, target)
+            return through_here(source, target, world.threads)
     elif encryption is None:
         root = open_store(f"{new.scheme}://{new.netloc}", world=world, endpoint=endpoint, region=region)
         before, after = old.path.strip("/"), new.path.strip("/")
-        return lambda key, size: root.copy(_joined(before, key), _joined(after, key))
-    return _between_buckets(from_url, to_url, environ, endpoint, region, encryption)
+        return nullcontext(lambda key, size: root.copy(_joined(before, key), _joined(after, key)))
+    return nullcontext(_between_buckets(from_url, to_url, environ, endpoint, region, encryption))
 
 
 def _joined(prefix: str, key: str) -> str:

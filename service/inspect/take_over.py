@@ -189,19 +189,27 @@ class _TakeOver:
             )
 
     def _write_claim(self, claim: _Claim, cluster_id: str, source: RestoreSource) -> None:
-        now_ms = self._world.clock.now_ms()
-        ancestor = Ancestor(claim.file.cluster_id, source.ref.cut, now_ms)
-        file = claim.file._replace(
-            cluster_id=cluster_id,
-            stamp=Stamp(now_ms, self._writer(cluster_id, source)),
-            members=(),
-            present=(),
-            renewals=0,
-            ancestors=(ancestor, *claim.file.ancestors)[:MAX_ANCESTORS],
-        )
-        if not conditional.replace(self._store, CLUSTER_KEY, encode_cluster(file), claim.seen.tag):
-            raise ConfigError(f"{CLUSTER_KEY} was written meanwhile: the cluster that writes here lives")
-        self._say(f"the prefix is cluster {cluster_id}'s now; cluster {ancestor.cluster_id} is displaced")
+        """Replace `cluster.json`; where that is forced, also one that the source has written meanwhile."""
+        for _ in range(_ATTEMPTS if self._order.is_forced else 1):
+            now_ms = self._world.clock.now_ms()
+            ancestor = Ancestor(claim.file.cluster_id, source.ref.cut, now_ms)
+            file = claim.file._replace(
+                cluster_id=cluster_id,
+                stamp=Stamp(now_ms, self._writer(cluster_id, source)),
+                members=(),
+                present=(),
+                renewals=0,
+                ancestors=(ancestor, *claim.file.ancestors)[:MAX_ANCESTORS],
+            )
+            if conditional.replace(self._store, CLUSTER_KEY, encode_cluster(file), claim.seen.tag):
+                self._say(
+                    f"the prefix is cluster {cluster_id}'s now; cluster {ancestor.cluster_id} is displaced"
+                )
+                return
+            claim = self._claim()
+            if claim.file.cluster_id != source.cluster.cluster_id:
+                break
+        raise ConfigError(f"{CLUSTER_KEY} was written meanwhile: the cluster that writes here lives")
 
     def _writer(self, cluster_id: str, source: RestoreSource) -> Writer:
         return Writer(RESTORER, claim_id(cluster_id, source.source_id, source.ref.cut))

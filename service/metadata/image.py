@@ -126,7 +126,7 @@ class RecoveredTopic(NamedTuple):
 
 
 class RestoredTail(NamedTuple):
-    """What the leader of a restored partition loads before anything is taken there.
+    """Tail of a restored partition, which its leader loads before anything is taken there.
 
     The records of [chain_end, end_offset) are in tails that the cut at `cut_key` names or, where
     `segment_key` is not empty, in that segment, which begins at or below `chain_end` and reaches beyond

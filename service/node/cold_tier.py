@@ -19,6 +19,7 @@ from service.base.world import World
 from service.config.settings import BrokerConfig
 from service.controller_client.keeper_candidate import ClusterPrefixOwner
 from service.hot.disk_watermarks import min_free_bytes
+from service.hot.manager import LogManager
 from service.metadata.controller.remote_catalog import ControllerCatalog
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
@@ -29,9 +30,10 @@ from service.metadata.snapshot_codec import encode_image
 from service.node.cut_cluster import NodeCutCluster
 from service.node.store_watch import StoreWatch, WatchedClient
 from service.partition.partition import Partition
+from service.remote.catalog import NodeCatalog
 from service.remote.format.manifest_codec import TopicsFileRow
 from service.remote.format.stamp import Writer
-from service.remote.metrics import StoreMetrics
+from service.remote.metrics import StoreMetrics, TailLoadMetrics
 from service.remote.reading.disk_cache import DiskCache
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.conditional import probe
@@ -43,6 +45,7 @@ from service.replicas.archive_recovery import adopt_bucket, read_bucket
 from service.replicas.cut_answers import CutAnswers
 from service.replicas.disk_pressure import marks_of
 from service.replicas.dynamic_config import waits_for_settings
+from service.replicas.tail_loading import LoadOwner, TailLoader
 from service.serving.broker_channels import BrokerChannels
 from service.serving.request_host import Broker
 from service.tiering.cuts.saving import TailSettings
@@ -117,6 +120,7 @@ class ColdTier:
         self._writer = Writer(config.node_id, incarnation or world.new_uuid())
         self.metrics = {"read": StoreMetrics(), "tiering": StoreMetrics()}
         """metrics of the store clients: those of cold reads, and that of tiering"""
+        self.tail_loads = TailLoadMetrics()
         self.tiering: TieringMetrics | None = None
         """None until tiering has begun: the owner of the prefix is known"""
         store = CountedStore(open_store(config, world, OFFLOAD_OPTIONS), self.metrics["tiering"], world.clock)
@@ -176,6 +180,16 @@ class ColdTier:
             self._pool, read_bucket, self._store, self._cluster_id, metadata.image
         )
         await adopt_bucket(bucket, catalog, metadata, config, self._world.new_uuid())
+
+    def tail_loader(
+        self,
+        owner: LoadOwner,
+        logs: LogManager,
+        image: Callable[[], MetadataImage],
+        catalog: NodeCatalog,
+    ) -> TailLoader:
+        """Return what loads the tails of a restored cluster's partitions."""
+        return TailLoader(self._store, owner, logs, image, catalog.tails_loaded, self._world, self.tail_loads)
 
     async def heads_compared(self) -> None:
         """Wait until HEADs are compared, at most `COMPARE_AT_START_S`.
@@ -301,7 +315,7 @@ class ColdTier:
             heir_changed=broker.heir_changed,
             tail_settings=lambda: TailSettings(broker.config.tail_base_max_bytes, broker.config.tail_wait_ms),
         )
-
+        manager.is_loading = lambda topic_id, partition: (topic_id, partition) in broker.image.restored_tails
         self.tiering, self._manager = manager.metrics, manager
         broker.cuts = CutAnswers(
             config.node_id, broker.replicas, broker.metadata, self._world.clock, manager.tails, manager,
@@ -354,8 +368,6 @@ def _follow(
         manager.maintenance.topics_deleted()
     if delta.topics or delta.deleted_topics or delta.configs or delta.recovered:
         manager.maintenance.topics_changed()
-    if delta.configs and manager.cuts is not None:
-        manager.cuts.wake()
     if image.acls is not before.acls or delta.quota_entities or delta.users:
         manager.maintenance.access_changed()
 

@@ -39,7 +39,9 @@ class NodeCutCluster:
 
     def settings(self) -> CutSettings:
         config = self._broker.config
-        return CutSettings(config.cut_interval_ms, config.cut_hold_max_ms)
+        # The ends of partitions that load their tails are not the cluster's: the cuts that are there stay.
+        interval_ms = -1 if self._image.restored_tails else config.cut_interval_ms
+        return CutSettings(interval_ms, config.cut_hold_max_ms)
 
     def is_enabled(self) -> bool:
         # A node that no other can join has no level: there is no older software to protect.

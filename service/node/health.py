@@ -17,6 +17,7 @@ from service.health.facts import (
     NodeFacts,
     PartitionFacts,
     RecoveryFacts,
+    RestoreFacts,
     StoreFacts,
     UploadFacts,
     ViewFacts,
@@ -70,7 +71,7 @@ def parts_of(node: ObservedParts) -> tuple[str, ...]:
     found.append(kinds.METADATA)
     if node.cold is not None:
         found.append(kinds.STORE)
-    if node.broker is not None and node.broker.image.life:
+    if node.broker is not None and (node.broker.image.life or node.broker.image.restored_tails):
         found.append(kinds.RECOVERY)
     if node.is_broker:
         found.append(kinds.COORDINATORS)
@@ -106,6 +107,7 @@ def facts_of(node: ObservedParts) -> NodeFacts:
         under_min_isr=_under_min_isr(node.node_id, broker),
         failed_shards=_failed_shards(broker),
         recovery=_recovery(broker.image) if broker.image.life else None,
+        restore=_restore(broker.image, node.cold) if broker.image.restored_tails else None,
     )
     return facts if node.cold is None else _with_store(facts, node.cold)
 
@@ -186,6 +188,16 @@ def _recovery(image: MetadataImage) -> RecoveryFacts:
     )
     unchecked = sum(len(state.unchecked_partitions) for state in image.recovered.values())
     return RecoveryFacts(tuple(waiting), unchecked)
+
+
+def _restore(image: MetadataImage, cold: ColdTier | None) -> RestoreFacts:
+    """Return the work that a restore has left, and what this node cannot do of it."""
+    unloaded = len(image.restored_tails)
+    if cold is None:
+        return RestoreFacts(unloaded)
+    problems = cold.tail_loads.problems
+    first = min(problems, default="")
+    return RestoreFacts(unloaded, len(problems), first, problems.get(first, ""))
 
 
 def _unpublished(metrics: TieringMetrics) -> Iterator[HeldBackFacts]:

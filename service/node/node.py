@@ -264,6 +264,10 @@ class Node:
         checked = None if plane.adopter is None else plane.adopter.checked_with_archive
         applier = Applier(config, logs, replicas, reader, timers.purgatory, replication, checked)
         self._applier, parts.replication = applier, replication
+        if cold is not None:
+            applier.opener.tails = cold.tail_loader(
+                applier.opener, logs, lambda: metadata.image, plane.catalog
+            )
         settings = applier.settings
         at_once(check_topics(metadata.image, config))
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
@@ -460,6 +464,8 @@ class Node:
         stack.push_async_callback(self._supervisor.close)
         self._supervisor.run("log-manager", logs.run())
         self._supervisor.run("applier", applier.opener.run())
+        if (tails := applier.opener.tails) is not None:
+            self._supervisor.run("tail-loading", tails.run())
         if parts.replication is not None:
             self._supervisor.run("replication", parts.replication.run())
         self._supervisor.run("retention", retention_loop(broker))

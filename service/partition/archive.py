@@ -4,13 +4,14 @@ The bucket has two documents of the archive: the manifest that the committed cat
 (`UnifiedLog.remote`), and HEAD, by which others find the manifest. The leader writes HEAD, so it deletes
 local bytes only below the end that HEAD names; for a follower the committed entry suffices. Until HEAD has
 been compared with the metadata, the bucket may have offsets that the log would assign again: appends are
-held. Owned by the event loop.
+held. So are they while the tails of a restore are loaded behind the archive (`replicas/tail_loading.py`).
+Owned by the event loop.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from typing import Final, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -22,6 +23,20 @@ from service.partition.unified_log import UnifiedLog
 from service.remote.catalog import CatalogEntry
 
 _log = logging.getLogger("service.partition.partition")
+
+LOADING: Final = "its tail is loading"
+"""Why nothing is taken by a partition of a restored cluster until the records of the cut are in its log."""
+
+
+class TailWatcher(Protocol):
+    """Interface of the loader of tails to a partition that waits for its own. Called in the middle of
+    requests: it takes note and acts later."""
+
+    def asked(self, tip: TopicIdPartition) -> None:
+        """Note that a client asks for what is not loaded yet."""
+
+    def replicated(self, tip: TopicIdPartition) -> None:
+        """Note that all in-sync replicas have what was loaded."""
 
 
 class ArchiveOwner(Protocol):
@@ -51,17 +66,53 @@ class PartitionArchive:
         """end of what HEAD names: a leader's local bytes below it may be deleted"""
         self.held: str | None = None
         """reason why appends are rejected"""
+        self._doubt: str | None = None
+        """reason why they are until `head_judged`"""
+        self.loads_to: int | None = None
+        """where the log goes on once the tails of a restore are loaded, up to which they are missing; None
+        where nothing is loaded"""
+        self.loader: TailWatcher | None = None
+        """who loads them, if this node does"""
 
     # -- HEAD
 
     def hold_appends(self, reason: str) -> None:
         """Reject appends until `head_judged` allows them: the bucket may have their offsets already."""
-        self.held = reason
+        self._doubt = reason
+        self._settle()
+
+    def load_up_to(self, go_on: int | None) -> None:
+        """Take no record and show none above the high watermark until the log has what a restore loads, up to
+        `go_on`; None: it has it."""
+        self.loads_to = go_on
+        self._settle()
+
+    def is_loading(self, offset: int) -> bool:
+        """Return whether the record at `offset`, or the log's end there, is still to be loaded; who asks for
+        it is served before others."""
+        if self.loads_to is None or not self._partition.high_watermark <= offset <= self.loads_to:
+            return False
+        self._ask()
+        return True
+
+    def _settle(self) -> None:
+        self.held = self._doubt if self.loads_to is None else LOADING
+
+    def replicated(self, end_offset: int) -> None:
+        """Note that all in-sync replicas have the log up to `end_offset`. Nobody sees it while it loads."""
+        if self.loader is not None and self.loads_to is not None and end_offset >= self.loads_to:
+            self.loader.replicated(self._partition.tip)
+
+    def _ask(self) -> None:
+        if self.loader is not None:
+            self.loader.asked(self._partition.tip)
 
     def check_held(self, what: str) -> None:
         """Raise `RequestError` KAFKA_STORAGE_ERROR, saying that the partition `what`, while appends are
         held."""
         if self.held is not None:
+            if self.loads_to is not None:
+                self._ask()
             raise RequestError(ErrorCode.kafka_storage_error, f"{self._partition.tip} {what}: {self.held}")
 
     def head_judged(self, problem: str | None) -> None:
@@ -70,11 +121,12 @@ class PartitionArchive:
         If they differ, no local bytes are deleted because the bucket has them, and held appends stay held.
         """
         if problem is None:
-            self.held = None
-            return
-        self.published_offset = 0
-        if self.held is not None:
-            self.held = problem
+            self._doubt = None
+        else:
+            self.published_offset = 0
+            if self._doubt is not None:
+                self._doubt = problem
+        self._settle()
 
     def remote_committed(self, entry: CatalogEntry) -> None:
         """Apply a committed `entry` that HEAD names; offload calls this after each commit and after a
@@ -89,7 +141,8 @@ class PartitionArchive:
         if config.gives_up_archive:
             self._give_up()
         if not config.remote_storage_enable and self._partition.unified.remote is None:
-            self.held = None  # nothing was copied, and HEAD is not compared any more
+            self._doubt = None  # nothing was copied, and HEAD is not compared any more
+            self._settle()
 
     def _give_up(self) -> None:
         """Start the log at its local start, as tiering was switched off, and keep local bytes that the bucket

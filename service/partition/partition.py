@@ -116,14 +116,16 @@ class Partition:
         """Epoch of the present leader. On our election the log notes its start before any client learns of
         it, so that its end can be reported later, with or without records (KIP-101).
 
-        A log that fails to note it retries before it reports epochs or takes a batch.
+        A log that fails to note it retries before it reports epochs or takes a batch. One that loads the
+        tails of a restore has batches of earlier epochs to come: it notes the epoch behind them.
         """
         return self._leader_epoch
 
     @leader_epoch.setter
     def leader_epoch(self, leader_epoch: int) -> None:
         try:
-            self.log.appender.note_leader_epoch(leader_epoch)
+            if self.archive.loads_to is None:
+                self.log.appender.note_leader_epoch(leader_epoch)
         except StorageError as e:
             _log.warning("noting leader epoch %d of %s failed, retrying later: %s", leader_epoch, self.tip, e)
         self._leader_epoch = leader_epoch
@@ -190,17 +192,22 @@ class Partition:
 
     def _show(self, high_watermark: int, size: int) -> None:
         """Take a high watermark as leader, as soon as the gate lets it be seen; `size` bytes become visible
-        by it, 0 where that is not known."""
+        by it, 0 where that is not known. While a tail is loading nobody sees any of it."""
+        if self.archive.loads_to is not None:
+            self.archive.replicated(high_watermark)
+            return
         if self.gate.is_open:
             self.raise_mark(high_watermark, size)
         else:
             self.gate.moved(self, high_watermark, size)
 
     def note_end(self) -> PartitionEnd | None:
-        """Return what everybody may see now; None where this node does not lead the partition, or may not
-        know yet what the leader before has shown."""
+        """Return what everybody may see now; None where this node does not lead the partition, may not know
+        yet what the leader before has shown, or loads its tail."""
         leading = self.leading
-        if not self.is_leader or (leading is not None and self.high_watermark < leading.epoch_start):
+        if not self.is_leader or self.archive.loads_to is not None:
+            return None
+        if leading is not None and self.high_watermark < leading.epoch_start:
             return None
         return PartitionEnd(
             self._leader_epoch, self.start_offset, self.high_watermark, self.last_stable_offset
@@ -418,7 +425,7 @@ class Partition:
             else:
                 self.gate.moved(self, self._state.end_offset, len(batch.data))
         else:
-            self._grown(self.leading, info.first_offset, len(batch.data))
+            self.grown(self.leading, info.first_offset, len(batch.data))
         return info
 
     def append_markers(self, markers: Sequence[Marker], now_ms: int) -> list[AppendInfo | RequestError]:
@@ -438,10 +445,10 @@ class Partition:
             if self.leading is None:
                 self._show(self.unified.end_offset, log.size - size)
             else:
-                self._grown(self.leading, before, log.size - size)
+                self.grown(self.leading, before, log.size - size)
         return results
 
-    def _grown(self, leading: LeaderState, first_offset: int, size: int) -> None:
+    def grown(self, leading: LeaderState, first_offset: int, size: int) -> None:
         """Account for `size` bytes that were appended as the leader of other replicas."""
         uncommitted = self._uncommitted
         if len(uncommitted) < _MOST_UNCOMMITTED:

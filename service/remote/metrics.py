@@ -64,3 +64,13 @@ class StoreMetrics:
     """wall clock at the first of the errors that no answer has interrupted"""
     called_ms: int = 0
     """monotonic clock at the end of the last call"""
+
+
+@dataclass
+class TailLoadMetrics:
+    """Loading of a restored cluster's tails by this node. `problems`: partitions that could not be loaded,
+    and why, until they are."""
+
+    bytes: int = 0
+    failures: int = 0
+    problems: dict[str, str] = field(default_factory=dict)

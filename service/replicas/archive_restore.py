@@ -3,7 +3,8 @@
 A disk, or the file of epochs, was lost or replaced: offsets that are in the bucket must not be assigned
 again, and the epochs and producers at the archive's end must be known before the first append. Or a recovery
 has taken the archive over, and the local log may be of another past: it is compared, and the metadata notes
-the comparison, before the partition takes records. Owned by the event loop.
+the comparison, before the partition takes records. Or the cluster was restored, and the log has to begin
+where its archive ends, before the tails of the cut are loaded (`tail_loading`). Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.types import TopicIdPartition
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
-from service.metadata.image import MetadataImage
+from service.hot.producers import ProducerEntry
+from service.metadata.controller.topic_names import FIXED_TOPICS
+from service.metadata.image import MetadataImage, RestoredTail
 from service.remote.catalog import CatalogEntry
 from service.replicas.archive_fit import fit_to_archive
 from service.replicas.archive_producers import producers_of
@@ -61,7 +64,7 @@ class ArchiveRestore:
         self._image = image
         self._reader = reader
         self._checked = checked
-        self._waiting: dict[TopicIdPartition, CatalogEntry] = {}
+        self._waiting: dict[TopicIdPartition, CatalogEntry | None] = {}
         self._restored_epochs: set[TopicIdPartition] = set()
         """partitions that have taken lost epochs from their archive"""
         self._done_once = asyncio.Event()
@@ -71,9 +74,15 @@ class ArchiveRestore:
         failed."""
         await self._done_once.wait()
 
-    def why_behind(self, tip: TopicIdPartition, local: LocalLog, remote: CatalogEntry) -> str | None:
-        """Return what a leader's log lacks of its archive's end; None if it lacks nothing."""
-        if remote.is_given_up:
+    def why_behind(self, tip: TopicIdPartition, local: LocalLog, remote: CatalogEntry | None) -> str | None:
+        """Return what a leader's log lacks of its archive's end, or has beyond it before its tail is loaded;
+        None if it lacks nothing."""
+        tail = self._tail(tip)
+        if tail is not None and local.log_end_offset != tail.chain_end:
+            return (
+                f"its tail is loaded from offset {tail.chain_end} on, its log ends at {local.log_end_offset}"
+            )
+        if remote is None or remote.is_given_up:
             return None
         if self._is_unchecked(tip):
             return "its log is not yet compared with the archive that a recovery took over"
@@ -83,7 +92,7 @@ class ArchiveRestore:
             return "the disk has lost the leader epochs of its archive"
         return None
 
-    def wait(self, tip: TopicIdPartition, reason: str, remote: CatalogEntry) -> None:
+    def wait(self, tip: TopicIdPartition, reason: str, remote: CatalogEntry | None) -> None:
         """Take the partition offline until its archive's end is read."""
         where = "firn.remote.url is not set" if self._reader is None else "the archive's end is read first"
         self._owner.take_offline(tip, f"{reason}: {where}", passes=False, is_lost=False)
@@ -101,12 +110,12 @@ class ArchiveRestore:
     async def run_once(self) -> None:
         """Read the archive ends of all waiting partitions, and retry to open them."""
         if self._reader is not None:
-            waiting = list(self._waiting.items())
+            waiting = sorted(self._waiting.items(), key=lambda one: one[0].topic not in FIXED_TOPICS)
             for start in range(0, len(waiting), _AT_A_TIME):
                 await self._restore(waiting[start : start + _AT_A_TIME])
         self._done_once.set()
 
-    async def _restore(self, some: Sequence[tuple[TopicIdPartition, CatalogEntry]]) -> None:
+    async def _restore(self, some: Sequence[tuple[TopicIdPartition, CatalogEntry | None]]) -> None:
         fits = await asyncio.gather(*(self._restart(tip, remote) for tip, remote in some))
         ready = [tip for (tip, _), fit in zip(some, fits, strict=True) if fit]
         if not await self._note_checked([tip for tip in ready if self._is_unchecked(tip)]):
@@ -136,23 +145,63 @@ class ArchiveRestore:
             return False
         return True
 
-    async def _restart(self, tip: TopicIdPartition, remote: CatalogEntry) -> bool:
+    async def _restart(self, tip: TopicIdPartition, remote: CatalogEntry | None) -> bool:
         """Let a log continue at its archive's end, with the state there; returns whether it does."""
         assert self._reader is not None
+        tail, end = self._tail(tip), None
         try:
-            end = await asyncio.wrap_future(self._reader.archive_end(tip, remote.manifest_key))
+            if remote is not None and not remote.is_given_up:
+                end = await asyncio.wrap_future(self._reader.archive_end(tip, remote.manifest_key))
             local = self._logs.get(tip.topic_id, tip.partition)
-            entry = self._image().remote.get((tip.topic_id, tip.partition))
-            if self._waiting.get(tip) != remote or entry != remote or local is None:
+            if local is None or not self._still_waits(tip, remote, tail):
                 return False  # it was deleted meanwhile
+            if tail is not None:
+                return await self._begin_anew(local, remote, end, tail)
+            if remote is None or end is None:
+                return True  # it has nothing in the bucket any more
             if self._is_unchecked(tip):
                 fit_to_archive(local, remote, end)
             else:
                 self._learn(tip, local, remote, end)
         except (StorageError, CorruptionError, RequestError) as e:
-            if self._waiting.get(tip) == remote:
+            if tip in self._waiting:
                 self._owner.take_offline(tip, f"reading the end of its archive failed: {e}", passes=False)
             return False
+        return True
+
+    def _still_waits(
+        self, tip: TopicIdPartition, remote: CatalogEntry | None, tail: RestoredTail | None
+    ) -> bool:
+        image, key = self._image(), (tip.topic_id, tip.partition)
+        if tip not in self._waiting or self._waiting[tip] != remote:
+            return False
+        return image.remote.get(key) == remote and image.restored_tails.get(key) == tail
+
+    def _tail(self, tip: TopicIdPartition) -> RestoredTail | None:
+        return self._image().restored_tails.get((tip.topic_id, tip.partition))
+
+    async def _begin_anew(
+        self, local: LocalLog, remote: CatalogEntry | None, end: ArchiveEnd | None, tail: RestoredTail
+    ) -> bool:
+        """Let a log begin where its tail does, with the state there; what it had behind is loaded again."""
+        tip, chain_end = local.tip, tail.chain_end
+        start = chain_end
+        epochs: Sequence[tuple[int, int]] = ()
+        producers: Sequence[tuple[int, ProducerEntry]] = ()
+        if remote is not None and end is not None:
+            if end.entry._replace(leader_epoch=remote.leader_epoch) != remote:
+                raise CorruptionError(f"{remote.manifest_key} is {end.entry}, the metadata says {remote}")
+            if remote.end_offset != chain_end:
+                raise CorruptionError(
+                    f"the archive ends at {remote.end_offset}, the tail to load begins at {chain_end}"
+                )
+            start, epochs, producers = remote.start_offset, end.epochs, producers_of(end)
+        async with self._logs.lower_recovery_point(local, chain_end) as is_checkpointed:
+            if not is_checkpointed or not self._still_waits(tip, remote, tail):
+                return False
+            log.info("%s: beginning at offset %d, to load its tail up to %d", tip, chain_end, tail.end_offset)
+            self._restored_epochs.add(tip)
+            local.truncation.restart_at(chain_end, start, epochs=epochs, producers=producers)
         return True
 
     def _learn(self, tip: TopicIdPartition, local: LocalLog, remote: CatalogEntry, end: ArchiveEnd) -> None:

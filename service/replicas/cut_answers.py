@@ -219,6 +219,8 @@ class CutAnswers:
 
     async def _begin(self, attempt: _Attempt) -> TakeCutResponse:
         self._check_may_save()
+        if self._metadata.image.restored_tails:
+            raise _refused("tails of a restore are loading")
         doubtful = await Slice().go_on(self._gate.still_doubtful())
         if doubtful is not None:
             assert isinstance(doubtful, Partition)

@@ -122,12 +122,15 @@ class Applier:
             self.settings.configure(self._image, topic, self.opener.take_offline)
         for topic_id, index in delta.remote:
             self._commit(topic_id, index)
+        for topic_id, index in delta.restored_tails:
+            self.opener.tail_changed(topic_id, index)
         self._notify(before, image, delta)
         return None
 
     def _is_small(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> bool:
         """Return whether the change needs no files and little time."""
-        if delta.deleted_topics or delta.brokers or len(delta.configs) + len(delta.remote) > _SMALL:
+        entries = len(delta.configs) + len(delta.remote) + len(delta.restored_tails)
+        if delta.deleted_topics or delta.brokers or entries > _SMALL:
             return False
         changed = 0
         for topic_id in delta.topics:
@@ -163,6 +166,10 @@ class Applier:
                     if piece.is_over():
                         await piece.next_turn()
                     self._commit(topic_id, index)
+                for topic_id, index in delta.restored_tails:
+                    if piece.is_over():
+                        await piece.next_turn()
+                    self.opener.tail_changed(topic_id, index)
                 if self._replication is not None:
                     await piece.go_on(self._replication.reevaluate(concerned))
                 self._notify(before, image, delta)

@@ -214,7 +214,8 @@ class ReplicaManager:
         tip, now_ms = partition.tip, self._clock.monotonic_ms()
         self._unfollow(tip)
         leading = partition.leading if partition.is_leader else None
-        if leading is None or leading.shape.leader_epoch != replica.leader_epoch:
+        is_new = leading is None or leading.shape.leader_epoch != replica.leader_epoch
+        if is_new and partition.archive.loads_to is None:
             # The epoch begins with leadership, not with its first record, so that the end of the previous one
             # is known before anything is written.
             partition.log.appender.note_leader_epoch(replica.leader_epoch)

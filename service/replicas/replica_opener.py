@@ -26,10 +26,12 @@ from service.remote.catalog import CatalogEntry
 from service.replicas.archive_restore import ArchiveRestore, Checked
 from service.replicas.partition_registry import Replicas
 from service.replicas.settings_applier import SettingsApplier
+from service.replication.leader import MOVED
 
 if TYPE_CHECKING:
     from service.remote.reading.reader import RemoteReader
     from service.replicas.replica_manager import ReplicaManager
+    from service.replicas.tail_loading import TailLoader
 
 log = logging.getLogger("service.replicas.metadata_applier")
 
@@ -73,6 +75,8 @@ class ReplicaOpener:
         self._replication = replication
         self._came_online = came_online
         self.archives = ArchiveRestore(self, logs, image, reader, checked)
+        self.tails: TailLoader | None = None
+        """loads tails of a restore; None: this node has no bucket"""
         self.turn = asyncio.Lock()
         """held by each change of partitions"""
         self.created: set[UUID] = set()
@@ -128,15 +132,15 @@ class ReplicaOpener:
 
     def _open(self, coming: Coming, local: LocalLog, config: LogConfig) -> None:
         tip, replica = coming.tip, coming.replica
-        remote = self.entry(tip)
-        if remote is None or remote.is_given_up:
-            # Without an archive the log begins with its files, even if a checkpoint is missing.
-            local.deletion.advance_log_start(local.local_log_start_offset)
-        elif self._leads(replica) or len(replica.replicas) == 1:
+        remote, tail = self.entry(tip), self._image().restored_tails.get((tip.topic_id, tip.partition))
+        if self._leads(replica) or len(replica.replicas) == 1:
             reason = self.archives.why_behind(tip, local, remote)
             if reason is not None:
                 self.archives.wait(tip, reason, remote)
                 return
+        if remote is None or remote.is_given_up:
+            # Without an archive the log begins with its files, even if a checkpoint is missing.
+            local.deletion.advance_log_start(local.local_log_start_offset)
         self.archives.wait_no_more(tip)
         if len(replica.replicas) > 1 and self._replication is None:
             raise ConfigError(f"its replicas are on {replica.replicas}, and this node runs without a cluster")
@@ -160,6 +164,8 @@ class ReplicaOpener:
         is_archived = config.remote_storage_enable or remote is not None
         if self._reader is not None and not coming.is_new and is_archived:
             partition.archive.hold_appends(_HELD)
+        partition.archive.loader = self.tails
+        partition.archive.load_up_to(None if tail is None else tail.go_on)
         self._take_role(partition, replica)
         self._replicas.add(partition)
         self._watch(tip, local)
@@ -205,7 +211,7 @@ class ReplicaOpener:
         partition.isr_size, partition.replica_count = len(replica.isr), len(replica.replicas)
         tip = partition.tip
         remote = self.entry(tip)
-        if self._leads(replica) and not partition.is_leader and remote is not None:
+        if self._leads(replica) and not partition.is_leader:
             reason = self.archives.why_behind(tip, partition.log, remote)
             if reason is not None:
                 self.archives.wait(tip, reason, remote)
@@ -215,11 +221,47 @@ class ReplicaOpener:
         except StorageError as e:
             self.take_offline(tip, str(e), passes=True)
 
+    def tail_changed(self, topic_id: UUID, index: int) -> None:
+        """Apply that the metadata has a tail to load for a partition, or has it loaded, from now on."""
+        partition = self._replicas.get(topic_id, index)
+        image = self._image()
+        replica, tail = image.partition(topic_id, index), image.restored_tails.get((topic_id, index))
+        if partition is None or replica is None:
+            return
+        partition.archive.load_up_to(None if tail is None else tail.go_on)
+        if self.tails is not None:
+            self.tails.changed(partition)
+        if not partition.is_leader:
+            return
+        try:
+            self._lead_or_follow(partition, replica)
+        except StorageError as e:
+            self.take_offline(partition.tip, str(e), passes=True)
+            return
+        partition.happened(MOVED)
+        partition.changed()
+
+    async def load_anew(self, tip: TopicIdPartition, reason: str) -> None:
+        """Have the log of a partition that loads its tail begin where that begins, in turn with changes of
+        the metadata: what was loaded proved to be damaged, or may be incomplete."""
+        async with self.turn:
+            partition = self._replicas.get(tip.topic_id, tip.partition)
+            tail = self._image().restored_tails.get((tip.topic_id, tip.partition))
+            if partition is None or tail is None or partition.log.log_end_offset == tail.chain_end:
+                return
+            self.archives.wait(tip, reason, self.entry(tip))
+
     def _take_role(self, partition: Partition, replica: PartitionImage) -> None:
-        """Make the partition lead or follow. Raises `StorageError`."""
+        """Make the partition lead or follow, and load its tail if it leads. Raises `StorageError`."""
+        self._lead_or_follow(partition, replica)
+        if self.tails is not None:
+            self.tails.changed(partition)
+
+    def _lead_or_follow(self, partition: Partition, replica: PartitionImage) -> None:
         if self._replication is None:
             if self._leads(replica):
-                partition.log.appender.note_leader_epoch(replica.leader_epoch)
+                if partition.archive.loads_to is None:
+                    partition.log.appender.note_leader_epoch(replica.leader_epoch)
                 partition.lead(replica.leader_epoch, None)
             else:
                 partition.follow(replica.leader_epoch)
@@ -255,6 +297,8 @@ class ReplicaOpener:
         """Close a partition that is no longer on this node, online or not."""
         self._pending.pop(tip, None)
         self.archives.forget(tip)
+        if self.tails is not None:
+            self.tails.forget(tip)
         self._reassigned.discard(tip)
         if self._replication is not None:
             self._replication.leave(tip)

@@ -20,7 +20,7 @@ from service.metadata.controller.requests import Endpoint
 from service.metadata.publisher import Publisher
 from service.network.request_meter import RequestQuotas
 from service.network.server import Server
-from service.remote.catalog import Catalog
+from service.remote.catalog import NodeCatalog
 from service.serving.ports import BrokerAdmin
 from service.serving.served_api import Served
 
@@ -38,7 +38,7 @@ class ControlPlane(Protocol):
     @property
     def admin(self) -> BrokerAdmin: ...
     @property
-    def catalog(self) -> Catalog: ...
+    def catalog(self) -> NodeCatalog: ...
     @property
     def decides(self) -> Controller | None:
         """The controller, if it is an object of this process that decides clients' requests."""

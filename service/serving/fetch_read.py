@@ -409,6 +409,8 @@ class FetchRead:
         partition.check_epoch(_leader_epoch(request), needs_leader=needs_leader)
         if request.last_fetched_epoch <= NO_LEADER_EPOCH:
             return None
+        if partition.archive.loads_to is not None and partition.archive.is_loading(request.fetch_offset):
+            return None  # where the epoch ends is not known yet
         epoch, end_offset = partition.unified.end_offset_of_epoch(request.last_fetched_epoch)
         if epoch == NO_LEADER_EPOCH:
             raise RequestError(
@@ -427,6 +429,8 @@ class FetchRead:
     def _read(self, partition: Partition, topic: TopicKey, request: FetchPartition) -> LogRead:
         if self._aborted >= MOST_ABORTED and self.size:
             return NOTHING  # the client fetches again, as where the byte budget is used up
+        if partition.archive.loads_to is not None and partition.archive.is_loading(request.fetch_offset):
+            return NOTHING
         limit = max(min(request.max_bytes, self.room - self.size), 0)
         is_first = self.size == 0
         started = None

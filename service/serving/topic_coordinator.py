@@ -181,6 +181,10 @@ class TopicCoordinator(Generic[S]):
             if topic.name == self.topic:
                 for index in delta.changed_partitions(topic_id):
                     self._lead(image, topic_id, index)
+        for topic_id, index in delta.restored_tails:
+            loaded = image.topics_by_id.get(topic_id)
+            if loaded is not None and loaded.name == self.topic:
+                self._lead(image, topic_id, index)
         if names:
             self.runtime.topics_changed(tuple(names), tuple(deleted))
 
@@ -197,7 +201,8 @@ class TopicCoordinator(Generic[S]):
             return
         is_here = self._parts.replicas.get(topic_id, index) is not None
         if replica.leader == self._parts.config().node_id and is_here:
-            self.runtime.elected(index, replica.leader_epoch)
+            is_loaded = (topic_id, index) not in image.restored_tails
+            self.runtime.elected(index, replica.leader_epoch, has_log=is_loaded)
         else:
             self.runtime.resigned(index, replica.leader_epoch)
 

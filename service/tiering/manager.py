@@ -57,6 +57,9 @@ class TieringManager:
     once it has not.
     """
 
+    is_loading: Callable[[UUID, int], bool] = staticmethod(lambda topic_id, partition: False)
+    """whether a restored partition may still need objects that its chain does not name"""
+
     def __init__(
         self,
         store: ObjectStore,
@@ -211,6 +214,8 @@ class TieringManager:
         return snapshot.ids if snapshot is not None else None
 
     def _leadership(self, topic_id: UUID, partition: int) -> PartitionLeadership | None:
+        if self.is_loading(topic_id, partition):
+            return None
         led = self.scheduler.led_epoch(topic_id, partition)
         epoch = self._owner.leader_epoch(topic_id, partition)
         if led is not None and epoch in (None, led):

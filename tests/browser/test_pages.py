@@ -27,7 +27,7 @@ PAGES = {
     "/records?topic=readings&partition=0&where=start": ("bucket answered in", "sensor"),
     "/records?topic=audit&partition=0&where=end": ("disk answered in", "sensor"),
     "/records?topic=readings": ("disk answered in", "sensor", "Live tail"),
-    "/bucket": ("Objects", "A month of it", "Days", "Requests", "Unfinished uploads", "Last fsck"),
+    "/bucket": ("Objects", "A month of it", "Days", "Cuts", "Requests", "Unfinished uploads", "Last fsck"),
     "/cold": ("Cold reads", "Calls of the store", "Found in memory"),
     "/configuration": ("log.dirs", "configuration file", "Data directories"),
     "/configuration?topic=readings": ("remote.storage.enable", "topic"),

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.world import system_world
 from service.cli.dev_nodes import agree_on_ports, format_nodes, plan_nodes
+from service.inspect.fsck import fsck
 from service.remote.format.cut_codec import CutRef
 from service.remote.reading.tails import METADATA_TOPIC_ID, index_tails, open_cuts, open_named_cut
 from service.remote.stores.errors import ObjectNotFound
@@ -151,6 +152,10 @@ def test_each_exact_cut_has_a_prefix_of_what_every_client_did(
             if ref.is_complete:
                 assert tails.pieces((topic_id, partition), row.start, row.end).reaches == row.end
     assert any(sum(row.end for row in open_named_cut(three.store, ref).topics[topic_id]) > 0 for ref in exact)
+    report = fsck(three.store)
+    assert report.errors == []
+    assert report.cuts is not None
+    assert report.cuts.tails > 0
     cold = three.nodes[1].node.parts.cold
     assert cold is not None
     assert cold.tiering is not None

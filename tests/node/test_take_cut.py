@@ -150,7 +150,7 @@ def rows_of(answers: Answers) -> dict[tuple[UUID, int], CutEnd]:
 
 @pytest.fixture
 def keeper(tmp_path: Path) -> Iterator[Keeper]:
-    three = Three(tmp_path)
+    three = Three(tmp_path, **{"firn.cut.interval.ms": "-1"})
     try:
         found = Keeper(three, tmp_path / "bucket")
         yield found

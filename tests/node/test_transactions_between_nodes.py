@@ -58,10 +58,10 @@ class Gate:
 class Three:
     """Three brokers, of which the first is the controller."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **more: str) -> None:
         ports = agree_on_ports(0, 3, 1)
         (folder / "bucket").mkdir()
-        settings = {**SETTINGS, "firn.remote.url": f"file://{folder}/bucket"}
+        settings = {**SETTINGS, "firn.remote.url": f"file://{folder}/bucket", **more}
         plan = plan_nodes(3, 1, ports, folder, system_world(), settings)
         format_nodes(plan, system_world())
         self.nodes = {

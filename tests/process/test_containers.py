@@ -139,6 +139,15 @@ def test_the_health_check_passes_on_200_alone(status: int, asked: str, code: int
     assert seen == [f"/{asked} Bearer secret"]
 
 
+def test_the_health_check_finds_a_listener_at_another_port() -> None:
+    with answering(200) as (url, seen):
+        port = url.rpartition(":")[2]
+        for listener in (f"0.0.0.0:{port}", f":{port}"):
+            command = [sys.executable, "-IS", str(HEALTH)]
+            assert subprocess.run(command, env={"FIRN_HTTP_LISTENER": listener}, check=False).returncode == 0
+    assert seen == ["/healthz None"] * 2
+
+
 # -- compose
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -263,3 +265,20 @@ def test_a_folder_in_the_place_of_the_mounted_file_is_not_passed_over(tmp_path: 
         entry.with_defaults(entry.with_file(["server"], link), {})
     assert entry.with_file(["server"], tmp_path / "none" / "x") == ["server"]
     assert entry.with_file(["server"], tmp_path / "none") == ["server"]
+
+
+def test_a_volume_of_somebody_else_is_refused_with_the_user_who_asks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def denied(*_: object) -> None:
+        raise ConfigError("making /var/lib/firn/data: Permission denied")
+
+    monkeypatch.setattr(entry, "prepare", denied)
+    monkeypatch.setattr(os, "umask", lambda _: 0)
+    monkeypatch.setattr(sys, "argv", ["firn_image"])
+    assert entry.main() == 1
+    said = capsys.readouterr().err
+    assert (
+        f"data: Permission denied (for user {os.geteuid()} of group {os.getegid()}: docs/containers.md"
+        in said
+    )

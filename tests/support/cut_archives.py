@@ -61,7 +61,7 @@ def section_of(saved: Saved, position: int) -> TailSection:
         crc32c(saved.batches),
         sum(found.record_counts),
         max(found.max_timestamps),
-        found.leader_epochs[-1],
+        max(found.leader_epochs[-1], 0),
     )
 
 

@@ -237,7 +237,8 @@ class _Unfollowed:
         pass
 
     def lead(self, partition: Partition, replica: PartitionImage) -> None:
-        partition.log.appender.note_leader_epoch(replica.leader_epoch)
+        if partition.archive.loads_to is None:
+            partition.log.appender.note_leader_epoch(replica.leader_epoch)
         partition.lead(replica.leader_epoch, None)
 
     def follow(self, partition: Partition, replica: PartitionImage, *, is_unclean: bool) -> None:

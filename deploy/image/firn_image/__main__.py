@@ -6,6 +6,7 @@ where it does not. Then this process becomes `firn`, so signals reach the node i
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -40,10 +41,18 @@ def main() -> int:
         environ = with_defaults(words, os.environ)
         prepare(words, environ)
     except (FirnError, OSError) as error:
-        print(f"firn-image: {error}", file=sys.stderr)
+        print(f"firn-image: {error}{who(error)}", file=sys.stderr)
         return 1
     become(words, environ)
     return 1
+
+
+def who(error: Exception) -> str:
+    """Return words about this process for an error of rights: a folder of the host may be another user's."""
+    if os.strerror(errno.EACCES) not in str(error):
+        return ""
+    asking = f"user {os.geteuid()} of group {os.getegid()}"
+    return f" (for {asking}: docs/containers.md says whose a volume has to be)"
 
 
 def become(words: Sequence[str], environ: Mapping[str, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import aclosing, contextmanager
 from itertools import islice
@@ -15,13 +15,15 @@ from service.base.clock import Clock
 from service.base.errors import FirnError, StorageError
 from service.base.threads import Threads
 from service.base.world import World
+from service.console.web.cuts import CutsShown, awaited, cut_end, missing_of
 from service.console.web.s3_desk import BucketFacts, S3Desk, is_installed
 from service.console.web.survey import Findings, ListedObject, PartitionObjects, Survey
 from service.console.web.tier_layout import BUCKET, PublishedTier, TierBlock
-from service.remote.format.keys import HeadKey
+from service.remote.format.keys import CUT_NAME, HeadKey
 from service.remote.format.manifest import Manifest, ManifestPage, PageRef, live_segments
 from service.remote.format.manifest_codec import Head, TopicsFile
 from service.remote.reading.object_reader import Chain, open_page, open_published, open_topics
+from service.remote.reading.tails import open_cuts, open_named_cut
 from service.remote.stores.errors import ObjectNotFound, StoreRefused
 from service.remote.stores.obstore_store import StoreOptions, open_store
 from service.remote.stores.read_only_store import ReadOnlyStore
@@ -129,6 +131,7 @@ class BucketDesk:
                     break
         if (last := survey.end()) is not None and found.is_whole:
             await self._judge(survey, last)
+        found.cuts = await loop.run_in_executor(self._pool, self._cuts, names)
         found.took_ms = self._clock.monotonic_ms() - began
         return found
 
@@ -142,6 +145,21 @@ class BucketDesk:
                 return open_topics(self._store)
             except ObjectNotFound:
                 return None
+
+    def _cuts(self, names: Mapping[UUID, str]) -> CutsShown | None:
+        """Return what `CUT` says, and what the newest cut lacks; None where no cut was ever taken."""
+        try:
+            with permitted():
+                cuts = open_cuts(self._store)
+                if cuts.newest.is_complete:
+                    return CutsShown(cuts.kept)
+                cut = open_named_cut(self._store, cuts.newest)
+                ends = {place: self.published(*place, end=cut_end(cut, place)).end for place in awaited(cut)}
+        except ObjectNotFound as e:
+            return None if e.key == CUT_NAME else CutsShown(problem=str(e))
+        except FirnError as e:
+            return CutsShown(problem=str(e))
+        return CutsShown(cuts.kept, *missing_of(cut, names, ends))
 
     async def _listing(self) -> AsyncGenerator[list[ListedObject], None]:
         if self.s3 is not None:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.console.web.costs import DAY_MS, USUAL_CLASS, write_requests
+from service.console.web.cuts import CutsShown
 from service.remote.format.keys import (
     PageKey,
     PartitionKey,
@@ -99,6 +100,8 @@ class Findings:
     requests: int = 0
     took_ms: int = 0
     is_whole: bool = True
+    cuts: CutsShown | None = None
+    """None where no cut was ever taken"""
 
     @property
     def objects(self) -> int:

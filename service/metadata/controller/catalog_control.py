@@ -1,6 +1,4 @@
-"""Remote catalog: one compare-and-set per partition on leader epoch and previous version; tombstones, and
-tails of a restore that are loaded. [P]
-"""
+"""Remote catalog: commits by compare-and-set, tombstones, and tails of a restore that are loaded. [P]"""
 
 from __future__ import annotations
 

@@ -147,17 +147,21 @@ class Elections:
 
         `election`: the kind that an operator or a periodic task requires. None: the kind of the topic's
         settings; an unclean one only once the sessions of all brokers that have the committed records are
-        over.
+        over. A restored partition whose tail is not loaded has nothing that a replica could have lost: any of
+        them may lead, and begins anew.
         """
         rules = self.rules(topic)
+        tails = self.image.restored_tails
+        is_restored = bool(tails) and (topic.id, partition_id) in tails
         if wanted is None:
             isr = state.isr
             if not self._excluded.isdisjoint(isr):
                 isr = tuple(one for one in isr if one not in self._excluded)
-            wanted = PartitionTarget(isr=isr, unclean=self._unclean)
+            is_unclean = not is_restored or state.has_leader
+            wanted = PartitionTarget(isr=isr, unclean=self._unclean if is_unclean else ())
         self._state, self._moved = state, wanted.directories or {}
         if election is None:
-            election = rules.election
+            election = Election.UNCLEAN if is_restored else rules.election
             if election is Election.UNCLEAN and self._awaits_member(state):
                 election = Election.ONLINE
         return change_partition(

@@ -74,6 +74,11 @@ class PartitionCut(NamedTuple):
     version: int
     waits: bool
 
+    @property
+    def is_promised(self) -> bool:
+        """True if a complete cut has all records; another partition comes back as far as its chain goes."""
+        return self.end > self.start and (self.waits or self.saved >= self.end)
+
 
 class TailRef(NamedTuple):
     """A tail object: its key, its size in bytes, and where its footer begins."""

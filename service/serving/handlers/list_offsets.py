@@ -37,6 +37,7 @@ from service.base.steps import Steps
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, TimestampedOffset
 from service.hot.search import SegmentSearch
 from service.network.request import RequestContext
+from service.partition.archive import LOADING
 from service.partition.partition import Partition
 from service.partition.unified_log import NOT_FOUND
 from service.security.operations import AclOperation, AclResourceType
@@ -194,6 +195,9 @@ class _Offsets:
 
     def _known_offset(self, partition: Partition, timestamp: int) -> TimestampedOffset | None:
         """Return an offset that needs no search of records; None if the timestamp does."""
+        go_on = partition.archive.loads_to if self._is_consumer else None
+        if go_on is not None and timestamp in (LATEST, MAX_TIMESTAMP):
+            return self._end_while_loading(partition, timestamp, go_on)
         if timestamp != LATEST:
             found = _known_offset(partition, timestamp)
             is_border = timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
@@ -203,6 +207,14 @@ class _Offsets:
         if self._is_consumer:
             _check_high_watermark(partition)
         return TimestampedOffset(self._end(partition), NO_TIMESTAMP, partition.leader_epoch)
+
+    def _end_while_loading(self, partition: Partition, timestamp: int, go_on: int) -> TimestampedOffset:
+        """Return where the log of a restored partition goes on, though it is not loaded up to there. Raises
+        `RequestError` OFFSET_NOT_AVAILABLE where what is missing decides: which record has the greatest
+        timestamp, or which transactions are open."""
+        if timestamp == MAX_TIMESTAMP or self._request.isolation_level == READ_COMMITTED:
+            raise RequestError(ErrorCode.offset_not_available, f"{partition.tip}: {LOADING}")
+        return TimestampedOffset(go_on, NO_TIMESTAMP, partition.leader_epoch)
 
     def _end(self, partition: Partition) -> int:
         """Return the end of what the client may see: a consumer below the high watermark or, of committed
@@ -220,6 +232,8 @@ class _Offsets:
             return found
         if self._is_consumer:
             _check_high_watermark(partition)
+            if partition.archive.loads_to is not None:
+                raise RequestError(ErrorCode.offset_not_available, f"{partition.tip}: {LOADING}")
         return NOT_FOUND
 
     async def finish(self, known: Awaitable[None] | None) -> ListOffsetsResponse:

@@ -19,6 +19,7 @@ from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.network.request import RequestContext
+from service.partition.archive import LOADING
 from service.security.operations import AclOperation
 from service.serving.authorization import is_allowed_on_cluster, topics_allowed
 from service.serving.request_host import NO_THROTTLE, Broker
@@ -44,7 +45,7 @@ def _steps(
         is_denied = may_use is not None and not may_use(topic.topic)
         for one in topic.partitions:
             yield
-            ends.append(_denied(one) if is_denied else _end(broker, topic.topic, one))
+            ends.append(_denied(one) if is_denied else _end(broker, topic.topic, one, request.replica_id))
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(ends)))
     return OffsetForLeaderEpochResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
@@ -53,10 +54,13 @@ def _denied(wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     return EpochEndOffset(error_code=ErrorCode.topic_authorization_failed, partition=wanted.partition)
 
 
-def _end(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _end(broker: Broker, topic: str, wanted: OffsetForLeaderPartition, replica_id: int) -> EpochEndOffset:
     try:
         partition = broker.replicas.find(topic, wanted.partition)
         partition.check_epoch(wanted.current_leader_epoch)
+        if partition.archive.loads_to is not None and replica_id < 0:
+            # A consumer would take the end so far for a truncation.
+            raise RequestError(ErrorCode.offset_not_available, f"{partition.tip}: {LOADING}")
         epoch, end_offset = partition.unified.end_offset_of_epoch(wanted.leader_epoch)
     except RequestError as e:
         return EpochEndOffset(error_code=e.code, partition=wanted.partition)

@@ -116,18 +116,17 @@ class CutArchiveReader(ArchiveReader):
         place = _place(snapshot.chosen)
         self._views.behind.pop(place, None)
         row = view.row(place) if view is not None else None
-        if view is None or row is None:
+        if view is None or row is None or not row.is_promised:
             return self._alone(snapshot)
-        saved = row.end if row.waits else min(row.saved, row.end)
-        behind = self._covered(snapshot, view, row, saved)
+        behind = self._covered(snapshot, view, row)
         if behind is None:
             again = self._snapshot(snapshot.chosen)  # the chain may have taken over what tails had
             if again.archived_end > snapshot.archived_end:
                 snapshot = again
-                behind = self._covered(snapshot, view, row, saved)
+                behind = self._covered(snapshot, view, row)
         if behind is None:
             if not row.waits and _version(snapshot) >= row.version:
-                raise lacks(view, place, snapshot.archived_end, saved)
+                raise lacks(view, place, snapshot.archived_end, row.end)
             return self._alone(snapshot)  # HEAD is written a moment after the commit
         self._views.behind[place] = behind
         own = self._alone(snapshot)
@@ -139,17 +138,15 @@ class CutArchiveReader(ArchiveReader):
             border = min(max(border, stable), snapshot.archived_end)
         return own._replace(stable_end=border, live=LogBounds(row.start, stable, view.cut.cluster_id))
 
-    def _covered(
-        self, snapshot: PartitionSnapshot, view: CutView, row: PartitionCut, saved: int
-    ) -> Behind | None:
+    def _covered(self, snapshot: PartitionSnapshot, view: CutView, row: PartitionCut) -> Behind | None:
         """Return the sections behind the chain; None where some are missing."""
         manifest, start = snapshot.manifest, max(snapshot.archived_end, row.start)
         is_after = manifest is not None and snapshot.archived_end >= row.start
         last_epoch = manifest.last_epoch if manifest is not None and is_after else NO_LEADER_EPOCH
-        found = view.pieces(_place(snapshot.chosen), start, saved, last_epoch)
-        if start < saved and found.reaches < saved:
+        found = view.pieces(_place(snapshot.chosen), start, row.end, last_epoch)
+        if found.reaches < row.end:
             return None
-        return Behind(view, row, found.pieces, max(snapshot.archived_end, saved))
+        return Behind(view, row, found.pieces, max(snapshot.archived_end, row.end))
 
     def _alone(self, snapshot: PartitionSnapshot) -> PartitionSnapshot:
         """Return the snapshot of the chain alone."""

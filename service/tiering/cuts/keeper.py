@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 _VOID_IN_A_ROW: Final = 3
 """After so many attempts of which no moment came the next one does without gates."""
 _LOOK_MS: Final = 10_000
-"""A keeper that takes no cuts looks this often whether it should."""
+"""Settings, and who is the keeper, are looked at this often."""
 
 
 class VoidCut(StorageError):
@@ -64,7 +64,6 @@ class CutKeeper:
         self._metadata = metadata
         self._documents = documents
         self._note_displaced = note_displaced
-        self._wake_event = asyncio.Event()
         self._stored: StoredCuts | None = None
         """`CUT` as this process read or wrote it as keeper; None: it has to be read"""
         self._rows: Rows = {}
@@ -78,15 +77,10 @@ class CutKeeper:
 
     # -- schedule
 
-    def wake(self) -> None:
-        """Look at the settings again."""
-        self._wake_event.set()
-
     async def run(self) -> None:
         """Take cuts when they are due, until cancelled."""
         clock = self._context.clock
         while True:
-            self._wake_event.clear()
             settings, now_ms = self._cluster.settings(), clock.monotonic_ms()
             wait_ms, is_keeper = _LOOK_MS, self.may_cut
             metrics = self._context.metrics.cut_keeper
@@ -103,12 +97,8 @@ class CutKeeper:
                 continue
             else:
                 self._due_ms = min(self._due_ms, now_ms + settings.interval_ms)
-                wait_ms = self._due_ms - now_ms
-            try:
-                async with asyncio.timeout(wait_ms / 1000):
-                    await self._wake_event.wait()
-            except TimeoutError:
-                continue
+                wait_ms = min(self._due_ms - now_ms, _LOOK_MS)
+            await asyncio.sleep(wait_ms / 1000)
 
     @property
     def may_cut(self) -> bool:

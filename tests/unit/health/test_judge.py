@@ -7,6 +7,7 @@ import pytest
 from service.health.facts import (
     BrokerFacts,
     ClusterFacts,
+    CutFacts,
     DirectoryFacts,
     ListenerFacts,
     NodeFacts,
@@ -17,6 +18,7 @@ from service.health.facts import (
 )
 from service.health.findings import Finding, Severity, as_json, from_json
 from service.health.judge import judge, state_of
+from service.health.readiness import HealthState, checks_of
 from service.health.sightings import Sightings
 
 NOW = 1_000_000
@@ -53,6 +55,15 @@ def test_a_dead_broker_and_what_it_leaves_are_said_with_the_worst_first() -> Non
         "71 partitions under-replicated",
         "voter 3 has not fetched for 24 s",
     ]
+
+
+def test_cuts_are_late_beyond_six_intervals_and_the_reason_is_said() -> None:
+    assert judge(NodeFacts(1, cuts=CutFacts(60_000, 10_000)), NOW) == ()
+    (one,) = judge(NodeFacts(1, cuts=CutFacts(60_001, 10_000, "events-1: it waits")), NOW)
+    assert one.words == "node 1: the bucket has had no newer cut of the cluster for 60 s: events-1: it waits"
+    assert (one.severity, one.since_ms, one.anchor) == (Severity.WARNING, NOW - 60_001, "cuts-late")
+    (check,) = checks_of(("store",), (one,))
+    assert check.state is HealthState.DEGRADED
 
 
 @pytest.mark.parametrize(

@@ -44,11 +44,14 @@ def test_a_log_tells_how_much_its_active_segment_still_takes(tmp_path: Path) -> 
     clock = ManualClock(START_MS)
     log = open_log(tmp_path, clock, segment_bytes=1 << 20, segment_ms=60_000)
     assert log.runs.left_bytes == 1 << 20
-    one = batch(2, timestamp=START_MS - 5_000)
+    assert log.runs.left_ms(START_MS + 20_000) == 40_000
+    one = batch(2, timestamp=START_MS - 900_000)
     log.append(one, 0, START_MS)
     assert log.runs.left_bytes == (1 << 20) - len(one.data)
-    assert log.runs.left_ms(START_MS) == 55_001
-    assert log.runs.left_ms(START_MS + 50_000) == 5_001
+    # Records of long ago: the segment is not sealed before their own time has passed.
+    assert log.runs.left_ms(START_MS + 50_000) == 60_000
+    log.append(batch(1, timestamp=START_MS - 895_000), 0, START_MS)
+    assert log.runs.left_ms(START_MS + 50_000) == 55_001
 
 
 def test_bytes_behind_an_offset_and_all_that_were_written_are_counted(tmp_path: Path) -> None:

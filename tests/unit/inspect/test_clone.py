@@ -70,16 +70,17 @@ def run(
     said: list[str] | None = None,
 ) -> Restored:
     source = ReadOnlyStore(world.bucket)
-    return clone(
-        source,
-        target,
-        through_here(source, target),
-        CloneOrder(CutChoice(), new_id, gap=1_000, wanted=wanted),
-        make_world(world.clock, seed=9),
-        pool,
-        (said if said is not None else []).append,
-        lambda source, plan: None,
-    )
+    with through_here(source, target, SystemThreads()) as copy:
+        return clone(
+            source,
+            target,
+            copy,
+            CloneOrder(CutChoice(), new_id, gap=1_000, wanted=wanted),
+            make_world(world.clock, seed=9),
+            pool,
+            (said if said is not None else []).append,
+            lambda source, plan: None,
+        )
 
 
 def test_nothing_changes_at_the_source(world: World, target: MemoryStore, pool: Executor) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 from service.base.threads import SystemThreads
@@ -19,10 +20,30 @@ from service.inspect.repair import ClusterRepair, TopicsRepair, carry_out, find_
 from service.inspect.sweep import PartitionOrphans, Skipped, delete_orphans, find_orphans
 from service.metadata.image import MetadataImage
 from service.metadata.snapshot_codec import encode_image
+from service.remote.format.cut_codec import (
+    Cut,
+    CutRef,
+    Cuts,
+    PartitionCut,
+    TailRef,
+    encode_cut,
+    encode_cuts,
+)
 from service.remote.format.documents import seal
-from service.remote.format.keys import MetadataKey, SegmentKey, head_key, metadata_key, segment_key
+from service.remote.format.keys import (
+    CutKey,
+    MetadataKey,
+    SegmentKey,
+    TailKey,
+    cut_key,
+    head_key,
+    metadata_key,
+    segment_key,
+    tail_key,
+)
 from service.remote.format.manifest import ManifestLimits
 from service.remote.format.manifest_codec import TopicsFileRow, encode_topics
+from service.remote.format.metadata_ref import MetadataRef
 from service.remote.format.segment_object import decode_footer, encode_footer
 from service.remote.reading.object_reader import open_cluster_file, open_topics
 from service.remote.stores.memory_store import MemoryStore
@@ -66,6 +87,56 @@ def test_orphans_are_found_and_deleted_and_nothing_live_is(world: World) -> None
         assert isinstance(one, PartitionOrphans)
         assert delete_orphans(world.bucket, one) == 1
     assert world.stored_keys() == live
+
+
+def keep_cut(world: World, number: int, version: int, *tails: str) -> None:
+    """Have `CUT` name one cut: of this version of partition 0, and with these tails."""
+    row = PartitionCut(0, 0, 9, 9, 9, 9, 0, version, waits=False)
+    refs = tuple(TailRef(key, 20, 4, 1) for key in tails)
+    metadata = MetadataRef(metadata_key(MetadataKey(1, 1, UUID(int=5))), 1, 1, 9, 1)
+    topics = {world.topic_ids["events"]: (row,)}
+    cut = Cut(CLUSTER, number, 5, True, metadata, 1, 1, refs, topics)  # fmt: skip
+    data = encode_cut(cut)
+    ref = CutRef(number, cut_key(CutKey(number, UUID(int=number))), len(data), crc32c(data), 5, True, True)
+    world.bucket.put(ref.key, data)
+    world.bucket.put("CUT", encode_cuts(Cuts(CLUSTER, (ref,))))
+
+
+def test_tails_and_cuts_are_swept_that_no_kept_cut_names(world: World) -> None:
+    copy_metadata(world)
+    named, dead, late = (tail_key(TailKey(cut, 0, 1, UUID(int=cut))) for cut in (3, 4, 6))
+    for key in (named, dead, late):
+        world.bucket.put(key, b"a tail")
+    keep_cut(world, 1, 0)
+    keep_cut(world, 6, 0, named)
+    old = cut_key(CutKey(1, UUID(int=1)))
+    assert orphans_of(world) == {dead, old}
+    assert orphans_of(world, older_than_ms=1) == set(), "CUT was written just now"
+
+
+def test_a_chain_that_a_kept_cut_needs_is_not_swept(world: World) -> None:
+    live = {*world.stored_keys()}
+    entry = world.entry(world.replicas[0])
+    assert entry is not None
+    world.fill(1)
+    world.run()
+    assert entry.manifest_key in world.stored_keys(), "the grace is not over"
+    copy_metadata(world)
+    assert entry.manifest_key in orphans_of(world)
+    keep_cut(world, 1, entry.version)
+    gone = orphans_of(world)
+    assert entry.manifest_key not in gone
+    assert {key for key in gone & live if f"/{world.replicas[0].tip.partition}/" in key} == set()
+
+
+def test_a_damaged_document_of_a_cut_is_named_and_keeps_tails(world: World) -> None:
+    copy_metadata(world)
+    tail = tail_key(TailKey(2, 0, 1, UUID(int=2)))
+    world.bucket.put(tail, b"a tail")
+    keep_cut(world, 3, 0)
+    world.bucket.put(cut_key(CutKey(3, UUID(int=3))), b"damaged")
+    assert orphans_of(world) == set()
+    assert [one.where for one in skipped(world)] == ["CUT"]
 
 
 def test_a_commit_that_head_does_not_name_yet_is_never_swept(world: World) -> None:

@@ -392,3 +392,19 @@ def test_a_restore_after_a_restore_goes_on_further_behind(world: World, pool: Ex
         assert one.go_on == first.plan.partitions[place].go_on + GAP
         assert one.loaded_end == first.plan.partitions[place].loaded_end
     assert image_of(again).life == image_of(first).life + 1
+
+
+def test_a_source_that_writes_at_the_same_moment_is_displaced_if_that_is_forced(
+    world: World, pool: Executor
+) -> None:
+    def check(*_: object) -> None:
+        world.bucket.put("cluster.json", world.bucket.get("cluster.json", max_size=1 << 16))
+
+    def attempt(wanted: TakeOverOrder) -> None:
+        take_over(world.bucket, wanted, make_world(world.clock, seed=9), pool, lambda words: None, check)
+
+    with pytest.raises(ConfigError, match="lives"):
+        attempt(order())
+    assert open_cluster_file(world.bucket).cluster_id == CLUSTER
+    attempt(order(is_forced=True))
+    assert open_cluster_file(world.bucket).cluster_id == HEIR

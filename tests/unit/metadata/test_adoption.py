@@ -469,7 +469,7 @@ def with_tail(image: MetadataImage, tail: RestoredTail) -> MetadataImage:
     return delta.replay_all([restored_tail_record((ID, 0), tail)]).build(image.offset + 1, 1, 0)
 
 
-def test_what_a_restore_had_not_loaded_is_still_to_load_after_a_second_disaster() -> None:
+def test_a_tail_that_was_not_loaded_is_still_to_load_after_a_second_disaster() -> None:
     tail = RestoredTail(100, 150, 1150, "cut/9", "")
     lost = with_tail(known(entry(4)), tail)
     image, _ = adopted(MetadataImage(), topic(p0=AdoptedPartition(entry(4), 9)), lost=lost)

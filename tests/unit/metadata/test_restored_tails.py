@@ -16,7 +16,9 @@ from service.base.steps import at_once
 from service.metadata.bootstrap import FILE_NAME, first_records
 from service.metadata.controller.activation import activate
 from service.metadata.controller.catalog_control import tails_loaded
+from service.metadata.controller.cluster_control import register_broker
 from service.metadata.controller.features_control import FeatureUpdate, UpgradeType, update_features
+from service.metadata.controller.heartbeat_control import fence_broker, unfence_broker
 from service.metadata.controller.requests import CatalogSender
 from service.metadata.delta import MetadataDelta
 from service.metadata.features import (
@@ -45,7 +47,13 @@ from service.metadata.records import (
 )
 from service.metadata.snapshot_codec import decode_snapshot, encode_image, encode_snapshot
 from service.remote.catalog import LoadedTail
-from tests.unit.metadata.controllers import LoneController, join, make_controller
+from tests.unit.metadata.controllers import (
+    CLUSTER_ID,
+    LoneController,
+    join,
+    make_controller,
+    registration,
+)
 
 TOPIC = UUID(int=7)
 TAIL = RestoredTail(100, 150, 1150, "cut/00000000000000000009-x.json.gz", "")
@@ -225,7 +233,7 @@ def test_a_restored_clusters_records_are_written_in_batches_and_have_effect_toge
     asyncio.run(scenario())
 
 
-def test_what_an_operator_had_set_for_the_cluster_is_not_replaced_by_a_nodes_setting() -> None:
+def test_a_setting_of_the_cluster_is_not_replaced_by_a_nodes_own() -> None:
     chosen = ConfigRecord(resource_type=4, resource_name="", name="min.insync.replicas", value="3")
     elr = FeatureLevelRecord(name=ELR_VERSION, feature_level=1)
     records = written(activate(MetadataImage(), [LEVEL, elr, chosen], min_isr=2, supported=()))
@@ -240,3 +248,33 @@ def test_a_restore_that_ended_in_the_middle_begins_again() -> None:
     assert again[2:-1] == records
     assert again[-1] == EndTransactionRecord()
     assert len(image_of(*again, before=image).restored_tails) == 3
+
+
+def test_replicas_of_a_restored_partition_have_lost_nothing_when_they_register(tmp_path: Path) -> None:
+    """The first process of a broker did not shut down cleanly before: with eligible leader replicas it would
+    leave the ISR, and nobody could ever lead."""
+    elr = FeatureLevelRecord(name=ELR_VERSION, feature_level=1)
+    lone = partition(0, leader=-1), partition(1, leader=-1)
+    for tails in (RESTORED[-2:], ()):
+        records = [LEVEL, elr, TopicRecord(name="t", topic_id=TOPIC), *lone, *tails]
+        image = image_of(*records)
+        request = registration(1, log_dirs=(UUID(int=500),), features=cluster_features())
+        made = at_once(
+            register_broker(image, request, cluster_id=CLUSTER_ID, next_offset=21, has_session=False)
+        )
+        image = image_of(*written(made), before=image)
+        image = image_of(*written(at_once(unfence_broker(image, 1, made.response))), before=image)
+        assert [one.leader for one in image.topics_by_id[TOPIC].partitions.values()] == [
+            1 if tails else -1
+        ] * 2
+
+
+def test_any_replica_may_lead_a_partition_that_is_not_loaded() -> None:
+    """Replica 2 was never in sync, and 1 is gone."""
+    image = image_of(*RESTORED)
+    decided = at_once(fence_broker(image, 1, 10))
+    after = image_of(*written(decided), before=image)
+    assert after.topics_by_id[TOPIC].partitions[0].leader == 2
+    loaded = image_of(RemoveRestoredTailRecord(topic_id=TOPIC, partition_id=0), before=image)
+    after = image_of(*written(at_once(fence_broker(loaded, 1, 10))), before=loaded)
+    assert after.topics_by_id[TOPIC].partitions[0].leader == -1

@@ -8,6 +8,9 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.purgatory import Purgatory
+from service.base.steps import at_once
+from service.hot.markers import Marker
+from service.hot.verification import VERIFICATION_OFF
 from service.partition.gate import CutGate, PartitionEnd
 from service.partition.partition import Partition
 from service.replication.ack_queue import Waiter
@@ -151,3 +154,36 @@ def test_a_leader_that_is_left_alone_answers_once_the_gate_is_open(tmp_path: Pat
     for _ in steps:
         pass
     assert (led.partition.high_watermark, answers) == (5, [ErrorCode.none])
+
+
+def test_a_transaction_that_ends_behind_a_closed_gate_is_open_in_the_cut(tmp_path: Path) -> None:
+    """The stable end is the one that readers of committed transactions had at that moment."""
+    partition = alone(tmp_path)
+    partition.append(batch(2), START_MS)
+    for_seven = batch(2, producer_id=7, epoch=0, sequence=0, is_transactional=True)
+    partition.append(for_seven, START_MS, VERIFICATION_OFF)
+    gate = closed(partition.gate)
+    partition.append_markers([Marker(7, 0, 1, True, 1)], START_MS)
+    for_eight = batch(1, producer_id=8, epoch=0, sequence=0, is_transactional=True)
+    partition.append(for_eight, START_MS, VERIFICATION_OFF)
+    assert (partition.end_offset, partition.last_stable_offset) == (6, 2)
+    steps = gate.take(ATTEMPT, 0, [partition])
+    assert steps is not None
+    for _ in steps:
+        pass
+    assert gate.ends() == {partition: PartitionEnd(EPOCH, 0, 4, 2)}
+    assert (partition.high_watermark, partition.last_stable_offset) == (6, 5)
+
+
+def test_a_partition_that_began_to_lead_is_doubtful_until_it_has_what_its_epoch_began_with(
+    tmp_path: Path,
+) -> None:
+    led = Led(tmp_path, records=5, high_watermark=3)
+    gate = led.partition.gate
+    assert at_once(gate.still_doubtful()) is led.partition
+    for broker in (2, 3):
+        led.fetch(broker, 5)
+    assert at_once(gate.still_doubtful()) is None
+    led.partition.follow(EPOCH + 1)
+    led.partition.close()
+    assert at_once(gate.still_doubtful()) is None

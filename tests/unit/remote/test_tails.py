@@ -176,6 +176,14 @@ def test_a_section_that_is_not_what_its_row_says_is_named(
     assert str(e.value).startswith("tail/")
 
 
+def test_batches_of_before_leader_epochs_are_read(store: MemoryStore, writer: CutWriter) -> None:
+    data = batches(0, 20, epoch=-1)
+    ref = writer.tail([Saved(EVENTS, 0, data)])
+    section = open_tail(store, ref).sections[0]
+    assert section.last_batch_epoch == 0
+    assert b"".join(run.data for run in read_section(store, ref.key, section)) == data
+
+
 def test_leader_epochs_that_fall_are_named(store: MemoryStore, writer: CutWriter) -> None:
     ref = writer.tail([Saved(EVENTS, 0, batches(0, 20, epoch=4) + batches(20, 30, epoch=3), leader_epoch=4)])
     with pytest.raises(CorruptionError, match="leader epoch falls from 4 to 3 at offset 20"):

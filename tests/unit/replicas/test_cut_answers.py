@@ -13,7 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import StorageError
-from service.metadata.image import BrokerImage, MetadataImage
+from service.metadata.image import BrokerImage, MetadataImage, RestoredTail
 from service.metadata.persistent import PersistentMap
 from service.partition.partition import Partition
 from service.remote.catalog import CatalogEntry
@@ -332,6 +332,20 @@ def test_a_broker_that_may_not_write_to_the_bucket_has_no_part(tmp_path: Path) -
         assert (await asked.ask(CutStep.BEGIN)).error_code is ErrorCode.operation_not_attempted
         loose = await asked.ask(CutStep.TAKE, B, hold_ms=0)
         assert loose.error_code is ErrorCode.operation_not_attempted
+
+    play(tmp_path, scenario)
+
+
+def test_no_exact_cut_is_taken_while_tails_of_a_restore_are_loading(tmp_path: Path) -> None:
+    """A cut would take where chains end for where logs end."""
+
+    async def scenario(asked: Asked) -> None:
+        tail = RestoredTail(3, 9, 1009, "cut/x", "")
+        asked.metadata.image = replace(CLUSTER, restored_tails=PersistentMap({PLACE: tail}))
+        assert (await asked.ask(CutStep.BEGIN)).error_code is ErrorCode.operation_not_attempted
+        assert asked.gate.is_open
+        asked.metadata.image = CLUSTER
+        assert (await asked.ask(CutStep.BEGIN, B)).error_code is ErrorCode.none
 
     play(tmp_path, scenario)
 

@@ -22,6 +22,7 @@ from service.remote.format.cut_codec import (
 from service.remote.format.keys import CUT_NAME, CutKey, MetadataKey, cut_key, metadata_key, parse_key
 from service.remote.format.metadata_ref import MetadataRef
 from service.remote.format.tail_object import TailFooter, decode_footer
+from service.remote.reading.tail_records import read_pieces
 from service.tiering.cuts.saving import SavedTails, Standing, TakenEnd
 from tests.unit.tiering.world import CLUSTER, Replica, World
 
@@ -111,14 +112,7 @@ class CutKeeper:
         missing."""
         covered = cover(self.spans(replica), start, end)
         assert covered.reaches == end, covered
-        found = bytearray()
-        for piece in covered.pieces:
-            section = piece.span.section
-            data = self.world.bucket.get_range(piece.span.tail, section.position, section.length)
-            for header in iter_headers(data):
-                if header.next_offset > piece.first and header.base_offset < piece.end:
-                    found += data[header.position : header.end]
-        return bytes(found)
+        return b"".join(run.data for run in read_pieces(self.world.bucket, covered.pieces))
 
     def standing(self, saved: SavedTails, replica: Replica) -> Standing:
         return saved.standings[replica.tip.topic_id, replica.tip.partition]

@@ -12,10 +12,13 @@ import pytest
 from service.base.errors import StorageError
 from service.base.rate import RateLimit
 from service.base.types import TopicIdPartition
+from service.records.decode import iter_records
 from service.tiering.cuts import tail_writer
 from service.tiering.cuts.saving import TailSettings
 from service.tiering.cuts.saving_plan import Saved
 from service.tiering.prefix_fence import NotNamed
+from tests.support.compaction import Pair
+from tests.unit.hot.cleanings import clean, put
 from tests.unit.tiering.cut_keeper import CutKeeper, bytes_of, level_of
 from tests.unit.tiering.world import Fault, World
 
@@ -497,3 +500,28 @@ def test_a_compacted_log_is_saved_anew_when_tails_have_far_more_than_it(
     last = [s.section for s in keeper.spans(replica) if s.level][-1]
     assert last.first_offset == start
     assert keeper.read(replica, start, 62) == bytes_of(replica)
+
+
+def test_an_internal_topic_that_is_compacted_between_cuts_comes_back_with_its_newest_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.tiering.cuts.saving.HIGH_EVERY", 4)
+    world, keeper = plain(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
+    replica = world.add(TopicIdPartition(UUID(int=8), "__consumer_offsets", 0))
+    newest: dict[bytes | None, bytes | None] = {}
+    sizes = []
+    for turn in range(13):
+        for number in range(5):
+            pair = Pair(b"group %d" % (turn * number % 7), b"%d at %d" % (number, turn) * 9)
+            put(replica.log, [pair])
+            newest[pair.key] = pair.value
+        if turn % 2:
+            clean(replica.log)
+            sizes.append(replica.log.size)
+        keeper.cut_now()
+        end = replica.high_watermark
+        kept = {one.key: one.value for one in iter_records(keeper.read(replica, 0, end))}
+        assert kept == newest
+    assert sizes[-1] < 13 * sizes[0] / 2, "compaction has taken records away"
+    sections = [span.section for span in keeper.spans(replica)]
+    assert any(one.record_count < one.end_offset - one.first_offset for one in sections)

@@ -363,7 +363,7 @@ class World:
             settings=self.settings,
             manifest_limits=self.limits,
             probe=lambda step, tip: self.probe(step, tip),
-            is_urgent=self.hurried.__contains__,
+            is_urgent=lambda tip: tip in self.hurried,
             **self.options,
         )
 

@@ -1,4 +1,4 @@
-"""The bucket page: objects, bytes, requests and their cost, orphans, the last check. [P]"""
+"""The bucket page: objects, bytes, cuts, requests and their cost, orphans, the last check. [P]"""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from service.console.web.frame import (
 )
 from service.console.web.history import NodeSample
 from service.console.web.markup import Child, Markup, el, link
+from service.console.web.pages.bucket_cuts import cuts_section
 from service.console.web.pages.bucket_requests import requests_section
 from service.console.web.survey import STANDARD, Findings, TopicSum, by_day
 
@@ -103,6 +104,8 @@ def render(context: PageContext, found: BucketPage) -> str:
         parts.append(
             empty("The bucket is being surveyed", "The console reads its listing once; figures follow.")
         )
+    if found.found is not None:
+        parts.append(cuts_section(found.found.cuts, context.now_ms))
     parts.append(requests_section(found.nodes, found.prices, context.now_ms))
     parts.append(_settings(context, found))
     parts.append(_fsck(context, found.fsck))
