@@ -192,4 +192,5 @@ WITHIN_OF_TRANSACTIONS: Final[dict[str, int]] = {
 }
 """Histories in which each is to be found, some times what it took from seed 1: 8 for the lost row, 5 for the
 decision that is forgotten, 4 for cold reads, 3 for the hasty completion, the guard and the archive's start, 1
-for the others, the late decision among them."""
+for the others, the late decision among them. Measured since followers stand still: the late decision, the one
+that is forgotten, the older offset."""

@@ -151,7 +151,8 @@ class Elections:
         them may lead, and begins anew.
         """
         rules = self.rules(topic)
-        is_restored = (topic.id, partition_id) in self.image.restored_tails
+        tails = self.image.restored_tails
+        is_restored = bool(tails) and (topic.id, partition_id) in tails
         if wanted is None:
             isr = state.isr
             if not self._excluded.isdisjoint(isr):

@@ -1,4 +1,4 @@
-"""Whatever happens, tails that a cut names have everything below its ends, byte for byte the log's."""
+"""Tails that a cut names have everything below its ends, byte for byte the log's, whatever happens."""
 
 from __future__ import annotations
 

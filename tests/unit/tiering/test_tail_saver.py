@@ -1,4 +1,4 @@
-"""What one broker saves with each cut, from its logs to tails in the bucket."""
+"""Records that one broker saves with each cut, from its logs to tails in the bucket."""
 
 from __future__ import annotations
 
