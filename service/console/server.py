@@ -237,7 +237,10 @@ class Console:
         if metrics is not None:
             stopped = (
                 {"topic_id": str(tip.topic_id), "topic": tip.topic, "partition": tip.partition, "why": why}
-                for tip, why in (*metrics.reasons.items(), *metrics.cut_keeper.lacking.items())
+                for tip, why in {
+                    **metrics.cut_keeper.overdue(self._clock.now_ms()),
+                    **metrics.reasons,
+                }.items()
                 if topic in (None, str(tip.topic_id))
             )
             partitions = list(islice(stopped, _MOST_TOLD))

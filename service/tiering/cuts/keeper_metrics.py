@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from service.base.types import TopicIdPartition
+
+_USUAL_INTERVALS: Final = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -36,3 +40,9 @@ class CutKeeperMetrics:
         if not self.interval_ms or self.since_ms is None:
             return None
         return max(now_ms - (self.since_ms if self.complete_ms is None else self.complete_ms), 0)
+
+    def overdue(self, now_ms: int) -> Mapping[TopicIdPartition, str]:
+        """Return the partitions that keep a cut from being complete for longer than most wait for their
+        segment, and why."""
+        age_ms = self.age_ms(now_ms)
+        return self.lacking if age_ms is not None and age_ms > _USUAL_INTERVALS * self.interval_ms else {}

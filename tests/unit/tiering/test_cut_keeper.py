@@ -146,6 +146,21 @@ def test_a_cut_is_complete_once_the_chain_has_what_it_waits_for(world: CutWorld)
     world.check_kept()
 
 
+def test_partitions_are_named_that_keep_cuts_from_being_complete_for_long(world: CutWorld) -> None:
+    metrics = world.manager.metrics.cut_keeper
+    metrics.interval_ms, metrics.since_ms = 10_000, world.clock.now_ms()
+    world.logs[TOPIC, 1].waits = True
+    world.round()
+    assert metrics.overdue(world.clock.now_ms()) == {}, "it may wait for its segment"
+    for _ in range(3):
+        world.round()
+    [(tip, why)] = metrics.overdue(world.clock.now_ms()).items()
+    assert str(tip) == "events-1"
+    assert why == "cut 1 is not complete before the bucket has its records below offset 7"
+    metrics.clear()
+    assert metrics.age_ms(world.clock.now_ms()) is None
+
+
 def test_a_chain_of_another_past_completes_no_cut(world: CutWorld) -> None:
     """An unclean leader has other records at the same offsets."""
     world.logs[TOPIC, 1].waits = True
