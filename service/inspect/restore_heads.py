@@ -2,7 +2,8 @@
 
 Every HEAD is written again, conditionally and under another stamp, so it has another tag: a late conditional
 HEAD of the lost cluster, sent before it was displaced, finds that and is refused (invariant T21). A tiered
-partition that has none gets one that names an empty manifest, for the same reason. Blocks; safe from any thread.
+partition that has none gets one that names an empty manifest, for the same reason. Blocks; safe from any
+thread.
 """
 
 from __future__ import annotations
