@@ -1,8 +1,9 @@
 """Writes the chains of a restored cluster: for each partition a manifest, where it needs another, and HEAD.
 
 Every HEAD is written again, conditionally and under another stamp, so it has another tag: a late conditional
-HEAD of the lost cluster, sent before it was displaced, finds that and is refused. A tiered partition that has
-none gets one that names an empty manifest, for the same reason. Blocks; safe from any thread.
+HEAD of the lost cluster, sent before it was displaced, finds that and is refused (invariant T21). A tiered
+partition that has none gets one that names an empty manifest, for the same reason. Blocks; safe from any
+thread.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ def _partition(
 
 
 def _go_on(end: int, gap: int, told: Told) -> int:
-    """Return where a log goes on: behind all offsets that may have been given out."""
+    """Return where a log goes on: behind all offsets that may have been given out (invariant T20)."""
     # From an older cut, what is known to lie behind it may be more than a gap.
     known = end if told.end <= end + gap // 2 else told.end
     return known + gap * (1 + told.restores_since)

@@ -1,10 +1,10 @@
 """Gate of a broker for cuts: while it is closed, nobody sees anything new. [P]
 
-A cut is one moment of the whole cluster. If brokers looked at their partitions one after the other, a
-consumer could read a record on one broker after that broker had looked, and produce what follows from it to
-another that had not. So all brokers close their gates before the first of them looks. Behind a closed gate
-high watermarks stay where they are for everybody: consumers, coordinators, followers that are told of them,
-producers that wait for them. Appends, replication and reads of what is visible go on.
+A cut is one moment of the whole cluster (invariant T18). If brokers looked at their partitions one after the
+other, a consumer could read a record on one broker after that broker had looked, and produce what follows
+from it to another that had not. So all brokers close their gates before the first of them looks. Behind a
+closed gate high watermarks stay where they are for everybody: consumers, coordinators, followers that are
+told of them, producers that wait for them. Appends, replication and reads of what is visible go on.
 
 *take* ends that: the ends of all partitions are noted in slices. Whoever moves its high watermark before it
 was noted is noted first, so that all ends are of the moment of *take*. A gate that is not taken within its

@@ -123,9 +123,16 @@ def _fields(document: dict[str, Any]) -> dict[str, Any]:
 def _segment(data: bytes) -> bytes:
     length, _, magic = TRAILER.unpack(data[-TRAILER.size :])
     assert magic == b"FIRNSEG2"
-    body = _dump(_fields(json.loads(data[-TRAILER.size - length : -TRAILER.size])))
+    fields = _fields(json.loads(data[-TRAILER.size - length : -TRAILER.size]))
+    before = data[: -TRAILER.size - length]
+    if (history := fields["sections"].pop("epoch_history", None)) is not None:
+        at, size = history["position"], history["length"]
+        before = before[:at] + before[at + size :]
+        for section in fields["sections"].values():
+            section["position"] -= size if section["position"] > at else 0
+    body = _dump(fields)
     crc = crc32c(len(body).to_bytes(4, "big"), crc32c(body))
-    return data[: -TRAILER.size - length] + body + TRAILER.pack(len(body), crc, b"FIRNSEG1")
+    return before + body + TRAILER.pack(len(body), crc, b"FIRNSEG1")
 
 
 def _dump(document: dict[str, Any]) -> bytes:

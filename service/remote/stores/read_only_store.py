@@ -1,4 +1,4 @@
-"""Store that can only be read, so that neither console nor restore can write to what they read. [P]"""
+"""Store that can only be read, so that neither console nor restore can write to what they read (T22). [P]"""
 
 from __future__ import annotations
 

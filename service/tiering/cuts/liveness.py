@@ -3,7 +3,7 @@
 A cut has the number after the newest one's that `CUT` names; it names tails which that one names, and others
 only of its own number or of the one before. `CUT` is replaced by condition only, so its numbers rise. So what
 has a number below the newest one's and is named by no cut that is kept will never be named again, whoever
-writes next, and however late.
+writes next, and however late (invariant T19).
 """
 
 from __future__ import annotations

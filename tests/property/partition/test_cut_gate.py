@@ -1,4 +1,4 @@
-"""A cut behind gates is one moment: whatever caused something in it is in it, too.
+"""A cut behind gates is one moment (invariant T18): whatever caused something in it is in it, too.
 
 Three brokers in a modelled network: each partition has a leader and two followers, clients produce what
 follows from what they have seen or had acknowledged, on any replica. A keeper makes cuts meanwhile. The gate

@@ -1,4 +1,4 @@
-"""Clones: the source is only read, all that a cut needs is copied, and a clone that was cut off goes on."""
+"""Clones (invariant T22): the source is only read, all is copied, a clone that was cut off goes on."""
 
 from __future__ import annotations
 

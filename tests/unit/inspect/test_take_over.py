@@ -1,4 +1,4 @@
-"""Taking a prefix over: the order of writes, what is refused, cut off anywhere, late writes of the source."""
+"""Taking a prefix over (invariants T20, T21): refusals, cut off anywhere, late writes of the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cuts as the prefix's keeper takes them: what is asked, written, kept and deleted, whatever fails."""
+"""Cuts as the prefix's keeper takes them: what is asked, written, kept and deleted (T19), whatever fails."""
 
 from __future__ import annotations
 
