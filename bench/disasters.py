@@ -10,6 +10,7 @@ long it took until something is served. `--story` tells one disaster step by ste
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -39,8 +40,6 @@ from bench.disaster_clients import (
     is_written,
     torn,
 )
-from service.base.world import system_world
-from service.hot.log_dir import encode_uuid, random_id
 from tests.support.clients import Admin
 from tests.support.processes import FIRN, wait_until
 from tests.support.quorums import Cluster
@@ -99,6 +98,8 @@ class World:
         for client in (self.bulk, *self.chains, *self.echoes):
             client.start()
         stack.callback(self.paused.over.set)
+        self._ends: list[int] = []
+        """where the bulk's partitions end in the cut that was restored"""
 
     def start(self) -> None:
         """Start all nodes, and wait until they serve."""
@@ -120,14 +121,18 @@ class World:
     def restore(self, say: Callable[[str], None]) -> float:
         """Plan, take over, format and start; return the time at which apply was done."""
         where = ["--from", self.store.url]
-        plan = self._firn("restore", "plan", *where)
-        say(plan)
+        say(self._firn("restore", "plan", *where))
+        plan = json.loads(self._firn("restore", "plan", "--json", *where))
+        (bulk,) = (one["topic_id"] for one in plan["topics"] if one["name"] == BULK)
+        ends = {one["partition"]: one["end"] for one in plan["partitions"] if one["topic_id"] == bulk}
+        self._ends = [ends[number] for number in range(self._arguments.partitions)]
         file = self._folder / "restored.checkpoint"
         file.unlink(missing_ok=True)
         brokers = ",".join(str(number) for number in self.cluster.members)
-        say(self._firn("restore", "apply", *where, "--take-over", "--brokers", brokers, "-o", str(file)))
+        said = self._firn("restore", "apply", *where, "--take-over", "--brokers", brokers, "-o", str(file))
+        say(said)
         applied = time.monotonic()
-        cluster_id = encode_uuid(random_id(system_world()))
+        cluster_id = said.rpartition(" -t ")[2].split()[0]
         for member in self.cluster.members.values():
             words = ["-t", cluster_id, "-c", str(member.properties), "--restore", str(file)]
             self._firn("format", *words, "--initial-controllers", self.cluster.plan.initial_controllers)
@@ -144,41 +149,11 @@ class World:
             )
         return done.stdout
 
-    def ends(self) -> list[int]:
-        """Return the end of what is back of each partition of the bulk: behind it is the gap."""
-        consumer = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": "ends",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-            }
-        )
-        found = [0] * self._arguments.partitions
-        try:
-            places = []
-            for partition, known in enumerate(self.bulk.acknowledged):
-                # Older records are in the bucket by now; what may be lost is the last minutes.
-                at = known[max(len(known) - 5000, 0)].offset if known else 0
-                places.append(confluent_kafka.TopicPartition(BULK, partition, at))
-                found[partition] = at
-            consumer.assign(places)
-            ended: set[int] = set()
-            while len(ended) < len(places):
-                for message in consumer.consume(1000, 0.5):
-                    if message.error() is None:
-                        found[message.partition()] = message.offset() + 1
-                    elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                        ended.add(message.partition())
-        finally:
-            consumer.close()
-        return found
-
     def check(self, lost_at: float) -> tuple[list[float], list[str]]:
         """Compare what is back with what was acknowledged; return the ages of lost records at `lost_at`, and
         what is not of one moment. Clients are told what of theirs is left."""
         ages = []
-        for partition, end in enumerate(self.ends()):
+        for partition, end in enumerate(self._ends):
             ages += [lost_at - one.at for one in self.bulk.lost(partition, end, lost_at)]
         chains = content(self.bootstrap, CHAINS, CHAIN_PARTITIONS)
         echoes = content(self.bootstrap, ECHOES, CHAIN_PARTITIONS)
@@ -229,12 +204,12 @@ class World:
     def disaster(self, say: Callable[[str], None]) -> Back:
         """Lose everything, and come back."""
         lost_at = self.lose_everything()
+        self.paused.pause()  # what they have under way fails, or is written to the cluster that is back
         say("all nodes are killed, all their directories deleted; the clients stay")
         planned = self.restore(say)
         ready = time.monotonic()
         say("restored, formatted, started")
         first = self.first_of_each(lost_at)
-        self.paused.pause()
         ages, found = self.check(lost_at)
         self.paused.resume()
         return Back(max(ages, default=0.0), len(ages), found, planned - lost_at, ready - lost_at, first)
@@ -255,6 +230,7 @@ def _is_committed(consumer: confluent_kafka.Consumer, place: confluent_kafka.Top
 def run(world: World, arguments: argparse.Namespace) -> bool:
     """Have so many disasters; return whether all that came back was of one moment."""
     chance, backs = random.Random(arguments.seed), list[Back]()
+    wait_until("the first cut", lambda: "CUT" in world.store.objects(), 120, 0.5)
     for number in range(1, arguments.disasters + 1):
         time.sleep(arguments.between * (0.5 + chance.random()))
         acknowledged = sum(len(chain.acknowledged) for chain in world.chains)
