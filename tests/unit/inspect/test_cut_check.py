@@ -157,6 +157,7 @@ def test_damage_of_a_tails_records_is_named_and_only_a_deep_check_reads_them(buc
 def test_an_object_that_is_gone_is_named(bucket: Bucket, gone: str) -> None:
     tail = bucket.tail()
     bucket.cut([tail])
+    bucket.cut([tail], number=2)
     keys = {
         "tail": tail.key,
         "cut": bucket.writer.kept[0].key,
@@ -167,6 +168,12 @@ def test_an_object_that_is_gone_is_named(bucket: Bucket, gone: str) -> None:
     errors = bucket.errors()
     assert errors
     assert any(keys[gone] in error for error in errors)
+
+
+def test_a_bucket_whose_first_cut_is_being_written_is_clean(bucket: Bucket) -> None:
+    bucket.cut([bucket.tail()])
+    bucket.store.delete(["CUT"])
+    assert bucket.errors() == []
 
 
 def test_metadata_behind_the_snapshot_is_in_a_tail(bucket: Bucket) -> None:
