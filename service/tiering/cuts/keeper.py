@@ -152,7 +152,9 @@ class CutKeeper:
             metrics.task_errors[Task.CUT] += 1
             metrics.failing[Task.CUT, None] = why
         if self._voids & (self._voids - 1) == 0:
-            log.warning("a cut is void, %d in a row, the next follows: %s", self._voids, why)
+            # One is no fault: leaders and brokers change, and the next cut follows in seconds.
+            level = logging.INFO if self._voids < _VOID_IN_A_ROW else logging.WARNING
+            log.log(level, "a cut is void, %d in a row, the next follows: %s", self._voids, why)
 
     # -- one round
 
