@@ -14,7 +14,7 @@ ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist load
 OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel map docs docs-serve sbom demo test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser health-matrix test-mixed console-shots docs-commands judges matrix test-localstack test-package image-try deploy-check local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
+.PHONY: help install kernel map docs docs-serve sbom demo demo-restore test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser health-matrix test-mixed console-shots docs-commands judges matrix test-localstack test-package image-try deploy-check local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ kernel: .venv/.installed ## Build the per-record kernel again
 
 demo: install ## Two minutes: produce real data, watch it settle into S3, read it all back (STAY=1 leaves it up, with addresses)
 	@STAY="$(STAY)" $(BIN)/python -m demo
+
+demo-restore: install ## Three nodes under load lose all their disks and come back from the bucket; the same clients go on
+	@$(BIN)/python -m bench.disasters --story --disasters 1 --between 30 --partitions 40 --rate 5
 
 test: install ## The tests, in 20 minutes on two cores: the pure ones first, then histories, then crashes and real clients (JOBS=n at once)
 	$(PYTEST) $(AT_ONCE) tests/test_*.py tests/unit tests/golden
@@ -126,8 +129,8 @@ test-spark: spark ## The archive as a DataFrame, on a real Spark, beside Kafka c
 # The files that find most for their time; continuous integration runs these.
 SPARK_UNIT := tests/unit/spark tests/unit/pipelines tests/unit/tiering/test_chain_proof.py tests/property/spark
 SPARK_OFTEN := batch_read reused_frames fixed_frames streaming stream_topics tail_client store_away sink archive_admission pipelines
-test-spark-often: spark ## The part of test-spark that finds most, in about eight minutes
-	$(PYTEST) $(SPARK_UNIT) $(SPARK_OFTEN:%=tests/spark/test_%.py) $(OFTEN) -k "not goes_on_when_the_store_is_back"
+test-spark-often: spark ## The part of test-spark that finds most, in about six minutes
+	$(PYTEST) -n 2 --dist loadfile $(SPARK_UNIT) $(SPARK_OFTEN:%=tests/spark/test_%.py) $(OFTEN) -k "not goes_on_when_the_store_is_back"
 
 wheel: install ## sdist, and this platform's wheel with compiled kernels, in dist/; for any Linux where auditwheel can be had
 	@.ci/wheel
