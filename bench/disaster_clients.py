@@ -50,10 +50,14 @@ class Paused:
             self._lock.notify_all()
 
     def pause(self) -> None:
-        """Have clients stop, and wait until they have."""
+        """Have clients stop behind what they have under way."""
         self._may_run.clear()
+
+    def wait(self) -> None:
+        """Wait until all clients have stopped."""
         with self._lock:
-            self._lock.wait_for(lambda: self._busy == 0, 4 * _PATIENCE_S)
+            if not self._lock.wait_for(lambda: self._busy == 0, 4 * _PATIENCE_S):
+                raise SystemExit("a client does not come to an end with what it has under way")
 
     def resume(self) -> None:
         self._may_run.set()

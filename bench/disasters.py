@@ -210,6 +210,7 @@ class World:
         ready = time.monotonic()
         say("restored, formatted, started")
         first = self.first_of_each(lost_at)
+        self.paused.wait()
         ages, found = self.check(lost_at)
         self.paused.resume()
         return Back(max(ages, default=0.0), len(ages), found, planned - lost_at, ready - lost_at, first)
