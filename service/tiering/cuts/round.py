@@ -149,6 +149,13 @@ class CutAttempt:
                 row = row._replace(leader_epoch=NO_LEADER)
             rows.setdefault(led.topic_id, []).append(row)
             yield
+        if self.is_exact:
+            # The keeper's metadata may be newer than the cut's: the topic would come back, and empty.
+            for topic_id, _ in self.ends:
+                if topic_id not in rows:
+                    self.why = f"topic {topic_id} was deleted while the cut was taken"
+                    return
+                yield
         self.topics = {topic_id: tuple(found) for topic_id, found in rows.items()}
 
     def checked(self, now_ms: int) -> list[Ask]:

@@ -92,10 +92,13 @@ def test_a_partition_whose_leader_did_not_answer_as_such_makes_an_exact_cut_void
         assert "partition" in attempt.why
 
 
-def test_partitions_that_the_metadata_lacks_are_no_part_of_a_cut() -> None:
+def test_a_topic_that_is_deleted_while_the_cut_is_taken_makes_an_exact_cut_void() -> None:
     attempt = at_check()
-    assert checked(attempt, IMAGE[:2]) == asks(CutStep.SAVE, 1, 2, 3)
-    assert list(attempt.topics) == [A]
+    assert checked(attempt, IMAGE[:2]) == asks(CutStep.VOID, 1, 2, 3)
+    assert attempt.why == f"topic {B} was deleted while the cut was taken"
+    loose = at_check(is_exact=False)
+    assert checked(loose, IMAGE[:2]) == asks(CutStep.SAVE, 1, 2, 3)
+    assert loose.topics == {A: (row(4), row(7))}
 
 
 def test_a_broker_that_fails_any_step_of_an_exact_cut_makes_it_void() -> None:
