@@ -7,13 +7,13 @@ cut lacks nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
 from service.base.steps import Steps
 from service.remote.catalog import CatalogEntry
-from service.remote.format.cut_codec import PartitionCut
+from service.remote.format.cut_codec import NO_LEADER, PartitionCut
 from service.tiering.cuts.tail_table import TailTable
 
 Rows = Mapping[UUID, tuple[PartitionCut, ...]]
@@ -22,12 +22,13 @@ EntryOf = Callable[[UUID, int], CatalogEntry | None]
 
 class Lack(NamedTuple):
     """One partition that a cut is incomplete without: its chain must reach `end`, with records of
-    `leader_epoch` or of epochs before."""
+    `leader_epoch` or of epochs before. Chain and tails have what is below `reaches`."""
 
     topic_id: UUID
     partition: int
     end: int
     leader_epoch: int
+    reaches: int
 
 
 def has_to_be_saved(row: PartitionCut) -> bool:
@@ -49,8 +50,28 @@ def lacks_of(table: TailTable, topics: Rows, entry_of: EntryOf) -> Steps[list[La
             start = max(row.start, chain_end_of(entry_of(topic_id, partition)))
             reaches = table.update((topic_id, partition), start, row.end)
             if reaches < row.end and has_to_be_saved(row):
-                found.append(Lack(topic_id, partition, row.end, row.leader_epoch))
+                found.append(Lack(topic_id, partition, row.end, row.leader_epoch, reaches))
     return found
+
+
+def without_lost(topics: Rows, lacks: Iterable[Lack]) -> Rows:
+    """Return the rows of a cut some of whose tails are lost: what they had counts as awaited, not as saved.
+
+    So the cut says no more than it has, and whoever leads the partition next saves it again.
+    """
+    changed = dict(topics)
+    for lack in lacks:
+        rows = changed[lack.topic_id]
+        row = rows[lack.partition]
+        if row.saved > lack.reaches:
+            row = row._replace(
+                saved=lack.reaches,
+                saved_high=min(row.saved_high, lack.reaches),
+                last_epoch=NO_LEADER,
+                waits=True,
+            )
+            changed[lack.topic_id] = (*rows[: lack.partition], row, *rows[lack.partition + 1 :])
+    return changed
 
 
 def differs(topics: Rows, before: Rows, entry_of: EntryOf) -> Steps[bool]:

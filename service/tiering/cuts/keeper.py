@@ -22,7 +22,7 @@ from service.remote.format.cut_codec import NO_LEADER, Cut, CutRef, Cuts
 from service.remote.format.keys import CutKey, parse_key
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.cuts.asking import CutAsker
-from service.tiering.cuts.completeness import Lack, Rows, differs, gone, lacks_of
+from service.tiering.cuts.completeness import Lack, Rows, differs, gone, lacks_of, without_lost
 from service.tiering.cuts.cut_objects import StoredCuts, read_stored, replace_stored, write_cut
 from service.tiering.cuts.keeping import kept_of
 from service.tiering.cuts.kept_documents import KeptDocuments
@@ -266,6 +266,7 @@ class CutKeeper:
         saved = await self._metadata.save(table, number)
         table.forget(list(gone(table, topics, METADATA_ID)))
         lacks = await self._lacks(topics)
+        topics = without_lost(topics, lacks)
         has_all = not any(row.leader_epoch == NO_LEADER for rows in topics.values() for row in rows)
         cut = Cut(
             context.cluster_id,

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Final
 
+from service.base.errors import CorruptionError
 from service.remote.format.cut_codec import Cut, TailRef
 from service.remote.format.tail_object import TailFooter
 from service.remote.reading.tails import open_tail
@@ -17,6 +18,8 @@ from service.tiering.cuts.tail_table import TailTable
 
 _AT_ONCE: Final = 4
 """Calls on the offload pool at the same time; the others are for segments."""
+_TRIES: Final = 3
+"""Times that a damaged footer is read: bytes may have changed on their way."""
 
 
 async def read_tails(
@@ -29,12 +32,17 @@ async def read_tails(
     lost: dict[str, str] = {}
 
     async def read(ref: TailRef) -> tuple[TailRef, TailFooter] | None:
-        try:
-            return ref, await context.pool.run(open_tail, context.store, ref, owners)
-        except UNREADABLE as e:
-            raise_of_the_store(e)
-            lost[ref.key] = str(e)
-            return None
+        for left in reversed(range(_TRIES)):
+            try:
+                return ref, await context.pool.run(open_tail, context.store, ref, owners)
+            except CorruptionError as e:
+                if not left:
+                    lost[ref.key] = str(e)
+            except UNREADABLE as e:
+                raise_of_the_store(e)
+                lost[ref.key] = str(e)
+                break
+        return None
 
     refs = iter(cut.tails)
     while some := list(islice(refs, _AT_ONCE)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -316,6 +317,51 @@ def test_a_new_keeper_goes_on_from_the_newest_cut(world: CutWorld) -> None:
     assert world.numbers() == [1, 2]
     assert tails < set(world.newest().tails)
     world.check_kept()
+
+
+def _flipped(world: CutWorld, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Change a byte of the first so many answers with bytes of a tail."""
+    left, read = [times], world.store.get_range
+
+    def get_range(key: str, *args: Any, **more: Any) -> Any:
+        data = bytes(read(key, *args, **more))
+        if key.startswith("tail/") and left[0] > 0:
+            left[0] -= 1
+            return data[:-20] + bytes([data[-20] ^ 1]) + data[-19:]
+        return data
+
+    monkeypatch.setattr(world.store, "get_range", get_range)
+
+
+def test_a_tail_whose_bytes_changed_on_their_way_is_read_again(
+    world: CutWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.round()
+    world.reboot()
+    _flipped(world, monkeypatch, 2)
+    world.begin()
+    world.logs[TOPIC, 1].end = 20
+    world.round()
+    assert world.complete() == [1, 2]
+    world.check_kept()
+
+
+def test_what_a_lost_tail_had_is_awaited_and_not_said_to_be_saved(world: CutWorld) -> None:
+    world.round()
+    (lost,) = (key for key in world.keys("tail") if "-0000000002-" in key)
+    saved = {place: one.saved for place, one in world.logs.items() if one.leader == 2}
+    world.bucket.delete([lost])
+    world.reboot()
+    world.begin()
+    world.logs[TOPIC, 1].end = 20
+    world.round()
+    assert world.complete() == [1], "written before the tail was lost"
+    rows = {place: world.newest().topics[place[0]][place[1]] for place in saved}
+    assert {(row.saved, row.saved_high, row.waits) for row in rows.values()} == {(0, 0, True)}
+    for place in saved:
+        world.commit_chain(place, world.logs[place].end)
+    world.round()
+    assert world.complete()[-1] == world.numbers()[-1]
 
 
 def test_a_late_write_of_an_earlier_keeper_is_refused(world: CutWorld) -> None:
