@@ -138,7 +138,7 @@ class Archive:
         return [f"{finding.where}: {finding.what}" for finding in report.errors]
 
     def repair(self, new_uuid: Callable[[], UUID], now_ms: int, *, heads: bool) -> list[str]:
-        """Repair `cluster.json` and `topics.json` as `firn repair` does; return its messages.
+        """Repair `cluster.json`, `topics.json` and `CUT` as `firn repair` does; return its messages.
 
         Damaged HEADs are repaired only with `heads`: the node writes them again, unless its disk was put back
         to a time when it did not know them. A manifest without HEAD may belong to a running commit.

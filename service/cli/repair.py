@@ -1,4 +1,4 @@
-"""`firn repair`: restores pages, manifests, HEADs, topics.json and cluster.json, if damaged or gone."""
+"""`firn repair`: restores pages, manifests, HEADs, topics.json, cluster.json and CUT, if damaged or gone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WRITTEN_MEANWHILE = "  not repaired: another process has written there meanwhil
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "repair",
-        help="repair manifests, HEADs, topics.json and cluster.json of a bucket",
+        help="repair manifests, HEADs, topics.json, cluster.json and CUT of a bucket",
         description="Print which pages of manifests, manifests and HEADs, and whether topics.json and"
         " cluster.json, are damaged, gone or older than the newest copy of the metadata, and from what they"
         " can be restored, or restore them (--write). Stop the node first; if a manifest is published again,"

@@ -22,6 +22,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
+from service.inspect.cuts_repair import has_later_cuts
 from service.inspect.fsck_report import CutsReport, FsckReport
 from service.remote.format.coverage import Span, cover
 from service.remote.format.cut_codec import Cut, CutRef, Cuts, PartitionCut, TailRef
@@ -99,10 +100,8 @@ class CutCheck:
         try:
             cuts = open_cuts(self._store, self._owners)
         except ObjectNotFound:
-            keys = (one.key for one in self._store.list(CUT_PREFIX))
-            # The document of the first cut is written before `CUT`.
-            if (key := next((one for one in keys if not _is_first(one)), None)) is not None:
-                self._report.error(CUT_NAME, f"it is gone, and there are cuts: {key}")
+            if has_later_cuts(self._store):
+                self._report.error(CUT_NAME, "it is gone, and there are cuts")
             return
         except CorruptionError as e:
             self._report.error(CUT_NAME, str(e))
@@ -313,8 +312,3 @@ def _prove_tail(
 def chain_end(manifest: Manifest) -> ChainEnd:
     """Return where a chain ends."""
     return ChainEnd(manifest.start_offset, manifest.end_offset, manifest.last_epoch)
-
-
-def _is_first(key: str) -> bool:
-    parsed = parse_key(key)
-    return isinstance(parsed, CutKey) and parsed.cut == 1

@@ -26,9 +26,12 @@ from uuid import UUID
 
 from service.base.errors import CorruptionError, UnknownVersion
 from service.inspect.committed import Committed, TopicState, read_committed
+from service.inspect.cuts_repair import CutsRepair, find_cuts_repair
 from service.inspect.head_repair import HeadRepair, PageRepair, Unrepairable, repairs_of_partition
+from service.remote.format.cut_codec import encode_cuts
 from service.remote.format.keys import (
     CLUSTER_KEY,
+    CUT_NAME,
     DATA_PREFIX,
     TOPICS_KEY,
     HeadKey,
@@ -90,7 +93,8 @@ class ClusterRepair(NamedTuple):
         )
 
 
-Repair = PageRepair | HeadRepair | TopicsRepair | ClusterRepair | Unrepairable
+Made = PageRepair | HeadRepair | TopicsRepair | ClusterRepair | CutsRepair
+Repair = Made | Unrepairable
 
 
 class _Found(NamedTuple):
@@ -101,7 +105,7 @@ class _Found(NamedTuple):
 
 
 def find_repairs(store: ObjectStore) -> Iterator[Repair]:
-    """Yield the repairs of pages, HEADs, `topics.json` and `cluster.json`. Changes nothing.
+    """Yield the repairs of pages, HEADs, `topics.json`, `cluster.json` and `CUT`. Changes nothing.
 
     They have to be carried out in this order.
     """
@@ -139,6 +143,9 @@ def find_repairs(store: ObjectStore) -> Iterator[Repair]:
     cluster = _cluster_repair(store, committed, partitions)
     if cluster is not None:
         yield cluster
+    cuts = find_cuts_repair(store)
+    if cuts is not None:
+        yield cuts
 
 
 def _partitions(store: ObjectStore) -> Iterator[HeadKey]:
@@ -277,15 +284,15 @@ def _cluster_repair(
     return ClusterRepair(wrong, ClusterFile(ids.pop(), None, metadata), current)
 
 
-def carry_out(
-    store: ObjectStore, repair: PageRepair | HeadRepair | TopicsRepair | ClusterRepair, new_uuid: NewUuid
-) -> bool:
+def carry_out(store: ObjectStore, repair: Made, new_uuid: NewUuid) -> bool:
     """Write the repair; return False when another process has written there since the repair was found."""
     if isinstance(repair, TopicsRepair):
         data = encode_topics(repair.cluster_id, 0, repair.rows)
         return conditional.write(store, TOPICS_KEY, data, repair.expected)
     if isinstance(repair, ClusterRepair):
         return conditional.write(store, CLUSTER_KEY, encode_cluster(repair.cluster), repair.expected)
+    if isinstance(repair, CutsRepair):
+        return conditional.write(store, CUT_NAME, encode_cuts(repair.cuts), repair.expected)
     if isinstance(repair, PageRepair):
         return conditional.write(store, repair.ref.key, repair.data, repair.expected)
     objects, head = repair.publication(new_uuid)

@@ -31,13 +31,9 @@ from service.metadata.image import MetadataImage
 from service.metadata.records import MetadataRecord, RemoveUserScramCredentialRecord
 from service.metadata.snapshot_codec import decode_snapshot
 from service.remote.format.coverage import Coverage
-from service.remote.format.cut_codec import Cut, CutRef, Cuts, decode_cut
-from service.remote.format.documents import MAX_STORED_BYTES
+from service.remote.format.cut_codec import Cut, CutRef, Cuts
 from service.remote.format.keys import (
     CUT_NAME,
-    CUT_PREFIX,
-    CutKey,
-    parse_key,
 )
 from service.remote.format.manifest_codec import ClusterFile
 from service.remote.reading.object_reader import (
@@ -46,11 +42,17 @@ from service.remote.reading.object_reader import (
     open_topics,
 )
 from service.remote.reading.tail_records import read_pieces
-from service.remote.reading.tails import METADATA_TOPIC_ID, TailIndex, index_tails, open_cuts, open_named_cut
+from service.remote.reading.tails import (
+    METADATA_TOPIC_ID,
+    TailIndex,
+    index_tails,
+    listed_cuts,
+    open_cuts,
+    open_named_cut,
+)
 from service.remote.stores.errors import UNREADABLE, ObjectNotFound, naming, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 
-_MOST_LISTED: Final = 256
 _IDS: Final = UUID("6f1c2a86-5a0b-5f0e-9a53-4f2a5c0b7d11")
 """Namespace of incarnations of restores"""
 
@@ -265,19 +267,8 @@ class _Reading:
 
     def _listed(self) -> Iterator[CutRef]:
         """Yield the cuts whose documents can be read, the newest first, where `CUT` cannot be."""
-        keys = [info for info in self._store.list(CUT_PREFIX) if isinstance(parse_key(info.key), CutKey)]
-        for info in keys[: -_MOST_LISTED - 1 : -1]:
-            try:
-                data = self._store.get(info.key, max_size=MAX_STORED_BYTES)
-                with naming(info.key):
-                    cut = decode_cut(data)
-            except UNREADABLE as e:
-                raise_of_the_store(e)
-                self._passed.append(str(e))
-                continue
-            yield CutRef(
-                cut.cut, info.key, len(data), crc32c(data), cut.at_ms, cut.is_exact, is_complete=False
-            )
+        for found in listed_cuts(self._store, lambda _, error: self._passed.append(str(error))):
+            yield found.ref
 
     def _why_none(self, choice: CutChoice, refs: Sequence[CutRef], *, is_known: bool) -> str:
         complete = [ref for ref in refs if ref.is_complete or not is_known]

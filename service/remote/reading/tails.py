@@ -6,17 +6,19 @@ damaged or of another cluster is an error that names the object, and never taken
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from crc32c import crc32c
+
 from service.base.errors import CorruptionError
 from service.remote.format.coverage import Coverage, Span, cover
-from service.remote.format.cut_codec import Cut, CutRef, Cuts, TailRef, decode_cuts, open_cut
+from service.remote.format.cut_codec import Cut, CutRef, Cuts, TailRef, decode_cut, decode_cuts, open_cut
 from service.remote.format.documents import MAX_STORED_BYTES
-from service.remote.format.keys import CUT_NAME, TailKey, parse_key
+from service.remote.format.keys import CUT_NAME, CUT_PREFIX, CutKey, TailKey, parse_key
 from service.remote.format.manifest_codec import MAX_SMALL_BYTES, ClusterFile
 from service.remote.format.tail_object import (
     MAX_FOOTER_BYTES,
@@ -38,6 +40,7 @@ Offsets = tuple[int, int]
 """first offset, and the one behind the last"""
 
 _GUESSES: Final = 2
+_MOST_LISTED: Final = 256
 _AT_ONCE: Final = 64
 
 
@@ -77,6 +80,26 @@ def open_named_cut(store: ObjectStore, ref: CutRef, owners: Collection[str] | No
         cut = open_cut(store.get(ref.key, max_size=MAX_STORED_BYTES), ref)
         _check_owner(cut.cluster_id, owners)
     return cut
+
+
+def listed_cuts(store: ObjectStore, report: Callable[[str, Exception], None]) -> Iterator[OpenCut]:
+    """Yield the cuts whose documents lie in the bucket and can be read, the newest first; for where `CUT`
+    cannot be. None is known to be complete.
+
+    Those that cannot be read are reported. Raises a store's error that is not of one object.
+    """
+    keys = [info.key for info in store.list(CUT_PREFIX) if isinstance(parse_key(info.key), CutKey)]
+    for key in keys[: -_MOST_LISTED - 1 : -1]:
+        try:
+            data = store.get(key, max_size=MAX_STORED_BYTES)
+            with naming(key):
+                cut = decode_cut(data)
+        except UNREADABLE as e:
+            raise_of_the_store(e)
+            report(key, e)
+            continue
+        ref = CutRef(cut.cut, key, len(data), crc32c(data), cut.at_ms, cut.is_exact, is_complete=False)
+        yield OpenCut(ref, cut)
 
 
 def newest_readable(

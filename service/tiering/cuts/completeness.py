@@ -54,7 +54,7 @@ def lacks_of(table: TailTable, topics: Rows, entry_of: EntryOf) -> Steps[list[La
     return found
 
 
-def without_lost(topics: Rows, lacks: Iterable[Lack]) -> Rows:
+def without_lost(topics: Rows, lacks: Iterable[Lack]) -> dict[UUID, tuple[PartitionCut, ...]]:
     """Return the rows of a cut some of whose tails are lost: what they had counts as awaited, not as saved.
 
     So the cut says no more than it has, and whoever leads the partition next saves it again.

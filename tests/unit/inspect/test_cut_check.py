@@ -6,20 +6,25 @@ import io
 import json
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
 from service.base.errors import CorruptionError
 from service.base.threads import SystemThreads
+from service.inspect.cuts_repair import CutsRepair
 from service.inspect.dump import write_json
 from service.inspect.formats import dump
 from service.inspect.fsck import fsck
 from service.inspect.fsck_report import FsckReport
+from service.inspect.head_repair import Unrepairable
+from service.inspect.repair import carry_out, find_repairs
 from service.inspect.source import open_source
 from service.remote.format.ancestors import Ancestor
 from service.remote.format.cut_codec import TailRef
+from service.remote.format.documents import seal
 from service.remote.format.manifest_codec import ClusterFile, TopicsFileRow, encode_cluster, encode_topics
+from service.remote.reading.tails import open_cuts
 from service.remote.stores.memory_store import MemoryStore
 from tests.support.built_batches import build_batch
 from tests.support.cut_archives import AT_MS, CutWriter, Saved, row
@@ -174,6 +179,36 @@ def test_a_bucket_whose_first_cut_is_being_written_is_clean(bucket: Bucket) -> N
     bucket.cut([bucket.tail()])
     bucket.store.delete(["CUT"])
     assert bucket.errors() == []
+
+
+@pytest.mark.parametrize("damage", ["gone", "changed"])
+def test_a_damaged_file_of_cuts_is_made_again_from_the_newest_document(bucket: Bucket, damage: str) -> None:
+    tail = bucket.tail()
+    bucket.cut([tail])
+    bucket.cut([tail], number=2)
+    newest = bucket.writer.kept[-1]
+    data = bytearray(bucket.store.get("CUT", max_size=1 << 20))
+    data[40] ^= 1
+    bucket.store.delete(["CUT"])
+    if damage == "changed":
+        bucket.store.put("CUT", bytes(data))
+    assert bucket.errors() != []
+    (repair,) = (one for one in find_repairs(bucket.store) if isinstance(one, CutsRepair))
+    assert str(repair).endswith(f"to be made from {newest.key}, earlier cuts are given up")
+    assert carry_out(bucket.store, repair, uuid4)
+    assert bucket.errors() == []
+    cuts = open_cuts(bucket.store)
+    assert cuts.kept == (newest._replace(is_complete=False),)
+    assert not [one for one in find_repairs(bucket.store) if isinstance(one, CutsRepair)]
+
+
+def test_a_file_of_cuts_of_later_software_is_not_made_again(bucket: Bucket) -> None:
+    bucket.cut([bucket.tail()])
+    document = json.loads(bucket.store.get("CUT", max_size=1 << 20))
+    del document["document_crc32c"]
+    bucket.store.put("CUT", seal({**document, "format_version": 9}))
+    (found,) = (one for one in find_repairs(bucket.store) if "CUT" in str(one))
+    assert isinstance(found, Unrepairable)
 
 
 def test_metadata_behind_the_snapshot_is_in_a_tail(bucket: Bucket) -> None:

@@ -346,7 +346,7 @@ def test_a_tail_whose_bytes_changed_on_their_way_is_read_again(
     world.check_kept()
 
 
-def test_what_a_lost_tail_had_is_awaited_and_not_said_to_be_saved(world: CutWorld) -> None:
+def test_records_of_a_lost_tail_are_awaited_and_not_said_to_be_saved(world: CutWorld) -> None:
     world.round()
     (lost,) = (key for key in world.keys("tail") if "-0000000002-" in key)
     saved = {place: one.saved for place, one in world.logs.items() if one.leader == 2}

@@ -1,0 +1,69 @@
+"""Repair of `CUT`, from the documents of cuts that lie in the bucket.
+
+The newest document that can be read becomes the one cut that is kept: what it names is there, as tails go
+only once a later cut names them no more. Earlier cuts are given up, as their tails may be gone. It is not
+said to be complete; the keeper of the prefix looks at that when it goes on from there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from service.base.errors import CorruptionError, UnknownVersion
+from service.inspect.head_repair import Unrepairable
+from service.remote.format.cut_codec import Cuts
+from service.remote.format.keys import CUT_NAME, CUT_PREFIX, CutKey, parse_key
+from service.remote.format.manifest_codec import MAX_SMALL_BYTES
+from service.remote.reading.object_reader import open_cluster_file
+from service.remote.reading.tails import listed_cuts, open_cuts, owners_of
+from service.remote.stores import conditional
+from service.remote.stores.errors import UNREADABLE, ObjectNotFound, raise_of_the_store
+from service.remote.stores.store import ObjectStore, Tagged
+
+
+class CutsRepair(NamedTuple):
+    """The repair of `CUT`."""
+
+    wrong: str
+    cuts: Cuts
+    expected: Tagged | None
+    """the object to replace"""
+
+    def __str__(self) -> str:
+        return f"{CUT_NAME}: {self.wrong}; to be made from {self.cuts.newest.key}, earlier cuts are given up"
+
+
+def find_cuts_repair(store: ObjectStore) -> CutsRepair | Unrepairable | None:
+    """Return the repair of `CUT`; None where nothing is wrong with it. Changes nothing.
+
+    Raises a store's error that is not of one object.
+    """
+    wrong = "it is gone"
+    try:
+        open_cuts(store)
+        return None
+    except ObjectNotFound:
+        if not has_later_cuts(store):
+            return None
+    except UnknownVersion as e:
+        return Unrepairable(CUT_NAME, str(e))
+    except CorruptionError as e:
+        wrong = str(e)
+    try:
+        owners = owners_of(open_cluster_file(store))
+        expected = conditional.tagged_or_none(store, CUT_NAME, max_size=MAX_SMALL_BYTES)
+    except UNREADABLE as e:
+        raise_of_the_store(e)
+        return Unrepairable(CUT_NAME, f"{wrong}; {e}: repair that first")
+    for found in listed_cuts(store, lambda key, error: None):
+        if found.cut.cluster_id in owners:
+            return CutsRepair(wrong, Cuts(found.cut.cluster_id, (found.ref,)), expected)
+    return Unrepairable(
+        CUT_NAME, f"{wrong}; no document of a cut can be read: delete it, and cuts begin anew"
+    )
+
+
+def has_later_cuts(store: ObjectStore) -> bool:
+    """Return whether there are documents of cuts other than of the first, which is written before `CUT`."""
+    parsed = (parse_key(info.key) for info in store.list(CUT_PREFIX))
+    return any(isinstance(one, CutKey) and one.cut > 1 for one in parsed)
