@@ -59,6 +59,7 @@ def test_a_node_renders_every_documented_metric(start: Callable[..., NodeThread]
         firn_remote_url=f"file://{bucket}",
         authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         super_users="User:ANONYMOUS",
+        firn_cut_interval_ms="1000",
         listeners="PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
         ssl_keystore_location=Authority().issue().write(tmp_path / "server.pem"),
     )
@@ -77,6 +78,7 @@ def test_a_node_renders_every_documented_metric(start: Callable[..., NodeThread]
         committed = {topic_id: {0: ErrorCode.none}}
         wait_until("the group to be loaded", lambda: commit(talk, {topic_id: range(1)}) == committed)
         assert talk.produce(UUID(int=9), [b"value"], DAY).error_code == ErrorCode.unknown_topic_id
+        wait_until("a cut to be complete", lambda: "firn_cut_age_seconds" in rendered(running))
         # A store that is gone blocks the partition.
         bucket.rename(tmp_path / "away")
         fill(talk, topic_id)
