@@ -104,7 +104,9 @@ def _owners(options: ReadOptions) -> tuple[frozenset[str] | None, str | None]:
     """Return the ids of the prefix's cluster and its ancestors, or what is wrong with `cluster.json`."""
     try:
         return owners_of(open_cluster_file(open_store_of(options))), None
-    except (ObjectNotFound, CorruptionError) as e:
+    except ObjectNotFound as e:
+        return None, f"{CLUSTER_KEY}: {e}"
+    except CorruptionError as e:
         return None, str(e)
 
 
