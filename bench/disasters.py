@@ -51,6 +51,7 @@ SETTINGS: Final = {
     "min.insync.replicas": "2",
     "default.replication.factor": "3",
     "group.initial.rebalance.delay.ms": "100",
+    "firn.cut.hold.max.ms": "100",  # nodes and clients share the cores: processes wait for 20 ms
     "remote.log.manager.task.interval.ms": "500",
     "log.retention.check.interval.ms": "1000",
 }

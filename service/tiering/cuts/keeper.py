@@ -39,7 +39,10 @@ from service.wire.cuts import TakeCutRequest
 log = logging.getLogger(__name__)
 
 _VOID_IN_A_ROW: Final = 3
-"""After so many attempts of which no moment came the next one does without gates."""
+"""After so many cuts of which no moment came the next one does without gates."""
+_TRIES: Final = 8
+"""Attempts at one cut, `_AGAIN_MS` apart: a broker that is busy does not answer within the hold."""
+_AGAIN_MS: Final = 300
 _LOOK_MS: Final = 10_000
 """Settings, and who is the keeper, are looked at this often."""
 
@@ -71,8 +74,8 @@ class CutKeeper:
         self._table = TailTable()
         self._pending = PendingCuts(context.catalog.entry)
         self._voids = 0
-        self._torn = 0
-        """attempts in a row of which no moment came"""
+        self._torn = self._tries = 0
+        """cuts in a row of which no moment came, and tries at the one that is due"""
         self._due_ms = context.clock.monotonic_ms()
 
     # -- schedule
@@ -94,6 +97,8 @@ class CutKeeper:
             elif now_ms >= self._due_ms:
                 self._due_ms = now_ms + settings.interval_ms
                 await self.round()
+                if self._tries:
+                    self._due_ms = min(self._due_ms, clock.monotonic_ms() + _AGAIN_MS)
                 continue
             else:
                 self._due_ms = min(self._due_ms, now_ms + settings.interval_ms)
@@ -123,7 +128,7 @@ class CutKeeper:
         self._pending.clear()
         self._documents.clear()
         self._metadata.forget()
-        self._voids = self._torn = 0
+        self._voids = self._torn = self._tries = 0
         self._context.metrics.cut_keeper.clear()
         self._context.metrics.forget(Task.CUT)
 
@@ -153,7 +158,7 @@ class CutKeeper:
             metrics.failing[Task.CUT, None] = why
         if self._voids & (self._voids - 1) == 0:
             # One is no fault: leaders and brokers change, and the next cut follows in seconds.
-            level = logging.INFO if self._voids < _VOID_IN_A_ROW else logging.WARNING
+            level = logging.INFO if self._voids < _VOID_IN_A_ROW * _TRIES else logging.WARNING
             log.log(level, "a cut is void, %d in a row, the next follows: %s", self._voids, why)
 
     # -- one round
@@ -218,7 +223,7 @@ class CutKeeper:
         asker = CutAsker(attempt, cluster, request, context.clock, self._rows)
         try:
             await asker.take()
-            self._torn = self._torn + 1 if attempt.phase is AttemptPhase.VOID else 0
+            self._note_moment(is_found=attempt.phase is not AttemptPhase.VOID)
             _check(attempt)
             has_news = await self._metadata.prepare(self._table, attempt.metadata_end)
             newest = None if stored.cuts is None else stored.cuts.newest
@@ -237,6 +242,16 @@ class CutKeeper:
             raise
         finally:
             await asker.close()
+
+    def _note_moment(self, *, is_found: bool) -> None:
+        """Note whether all gates were closed at one moment. Brokers that are busy miss it, and may be in time
+        at the next try, which follows soon."""
+        if is_found:
+            self._torn = self._tries = 0
+            return
+        self._tries += 1
+        if self._tries >= _TRIES:
+            self._torn, self._tries = self._torn + 1, 0
 
     def _request(
         self, stored: StoredCuts, attempt_id: UUID, hold_ms: int
