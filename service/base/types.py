@@ -19,6 +19,9 @@ NO_SEQUENCE = -1
 NO_EPOCH = -1
 NO_LEADER_EPOCH = -1
 
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Topics of coordinators, which no client writes to."""
+
 MAX_INFLATED_BATCH_BYTES = 256 << 20
 """Largest inflated size of a batch that is accepted from a producer or read from a log."""
 

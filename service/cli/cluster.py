@@ -108,11 +108,11 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _repair(args: argparse.Namespace) -> int:
+    from service.base.types import INTERNAL_TOPICS
     from service.base.world import system_world
     from service.cli.cluster_repair import Repair
     from service.cli.report import Report
     from service.client.admin import ChangingCluster
-    from service.serving.internal_topics import INTERNAL_TOPICS
 
     report = Report("waited_for", "partitions", as_json=args.json)
     clock = system_world().clock

@@ -81,8 +81,8 @@ def _timestamp(word: str) -> int:
 def _all(cluster: Cluster, args: argparse.Namespace) -> list[Place]:
     """Return all partitions of the topics that the arguments leave."""
     from service.base.errors import ConfigError
+    from service.base.types import INTERNAL_TOPICS
     from service.client.offset_queries import partitions_of
-    from service.serving.internal_topics import INTERNAL_TOPICS
 
     try:
         pattern = re.compile(args.pattern or ".*")

@@ -19,13 +19,13 @@ from service.inspect.object_copies import CopyObject
 from service.inspect.restore_archive import AT_ONCE, OpenedChain, each, open_heir_chain
 from service.inspect.restore_chain import NewVersion
 from service.inspect.restore_heads import named_objects, write_chain
-from service.inspect.restore_plan import Place, RestorePlan, needs_empty_manifest
+from service.inspect.restore_plan import RestorePlan, needs_empty_manifest
 from service.inspect.restore_source import CutChoice, RestoreSource, claim_id, read_source
 from service.inspect.take_over import RESTORER, Restored, Say, heir_cuts, topic_rows
 from service.metadata.controller.adoption_control import EPOCH_MARGIN
 from service.remote.catalog import CatalogEntry
 from service.remote.format.ancestors import Ancestor
-from service.remote.format.cut_codec import encode_cuts
+from service.remote.format.cut_codec import Place, encode_cuts
 from service.remote.format.keys import CLUSTER_KEY, CUT_NAME, TOPICS_KEY, head_key, partition_prefix
 from service.remote.format.manifest import PageRef
 from service.remote.format.manifest_codec import (

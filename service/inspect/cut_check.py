@@ -25,7 +25,7 @@ from service.base.errors import CorruptionError
 from service.inspect.cuts_repair import has_later_cuts
 from service.inspect.fsck_report import CutsReport, FsckReport
 from service.remote.format.coverage import Span, cover
-from service.remote.format.cut_codec import Cut, CutRef, Cuts, PartitionCut, TailRef
+from service.remote.format.cut_codec import METADATA_TOPIC_ID, Cut, CutRef, Cuts, PartitionCut, Place, TailRef
 from service.remote.format.keys import (
     CUT_NAME,
     CUT_PREFIX,
@@ -43,7 +43,7 @@ from service.remote.format.metadata_ref import MetadataRef
 from service.remote.format.tail_object import TailFooter
 from service.remote.reading.object_reader import open_chain, open_published
 from service.remote.reading.tail_records import read_section
-from service.remote.reading.tails import METADATA_TOPIC_ID, Place, open_cuts, open_named_cut, open_tail
+from service.remote.reading.tails import open_cuts, open_named_cut, open_tail
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
 

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple, TypeVar
 
 from service.base.errors import CorruptionError
 from service.inspect.restore_chain import HeirChain, heir_chain
-from service.inspect.restore_plan import FoundChain, Place
+from service.inspect.restore_plan import FoundChain
 from service.metadata.image import MetadataImage
 from service.remote.catalog import CatalogEntry
-from service.remote.format.cut_codec import NO_LEADER, Cut, PartitionCut
+from service.remote.format.cut_codec import NO_LEADER, Cut, PartitionCut, Place
 from service.remote.format.keys import (
     HeadKey,
     ManifestKey,

@@ -15,10 +15,11 @@ from uuid import UUID
 
 from service.inspect.restore_archive import OpenedChain, open_heir_chain, summary_of, unreadable_chain
 from service.inspect.restore_chain import HeirChain, NewVersion, next_manifest
-from service.inspect.restore_plan import FoundChain, Place, needs_empty_manifest
+from service.inspect.restore_plan import FoundChain, needs_empty_manifest
 from service.inspect.restore_source import RestoreSource
 from service.metadata.controller.adoption_control import EPOCH_MARGIN
 from service.remote.catalog import CatalogEntry
+from service.remote.format.cut_codec import Place
 from service.remote.format.keys import (
     HeadKey,
     ManifestKey,

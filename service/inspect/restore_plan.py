@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from service.base.types import INTERNAL_TOPICS
 from service.metadata.controller.requests import ResourceType
 from service.metadata.image import MetadataImage, RestoredTail, TopicImage
 from service.remote.format.coverage import Coverage
-from service.remote.format.cut_codec import NO_LEADER, Cut, CutRef, PartitionCut
+from service.remote.format.cut_codec import NO_LEADER, Cut, CutRef, PartitionCut, Place
 from service.remote.format.keys import SegmentKey, parse_key
 
 OFFSET_GAP: Final = 1_000_000
@@ -23,11 +24,8 @@ THROTTLED: Final = frozenset(
     {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 )
 """Settings of topics that name brokers of the lost cluster."""
-_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _NEVER_LED: Final = PartitionCut(NO_LEADER, 0, 0, 0, 0, 0, NO_LEADER, 0, False)
 
-Place = tuple[UUID, int]
-"""topic id and partition"""
 Pieces = Callable[[Place, int, int, int], Coverage]
 """Sections of tails for a place, from an offset to an end, exclusive, behind a batch of a leader epoch."""
 
@@ -287,7 +285,7 @@ def _again(plan: PartitionPlan, earlier: RestoredTail, gap: int) -> PartitionPla
 
 def is_tailed(image: MetadataImage, topic: TopicImage) -> bool:
     """Return whether a cut promises all records of the topic, as far as its own settings tell."""
-    if topic.name in _INTERNAL:
+    if topic.name in INTERNAL_TOPICS:
         return True
     settings = image.config(ResourceType.TOPIC, topic.name)
     default = image.config(ResourceType.BROKER, "").get("firn.tail.default.enable", "true")

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import ConfigError, CorruptionError
-from service.inspect.restore_plan import THROTTLED, PartitionPlan, Place, RestorePlan, replication_factor_of
+from service.inspect.restore_plan import THROTTLED, PartitionPlan, RestorePlan, replication_factor_of
 from service.metadata.controller.adoption_control import EPOCH_MARGIN, PRODUCER_ID_MARGIN
 from service.metadata.controller.catalog_control import remote_log_record
 from service.metadata.controller.placement import place_replicas
@@ -39,6 +39,7 @@ from service.metadata.records import (
     TopicRecord,
 )
 from service.remote.catalog import CatalogEntry
+from service.remote.format.cut_codec import Place
 from service.remote.format.keys import MAX_EPOCH
 
 MIN_ISR: Final = "min.insync.replicas"

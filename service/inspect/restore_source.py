@@ -16,14 +16,7 @@ from crc32c import crc32c
 
 from service.base.errors import ConfigError, CorruptionError, UnknownVersion
 from service.inspect.restore_archive import each, found_chain, places_of, stamped_ms
-from service.inspect.restore_plan import (
-    OFFSET_GAP,
-    FoundChain,
-    Place,
-    PlanFacts,
-    RestorePlan,
-    restore_plan,
-)
+from service.inspect.restore_plan import OFFSET_GAP, FoundChain, PlanFacts, RestorePlan, restore_plan
 from service.metadata.batches import decode_batches
 from service.metadata.delta import MetadataDelta
 from service.metadata.frames import UnknownRecord
@@ -31,7 +24,7 @@ from service.metadata.image import MetadataImage
 from service.metadata.records import MetadataRecord, RemoveUserScramCredentialRecord
 from service.metadata.snapshot_codec import decode_snapshot
 from service.remote.format.coverage import Coverage
-from service.remote.format.cut_codec import Cut, CutRef, Cuts
+from service.remote.format.cut_codec import METADATA_TOPIC_ID, Cut, CutRef, Cuts, Place
 from service.remote.format.keys import (
     CUT_NAME,
 )
@@ -42,14 +35,7 @@ from service.remote.reading.object_reader import (
     open_topics,
 )
 from service.remote.reading.tail_records import read_pieces
-from service.remote.reading.tails import (
-    METADATA_TOPIC_ID,
-    TailIndex,
-    index_tails,
-    listed_cuts,
-    open_cuts,
-    open_named_cut,
-)
+from service.remote.reading.tails import TailIndex, index_tails, listed_cuts, open_cuts, open_named_cut
 from service.remote.stores.errors import UNREADABLE, ObjectNotFound, naming, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 

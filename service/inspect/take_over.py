@@ -20,7 +20,7 @@ from service.base.errors import ConfigError, CorruptionError
 from service.base.world import World
 from service.inspect.restore_archive import each, places_of
 from service.inspect.restore_heads import HeirHeads, WrittenChain
-from service.inspect.restore_plan import Place, RestorePlan
+from service.inspect.restore_plan import RestorePlan
 from service.inspect.restore_source import (
     CutChoice,
     RestoreSource,
@@ -33,7 +33,7 @@ from service.metadata.controller.requests import ResourceType
 from service.metadata.image import MetadataImage
 from service.remote.catalog import CatalogEntry
 from service.remote.format.ancestors import MAX_ANCESTORS, Ancestor
-from service.remote.format.cut_codec import Cuts, encode_cuts
+from service.remote.format.cut_codec import Cuts, Place, encode_cuts
 from service.remote.format.keys import CLUSTER_KEY, CUT_NAME, TOPICS_KEY, head_key
 from service.remote.format.manifest_codec import (
     MAX_SMALL_BYTES,

@@ -39,7 +39,7 @@ KRAFT_VERSION: Final = "kraft.version"
 """Level in control records of the quorum, not in a FeatureLevelRecord."""
 MAX_KRAFT_VERSION: Final = 1
 MAX_BOOTSTRAP_BYTES: Final = 1 << 30
-"""Of a restored cluster's: it has all topics and partitions."""
+"""Bound of the file, which has all topics and partitions where a cluster is restored."""
 _MAX_PORT: Final = 65535
 _MAX_ID: Final = 2**31 - 1
 

@@ -27,9 +27,10 @@ from service.base.steps import Steps
 from service.metadata.image import MetadataImage
 from service.partition.gate import Gated, PartitionEnd
 from service.partition.partition import Partition
+from service.remote.format.cut_codec import Place
 from service.replicas.partition_registry import Replicas
 from service.tiering.cuts.cut_metrics import CutMetrics
-from service.tiering.cuts.round import CutStep, Place
+from service.tiering.cuts.round import CutStep
 from service.tiering.cuts.saving import SavedTails, Standing, TakenEnd
 from service.tiering.cuts.saving_plan import Saved
 from service.wire.cuts import MAX_HOLD_MS, CutEnd, CutEnds, CutTail, TakeCutRequest, TakeCutResponse

@@ -17,13 +17,13 @@ from service.base.errors import CorruptionError
 from service.metadata.image import RestoredTail
 from service.records.kernel_status import Status
 from service.records.scan import scan_batches
-from service.remote.format.cut_codec import TailRef, decode_cut
+from service.remote.format.cut_codec import Place, TailRef, decode_cut
 from service.remote.format.documents import MAX_STORED_BYTES
 from service.remote.format.keys import CutKey, parse_key
 from service.remote.format.tail_object import TailFooter
 from service.remote.reading.object_reader import open_cluster_file, open_footer
 from service.remote.reading.tail_records import SectionSums, TailRun, read_pieces, within
-from service.remote.reading.tails import Offsets, Place, TailIndex, open_tail, owners_of
+from service.remote.reading.tails import Offsets, TailIndex, open_tail, owners_of
 from service.remote.stores.errors import UNREADABLE, naming, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 

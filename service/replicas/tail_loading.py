@@ -29,9 +29,9 @@ from service.partition.partition import Partition
 from service.records.compaction import filling_batch
 from service.records.scan import BatchScan, scan_batches
 from service.remote.catalog import LoadedTail
+from service.remote.format.cut_codec import Place
 from service.remote.metrics import TailLoadMetrics
 from service.remote.reading.tail_records import TailRun
-from service.remote.reading.tails import Place
 from service.remote.stores.store import ObjectStore
 from service.replicas.cut_tails import CutTails, needs_tails, open_cut_tails, tail_runs
 

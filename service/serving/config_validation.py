@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from service.base.errors import ConfigError
 from service.base.steps import Steps
+from service.base.types import INTERNAL_TOPICS
 from service.config.foreign import refusal
 from service.config.keys import ConfigKey, ConfigType, to_text
 from service.config.overrides import base_name, of_all_listeners, of_listeners
@@ -17,7 +18,6 @@ from service.metadata.controller.requests import ResourceType
 from service.metadata.image import MetadataImage
 from service.replicas.dynamic_config import check_topics
 from service.serving.group_coordinators import consumer_config_of
-from service.serving.internal_topics import INTERNAL_TOPICS
 
 
 class NodeConfigRules:

@@ -23,7 +23,6 @@ _log = logging.getLogger(__name__)
 
 OFFSETS: Final = OFFSETS_TOPIC
 TRANSACTIONS: Final = TRANSACTIONS_TOPIC
-INTERNAL_TOPICS: Final = frozenset({OFFSETS, TRANSACTIONS, "__share_group_state"})
 ADMIN_CLIENT: Final = "__admin_client"
 """Kafka's client id of clients that may write to internal topics."""
 CREATED_WITHIN_S: Final = 2.0

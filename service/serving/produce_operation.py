@@ -25,7 +25,7 @@ from service.base.errors import CorruptionError, FirnError, RequestError, Storag
 from service.base.slices import Slice, next_turn
 from service.base.steps import Steps, at_once
 from service.base.turn_queues import SliceClock
-from service.base.types import Buffer
+from service.base.types import INTERNAL_TOPICS, Buffer
 from service.hot.state import AppendInfo
 from service.network.request import Answer, RequestContext, Response, Throttled
 from service.partition.partition import Partition
@@ -41,7 +41,7 @@ from service.records.validation import (
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed
 from service.serving.delayed_produce import DelayedProduce, DelayedResponse
-from service.serving.internal_topics import ADMIN_CLIENT, INTERNAL_TOPICS
+from service.serving.internal_topics import ADMIN_CLIENT
 from service.serving.request_host import Broker
 from service.wire.errors import WireError
 from service.wire.produce import (

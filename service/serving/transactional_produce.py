@@ -21,13 +21,12 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
 from service.base.slices import Slice
 from service.base.steps import Steps, at_once
-from service.base.types import Buffer, TopicIdPartition
+from service.base.types import INTERNAL_TOPICS, Buffer, TopicIdPartition
 from service.hot.verification import VERIFICATION_OFF, VerificationGuard
 from service.network.request import Answer, Owed, PendingResponse
 from service.partition.partition import Partition
 from service.records.batch import BatchHeader, is_zstd, read_header
 from service.records.validation import check_frame, validate_produced
-from service.serving.internal_topics import INTERNAL_TOPICS
 from service.serving.produce_operation import (
     FIRST_VERSION_WITH_ZSTD,
     MOST_AT_ONCE,

@@ -16,8 +16,8 @@ from kio.schema.errors import ErrorCode
 from service.base.world import system_world
 from service.cli.dev_nodes import agree_on_ports, format_nodes, plan_nodes
 from service.inspect.fsck import fsck
-from service.remote.format.cut_codec import CutRef
-from service.remote.reading.tails import METADATA_TOPIC_ID, index_tails, open_cuts, open_named_cut
+from service.remote.format.cut_codec import METADATA_TOPIC_ID, CutRef
+from service.remote.reading.tails import index_tails, open_cuts, open_named_cut
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.obstore_store import StoreOptions, open_store
 from service.remote.stores.store import ObjectStore

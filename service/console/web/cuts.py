@@ -6,12 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from service.remote.format.cut_codec import Cut, CutRef
+from service.remote.format.cut_codec import Cut, CutRef, Place
 
 MOST_MISSING: Final = 50
-
-Place = tuple[UUID, int]
-"""topic id and partition"""
 
 
 class MissingPart(NamedTuple):

@@ -41,6 +41,13 @@ from service.remote.format.metadata_ref import MetadataRef, metadata_ref_fields,
 from service.remote.format.stamp import Stamp, stamp_fields, stamp_of
 from service.remote.format.tail_object import MAX_FOOTER_BYTES, MAX_TAIL_BYTES, TRAILER
 
+Place = tuple[UUID, int]
+"""topic id and partition"""
+
+METADATA_TOPIC_ID: Final = UUID(int=1)
+"""Kafka's id of `__cluster_metadata`: its records behind a cut's snapshot are in tails, as partition 0."""
+METADATA_PLACE: Final = (METADATA_TOPIC_ID, 0)
+
 CUT_FORMAT: Final = "firn-cut"
 CUTS_FORMAT: Final = "firn-cuts"
 

@@ -10,13 +10,21 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Executor
 from functools import partial
 from typing import Final, NamedTuple
-from uuid import UUID
 
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 from service.remote.format.coverage import Coverage, Span, cover
-from service.remote.format.cut_codec import Cut, CutRef, Cuts, TailRef, decode_cut, decode_cuts, open_cut
+from service.remote.format.cut_codec import (
+    Cut,
+    CutRef,
+    Cuts,
+    Place,
+    TailRef,
+    decode_cut,
+    decode_cuts,
+    open_cut,
+)
 from service.remote.format.documents import MAX_STORED_BYTES
 from service.remote.format.keys import CUT_NAME, CUT_PREFIX, CutKey, TailKey, parse_key
 from service.remote.format.manifest_codec import MAX_SMALL_BYTES, ClusterFile
@@ -31,11 +39,6 @@ from service.remote.format.tail_object import (
 from service.remote.stores.errors import UNREADABLE, ObjectTruncated, naming, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 
-METADATA_TOPIC_ID: Final = UUID(int=1)
-"""Kafka's id of `__cluster_metadata`, whose records behind a cut's snapshot are in tails, too."""
-
-Place = tuple[UUID, int]
-"""topic id and partition"""
 Offsets = tuple[int, int]
 """first offset, and the one behind the last"""
 

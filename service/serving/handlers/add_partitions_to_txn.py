@@ -23,10 +23,11 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.slices import Slice
 from service.base.steps import Steps
+from service.base.types import INTERNAL_TOPICS
 from service.network.request import RequestContext
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import check_cluster, is_allowed, topics_allowed
-from service.serving.internal_topics import INTERNAL_TOPICS, OFFSETS
+from service.serving.internal_topics import OFFSETS
 from service.serving.request_host import NO_THROTTLE, Broker
 from service.serving.transactional_requests import coordinator_of, error_for
 from service.transactions.config import TV0, TV2

@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
 from service.base.slices import Slice, each_in_slices
-from service.base.types import NO_OFFSET
+from service.base.types import INTERNAL_TOPICS, NO_OFFSET
 from service.hot.log import LocalLog
 from service.hot.retention import MOST_AT_ONCE
 from service.network.request import RequestContext
@@ -32,7 +32,6 @@ from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import check
 from service.serving.change_audit import audited
 from service.serving.change_words import deleted_records
-from service.serving.internal_topics import INTERNAL_TOPICS
 from service.serving.request_host import NO_THROTTLE, Broker
 
 CHECKPOINT_S: Final = 5.0

@@ -18,12 +18,12 @@ from kio.schema.errors import ErrorCode
 
 from service.base.slices import in_slices
 from service.base.steps import Steps
+from service.base.types import INTERNAL_TOPICS
 from service.metadata.image import PartitionImage, TopicImage
 from service.network.request import RequestContext
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, operations
 from service.serving.handlers.metadata import missing_topic_error
-from service.serving.internal_topics import INTERNAL_TOPICS
 from service.serving.metadata_cache import ListenerView
 from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.metadata import OPERATIONS_NOT_ASKED

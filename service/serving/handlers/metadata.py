@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError, StorageError
 from service.base.slices import each_in_slices, in_slices
 from service.base.steps import Steps
+from service.base.types import INTERNAL_TOPICS
 from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
 from service.metadata.controller.topic_names import topic_name_error
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -23,7 +24,7 @@ from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import cluster_operations, is_allowed, is_allowed_on_cluster
 from service.serving.authorization import operations as authorized_operations
 from service.serving.change_words import automatically_created
-from service.serving.internal_topics import CREATED_WITHIN_S, INTERNAL_TOPICS, OFFSETS, creation_request
+from service.serving.internal_topics import CREATED_WITHIN_S, OFFSETS, creation_request
 from service.serving.metadata_cache import ListenerView
 from service.serving.request_host import NO_THROTTLE, TOPIC_OPERATIONS, Broker
 from service.serving.response_cache import MetadataVariant, VariantTopics, with_operations

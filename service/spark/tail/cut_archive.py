@@ -16,10 +16,9 @@ from service.records.by_time import first_in_batches
 from service.records.open_spans import OpenSpans, RowReplay
 from service.records.txn_rows import AbortedEntry, decode_rows
 from service.remote.format.coverage import Piece
-from service.remote.format.cut_codec import PartitionCut
+from service.remote.format.cut_codec import PartitionCut, Place
 from service.remote.format.fields import saturated
 from service.remote.reading.tail_records import read_pieces
-from service.remote.reading.tails import Place
 from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore
 from service.spark.plan.archive import ArchiveReader

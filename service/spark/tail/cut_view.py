@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 from service.base.errors import CorruptionError
 from service.records.txn_rows import AbortedEntry
 from service.remote.format.coverage import Coverage, Piece
-from service.remote.format.cut_codec import Cut, CutRef, PartitionCut
+from service.remote.format.cut_codec import Cut, CutRef, PartitionCut, Place
 from service.remote.format.keys import MAX_OFFSET
 from service.remote.format.tail_object import TailFooter
-from service.remote.reading.tails import Place, TailIndex, open_cuts, open_named_cut, open_tail
+from service.remote.reading.tails import TailIndex, open_cuts, open_named_cut, open_tail
 from service.remote.stores.errors import UNREADABLE, ObjectNotFound, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 

@@ -13,9 +13,9 @@ from service.base.clock import Clock
 from service.base.errors import RequestError, StorageError
 from service.base.slices import Slice
 from service.base.steps import Steps
-from service.remote.format.cut_codec import PartitionCut, TailRef
+from service.remote.format.cut_codec import PartitionCut, Place, TailRef
 from service.tiering.cuts.ports import CutCluster
-from service.tiering.cuts.round import SAVE_MS, TAKE_MS, Ask, AttemptPhase, CutAttempt, CutStep, Place
+from service.tiering.cuts.round import SAVE_MS, TAKE_MS, Ask, AttemptPhase, CutAttempt, CutStep
 from service.wire.cuts import TakeCutRequest, TakeCutResponse
 
 _NO_TOPIC: Final = UUID(int=0)

@@ -31,11 +31,6 @@ class Lack(NamedTuple):
     reaches: int
 
 
-def has_to_be_saved(row: PartitionCut) -> bool:
-    """Return whether a complete cut has all records of this partition."""
-    return row.end > row.start and (row.waits or row.saved >= row.end)
-
-
 def chain_end_of(entry: CatalogEntry | None) -> int:
     """Return where the chain ends, exclusive; 0 without one."""
     return entry.end_offset if entry is not None and entry.segments else 0
@@ -49,7 +44,7 @@ def lacks_of(table: TailTable, topics: Rows, entry_of: EntryOf) -> Steps[list[La
             yield
             start = max(row.start, chain_end_of(entry_of(topic_id, partition)))
             reaches = table.update((topic_id, partition), start, row.end)
-            if reaches < row.end and has_to_be_saved(row):
+            if reaches < row.end and row.is_promised:
                 found.append(Lack(topic_id, partition, row.end, row.leader_epoch, reaches))
     return found
 

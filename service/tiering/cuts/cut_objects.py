@@ -10,6 +10,7 @@ from crc32c import crc32c
 
 from service.base.errors import CorruptionError, UnknownVersion
 from service.remote.format.cut_codec import (
+    METADATA_TOPIC_ID,
     Cut,
     CutRef,
     Cuts,
@@ -35,7 +36,7 @@ from service.remote.reading.tails import open_tail
 from service.remote.stores import conditional
 from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore, Tagged
-from service.tiering.cuts.ports import METADATA_ID, MetadataTail
+from service.tiering.cuts.ports import MetadataTail
 
 
 class StoredCuts(NamedTuple):
@@ -134,7 +135,7 @@ def write_metadata_tail(
 ) -> tuple[TailRef, TailSection]:
     """Write the metadata's records from `first` to `end`, exclusive, as a tail of the keeper."""
     section = TailSection(
-        topic_id=METADATA_ID,
+        topic_id=METADATA_TOPIC_ID,
         partition=0,
         leader_epoch=tail.epoch,
         first_offset=first,

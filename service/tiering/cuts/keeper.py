@@ -18,7 +18,7 @@ from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.slices import Slice
 from service.base.steps import Steps
 from service.base.types import TopicIdPartition
-from service.remote.format.cut_codec import NO_LEADER, Cut, CutRef, Cuts
+from service.remote.format.cut_codec import METADATA_PLACE, METADATA_TOPIC_ID, NO_LEADER, Cut, CutRef, Cuts
 from service.remote.format.keys import CutKey, parse_key
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.cuts.asking import CutAsker
@@ -27,7 +27,7 @@ from service.tiering.cuts.cut_objects import StoredCuts, read_stored, replace_st
 from service.tiering.cuts.keeping import kept_of
 from service.tiering.cuts.kept_documents import KeptDocuments
 from service.tiering.cuts.pending import PendingCuts
-from service.tiering.cuts.ports import METADATA_ID, METADATA_PLACE, CutCluster
+from service.tiering.cuts.ports import CutCluster
 from service.tiering.cuts.round import AttemptPhase, CutAttempt, CutStep
 from service.tiering.cuts.saved_metadata import CutMetadata, SavedMetadata
 from service.tiering.cuts.tail_reading import add_proved, read_tails
@@ -279,7 +279,7 @@ class CutKeeper:
         await context.fence.check_keeper()
         await add_proved(context, table, attempt.tails, self._documents.owners, number)
         saved = await self._metadata.save(table, number)
-        table.forget(list(gone(table, topics, METADATA_ID)))
+        table.forget(list(gone(table, topics, METADATA_TOPIC_ID)))
         lacks = await self._lacks(topics)
         topics = without_lost(topics, lacks)
         has_all = not any(row.leader_epoch == NO_LEADER for rows in topics.values() for row in rows)

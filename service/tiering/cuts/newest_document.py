@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from service.base.errors import CorruptionError
-from service.remote.format.cut_codec import PartitionCut, decode_cuts, open_cut
-from service.remote.format.documents import MAX_STORED_BYTES
-from service.remote.format.keys import CUT_NAME, CutKey, parse_key
-from service.remote.format.manifest_codec import MAX_SMALL_BYTES
-from service.remote.stores.errors import ObjectNotFound, naming
+from service.remote.format.cut_codec import PartitionCut
+from service.remote.format.keys import CutKey, parse_key
+from service.remote.reading.tails import open_cuts, open_named_cut
+from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
 
 
@@ -37,16 +35,10 @@ def read_newest(store: ObjectStore, cluster_id: str) -> NewestDocument:
     `StorageError` where the store does not answer.
     """
     try:
-        data = store.get(CUT_NAME, max_size=MAX_SMALL_BYTES)
+        ref = open_cuts(store, (cluster_id,)).newest
     except ObjectNotFound:
         return NO_DOCUMENT
-    with naming(CUT_NAME):
-        cuts = decode_cuts(data)
-    if cuts.cluster_id != cluster_id:
-        raise CorruptionError(f"{CUT_NAME} is of cluster {cuts.cluster_id}, this node's is {cluster_id}")
-    ref = cuts.newest
-    with naming(ref.key):
-        cut = open_cut(store.get(ref.key, max_size=MAX_STORED_BYTES), ref)
+    cut = open_named_cut(store, ref)
     parsed = parse_key(ref.key)
     assert isinstance(parsed, CutKey)  # as `decode_cuts` has checked
     return NewestDocument(parsed.uuid, cut.topics)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from service.tiering.cuts.round import Led
 from service.wire.cuts import TakeCutRequest, TakeCutResponse
-
-METADATA_ID: Final = UUID(int=1)
-"""Topic id of `__cluster_metadata`, whose partition 0 is saved as other partitions are."""
-METADATA_PLACE: Final = (METADATA_ID, 0)
 
 
 class CutSettings(NamedTuple):

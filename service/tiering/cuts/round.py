@@ -18,7 +18,7 @@ from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from service.remote.format.cut_codec import NO_LEADER, PartitionCut, TailRef
+from service.remote.format.cut_codec import NO_LEADER, PartitionCut, Place, TailRef
 
 TAKE_MS: Final = 5_000
 """Brokers open their gates by themselves, and say so where *take* comes too late: what is awaited here is
@@ -27,8 +27,6 @@ SAVE_MS: Final = 60_000
 """Brokers that have not saved their records by then make the attempt void; a later one goes on with what
 they have."""
 
-Place = tuple[UUID, int]
-"""topic id and partition"""
 NOTHING: Final = PartitionCut(NO_LEADER, 0, 0, 0, 0, 0, NO_LEADER, 0, False)
 """Row of a partition that nobody has led since it was made."""
 

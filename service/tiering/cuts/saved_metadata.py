@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from service.base.errors import StorageError
+from service.remote.format.cut_codec import METADATA_PLACE
 from service.remote.format.metadata_ref import MetadataRef
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.cuts.cut_objects import write_metadata_tail
 from service.tiering.cuts.kept_documents import KeptDocuments
-from service.tiering.cuts.ports import METADATA_PLACE, CutCluster, MetadataGone, MetadataTail
+from service.tiering.cuts.ports import CutCluster, MetadataGone, MetadataTail
 from service.tiering.cuts.tail_table import TailTable
 from service.tiering.metadata_copy import MetadataCopies
 

@@ -13,10 +13,9 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.steps import Steps
-from service.remote.format.cut_codec import TailRef
+from service.remote.format.cut_codec import Place, TailRef
 from service.remote.format.tail_object import TailSection
 from service.tiering.cuts.saving_plan import Growth, Saved, SavedRange, after
-from service.tiering.cuts.tail_table import Place
 
 MOST_ATTEMPTS: Final = 16
 """Attempts in a row that are told apart; a cut by an earlier one has its tails reported once more."""

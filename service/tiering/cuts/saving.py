@@ -18,10 +18,10 @@ from service.base.errors import CorruptionError
 from service.base.rate import Rate
 from service.base.slices import Slice
 from service.base.steps import Steps
-from service.base.types import TopicIdPartition
+from service.base.types import INTERNAL_TOPICS, TopicIdPartition
 from service.config.settings import LogConfig
 from service.remote.catalog import CatalogEntry
-from service.remote.format.cut_codec import TailRef
+from service.remote.format.cut_codec import Place, TailRef
 from service.remote.stores.errors import ObjectNotFound
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.cuts.newest_document import NO_DOCUMENT, NewestDocument, read_newest
@@ -34,13 +34,10 @@ from service.tiering.cuts.saving_plan import (
     section_of,
     waits_for_segment,
 )
-from service.tiering.cuts.tail_table import Place
 from service.tiering.cuts.tail_writer import LaidOut, SegmentRun, TailIdentity, Wanted, lay_out, upload
 
 log = logging.getLogger(__name__)
 
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Topics that are tailed whatever their settings say: groups and transactions are restored from them."""
 HIGH_EVERY: Final = 64
 """Cuts of which one is saved at level 1, too."""
 _LEAST_BASE_BYTES: Final = 64 << 20

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from uuid import UUID
 
 from service.remote.format.coverage import Span, cover
-from service.remote.format.cut_codec import TailRef
+from service.remote.format.cut_codec import Place, TailRef
 from service.remote.format.tail_object import TailSection
-
-Place = tuple[UUID, int]
-"""topic id and partition"""
 
 
 class TailTable:

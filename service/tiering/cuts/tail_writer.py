@@ -19,7 +19,7 @@ from crc32c import crc32c
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import Buffer
 from service.records.scan import BatchScan, scan_pieces
-from service.remote.format.cut_codec import TailRef
+from service.remote.format.cut_codec import Place, TailRef
 from service.remote.format.keys import TailKey, tail_key
 from service.remote.format.stamp import Stamp
 from service.remote.format.tail_object import (
@@ -31,10 +31,9 @@ from service.remote.format.tail_object import (
 )
 from service.remote.stores.store import ObjectStore
 from service.tiering.copier import CallProgress
-from service.tiering.cuts.tail_table import Place
 
 MAX_OBJECT_BYTES: Final = 256 << 20
-"""What does not fit into one tail goes with the next cut."""
+"""Bound of one tail; the rest goes with the next cut."""
 _PIECE_BYTES: Final = 1 << 20
 _MOST_FILES: Final = 256
 """Files that one tail opens beside those that logs hold open."""

@@ -17,14 +17,13 @@ from service.metadata.image import BrokerImage, MetadataImage, RestoredTail
 from service.metadata.persistent import PersistentMap
 from service.partition.partition import Partition
 from service.remote.catalog import CatalogEntry
-from service.remote.format.cut_codec import TailRef
+from service.remote.format.cut_codec import Place, TailRef
 from service.replicas.cut_answers import CutAnswers
 from service.replicas.partition_registry import Replicas
 from service.tiering.cuts.cut_metrics import CutMetrics
 from service.tiering.cuts.round import CutStep
 from service.tiering.cuts.saving import SavedTails, Standing, TakenEnd
 from service.tiering.cuts.saving_plan import Saved
-from service.tiering.cuts.tail_table import Place
 from service.wire.cuts import CutEnd, CutTail, TakeCutRequest, TakeCutResponse
 from tests.support.virtual_loop import VirtualLoop
 from tests.unit.hot.logs import TIP
