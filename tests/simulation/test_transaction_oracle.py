@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from service.records.builder import BatchBuilder
-from simulator.cluster.groups import NOTHING, Committed
+from simulator.cluster.groups import Committed
 from simulator.cluster.offsets_replay import OffsetsReplay
 from simulator.cluster.transaction_log import (
     COMPLETE_COMMIT,
@@ -20,6 +20,7 @@ from simulator.cluster.transaction_log import (
 )
 from simulator.cluster.transaction_model import Transaction
 from simulator.cluster.transaction_replay import Replay
+from simulator.groups import NOTHING
 from simulator.model import Violation
 
 KEY = b"\0\0" + struct.pack(">h", 3) + b"pay"
