@@ -201,7 +201,7 @@ def opened(folder: Path, program: Program, arguments: argparse.Namespace) -> lis
 
 
 def is_loaded(one: Side, count: int) -> bool:
-    """Whether all coordinators serve: a thousand ids are in all partitions. Raises while one loads."""
+    """Return whether all coordinators serve: 1,000 ids are in all partitions. Raises while one loads."""
     return len(listed(one, pattern="id-0000.*")) >= min(count, 1000)
 
 
