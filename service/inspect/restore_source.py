@@ -225,7 +225,9 @@ class _Reading:
                 continue
             if found is not None:
                 return found
-        beyond = [] if choice.metadata_offset is None else ["the metadata of the others ends beyond the offset"]
+        beyond = (
+            [] if choice.metadata_offset is None else ["the metadata of the others ends beyond the offset"]
+        )
         raise ConfigError("no cut can be restored", *self._passed, *beyond)
 
     def _try(
@@ -341,7 +343,7 @@ class _Reading:
         return Highest(epochs, self._newest_ends(cuts), next_producer_id, life, max(times), names)
 
     def _newest_ends(self, cuts: Cuts | None) -> dict[Place, int]:
-        """Return the greatest ends that the newest documents of cuts tell, whether `CUT` names them or not."""
+        """Return the greatest ends that the newest documents of cuts tell, named by `CUT` or not."""
         found: dict[Place, int] = {}
         for cut in self._newest_cuts(cuts):
             for topic_id, rows in cut.topics.items():

@@ -135,7 +135,7 @@ def test_a_clone_of_a_restored_cluster_knows_whose_objects_it_has(
     found = [one.cluster_id for one in open_cluster_file(target).ancestors]
     assert found == [taken.cluster_id, CLUSTER]
     assert [one.cluster_id for one in open_topics(target).ancestors] == found
-    limits = {place: (0, 1 << 40) for place in restored.plan.partitions}
+    limits = dict.fromkeys(restored.plan.partitions, (0, 1 << 40))
     tails = open_cut_tails(target, restored.plan.ref.key, limits, pool)
     assert tails.sections.places()
     assert not tails.unreadable

@@ -399,7 +399,8 @@ def test_a_restore_after_a_restore_goes_on_further_behind(world: World, pool: Ex
     assert after.next_producer_id >= before.next_producer_id + 1_000_000_000
     for topic_id, number in again.plan.partitions:
         epochs = [image.partition(topic_id, number) for image in (before, after)]
-        assert epochs[0] is not None and epochs[1] is not None
+        assert epochs[0] is not None
+        assert epochs[1] is not None
         assert epochs[1].leader_epoch >= epochs[0].leader_epoch + 1_000
 
 
@@ -441,7 +442,7 @@ def test_partitions_that_were_added_after_the_cut_may_be_added_again(tmp_path: P
         plan = read_source(world.bucket, CutChoice(number=1), pool)[1]
         assert "1 partitions were added after the cut and do not come back: events-1" in plan.notes
         run(world, pool, replace(order(), choice=CutChoice(number=1)))
-    assert [key for key in heads(world)] == [head_key(EVENTS, 0)]
+    assert list(heads(world)) == [head_key(EVENTS, 0)]
 
 
 def test_cuts_that_waited_for_a_segment_which_reaches_beyond_are_not_called_complete(tmp_path: Path) -> None:
