@@ -49,7 +49,11 @@ class NodeCutCluster:
 
     @property
     def needs_chains(self) -> bool:
-        return self.is_loading or (self.is_enabled() and self._broker.config.cut_interval_ms >= 0)
+        config = self._broker.config
+        # A grace that is over before the next cut says that objects are to go at once.
+        return self.is_loading or (
+            self.is_enabled() and 0 <= config.cut_interval_ms <= config.remote_object_grace_ms
+        )
 
     def is_enabled(self) -> bool:
         # A node that no other can join has no level: there is no older software to protect.

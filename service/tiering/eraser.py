@@ -45,8 +45,7 @@ log = logging.getLogger(__name__)
 
 
 _HELD_MS: Final = 10_000
-_HELD_LEAST_MS: Final = 1_000
-"""What waits for a cut to go is looked at again after the grace, or these times."""
+"""What waits for a cut to go is looked at again after this time."""
 _MOST_DUE: Final = 100_000
 """Beyond so many deletions that wait, objects are left to the sweeper."""
 
@@ -96,7 +95,6 @@ class Eraser:
         self._grace_ms = grace_ms
         self._backoff_ms = backoff_ms
         self._needed = needed
-        self._held_ms = min(_HELD_MS, max(grace_ms, _HELD_LEAST_MS))
         self._order = count()
         self._due: list[_Due] = []
         """a heap: an entry is checked before it is popped, and goes back when its deletion fails"""
@@ -171,7 +169,7 @@ class Eraser:
             if dropped > settled:
                 self._needed.wait(dropped)
                 self._metrics.held_deletions += not one.is_held
-                held = one._replace(due_ms=now_ms + self._held_ms, dropped=dropped, is_held=True)
+                held = one._replace(due_ms=now_ms + _HELD_MS, dropped=dropped, is_held=True)
                 heapq.heapreplace(self._due, held)
                 continue
             await self._fence.check()
@@ -234,7 +232,7 @@ class Eraser:
             at = self._topics_due[topic_id]
             if at.dropped > settled:
                 self._needed.wait(at.dropped)
-                self._topics_due[topic_id] = at._replace(due_ms=now_ms + self._held_ms)
+                self._topics_due[topic_id] = at._replace(due_ms=now_ms + _HELD_MS)
                 continue
             await self._fence.check_keeper()
             error = await self._try_topic(topic_id)

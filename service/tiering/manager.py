@@ -143,7 +143,7 @@ class TieringManager:
             return maintenance, None
         saved = SavedMetadata(context, cuts, copies, documents, maintenance.wake)
         keeper = CutKeeper(context, cuts, saved, documents, maintenance.election.note_displaced)
-        maintenance.election.role_changed = context.needed.wait_began = keeper.wake
+        maintenance.election.role_changed = keeper.wake
         return maintenance, keeper
 
     def _stamp(self) -> Stamp:

@@ -38,7 +38,7 @@ from service.tiering.cuts.keeping import kept_of
 from service.tiering.cuts.kept_documents import KeptDocuments
 from service.tiering.cuts.needed_chains import NEVER_NAMED
 from service.tiering.cuts.pending import PendingCuts
-from service.tiering.cuts.ports import CutCluster, CutSettings
+from service.tiering.cuts.ports import CutCluster
 from service.tiering.cuts.round import AttemptPhase, CutAttempt, CutStep
 from service.tiering.cuts.saved_metadata import CutMetadata, SavedMetadata
 from service.tiering.cuts.tail_reading import add_proved, read_tails
@@ -56,8 +56,6 @@ _TRIES: Final = 8
 _AGAIN_MS: Final = 300
 _LOOK_MS: Final = 10_000
 """Settings are looked at this often."""
-_LEAST_MS: Final = 1_000
-"""Least time between two cuts, whoever waits for one."""
 
 
 class VoidCut(StorageError):
@@ -90,13 +88,13 @@ class CutKeeper:
         self._torn = self._tries = 0
         """cuts in a row of which no moment came, and tries at the one that is due"""
         self._hold = HoldTime()
-        self._due_ms = self._begun_ms = context.clock.monotonic_ms()
+        self._due_ms = context.clock.monotonic_ms()
         self._woken = asyncio.Event()
 
     # -- schedule
 
     def wake(self) -> None:
-        """Act now: this process has become the keeper, or is it no more, or deletions wait for a cut."""
+        """Act now: this process has become the keeper, or is it no more."""
         self._woken.set()
 
     async def run(self) -> None:
@@ -113,26 +111,19 @@ class CutKeeper:
                 self._due_ms = now_ms
             elif settings.interval_ms < 0:
                 await self._claim()
-            elif now_ms >= self._due(settings, now_ms):
-                self._begun_ms, self._due_ms = now_ms, now_ms + settings.interval_ms
+            elif now_ms >= self._due_ms:
+                self._due_ms = now_ms + settings.interval_ms
                 await self.round()
                 if self._tries:
                     self._due_ms = min(self._due_ms, clock.monotonic_ms() + _AGAIN_MS)
                 continue
             else:
+                self._due_ms = min(self._due_ms, now_ms + settings.interval_ms)
                 wait_ms = min(self._due_ms - now_ms, _LOOK_MS)
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_ms / 1000):
                     await self._woken.wait()
             self._woken.clear()
-
-    def _due(self, settings: CutSettings, now_ms: int) -> int:
-        """Return when the next cut is due: an interval after the last, or less where a grace is shorter."""
-        context = self._context
-        self._due_ms = min(self._due_ms, now_ms + settings.interval_ms)
-        if context.needed.is_waited_for and context.settings.grace_ms < settings.interval_ms:
-            self._due_ms = min(self._due_ms, self._begun_ms + _LEAST_MS)
-        return self._due_ms
 
     @property
     def may_cut(self) -> bool:

@@ -40,8 +40,6 @@ class NeededChains:
         self._metadata_end = metadata_end
         self._is_in_use = is_in_use
         self._waits: MetadataEnd | None = None
-        self.wait_began: Callable[[], None] = lambda: None
-        """called when a deletion begins to wait, and none did"""
 
     def dropped(self) -> MetadataEnd:
         """Return the end of the metadata that has dropped what the image has dropped by now."""
@@ -68,10 +66,7 @@ class NeededChains:
 
     def wait(self, dropped: MetadataEnd) -> None:
         """Note that a deletion, which is due, waits until no cut is kept that is older than `dropped`."""
-        if self._waits is None:
-            self._waits = dropped
-            self.wait_began()
-        self._waits = max(self._waits, dropped)
+        self._waits = dropped if self._waits is None else max(self._waits, dropped)
 
     @property
     def is_waited_for(self) -> bool:

@@ -48,7 +48,8 @@ class CutCluster(Protocol):
 
     @property
     def needs_chains(self) -> bool:
-        """True while cuts are taken, or loaded: what they name of chains stays as long as they do."""
+        """True while cuts are loaded, or taken more than once in a grace: what they name of chains stays as
+        long as they do."""
 
     @property
     def node_id(self) -> int: ...

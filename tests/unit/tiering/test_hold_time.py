@@ -13,7 +13,7 @@ def test_the_time_doubles_with_every_second_miss_up_to_the_longest() -> None:
     assert asked == [20, 20, 40, 40, 80, 80, 160, 160, 200, 200, 200, 200]
 
 
-def test_it_is_halved_after_sixteen_tries_in_time() -> None:
+def test_a_longer_time_is_halved_after_sixteen_tries_in_time() -> None:
     hold, asked = HoldTime(), []
     for _ in range(4):
         hold.missed()

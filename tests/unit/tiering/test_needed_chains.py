@@ -64,7 +64,7 @@ def world(tmp_path: Path) -> DroppingWorld:
     return world
 
 
-def test_what_the_newest_complete_cut_names_stays_beyond_the_grace(world: DroppingWorld) -> None:
+def test_a_chain_that_the_newest_complete_cut_names_stays_beyond_the_grace(world: DroppingWorld) -> None:
     segments, manifest = world.segments(), max(world.manifests())
     world.drop_all()
     world.cut_without_end()
@@ -154,7 +154,7 @@ def test_a_deletion_that_waits_has_a_cut_taken_although_nothing_is_new(world: Dr
     assert "data/x" not in world.keys("data")
 
 
-def test_what_no_chain_ever_named_waits_for_no_cut(world: DroppingWorld) -> None:
+def test_an_object_that_no_chain_ever_named_waits_for_no_cut(world: DroppingWorld) -> None:
     world.bucket.put("data/x", b"?")
     world.manager._context.eraser.schedule(world.replicas[0].tip, ["data/x"])
     world.cut_without_end()
@@ -196,7 +196,7 @@ def test_cut_says_how_far_the_metadata_of_all_kept_cuts_goes(world: DroppingWorl
     assert ([ref.cut for ref in cuts.kept], cuts.oldest_metadata) == ([3], MetadataEnd(0, 30))
 
 
-def test_all_is_needed_that_a_later_life_drops_and_nothing_without_cuts(world: DroppingWorld) -> None:
+def test_drops_of_a_later_life_are_needed_and_no_cut_needs_any(world: DroppingWorld) -> None:
     needed = world.manager._context.needed
     assert world.do(needed.settled()) == MetadataEnd(0, 11) < MetadataEnd(1, 5)
     world.bucket.delete(["CUT"])
