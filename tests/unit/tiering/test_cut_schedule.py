@@ -1,4 +1,4 @@
-"""When the keeper takes cuts, and how long it lets gates be closed."""
+"""Times at which the keeper takes cuts, and for how long it lets gates be closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kept cut names of chains stays as long as the cut does (T17, T19), and no longer."""
+"""Chains that kept cuts name: they stay as long as the cut does (T17, T19), and no longer."""
 
 from __future__ import annotations
 
