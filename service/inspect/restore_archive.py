@@ -113,7 +113,7 @@ def open_heir_chain(
     if row is not None and row.waits and heir.overlap is None and heir.end_offset < row.end:
         # The chain of now may have lost what the cut has waited for; the manifest that had it is kept.
         for between in _later_manifests(store, owners, place, row):
-            found = heir_chain(of_cut, between, empty, start, max(ends), load)
+            found = heir_chain(of_cut, between, empty, start, max(ends), load, epoch=epoch)
             if found.end_offset >= row.end or found.overlap is not None:
                 heir = found._replace(is_published=False)
                 break
