@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from service.console.web.settings import ConsoleSettings
 
 DEFAULT_PORT = 8080
-_MOST_TOKEN_BYTES = 4096
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,6 +25,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "--bootstrap",
+        "--bootstrap-server",
+        dest="bootstrap",
         metavar="HOST:PORT,…",
         help=f"brokers of the cluster; the others are found through them ({DEFAULTS})",
     )
@@ -38,9 +39,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--port", type=int, default=DEFAULT_PORT, help=f"0 for a free port (default: {DEFAULT_PORT})"
     )
     parser.add_argument(
-        "--token", metavar="WORD", help="require this token; visible to other users of this machine; better:"
+        "--token", metavar="WORD", help="require this token; other users of this machine see it"
     )
-    parser.add_argument("--token-file", metavar="FILE", help="the token is the first line of this file")
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="the token is the first line of this file; read again on change, which ends all sessions",
+    )
     parser.add_argument(
         "--allow-changes",
         action="store_true",
@@ -138,6 +143,7 @@ def run(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         token=_token(args),
+        token_file=args.token_file,
         url=args.url,
         endpoint=endpoint_of(args),
         region=args.region,
@@ -158,15 +164,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _token(args: argparse.Namespace) -> str | None:
     from service.base.errors import ConfigError
+    from service.console.web.token_file import read_token
 
     token: str | None = args.token
     if args.token_file is None:
         return token
     if token is not None:
         raise ConfigError("--token and --token-file: one of them")
-    with open(args.token_file, "rb") as file:
-        lines = file.read(_MOST_TOKEN_BYTES).decode("utf-8", "replace").splitlines()
-    return lines[0].strip() if lines else ""
+    return read_token(args.token_file)
 
 
 def serve(settings: ConsoleSettings, *, until_eof: bool = False) -> int:
