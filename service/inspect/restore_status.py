@@ -31,7 +31,7 @@ def restore_status(cluster: Cluster, pool: Executor) -> RestoreStatus:
     failed: list[str] = []
     silent: list[str] = []
     told = 0
-    for answer in ask_answers(cluster, pool).answers:
+    for answer in ask_answers(cluster, pool):
         why = answer.silence or answer.refusal
         if why is not None:
             silent.append(f"broker {answer.node_id} does not tell: {why}")
