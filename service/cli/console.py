@@ -30,36 +30,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="HOST:PORT,…",
         help=f"brokers of the cluster; the others are found through them ({DEFAULTS})",
     )
-    parser.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="address to listen on (default: 127.0.0.1); other interfaces need a token",
-    )
-    parser.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, help=f"0 for a free port (default: {DEFAULT_PORT})"
-    )
-    parser.add_argument(
-        "--token", metavar="WORD", help="require this token; other users of this machine see it"
-    )
-    parser.add_argument(
-        "--token-file",
-        metavar="FILE",
-        help="the token is the first line of this file; read again on change, which ends all sessions",
-    )
-    parser.add_argument(
-        "--allow-changes",
-        action="store_true",
-        help="let whoever signs in with the token change topics, settings, groups and records, with the"
-        " rights of --command-config; each change is a line of the log",
-    )
-    parser.add_argument(
-        "--tls-cert",
-        metavar="FILE",
-        help="serve HTTPS with this certificate chain (PEM); read again on change",
-    )
-    parser.add_argument(
-        "--tls-key", metavar="FILE", help="its private key (default: it is in the file of --tls-cert)"
-    )
+    _add_access_options(parser)
     parser.add_argument(
         "--url", metavar="URL", help="the cold tier's URL (default: the brokers' firn.remote.url)"
     )
@@ -97,6 +68,39 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--log-format", default="text", choices=("text", "json"), help="how it is logged (default: text)"
     )
     parser.set_defaults(run=run)
+
+
+def _add_access_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: 127.0.0.1); other interfaces need a token",
+    )
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, help=f"0 for a free port (default: {DEFAULT_PORT})"
+    )
+    parser.add_argument(
+        "--token", metavar="WORD", help="require this token; other users of this machine see it"
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="the token is the first line of this file; read again on change, which ends all sessions",
+    )
+    parser.add_argument(
+        "--allow-changes",
+        action="store_true",
+        help="let whoever signs in with the token change topics, settings, groups and records, with the"
+        " rights of --command-config; each change is a line of the log",
+    )
+    parser.add_argument(
+        "--tls-cert",
+        metavar="FILE",
+        help="serve HTTPS with this certificate chain (PEM); read again on change",
+    )
+    parser.add_argument(
+        "--tls-key", metavar="FILE", help="its private key (default: it is in the file of --tls-cert)"
+    )
 
 
 def _add_schema_options(parser: argparse.ArgumentParser) -> None:

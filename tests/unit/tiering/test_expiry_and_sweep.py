@@ -251,9 +251,7 @@ def test_deletes_that_fail_are_tried_again(tmp_path: Path) -> None:
     world.check_at_rest()
 
 
-def test_what_fails_once_is_no_warning_and_what_fails_again_is(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failure_is_warned_of_once_it_lasts(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     world.fill(2)
     world.run()
