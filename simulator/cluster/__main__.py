@@ -12,7 +12,14 @@ from typing import Final
 
 from simulator.cluster.access_plants import OF_ACCESS
 from simulator.cluster.plants import PLANTS, SELDOM_SHOWS, tell_plants
-from simulator.cluster.playing import draw, draw_secured, draw_transactional, play_apart, play_many
+from simulator.cluster.playing import (
+    draw,
+    draw_cutting,
+    draw_secured,
+    draw_transactional,
+    play_apart,
+    play_many,
+)
 from simulator.cluster.transaction_plants import OF_TRANSACTIONS
 from simulator.history import Outcome, Plan
 from simulator.shrink import kind_of, shrink
@@ -26,6 +33,8 @@ _TOLD: Final = {
     "cuts": "truncations",
     "commits": "archive commits",
     "handovers": "chains handed over",
+    "cuts_taken": "cuts",
+    "cuts_exact": "of them complete and exact",
     "acknowledged": "records acknowledged",
     "consumed": "consumed",
 }
@@ -57,6 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kinds", type=int, default=5, help="kinds of failures that are told in full")
     parser.add_argument("--secured", action="store_true", help="SASL_SSL, users, an authorizer")
     parser.add_argument("--transactions", action="store_true", help="groups and transactions")
+    parser.add_argument("--cuts", action="store_true", help="cuts are taken often")
     parser.add_argument("--trace", action="store_true", help="print every event, for one history")
     parser.add_argument("--plants", nargs="*", help="plant these bugs, or all, one at a time")
     given = parser.parse_args(arguments)
@@ -67,7 +77,8 @@ def main(arguments: list[str] | None = None) -> int:
         those = OF_ACCESS if given.secured else OF_TRANSACTIONS if given.transactions else others
         names = given.plants or [name for name in those if name not in SELDOM_SHOWS]
         return 0 if tell_plants(names, given.seed, given.jobs) else 1
-    drawn: Draw = draw_secured if given.secured else draw_transactional if given.transactions else draw
+    plain: Draw = draw_cutting if given.cuts else draw
+    drawn: Draw = draw_secured if given.secured else draw_transactional if given.transactions else plain
     if given.histories == 1:
         return _one(drawn(given.seed, given.nodes), given.trace, given.shrink_seconds)
     began = told = time.monotonic()
@@ -115,7 +126,7 @@ def _one(plan: Plan, everything: bool, shrink_s: float) -> int:
 def _tell_small(plan: Plan, problem: str, shrink_s: float) -> None:
     small, outcome = shrink(plan, problem, seconds=shrink_s, play=play_apart)
     world = "-secured" if plan.secured else "-transactions" if plan.transactional else " WORLD=cluster"
-    again = f"make sim{world} SEED={plan.seed} HISTORIES=1"
+    again = f"make sim{world} SEED={plan.seed} HISTORIES=1{' SIM=--cuts' if plan.cutting else ''}"
     print("\n".join(transcript(outcome, small, len(plan.acts), again)), end="\n\n", flush=True)
 
 

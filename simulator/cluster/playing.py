@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from simulator.apart import apart
 from simulator.cluster.access_acts import ACCESS_ACTS
 from simulator.cluster.acts import ACTS
 from simulator.cluster.begin_acts import begin_anew
+from simulator.cluster.chain_acts import CHAIN_ACTS, CuttingWorld
 from simulator.cluster.cut_acts import CUT_ACTS
 from simulator.cluster.direct_acts import DIRECT_ACTS
 from simulator.cluster.examining import revive
@@ -153,6 +155,7 @@ _ACTS: Final[dict[str, Callable[[Any, Random], Awaitable[None]]]] = {
     **TRANSACTION_ACTS,
     **DIRECT_ACTS,
     **CUT_ACTS,
+    **CHAIN_ACTS,
     "consume_transform": consume_transform,
     "late_batch": late_batch,
     "begin_anew": begin_anew,
@@ -299,12 +302,26 @@ def draw(seed: int, nodes: int | None = None, *, tiered: bool = False) -> Plan:
     return Plan(seed, nodes or number, tuple(acts), tiered=is_tiered)
 
 
+_CHAINS: Final = (1, 2, 4)
+
+
+def draw_cutting(seed: int, nodes: int | None = None) -> Plan:
+    """Draw the history of `seed` of a cluster with a bucket that takes cuts often, while clients produce what
+    follows from what they know."""
+    plan, apart = draw(seed, nodes, tiered=True), Random(seed ^ 0xC5A15)
+    acts = list(plan.acts)
+    for _ in range(apart.choice(_CHAINS)):
+        acts.insert(apart.randrange(1, len(acts) + 1), Act("chain", apart.getrandbits(48)))
+    return replace(plan, acts=tuple(acts), cutting=True)
+
+
 def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | None = None) -> Outcome:
     """Do what the plan says, in this process. `before` is called first (`simulator.cluster.plants`)."""
     began = time.process_time()
     if before is not None:
         before()
-    kind = SecuredWorld if plan.secured else TransactionalWorld if plan.transactional else ClusterWorld
+    plain = CuttingWorld if plan.cutting else ClusterWorld
+    kind = SecuredWorld if plan.secured else TransactionalWorld if plan.transactional else plain
     world = kind(plan.seed, nodes=plan.log_dirs, tiered=plan.tiered, keep_all=keep_all)
     random = Random(plan.seed ^ 0x5EED)
     problem: str | None = None
@@ -349,6 +366,8 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
             "cuts": world.oracle.replicas.cuts,
             "commits": world.oracle.tiers.commits,
             "handovers": world.oracle.tiers.handovers,
+            "cuts_taken": world.oracle.cuts.taken,
+            "cuts_exact": world.oracle.cuts.exact,
             **(world.access.counted if isinstance(world, SecuredWorld) else {}),
             **(world.counted if isinstance(world, TransactionalWorld) else {}),
         },

@@ -92,8 +92,8 @@ class ClusterWorld:
         self.archive = Archive(self.bucket)
         self.sessions = Sessions(self.loop, self.network.links, self.darkness)
         self.oracle = Oracle(self.archive, self._may_lose, self._deleted, self.sessions, self._was_unclean)
-        self.bucket.on_write = self.oracle.tiers.written
-        self.bucket.on_delete = self.oracle.tiers.deleted
+        self.bucket.on_write = self.oracle.written
+        self.bucket.on_delete = self.oracle.deleted
         self.machines: list[Machine] = []
         self.faults: dict[str, DrawnFaults] = {}
         self.store_faults: dict[str, DrawnStoreFaults] = {}

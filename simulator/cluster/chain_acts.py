@@ -1,0 +1,179 @@
+"""Clients that produce one record after the other, each to any partition, once they know of the one before.
+
+What such a client knows of is a cause of all that it produces afterwards: a cut that has the one and not the
+other is torn (T18). Links between nodes are a little slow meanwhile, so that nodes hear of a cut one after
+the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from service.records.batch import CompressionType
+from service.records.builder import BatchBuilder
+from simulator.client import Client, NoAnswer
+from simulator.cluster import client as clients
+from simulator.cluster.cuts import METADATA, Place
+from simulator.cluster.world import ClusterWorld
+from simulator.machine import Machine
+from simulator.model import PartitionModel, TopicModel
+from simulator.network import Link
+
+_CLIENTS: Final = 8
+_STEPS: Final = (100, 300, 600)
+_PAUSE_S: Final = 0.05
+_THINKS_S: Final = 0.006
+_SLOW_S: Final = (0.0, 0.006, 0.015)
+_LASTS_S: Final = (2.0, 5.0, 9.0)
+
+
+class CuttingWorld(ClusterWorld):
+    """`ClusterWorld` that takes cuts often. Made and used on its own loop."""
+
+    def _drawn_settings(self, random: Random) -> dict[str, str]:
+        return {
+            **super()._drawn_settings(random),
+            "firn.cut.interval.ms": random.choice(("1000", "1000", "3000")),
+            "firn.tail.wait.ms": random.choice(("0", "4000")),
+        }
+
+
+async def chain(world: ClusterWorld, random: Random) -> None:
+    """Let some clients produce, read and ask for metadata, one step after the other, while cuts are taken."""
+    if not list(world.partitions()):
+        return
+    between, lasts_s = _slowed(world, random), random.choice(_LASTS_S)
+    for _ in range(_CLIENTS):
+        world.spawn(_chain(world, Random(random.getrandbits(48)), random.choice(_STEPS), lasts_s))
+    await asyncio.sleep(lasts_s)
+    for link in between:
+        world.network.links.slow_s.pop(link, None)
+    world.disturbed()
+
+
+def _slowed(world: ClusterWorld, random: Random) -> list[Link]:
+    """Make links between nodes a little slow, all or one, most often from the broker that takes the cuts."""
+    names = [one.name for one in world.machines]
+    slow_s, links = random.choice(_SLOW_S), [(one, other) for one in names for other in names if one != other]
+    if random.random() < 0.8:
+        unfenced = [one.id for one in world.image().brokers.values() if not one.fenced]
+        one = f"n{min(unfenced, default=1)}" if random.random() < 0.7 else random.choice(names)
+        links = [(one, random.choice([other for other in names if other != one]))]
+    if slow_s:
+        said = (
+            "all links between nodes" if len(links) > 1 else f"the link from {links[0][0]} to {links[0][1]}"
+        )
+        world.tell(f"slow, up to {slow_s} s: {said}")
+        world.disturbed()
+        world.network.links.slow_s.update(dict.fromkeys(links, slow_s))
+    return links
+
+
+async def _chain(world: ClusterWorld, random: Random, steps: int, lasts_s: float) -> None:
+    knows = _Knows(world, random)
+    until_s = world.loop.time() + lasts_s
+    try:
+        for _ in range(steps):
+            there = list(world.partitions())
+            if not there or world.loop.time() > until_s:
+                return
+            topic, partition = random.choice(there)
+            step = random.choices((knows.produce, knows.read, knows.ask), weights=(6, 3, 1))[0]
+            is_done = await step(topic, partition)
+            await asyncio.sleep(random.random() * _THINKS_S if is_done else _PAUSE_S)
+    finally:
+        knows.close()
+
+
+class _Knows:
+    """One client, and what it knows of. It asks the leaders that the committed metadata say, on connections
+    that it keeps, so that a step takes hardly longer than a request."""
+
+    def __init__(self, world: ClusterWorld, random: Random) -> None:
+        self._world = world
+        self._random = random
+        self._causes: list[Place] = []
+        self._clients: dict[int, Client] = {}
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+
+    def _client(self, broker: int) -> Client | None:
+        machine = self._world.of_broker(broker)
+        if machine is None:
+            return None
+        return self._clients.setdefault(broker, Client(machine.address))
+
+    async def ask(self, topic: TopicModel, partition: PartitionModel) -> bool:
+        """Ask a broker for metadata; know of the last that it knew before. No fenced one: nobody asks it for
+        its part of a cut."""
+        world, broker = self._world, self._random.randint(1, len(self._world.machines))
+        known, client = world.image().brokers.get(broker), self._client(broker)
+        if known is None or known.fenced or client is None:
+            return False
+        offset = world.oracle.cuts.metadata.last_news(_known_to(world.machines[broker - 1]))
+        try:
+            await clients.leader_of(world, client, topic.topic_id, partition.index)
+        except NoAnswer:
+            return False
+        if offset >= 0:
+            self._causes.append((METADATA, offset))
+        return True
+
+    async def produce(self, topic: TopicModel, partition: PartitionModel) -> bool:
+        """Produce one record, and know of it alone once it is acknowledged."""
+        world, key = self._world, (topic.topic_id, partition.index)
+        client, losses = self._client(world.oracle.replicas.placed[key].leader), partition.losses
+        if client is None:
+            return False
+        values, made_ms = clients.values_of(world, 1, 40), world.real_ms()
+        partition.unknown.update(values)
+        partition.sent.update(values)
+        builder = BatchBuilder(codec=CompressionType.NONE)
+        builder.add(made_ms, None, values[0])
+        try:
+            answer = await client.produce(*key, bytes(builder.build()), clients.ALL)
+        except NoAnswer:
+            return False
+        if answer.error is not ErrorCode.none or losses != partition.losses:
+            return False
+        partition.unknown.difference_update(values)
+        world.acknowledged += 1
+        partition.acknowledge(answer.base_offset, values, made_ms)
+        place = key, answer.base_offset
+        world.oracle.cuts.caused(place, self._causes)
+        self._causes = [place]
+        return True
+
+    async def read(self, topic: TopicModel, partition: PartitionModel) -> bool:
+        """Read the end of a partition at any replica, and know of the last record that it shows."""
+        world, key = self._world, (topic.topic_id, partition.index)
+        client = self._client(self._random.choice(world.oracle.replicas.placed[key].replicas))
+        at, losses = max(world.oracle.replicas.most.get(key, 0) - 1, 0), partition.losses
+        if client is None:
+            return False
+        try:
+            found = await client.fetch(*key, at, max_wait_ms=20)
+        except NoAnswer:
+            return False
+        if found.error is not ErrorCode.none or losses != partition.losses or topic.deleted:
+            return False
+        world.saw(partition, key, client.address[0], at, found)
+        self._causes += [(key, one.offset) for one in found.records[-1:]]
+        return True
+
+
+def _known_to(machine: Machine) -> int:
+    run = machine.run
+    if run is None or run.ended or run.node is None or run.node.parts.metadata is None:
+        return -1
+    return run.node.parts.metadata.image.offset
+
+
+CHAIN_ACTS: Final[dict[str, Callable[[ClusterWorld, Random], Awaitable[None]]]] = {chain.__name__: chain}
