@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from service.records.batch import CompressionType
 from service.records.builder import BatchBuilder
+from service.wire.api import ApiKey, request_module
 from simulator.client import Client, NoAnswer
 from simulator.cluster import client as clients
-from simulator.cluster.cuts import METADATA, Place
+from simulator.cluster.cuts import METADATA, Commit, Place
 from simulator.cluster.world import ClusterWorld
 from simulator.machine import Machine
 from simulator.model import PartitionModel, TopicModel
@@ -30,16 +31,41 @@ _PAUSE_S: Final = 0.05
 _THINKS_S: Final = 0.006
 _SLOW_S: Final = (0.0, 0.006, 0.015)
 _LASTS_S: Final = (2.0, 5.0, 9.0)
+_ANSWER_S: Final = 8.0
 
 
 class CuttingWorld(ClusterWorld):
     """`ClusterWorld` that takes cuts often. Made and used on its own loop."""
+
+    disasters = heirs = 0
+    """times that everything was lost, and clusters that came back"""
+
+    def __init__(self, seed: int, **options: Any) -> None:
+        super().__init__(seed, **options)
+        self.bucket.late_calls_outlive = True
+
+    @property
+    def counted(self) -> dict[str, int]:
+        """Counts for the summary."""
+        cuts = self.oracle.cuts
+        return {
+            "cuts_taken": cuts.taken,
+            "cuts_exact": cuts.exact,
+            "disasters": self.disasters,
+            "heirs": self.heirs,
+        }
+
+    @property
+    def cluster_id(self) -> str:
+        """Id that its machines are formatted with."""
+        return next(iter(self._plans.values())).cluster_id
 
     def _drawn_settings(self, random: Random) -> dict[str, str]:
         return {
             **super()._drawn_settings(random),
             "firn.cut.interval.ms": random.choice(("1000", "1000", "3000")),
             "firn.tail.wait.ms": random.choice(("0", "4000")),
+            "offsets.topic.replication.factor": "3",
         }
 
 
@@ -48,12 +74,18 @@ async def chain(world: ClusterWorld, random: Random) -> None:
     if not list(world.partitions()):
         return
     between, lasts_s = _slowed(world, random), random.choice(_LASTS_S)
-    for _ in range(_CLIENTS):
-        world.spawn(_chain(world, Random(random.getrandbits(48)), random.choice(_STEPS), lasts_s))
+    spawn_chains(world, random, lasts_s)
     await asyncio.sleep(lasts_s)
     for link in between:
         world.network.links.slow_s.pop(link, None)
     world.disturbed()
+
+
+def spawn_chains(world: ClusterWorld, random: Random, lasts_s: float) -> None:
+    """Let some clients begin, each for so many seconds."""
+    for _ in range(_CLIENTS):
+        group = f"c{next(world.oracle.cuts.group_numbers)}"
+        world.spawn(_chain(world, Random(random.getrandbits(48)), group, random.choice(_STEPS), lasts_s))
 
 
 def _slowed(world: ClusterWorld, random: Random) -> list[Link]:
@@ -74,8 +106,8 @@ def _slowed(world: ClusterWorld, random: Random) -> list[Link]:
     return links
 
 
-async def _chain(world: ClusterWorld, random: Random, steps: int, lasts_s: float) -> None:
-    knows = _Knows(world, random)
+async def _chain(world: ClusterWorld, random: Random, group: str, steps: int, lasts_s: float) -> None:
+    knows = _Knows(world, random, group)
     until_s = world.loop.time() + lasts_s
     try:
         for _ in range(steps):
@@ -83,7 +115,8 @@ async def _chain(world: ClusterWorld, random: Random, steps: int, lasts_s: float
             if not there or world.loop.time() > until_s:
                 return
             topic, partition = random.choice(there)
-            step = random.choices((knows.produce, knows.read, knows.ask), weights=(6, 3, 1))[0]
+            steps_of = knows.produce, knows.read, knows.ask, knows.commit
+            step = random.choices(steps_of, weights=(12, 6, 2, 1))[0]
             is_done = await step(topic, partition)
             await asyncio.sleep(random.random() * _THINKS_S if is_done else _PAUSE_S)
     finally:
@@ -94,15 +127,23 @@ class _Knows:
     """One client, and what it knows of. It asks the leaders that the committed metadata say, on connections
     that it keeps, so that a step takes hardly longer than a request."""
 
-    def __init__(self, world: ClusterWorld, random: Random) -> None:
+    def __init__(self, world: ClusterWorld, random: Random, group: str) -> None:
         self._world = world
         self._random = random
+        self._group = group
         self._causes: list[Place] = []
+        self._committed: list[Commit] = []
+        """of its group, acknowledged since it produced the last record"""
+        self._position: Place | None = None
+        """up to where it has read some partition"""
+        self._coordinator: Client | None = None
         self._clients: dict[int, Client] = {}
 
     def close(self) -> None:
         for client in self._clients.values():
             client.close()
+        if self._coordinator is not None:
+            self._coordinator.close()
 
     def _client(self, broker: int) -> Client | None:
         machine = self._world.of_broker(broker)
@@ -147,8 +188,8 @@ class _Knows:
         world.acknowledged += 1
         partition.acknowledge(answer.base_offset, values, made_ms)
         place = key, answer.base_offset
-        world.oracle.cuts.caused(place, self._causes)
-        self._causes = [place]
+        world.oracle.cuts.caused(place, self._causes, self._committed)
+        self._causes, self._committed = [place], []
         return True
 
     async def read(self, topic: TopicModel, partition: PartitionModel) -> bool:
@@ -166,7 +207,55 @@ class _Knows:
             return False
         world.saw(partition, key, client.address[0], at, found)
         self._causes += [(key, one.offset) for one in found.records[-1:]]
+        if found.records:
+            self._position = key, found.records[-1].offset + 1
         return True
+
+    async def commit(self, topic: TopicModel, partition: PartitionModel) -> bool:
+        """Commit up to where some partition was read, and know of that, too, once it is acknowledged."""
+        if self._position is None:
+            return False
+        (topic_id, index), offset = self._position
+        before = self._world.oracle.cuts.committing(self._group, (topic_id, index), offset)
+        if before >= offset:
+            return False  # so that committed offsets rise
+        m = request_module(ApiKey.OFFSET_COMMIT)
+        row = m.OffsetCommitRequestPartition(
+            partition_index=index, committed_offset=offset, committed_metadata=""
+        )
+        request = m.OffsetCommitRequest(
+            group_id=self._group,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            topics=(m.OffsetCommitRequestTopic(topic_id=topic_id, partitions=(row,)),),
+        )
+        try:
+            if self._coordinator is None:
+                self._coordinator = await coordinator_of(self._world, self._random, self._group)
+            if self._coordinator is None:
+                return False
+            answer = await self._coordinator.ask(ApiKey.OFFSET_COMMIT, request, _ANSWER_S)
+        except NoAnswer:
+            self._coordinator = None
+            return False
+        if answer.topics[0].partitions[0].error_code is not ErrorCode.none:
+            self._coordinator = None
+            return False
+        self._committed.append(Commit(self._group, (topic_id, index), offset))
+        return True
+
+
+async def coordinator_of(world: ClusterWorld, random: Random, group: str) -> Client | None:
+    """Return a client of the group's coordinator, as some node says. Raises `NoAnswer`."""
+    m = request_module(ApiKey.FIND_COORDINATOR)
+    client = Client(random.choice(world.machines).address)
+    try:
+        request = m.FindCoordinatorRequest(key_type=0, coordinator_keys=(group,))
+        found = (await client.ask(ApiKey.FIND_COORDINATOR, request, _ANSWER_S)).coordinators[0]
+    finally:
+        client.close()
+    machine = world.of_broker(int(found.node_id)) if found.error_code is ErrorCode.none else None
+    return None if machine is None else Client(machine.address)
 
 
 def _known_to(machine: Machine) -> int:

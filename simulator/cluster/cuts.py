@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -21,7 +22,15 @@ from crc32c import crc32c
 
 from service.base.errors import FirnError
 from service.records.batch import complete_headers
-from service.remote.format.cut_codec import NO_LEADER, Cut, CutRef, PartitionCut, decode_cuts, open_cut
+from service.remote.format.cut_codec import (
+    METADATA_PLACE,
+    NO_LEADER,
+    Cut,
+    CutRef,
+    PartitionCut,
+    decode_cuts,
+    open_cut,
+)
 from service.remote.format.keys import CUT_NAME
 from service.remote.format.tail_object import TailSection, decode_footer
 from simulator.archive import Archive
@@ -30,9 +39,17 @@ from simulator.cluster.tiers import Tiers
 from simulator.model import Violation
 from simulator.store import Deletion
 
-METADATA: Final[Key] = (UUID(int=1), 0)
+METADATA: Final[Key] = METADATA_PLACE
 Place = tuple[Key, int]
 """a partition, and an offset in it"""
+
+
+class Commit(NamedTuple):
+    """An offset that a group committed."""
+
+    group: str
+    key: Key
+    offset: int
 
 
 class Moment(NamedTuple):
@@ -99,6 +116,12 @@ class CutOracle:
         """by tail, of those that are proved"""
         self._moments: list[Moment] = []
         self._causes: dict[Place, list[Place]] = {}
+        self.group_numbers = count(1)
+        """of groups whose committed offsets rise"""
+        self.commits: dict[Place, list[Commit]] = {}
+        """by record: what its producer's group had committed before it was produced"""
+        self.sent_commits: dict[tuple[str, Key], list[int]] = {}
+        """by group and partition: all offsets that it ever asked to commit, rising"""
         self._wrong: list[str] = []
 
     def check(self) -> None:
@@ -197,7 +220,7 @@ class CutOracle:
     def _is_committed(self, key: Key, offset: int, batch: bytes) -> bool:
         if key == METADATA:
             return self.metadata.batches.get(offset, (0, b""))[1] == batch
-        if self._is_excused(key):
+        if self.is_excused(key):
             return True
         known = self._replicas.committed.get(key, {}).get(offset)
         if known is None or known == batch:
@@ -205,7 +228,7 @@ class CutOracle:
         whole, left = records_by_offset(known), records_by_offset(batch)
         return key[0] in self._replicas.compacted and all(whole.get(at) == one for at, one in left.items())
 
-    def _is_excused(self, key: Key) -> bool:
+    def is_excused(self, key: Key) -> bool:
         """Return whether nothing is said of a partition: it may lose records, or may be deleted."""
         return key in self._replicas.shaken or key[0] in self._gone() or key[0] in self.metadata.removed
 
@@ -218,7 +241,7 @@ class CutOracle:
         if reaches < cut.metadata_end:
             yield f"T17: cut {cut.cut} has its metadata up to {reaches} of {cut.metadata_end}"
         for key, row in _rows(cut):
-            if self._is_excused(key):
+            if self.is_excused(key):
                 continue
             entry = self._tiers.entries.get(key)
             chain = 0 if entry is None else entry.end_offset
@@ -244,7 +267,7 @@ class CutOracle:
                     f"up to {cut.metadata_end} says {placed.get(key)}"
                 )
             most = self._replicas.most.get(key, 0)
-            if row.end > most and not self._is_excused(key):
+            if row.end > most and not self.is_excused(key):
                 yield f"T18: cut {cut.cut}: {key[0]}-{key[1]} ends at {row.end}, committed is {most}"
         ends = {key: row.end for key, row in rows.items()}
         moment = Moment(cut.cut, {**ends, METADATA: cut.metadata_end})
@@ -252,19 +275,35 @@ class CutOracle:
         for place, causes in self._causes.items():
             yield from self._torn(moment, place, causes)
 
-    def caused(self, place: Place, causes: Iterable[Place]) -> None:
-        """Note a record that a client produced once it knew of `causes`. Raises `Violation`."""
+    def committing(self, group: str, key: Key, offset: int) -> int:
+        """Note that a group asks to commit an offset, if it rises; return the greatest before it."""
+        sent = self.sent_commits.setdefault((group, key), [])
+        before = sent[-1] if sent else -1
+        if offset > before:
+            sent.append(offset)
+        return before
+
+    def caused(self, place: Place, causes: Iterable[Place], commits: list[Commit]) -> None:
+        """Note a record that a client produced once it knew of `causes`, and of its group's commits. Raises
+        `Violation`."""
         mine = self._causes[place] = list(causes)
+        if commits:
+            self.commits[place] = commits
         for moment in self._moments:
             for wrong in self._torn(moment, place, mine):
                 raise Violation(wrong)
 
+    def torn(self, number: int, ends: dict[Key, int]) -> Iterator[str]:
+        """Yield what would be wrong with a moment at which partitions end so."""
+        for place, causes in self._causes.items():
+            yield from self._torn(Moment(number, ends), place, causes)
+
     def _torn(self, moment: Moment, place: Place, causes: Iterable[Place]) -> Iterator[str]:
         key, offset = place
-        if offset >= moment.ends.get(key, 0) or self._is_excused(key):
+        if offset >= moment.ends.get(key, 0) or self.is_excused(key):
             return
         for other, before in causes:
-            if before >= moment.ends.get(other, 0) and not self._is_excused(other):
+            if before >= moment.ends.get(other, 0) and not self.is_excused(other):
                 yield (
                     f"T18: cut {moment.number} is torn: it has {offset} of {key[0]}-{key[1]}, and not what "
                     f"that follows from, {before} of {other[0]}-{other[1]}: {moment.ends.get(other)}"

@@ -158,7 +158,7 @@ class Oracle:
         self.tiers.check()
         self.cuts.check()
 
-    def written(self, key: str, data: bytes, replaced: bytes | None) -> None:
+    def written(self, key: str, data: bytes, replaced: bytes | None, by: str) -> None:
         """Check a write to the bucket. `simulator.store.Bucket.on_write`."""
         self.tiers.written(key, data, replaced)
         self.cuts.written(key, data)

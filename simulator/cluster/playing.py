@@ -22,6 +22,7 @@ from simulator.cluster.direct_acts import DIRECT_ACTS
 from simulator.cluster.examining import revive
 from simulator.cluster.group_acts import GROUP_ACTS
 from simulator.cluster.late_batches import late_batch
+from simulator.cluster.losing_acts import LOSING_ACTS
 from simulator.cluster.pipelines import consume_transform
 from simulator.cluster.secured import SecuredWorld
 from simulator.cluster.stall_acts import stall_followers
@@ -156,6 +157,7 @@ _ACTS: Final[dict[str, Callable[[Any, Random], Awaitable[None]]]] = {
     **DIRECT_ACTS,
     **CUT_ACTS,
     **CHAIN_ACTS,
+    **LOSING_ACTS,
     "consume_transform": consume_transform,
     "late_batch": late_batch,
     "begin_anew": begin_anew,
@@ -303,15 +305,20 @@ def draw(seed: int, nodes: int | None = None, *, tiered: bool = False) -> Plan:
 
 
 _CHAINS: Final = (1, 2, 4)
+_LOST_OF_TEN: Final = 6
+"""In so many of ten histories with cuts everything is lost, and comes back."""
 
 
 def draw_cutting(seed: int, nodes: int | None = None) -> Plan:
     """Draw the history of `seed` of a cluster with a bucket that takes cuts often, while clients produce what
-    follows from what they know."""
+    follows from what they know; in most of them everything is lost in the end."""
     plan, apart = draw(seed, nodes, tiered=True), Random(seed ^ 0xC5A15)
     acts = list(plan.acts)
     for _ in range(apart.choice(_CHAINS)):
         acts.insert(apart.randrange(1, len(acts) + 1), Act("chain", apart.getrandbits(48)))
+    if apart.randrange(10) < _LOST_OF_TEN:
+        del acts[apart.randrange(2, len(acts) + 1) :]
+        acts.append(Act("lose_everything", apart.getrandbits(48)))
     return replace(plan, acts=tuple(acts), cutting=True)
 
 
@@ -334,6 +341,8 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
                 raise Violation(f"{machine.name} does not become ready at first")
         for act in plan.acts:
             await _ACTS[act.kind](world, Random(act.seed))
+            if world.is_lost:
+                return
         await world.settle()
         await revive(world, random)
         if isinstance(world, SecuredWorld):
@@ -366,10 +375,8 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
             "cuts": world.oracle.replicas.cuts,
             "commits": world.oracle.tiers.commits,
             "handovers": world.oracle.tiers.handovers,
-            "cuts_taken": world.oracle.cuts.taken,
-            "cuts_exact": world.oracle.cuts.exact,
             **(world.access.counted if isinstance(world, SecuredWorld) else {}),
-            **(world.counted if isinstance(world, TransactionalWorld) else {}),
+            **(world.counted if isinstance(world, TransactionalWorld | CuttingWorld) else {}),
         },
     )
 
