@@ -176,7 +176,8 @@ def ids(folder: Path, program: Program, arguments: argparse.Namespace) -> list[M
         before = rss_mb(one.pids[0])
         load.make_ids(one.bootstrap, arguments.ids, OPEN_TIMEOUT_MS)
         bytes_each = 1e6 * (rss_mb(one.pids[0]) - before) / arguments.ids
-        served_s = restart_until(one, lambda: len(listed(one)) >= arguments.ids)
+        served_s = restart_until(one, lambda: is_loaded(one, arguments.ids))
+        assert len(listed(one)) >= arguments.ids
     return [
         Measured(f"{arguments.ids} ids: memory of one", "bytes", None, bytes_each),
         Measured(f"{arguments.ids} ids: ready until all are served", "s", None, served_s),
@@ -188,7 +189,8 @@ def opened(folder: Path, program: Program, arguments: argparse.Namespace) -> lis
         topic = one.topic("open")
         load.make_ids(one.bootstrap, arguments.ids, OPEN_TIMEOUT_MS, topic=topic)
         made = time.monotonic()
-        left_s = restart_until(one, lambda: len(listed(one)) >= arguments.ids)
+        left_s = restart_until(one, lambda: is_loaded(one, arguments.ids))
+        assert len(listed(one)) >= arguments.ids
         wait_until("all are aborted", lambda: not listed(one, ("Ongoing", "PrepareAbort")), 300, 0.5)
         late_s = time.monotonic() - made - OPEN_TIMEOUT_MS / 1000
         wait_until("it is stable", lambda: is_stable(one.bootstrap, topic), 60)
@@ -198,10 +200,15 @@ def opened(folder: Path, program: Program, arguments: argparse.Namespace) -> lis
     ]
 
 
-def listed(one: Side, states: Sequence[str] = ()) -> list[str]:
-    """The ids that are served, none while a coordinator loads."""
+def is_loaded(one: Side, count: int) -> bool:
+    """Return whether all coordinators serve: 1,000 ids are in all partitions. Raises while one loads."""
+    return len(listed(one, pattern="id-0000.*")) >= min(count, 1000)
+
+
+def listed(one: Side, states: Sequence[str] = (), pattern: str | None = None) -> list[str]:
+    """The ids that are served. Raises while a coordinator loads."""
     with AdminCluster(one.bootstrap) as cluster:
-        found = list_transactions(cluster, lambda: False, states=states)
+        found = list_transactions(cluster, lambda: False, states=states, pattern=pattern, wait_s=120)
     return [row.transactional_id for row in found.rows]
 
 

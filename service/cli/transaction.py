@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _OLDER_THAN_MS = 900_000
 """The default of transaction.max.timeout.ms."""
+_LIST_WAIT_S = 60.0
+"""A node's time to list its ids: a million take about twenty seconds."""
 _OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _STATES = (
     "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort",
@@ -126,7 +128,12 @@ def _list(args: argparse.Namespace) -> int:
         states = _OPEN_STATES  # an id at rest is older than any time: it began, says Kafka, at -1
     with Cluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
         found = list_transactions(
-            cluster, patience(), states=states, longer_than_ms=args.longer_than_ms, pattern=args.pattern
+            cluster,
+            patience(),
+            states=states,
+            longer_than_ms=args.longer_than_ms,
+            pattern=args.pattern,
+            wait_s=_LIST_WAIT_S,
         )
     if args.json:
         print(json.dumps([row._asdict() for row in found.rows], indent=2))

@@ -33,6 +33,8 @@ from service.wire.errors import UnsupportedVersion, WireError
 from service.wire.frames import SIZE_BYTES, read_frame_size
 
 MAX_RESPONSE_BYTES: Final = 256 << 20
+MAX_RESPONSE_ELEMENTS: Final = 1 << 22
+"""Most array elements of a response: those of 400,000 partitions, or of a million transactional ids."""
 _SET_UP_RESPONSE_BYTES: Final = 1 << 20
 _FIRST_BYTES: Final = 64 << 10
 _MIDDLE: Final = 0.5
@@ -124,7 +126,7 @@ class BlockingClient:
         self._send(self._session.request(api_key, version, message), deadline)
         frame = self._receive_frame(deadline, MAX_RESPONSE_BYTES + expected_bytes, expected_bytes)
         with self._naming_the_broker():
-            return self._session.receive(frame)
+            return self._session.receive(frame, MAX_RESPONSE_ELEMENTS)
 
     def _exchange(self, outgoing: bytes | None, deadline: float) -> None:
         """Carry the session's set-up, or a reauthentication, to its end."""

@@ -54,10 +54,12 @@ def list_transactions(
     producer_ids: Sequence[int] = (),
     longer_than_ms: int = -1,
     pattern: str | None = None,
+    wait_s: float = _NODE_WAIT_S,
 ) -> TransactionListing:
     """Return the ids of all coordinators that match. Raises if no node answers.
 
-    `pattern` is RE2's, and of the whole id. Below zero `longer_than_ms` filters nothing.
+    `pattern` is RE2's, and of the whole id. Below zero `longer_than_ms` filters nothing. A node gets `wait_s`
+    to answer: 100,000 ids take about two seconds.
     """
     module = request_module(ApiKey.LIST_TRANSACTIONS)
     request = module.ListTransactionsRequest(
@@ -71,9 +73,9 @@ def list_transactions(
     nodes = [one.node_id for one in cluster.describe().nodes if not one.is_fenced]
     for node in nodes:
         try:
-            found += _ids_of(cluster, request, node, again)
+            found += _ids_of(cluster, request, node, again, wait_s)
         except TimeoutError:
-            failures[node] = TimeoutError(f"no answer within {_NODE_WAIT_S:g} s")
+            failures[node] = TimeoutError(f"no answer within {wait_s:g} s")
         except (RequestError, OSError) as e:
             failures[node] = e
     if nodes and len(failures) == len(nodes):
@@ -83,9 +85,9 @@ def list_transactions(
     )
 
 
-def _ids_of(cluster: Cluster, request: Any, node: int, again: Again) -> list[TransactionRow]:
+def _ids_of(cluster: Cluster, request: Any, node: int, again: Again, wait_s: float) -> list[TransactionRow]:
     """Return the ids that one node coordinates."""
-    with cluster.apart(node, _NODE_WAIT_S) as client:
+    with cluster.apart(node, wait_s) as client:
         version = client.version(ApiKey.LIST_TRANSACTIONS)
         for name, since, nothing in _FILTERS:
             if version < since and getattr(request, name) != nothing:

@@ -179,7 +179,10 @@ class Dispatcher:
     async def _encode_in_slices(
         self, context: RequestContext, header: RequestHeader, answer: Any
     ) -> Response:
-        """Encode the response of a handler that needed a task, which may be large, in slices."""
+        """Encode the response of a handler that needed a task, which may be large, in slices. Who asks again
+        and again, and does not wait for the answer, must not keep the node busy with the earlier ones.
+        """
+        context.ends_with_peer = APIS[header.api_key].effect is RequestEffect.READS
         message, throttle_ms = await answer if isinstance(answer, Awaitable) else answer, 0
         self._count_errors(header.api_key, message)
         if context.meter is not None:

@@ -121,7 +121,7 @@ class RequestEffect(Enum):
     """The effect of an API's requests on state that outlives their connection."""
 
     READS = auto()
-    """none: a long request ends with its connection"""
+    """none: a request that takes several turns ends with its connection"""
     IDEMPOTENT = auto()
     """the same if sent twice as if sent once; only UnregisterBroker has another response the second time"""
     CHANGES = auto()

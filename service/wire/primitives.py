@@ -4,10 +4,10 @@ A string has at most `MAX_STRING_BYTES`, as in Kafka's generated readers. Bytes 
 U+FFFD, as in Java's decoder: clients derive their ids from host names of any encoding.
 
 A length or count is compared with the bytes that are left before anything of that size is allocated, and one
-message may hold at most `MAX_ELEMENTS` array elements in all: a hostile message costs no more memory than a
-large honest one. Any negative length of a nullable value is null, as in Kafka.
-Source: https://kafka.apache.org/protocol#protocol_types and KIP-482 (compact types, tagged
-fields).
+message may hold at most `MAX_ELEMENTS` array elements in all, unless its reader allows more: a hostile
+message costs no more memory than a large honest one. Any negative length of a nullable value is null, as in
+Kafka.
+Source: https://kafka.apache.org/protocol#protocol_types and KIP-482 (compact types, tagged fields).
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class Cursor:
         if self.elements_left < 0:
             if self.most_elements < MAX_ELEMENTS:
                 raise ManyElements
-            _malformed(f"more than {MAX_ELEMENTS} array elements in one message")
+            _malformed(f"more than {self.most_elements} array elements in one message")
         return count
 
     def is_pause(self) -> bool:

@@ -33,6 +33,8 @@ class Committed:
     """commits without a response, each with the process that may write it"""
     undecided: dict[int, Transaction] = field(default_factory=dict)
     """commits in transactions of which it is not known yet how they end"""
+    unsure: set[int] = field(default_factory=set)
+    """those of `undecided` that may be lost, however their transactions ended"""
 
     def judge(self, value: int, where: str, is_alive: Iterator[str]) -> None:
         """Check that `value` may be the committed offset. Raises `Violation`."""
@@ -53,7 +55,7 @@ class Committed:
             if decision is None:
                 continue
             del self.undecided[value]
-            if decision and partition in one.answered_offsets:
+            if decision and partition in one.answered_offsets and value not in self.unsure:
                 self.there = max(self.there, value)
             elif not decision:
                 self.refused[value] = f"in {one}, which is aborted"
@@ -61,6 +63,7 @@ class Committed:
     def may_be_lost(self) -> None:
         """Note that the log may have lost any commit."""
         self.there = NOTHING
+        self.unsure = set(self.undecided)
 
 
 @dataclass

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -134,6 +135,30 @@ def test_requests_that_have_not_started_end_with_their_peer(
     with socket.create_connection((node.host, node.port), 60) as one:
         one.sendall(request)
         assert int.from_bytes(_read(one, 4)) > 0
+
+
+def test_a_read_that_takes_many_turns_ends_with_its_peer(
+    start: Callable[..., NodeThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients that do not wait for a long list, and ask again, add nothing to what the node has to do."""
+    node, began, ended = start(), threading.Event(), threading.Event()
+
+    def forever(*_: object) -> Iterator[None]:
+        began.set()
+        try:
+            while True:
+                yield
+        finally:
+            ended.set()
+
+    monkeypatch.setattr("service.serving.handlers.list_transactions._found", forever)
+    module = request_module(ApiKey.LIST_TRANSACTIONS)
+    request = module.ListTransactionsRequest(state_filters=(), producer_id_filters=(), duration_filter=-1)
+    with socket.create_connection((node.host, node.port), 60) as one:
+        one.sendall(encode_request(ApiKey.LIST_TRANSACTIONS, 1, 1, "long", request))
+        assert began.wait(30)
+        assert not ended.is_set()
+    assert ended.wait(30), "the node goes on with what nobody waits for"
 
 
 def test_acks_0_records_are_written_though_the_peer_disconnects(

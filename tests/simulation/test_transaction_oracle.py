@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from service.records.builder import BatchBuilder
+from simulator.cluster.groups import Committed
 from simulator.cluster.offsets_replay import OffsetsReplay
 from simulator.cluster.transaction_log import (
     COMPLETE_COMMIT,
@@ -17,7 +18,9 @@ from simulator.cluster.transaction_log import (
     PREPARE_COMMIT,
     Ids,
 )
+from simulator.cluster.transaction_model import Transaction
 from simulator.cluster.transaction_replay import Replay
+from simulator.groups import NOTHING
 from simulator.model import Violation
 
 KEY = b"\0\0" + struct.pack(">h", 3) + b"pay"
@@ -218,3 +221,20 @@ def test_a_replica_that_is_told_nothing_knows_what_follows_its_beginning(
     assert replay.known_from(begin) == (rows, unstable)
     assert replay.is_open_at(begin) is (begin > 0)
     assert replay.known_from(0) == (replay.rows, replay.first_unstable)
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_an_offset_may_be_missing_if_its_log_was_lost_before_its_transaction_was_known_to_end(
+    is_lost: bool,
+) -> None:
+    place = ("group", 0)
+    one = Transaction(1, "pay", 7, 0, 0, answered_offsets={place})
+    committed = Committed(sent={1}, undecided={1: one})
+    if is_lost:
+        committed.may_be_lost()
+    committed.settle(place, lambda _: True)
+    if is_lost:
+        committed.judge(NOTHING, "n1", iter(()))
+    else:
+        with pytest.raises(Violation, match="G2"):
+            committed.judge(NOTHING, "n1", iter(()))

@@ -116,6 +116,28 @@ def test_an_answer_that_makes_no_sense_is_an_error(answer: bytes, error: type[Ex
         ask(port)
 
 
+def test_a_list_of_half_a_million_is_read() -> None:
+    """A node refuses requests of so many elements; an answer may be as long as the cluster is large."""
+    module = response_module(ApiKey.LIST_TRANSACTIONS)
+    row = module.TransactionState(transactional_id="a", producer_id=1, transaction_state="Empty")
+    listed = module.ListTransactionsResponse(
+        throttle_time=0, error_code=0, unknown_state_filters=(), transaction_states=(row,) * 500_000
+    )
+    known = Broker(4, {66: (0, 2)})
+
+    def handler(context: RequestContext, request: memoryview) -> Response:
+        header = parse_request_header(request)
+        if header.api_key == ApiKey.API_VERSIONS:
+            return known(context, request)
+        return Response([response_frame(header, listed)])
+
+    wanted = request_module(ApiKey.LIST_TRANSACTIONS).ListTransactionsRequest(
+        state_filters=(), producer_id_filters=(), duration_filter=-1
+    )
+    with serving(handler) as port, BlockingClient("127.0.0.1", port, "me") as client:
+        assert len(client.request(ApiKey.LIST_TRANSACTIONS, wanted).transaction_states) == 500_000
+
+
 def test_a_broker_that_hangs_up_is_a_connection_error() -> None:
     def handler(context: RequestContext, request: memoryview) -> Response:
         raise MalformedMessage("go away")
