@@ -128,26 +128,8 @@ class ClusterWorld:
         self.store_faults: dict[str, DrawnStoreFaults] = {}
         self.latest_wall_ms = 0
         """the latest that any machine's wall clock ever was before it was set"""
-        names = [f"{self.letter}{number}" for number in range(1, nodes + 1)]
-        for number, name in enumerate(names, 1):
-            faults = self.faults[name] = DrawnFaults(part(), self.trace)
-            store_faults = self.store_faults[name] = DrawnStoreFaults(part(), self.trace)
-            dirs = (_DIRECTORY / f"node-{number}",)
-            metadata_dir = _DIRECTORY / f"node-{number}-metadata" if self._is_apart(number, random) else None
-            machine = Machine(
-                name,
-                self.loop,
-                part(),
-                self.trace,
-                self.bucket,
-                dirs,
-                faults,
-                store_faults,
-                metadata_dir=metadata_dir,
-            )
-            machine.clock.rate = random.choice(RATES)
-            machine.store_ms = self.real_ms
-            self.machines.append(machine)
+        for number in range(1, nodes + 1):
+            self.machines.append(self._new_machine(number, random, part))
         self._plans: dict[str, Plan] = {}
         """by machine: how its directories are formatted"""
         self.settings = self._format(part(), nodes, self._drawn_settings(part()))
@@ -177,6 +159,27 @@ class ClusterWorld:
         logs.handlers[:] = [NodeLogs(self.trace)]
         logs.propagate = False
         logs.setLevel(logging.WARNING)
+
+    def _new_machine(self, number: int, random: Random, part: Callable[[], Random]) -> Machine:
+        name = f"{self.letter}{number}"
+        faults = self.faults[name] = DrawnFaults(part(), self.trace)
+        store_faults = self.store_faults[name] = DrawnStoreFaults(part(), self.trace)
+        dirs = (_DIRECTORY / f"node-{number}",)
+        metadata_dir = _DIRECTORY / f"node-{number}-metadata" if self._is_apart(number, random) else None
+        machine = Machine(
+            name,
+            self.loop,
+            part(),
+            self.trace,
+            self.bucket,
+            dirs,
+            faults,
+            store_faults,
+            metadata_dir=metadata_dir,
+        )
+        machine.clock.rate = random.choice(RATES)
+        machine.store_ms = self.real_ms
+        return machine
 
     def _is_apart(self, number: int, random: Random) -> bool:
         """Return whether a node has its metadata log on a disk of its own."""
