@@ -32,6 +32,7 @@ _THINKS_S: Final = 0.006
 _SLOW_S: Final = (0.0, 0.006, 0.015)
 _LASTS_S: Final = (2.0, 5.0, 9.0)
 _ANSWER_S: Final = 8.0
+_FIRST_CUT_S: Final = 40.0
 
 
 class CuttingWorld(ClusterWorld):
@@ -79,6 +80,13 @@ async def chain(world: ClusterWorld, random: Random) -> None:
     for link in between:
         world.network.links.slow_s.pop(link, None)
     world.disturbed()
+
+
+async def first_cut(world: ClusterWorld, random: Random) -> None:
+    """Wait until a cut is complete, but not for ever: a history in which none is shows nothing of cuts."""
+    until_s = world.loop.now_s + _FIRST_CUT_S
+    while not world.oracle.cuts.complete and world.loop.now_s < until_s:
+        await asyncio.sleep(_PAUSE_S)
 
 
 def spawn_chains(world: ClusterWorld, random: Random, lasts_s: float) -> None:
@@ -265,4 +273,6 @@ def _known_to(machine: Machine) -> int:
     return run.node.parts.metadata.image.offset
 
 
-CHAIN_ACTS: Final[dict[str, Callable[[ClusterWorld, Random], Awaitable[None]]]] = {chain.__name__: chain}
+CHAIN_ACTS: Final[dict[str, Callable[[ClusterWorld, Random], Awaitable[None]]]] = {
+    one.__name__: one for one in (chain, first_cut)
+}

@@ -39,7 +39,7 @@ _BY_NAME: Final = 9
 
 @dataclass(frozen=True)
 class Lost:
-    """What is known of a lost cluster: its records, and the greatest numbers that it may have given out."""
+    """Knowledge of a lost cluster: its records, and the greatest numbers that it may have given out."""
 
     replicas: Replicas
     cuts: CutOracle
@@ -172,6 +172,8 @@ class HeirOracle:
         plan, where = self._restored.plan.partitions[key], f"{name}-{key[1]}"
         client, start, end, epoch = await self._client(key, name)
         found = await self._records(client, key, where, start, end)
+        client.close()
+        client, start, _, _ = await self._client(key, name)  # some may have expired meanwhile
         client.close()
         if epoch <= self._lost.epochs.get(key, -1):
             raise Violation(f"T20: {where} is led in epoch {epoch}, and was in {self._lost.epochs[key]}")

@@ -49,7 +49,7 @@ _RUN_S: Final = 300.0
 
 
 class Wanted(NamedTuple):
-    """What an operator asks for. `kills`: after how many calls of the store each run is killed; the run after
+    """Order of an operator. `kills`: after how many calls of the store each run is killed; the run after
     the last of them is not."""
 
     choice: CutChoice

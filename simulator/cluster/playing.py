@@ -318,6 +318,7 @@ def draw_cutting(seed: int, nodes: int | None = None) -> Plan:
         acts.insert(apart.randrange(1, len(acts) + 1), Act("chain", apart.getrandbits(48)))
     if apart.randrange(10) < _LOST_OF_TEN:
         del acts[apart.randrange(2, len(acts) + 1) :]
+        acts.insert(1, Act("first_cut", apart.getrandbits(48)))
         acts.append(Act("lose_everything", apart.getrandbits(48)))
     return replace(plan, acts=tuple(acts), cutting=True)
 

@@ -61,7 +61,7 @@ _SETTINGS: Final = {
 
 
 class Ground(NamedTuple):
-    """What outlives a cluster of which everything is lost: time, the network, the bucket, clients."""
+    """Parts that outlive a cluster of which everything is lost: time, the network, the bucket, clients."""
 
     loop: Loop
     trace: Trace
