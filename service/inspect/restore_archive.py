@@ -12,12 +12,13 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
 from service.base.errors import CorruptionError
-from service.inspect.restore_chain import HeirChain, heir_chain
+from service.inspect.restore_chain import HeirChain, heir_chain, is_of_the_cut
 from service.inspect.restore_plan import FoundChain
 from service.metadata.image import MetadataImage
 from service.remote.catalog import CatalogEntry
 from service.remote.format.cut_codec import NO_LEADER, Cut, PartitionCut, Place
 from service.remote.format.keys import (
+    MAX_EPOCH,
     HeadKey,
     ManifestKey,
     SegmentKey,
@@ -104,7 +105,8 @@ def open_heir_chain(
     if entry is not None and (row is None or (row.leader_epoch == NO_LEADER and row.end == 0)):
         ends.append(entry.end_offset)
     start = 0 if row is None else row.start
-    heir = heir_chain(of_cut, newest, empty, start, max(ends), load)
+    epoch = MAX_EPOCH if row is None or row.leader_epoch == NO_LEADER else row.leader_epoch
+    heir = heir_chain(of_cut, newest, empty, start, max(ends), load, epoch=epoch)
     if row is not None and row.waits and heir.overlap is None and heir.end_offset < row.end:
         # Once a restore has written HEAD again, no chain has the segment that the cut has waited for.
         overlap = _listed_overlap(store, place, heir.end_offset, row)
@@ -123,7 +125,8 @@ def _listed_overlap(store: ObjectStore, place: Place, end: int, row: PartitionCu
         and end <= parsed.base_offset <= max(end, row.start)
         and parsed.last_offset + 1 >= row.end
     ]
-    return entry_of(open_footer(store, max(found)[1])) if found else None
+    entries = (entry_of(open_footer(store, key)) for _, key in sorted(found, reverse=True))
+    return next((one for one in entries if is_of_the_cut(one, row.end, row.leader_epoch)), None)
 
 
 def found_chain(

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.types import INTERNAL_TOPICS
+from service.metadata.controller.adoption_control import EPOCH_MARGIN
 from service.metadata.controller.requests import ResourceType
 from service.metadata.image import MetadataImage, RestoredTail, TopicImage
 from service.remote.format.coverage import Coverage
@@ -58,6 +59,7 @@ class PartitionPlan(NamedTuple):
     to `loaded_end` its leader loads them; it goes on at `go_on`.
 
     `end` is that of the cut. `given_up`: offsets that are known to have existed and do not come back.
+    `highest_epoch`: the greatest leader epoch that may have been given out.
     """
 
     topic_id: UUID
@@ -134,7 +136,7 @@ class PlanFacts(NamedTuple):
     else tells (`epochs` and `ends` by partition).
 
     `newest_ms` is the newest time in any document, `restores_since` how many clusters were restored since the
-    cut and lost again; `later_topics` were made after it.
+    cut and lost again; `later_topics` were made after it, `later_partitions` added to topics.
     """
 
     source_id: str
@@ -148,6 +150,7 @@ class PlanFacts(NamedTuple):
     passed_over: tuple[str, ...] = ()
     restores_since: int = 0
     later_topics: tuple[str, ...] = ()
+    later_partitions: tuple[str, ...] = ()
 
 
 class Told(NamedTuple):
@@ -251,7 +254,8 @@ def _partition(
         tails=() if segment_key else tuple(dict.fromkeys(piece.span.tail for piece in found.pieces)),
         tail_bytes=sum(one.length for one in sections),
         given_up=given_up,
-        highest_epoch=max(told.epoch, row.leader_epoch, row.last_epoch, chain.highest_epoch, *epochs),
+        highest_epoch=max(told.epoch, row.leader_epoch, row.last_epoch, chain.highest_epoch, *epochs)
+        + EPOCH_MARGIN * told.restores_since,
         is_incomplete=is_incomplete,
         cut_key=cut_key,
         segment_key=segment_key,
@@ -337,6 +341,11 @@ def _notes(image: MetadataImage, topics: Iterable[TopicPlan], facts: PlanFacts) 
         yield (
             f"{len(facts.later_topics)} topics were made after the cut and do not come back: "
             f"{_some(list(facts.later_topics))}"
+        )
+    if facts.later_partitions:
+        yield (
+            f"{len(facts.later_partitions)} partitions were added after the cut and do not come back: "
+            f"{_some(list(facts.later_partitions))}"
         )
     if image.transaction is not None:
         yield "a change of the metadata was not complete at the cut and is left out"

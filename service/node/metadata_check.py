@@ -48,7 +48,7 @@ def check_metadata(
     if any(one.endswith((names.LOG, _SNAPSHOT)) and one != FIRST_SNAPSHOT.file_name for one in found):
         return
     noted: set[UUID] = set()
-    # A first start that ended between the note and the log has not voted: the directory was not emptied since.
+    # A first start that ended between the note and the log has not voted, if its directory is as it was.
     has_voted = FIRST_SNAPSHOT.file_name not in found or FILE_NAME in found
     is_begun = has_voted or not exists(disk, cluster.metadata_log_dir / NOTE)
     if is_begun and self_formatting(cluster) is SelfFormatting.NEVER:

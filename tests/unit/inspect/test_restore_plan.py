@@ -14,8 +14,8 @@ from service.base.types import TopicIdPartition
 from service.inspect.restore_plan import PartitionPlan, RestorePlan
 from service.inspect.restore_source import CutChoice, RestoreSource, read_source
 from service.metadata.records import ConfigRecord, RemoveUserScramCredentialRecord
-from service.remote.format.cut_codec import Cuts, Erasure, decode_cut, encode_cuts
-from service.remote.format.keys import CUT_NAME
+from service.remote.format.cut_codec import Cuts, Erasure, decode_cut, encode_cut, encode_cuts
+from service.remote.format.keys import CUT_NAME, CutKey, cut_key
 from service.remote.stores.read_only_store import ReadOnlyStore
 from tests.unit.inspect.cuts import (
     EVENTS,
@@ -367,6 +367,43 @@ def test_a_log_goes_on_behind_all_that_later_cuts_tell(world: World, pool: Execu
     assert (plan.end, plan.go_on, plan.given_up) == (end, end + 1_000, 50)
     plan = first(read(world, pool, CutChoice(number=1), gap=60)[1])
     assert (plan.end, plan.go_on) == (end, end + 50 + 60)
+
+
+def test_the_newest_cut_that_is_named_tells_ends_too(world: World, pool: Executor) -> None:
+    """A document with a greater number is of a past that was given up."""
+    cutting, before = Cutting(world), ends(world)
+    end = before[world.replicas[0]]
+    cutting.cut(before)
+    for _ in range(5):
+        world.replicas[0].append(10, world.clock.now_ms())
+    cutting.cut(ends(world))
+    cutting.number = 8
+    cutting.cut(before)
+    world.bucket.put(CUT_NAME, encode_cuts(Cuts(CLUSTER, tuple(cutting.cuts[:2]))))
+    plan = first(read(world, pool, CutChoice(number=1), gap=60)[1])
+    assert (plan.end, plan.go_on) == (end, end + 50 + 60)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_document_of_another_cluster_among_the_cuts_changes_nothing(
+    world: World, pool: Executor, number: int
+) -> None:
+    ref = Cutting(world).cut(ends(world))
+    stray = decode_cut(world.bucket.get(ref.key, max_size=1 << 20))._replace(cluster_id="another", cut=2)
+    world.bucket.put(cut_key(CutKey(number, UUID(int=5))), encode_cut(stray))
+    assert read(world, pool)[1].ref.cut == 1
+    damage(world, CUT_NAME)
+    _, plan = read(world, pool)
+    assert plan.ref.cut == 1
+    assert ("another" if number == 2 else "is of cut 2") in " ".join(plan.passed_over)
+
+
+def test_the_documents_are_searched_if_cut_itself_is_gone(world: World, pool: Executor) -> None:
+    Cutting(world).cut(ends(world))
+    world.bucket.delete([CUT_NAME])
+    _, plan = read(world, pool)
+    assert plan.ref.cut == 1
+    assert "gone" in plan.passed_over[0]
 
 
 def test_topics_that_were_made_after_the_cut_are_named(world: World, pool: Executor) -> None:
