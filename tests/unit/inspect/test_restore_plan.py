@@ -422,3 +422,65 @@ def test_orders_to_erase_that_cannot_be_carried_out_end_it(world: World, pool: E
     world.bucket.put(CUT_NAME, encode_cuts(Cuts(CLUSTER, (ref,), (erasure,))))
     with pytest.raises(ConfigError, match="orders to erase"):
         read(world, pool)
+
+
+def test_segments_that_a_cut_has_waited_for_come_back_although_retention_has_taken_them_since(
+    world: World, pool: Executor
+) -> None:
+    one, other = world.replicas
+    world.fill(3, one)  # none of them is copied yet
+    end = one.log.log_end_offset
+    Cutting(world).cut(ends(world), waits=[one])
+    world.fill(1, one)
+    world.run()
+    entry = world.entry(one)
+    assert entry is not None
+    assert entry.end_offset > end
+    one.log.deletion.advance_log_start(one.log.log_end_offset)
+    world.run()
+    entry = world.entry(one)
+    assert entry is not None
+    assert entry.start_offset > end
+    _, plan = read(world, pool)
+    found = plan.partitions[EVENTS, 0]
+    assert (found.loaded_end, found.is_incomplete) == (end, False)
+    assert plan.partitions[EVENTS, 1].loaded_end == ends(world)[other]
+
+
+# -- partitions without a leader
+
+
+def test_a_partition_without_a_leader_that_no_cut_has_comes_back_as_far_as_its_archive_goes(
+    world: World, pool: Executor
+) -> None:
+    one, other = world.replicas
+    Cutting(world).cut({other: ends(world)[other]}, is_exact=False, leaderless={one: 0})
+    _, plan = read(world, pool, CutChoice(allows_loose=True))
+    entry = world.entry(one)
+    assert entry is not None
+    found = plan.partitions[EVENTS, 0]
+    assert (found.start, found.chain_end, found.loaded_end) == (0, entry.end_offset, entry.end_offset)
+    assert any("1 partitions had no leader at the cut; they come back as" in note for note in plan.notes)
+    assert any(note.endswith("archive goes: events-0") for note in plan.notes)
+
+
+def test_a_chain_that_has_grown_since_the_cut_before_comes_back_whole(world: World, pool: Executor) -> None:
+    one, other = world.replicas
+    entry = world.entry(one)
+    assert entry is not None
+    Cutting(world).cut({other: ends(world)[other]}, is_exact=False, leaderless={one: entry.end_offset // 2})
+    _, plan = read(world, pool, CutChoice(allows_loose=True))
+    found = plan.partitions[EVENTS, 0]
+    assert (found.chain_end, found.loaded_end) == (entry.end_offset, entry.end_offset)
+    assert (found.given_up, found.is_incomplete) == (0, False)
+
+
+def test_a_partition_without_a_leader_of_which_the_bucket_has_nothing_is_named(
+    tmp_path: Path, pool: Executor
+) -> None:
+    world = World(tmp_path / "disk", partitions=1)
+    world.topic_configs = {"events": TIERED}
+    world.run()
+    Cutting(world).cut({}, is_exact=False, leaderless={world.replicas[0]: 0})
+    _, plan = read(world, pool, CutChoice(allows_loose=True))
+    assert any("come back empty: events-0" in note for note in plan.notes)
