@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from service.base.types import INTERNAL_TOPICS
 from service.metadata.controller.adoption_control import EPOCH_MARGIN
 from service.metadata.controller.requests import ResourceType
 from service.metadata.image import MetadataImage, RestoredTail, TopicImage
 from service.remote.format.coverage import Coverage
-from service.remote.format.cut_codec import NO_LEADER, Cut, CutRef, PartitionCut, Place
+from service.remote.format.cut_codec import NEVER_LED, NO_LEADER, Cut, CutRef, PartitionCut, Place
 from service.remote.format.keys import SegmentKey, parse_key
+from service.tiering.cuts.saving_plan import is_always_tailed
 
 OFFSET_GAP: Final = 1_000_000
 MAX_OFFSET_GAP: Final = 1 << 40
@@ -25,7 +25,6 @@ THROTTLED: Final = frozenset(
     {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 )
 """Settings of topics that name brokers of the lost cluster."""
-_NEVER_LED: Final = PartitionCut(NO_LEADER, 0, 0, 0, 0, 0, NO_LEADER, 0, False)
 
 Pieces = Callable[[Place, int, int, int], Coverage]
 """Sections of tails for a place, from an offset to an end, exclusive, behind a batch of a leader epoch."""
@@ -192,7 +191,7 @@ def restore_plan(
         partitions,
         facts.passed_over,
         problems,
-        (*_notes(image, topics, facts), *notes),
+        (*_notes(image, topics, facts), *_leaderless(facts, plans), *notes),
         tuple(_dropped(image)),
         tuple(_to_set(image, cut)),
     )
@@ -204,7 +203,7 @@ def _partitions(facts: PlanFacts, topic: TopicImage, pieces: Pieces, gap: int) -
     is_promised = not facts.ref.is_complete and is_tailed(facts.image, topic)
     for number, partition in topic.partitions.items():
         place = topic.id, number
-        row = rows[number] if number < len(rows) else _NEVER_LED
+        row = rows[number] if number < len(rows) else NEVER_LED
         epochs = (partition.leader_epoch, facts.epochs.get(place, 0))
         chain = facts.chains.get(place, FoundChain())
         told = Told(max(epochs), max(chain.newest_end, facts.ends.get(place, 0)), facts.restores_since)
@@ -227,7 +226,7 @@ def _partition(
 ) -> PartitionPlan:
     end = max(row.end, chain.end)
     first = max(chain.end, row.start) if chain.segments else row.start
-    found = pieces(place, first, end, chain.last_epoch if chain.segments else -1)
+    found = pieces(place, first, max(first, row.tailed_end), chain.last_epoch if chain.segments else -1)
     reach = found.reaches
     is_incomplete = False
     segment_key = ""
@@ -289,12 +288,13 @@ def _again(plan: PartitionPlan, earlier: RestoredTail, gap: int) -> PartitionPla
 
 def is_tailed(image: MetadataImage, topic: TopicImage) -> bool:
     """Return whether a cut promises all records of the topic, as far as its own settings tell."""
-    if topic.name in INTERNAL_TOPICS:
-        return True
     settings = image.config(ResourceType.TOPIC, topic.name)
     default = image.config(ResourceType.BROKER, "").get("firn.tail.default.enable", "true")
-    is_on = settings.get("firn.tail.enable", default).strip().lower() == "true"
-    return is_on and settings.get("remote.storage.enable", "").strip().lower() == "true"
+    return is_always_tailed(
+        topic.name,
+        is_enabled=settings.get("firn.tail.enable", default).strip().lower() == "true",
+        is_tiered=settings.get("remote.storage.enable", "").strip().lower() == "true",
+    )
 
 
 def _topic(topic: TopicImage, plans: Iterable[PartitionPlan]) -> TopicPlan:
@@ -349,6 +349,29 @@ def _notes(image: MetadataImage, topics: Iterable[TopicPlan], facts: PlanFacts) 
         )
     if image.transaction is not None:
         yield "a change of the metadata was not complete at the cut and is left out"
+
+
+def _leaderless(facts: PlanFacts, plans: Iterable[PartitionPlan]) -> Iterator[str]:
+    """Yield what comes back of partitions that nobody led at a loose cut: the cut knows nothing of their
+    last records."""
+    known: list[str] = []
+    unknown: list[str] = []
+    for one in plans:
+        rows = facts.cut.topics.get(one.topic_id, ())
+        row = rows[one.partition] if one.partition < len(rows) else NEVER_LED
+        if row.leader_epoch == NO_LEADER:
+            name = facts.image.topics_by_id[one.topic_id].name
+            (known if one.end > 0 else unknown).append(f"{name}-{one.partition}")
+    if known:
+        yield (
+            f"{len(known)} partitions had no leader at the cut; they come back as the cut before had them, "
+            f"or as far as their archive goes: {_some(known)}"
+        )
+    if unknown:
+        yield (
+            f"{len(unknown)} partitions had no leader at the cut, and the bucket has nothing of them; they "
+            f"come back empty: {_some(unknown)}"
+        )
 
 
 def _dropped(image: MetadataImage) -> Iterator[str]:

@@ -36,6 +36,7 @@ from service.remote.format.tail_object import (
     decode_footer,
     footer_length,
 )
+from service.remote.reading.object_reader import read_suffix
 from service.remote.stores.errors import UNREADABLE, ObjectTruncated, naming, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 
@@ -157,16 +158,11 @@ def open_tail(store: ObjectStore, ref: TailRef, owners: Collection[str] | None =
 
 def find_tail(store: ObjectStore, key: str, owners: Collection[str] | None = None) -> OpenTail:
     """Return the footer of the tail under `key`, which no cut need name: a suffix GET, two for a long one."""
-    wanted = SUFFIX_HINT
     with naming(key):
-        for _ in range(_GUESSES):
-            suffix, size = store.get_suffix(key, wanted)
-            wanted = footer_length(suffix, size)
-            if wanted <= len(suffix):
-                footer = decode_footer(suffix, size)
-                _check_tail(key, footer, owners)
-                return OpenTail(TailRef(key, size, footer.position, footer.crc), footer)
-        raise CorruptionError("the footer's length changes while it is read")
+        suffix, size = read_suffix(store, key, SUFFIX_HINT, footer_length, _GUESSES)
+        footer = decode_footer(suffix, size)
+        _check_tail(key, footer, owners)
+    return OpenTail(TailRef(key, size, footer.position, footer.crc), footer)
 
 
 def _check_tail(key: str, footer: TailFooter, owners: Collection[str] | None) -> None:

@@ -7,7 +7,7 @@ cut lacks nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
@@ -36,28 +36,35 @@ def chain_end_of(entry: CatalogEntry | None) -> int:
     return entry.end_offset if entry is not None and entry.segments else 0
 
 
-def lacks_of(table: TailTable, topics: Rows, entry_of: EntryOf) -> Steps[list[Lack]]:
-    """Choose the tails of each partition, and return what they and the chains lack, in steps."""
+def lacks_of(table: TailTable, topics: Rows, entry_of: EntryOf, *, is_new: bool = False) -> Steps[list[Lack]]:
+    """Choose the tails of each partition, and return what they and the chains lack, in steps. Of a cut that
+    `is_new` a chain that a later leader has continued since counts as lacking until it is looked at."""
     found: list[Lack] = []
     for topic_id, rows in topics.items():
         for partition, row in enumerate(rows):
             yield
-            start = max(row.start, chain_end_of(entry_of(topic_id, partition)))
-            reaches = table.update((topic_id, partition), start, row.end)
-            if reaches < row.end and row.is_promised:
+            entry = entry_of(topic_id, partition)
+            start = max(row.start, chain_end_of(entry))
+            reaches = table.update((topic_id, partition), start, max(start, row.tailed_end))
+            if row.is_promised and (reaches < row.end or (is_new and _is_of_later(entry, row))):
                 found.append(Lack(topic_id, partition, row.end, row.leader_epoch, reaches))
     return found
 
 
-def without_lost(topics: Rows, lacks: Iterable[Lack]) -> dict[UUID, tuple[PartitionCut, ...]]:
+def _is_of_later(entry: CatalogEntry | None, row: PartitionCut) -> bool:
+    """Return whether a later leader has continued the chain since the cut: its records may be others."""
+    return entry is not None and row.leader_epoch != NO_LEADER and entry.leader_epoch > row.leader_epoch
+
+
+def without_lost(topics: Rows, lacks: Iterable[Lack]) -> Steps[dict[UUID, tuple[PartitionCut, ...]]]:
     """Return the rows of a cut some of whose tails are lost: what they had counts as awaited, not as saved.
 
     So the cut says no more than it has, and whoever leads the partition next saves it again.
     """
-    changed = dict(topics)
+    changed: dict[UUID, list[PartitionCut]] = {}
     for lack in lacks:
-        rows = changed[lack.topic_id]
-        row = rows[lack.partition]
+        yield
+        row = topics[lack.topic_id][lack.partition]
         if row.saved > lack.reaches:
             row = row._replace(
                 saved=lack.reaches,
@@ -65,8 +72,10 @@ def without_lost(topics: Rows, lacks: Iterable[Lack]) -> dict[UUID, tuple[Partit
                 last_epoch=NO_LEADER,
                 waits=True,
             )
-            changed[lack.topic_id] = (*rows[: lack.partition], row, *rows[lack.partition + 1 :])
-    return changed
+            if lack.topic_id not in changed:
+                changed[lack.topic_id] = list(topics[lack.topic_id])
+            changed[lack.topic_id][lack.partition] = row
+    return {**topics, **{topic_id: tuple(rows) for topic_id, rows in changed.items()}}
 
 
 def differs(topics: Rows, before: Rows, entry_of: EntryOf) -> Steps[bool]:
@@ -86,8 +95,11 @@ def differs(topics: Rows, before: Rows, entry_of: EntryOf) -> Steps[bool]:
     return False
 
 
-def gone(table: TailTable, topics: Rows, metadata_id: UUID) -> Iterator[tuple[UUID, int]]:
-    """Yield the places of the table that the rows do not have any more."""
+def gone(table: TailTable, topics: Rows, metadata_id: UUID) -> Steps[list[tuple[UUID, int]]]:
+    """Return, in steps, the places of the table that the rows do not have any more."""
+    found: list[tuple[UUID, int]] = []
     for topic_id, partition in table.places:
+        yield
         if topic_id != metadata_id and partition >= len(topics.get(topic_id, ())):
-            yield topic_id, partition
+            found.append((topic_id, partition))
+    return found

@@ -126,8 +126,12 @@ class Cutting:
         waits: Iterable[Replica] = (),
         starts: Mapping[Replica, int] | None = None,
         tailed: Iterable[Replica] | None = None,
+        says: Mapping[Replica, int] | None = None,
+        leaderless: Mapping[Replica, int] | None = None,
     ) -> CutRef:
-        """Write a cut with these ends, and one tail that has what chains lack; `CUT` names it."""
+        """Write a cut with these ends, and one tail that has what chains lack; `CUT` names it. `says`: up to
+        where partitions are saved as the cut says, which await a segment with the rest. Nobody leads those
+        that are `leaderless`; the cut before ended where they say."""
         world = self.world
         self.number += 1
         world.clock.advance(10_000)
@@ -142,17 +146,21 @@ class Cutting:
             if data:
                 sections.append((place, data))
             start = (starts or {}).get(replica, replica.log.log_start_offset)
+            saved = (says or {}).get(replica, end if is_saved else max(chain_end, start))
             rows[place] = PartitionCut(
                 replica.leader_epoch,
                 start,
                 end,
                 end,
-                end if is_saved else max(chain_end, start),
-                end if is_saved else max(chain_end, start),
+                saved,
+                saved,
                 0,
                 0 if entry is None else entry.version,
-                replica in waits,
+                replica in waits or replica in (says or {}),
             )
+        for replica, end in (leaderless or {}).items():  # as the cut before has them
+            place = replica.tip.topic_id, replica.tip.partition
+            rows[place] = PartitionCut(-1, 0, end, end, end, end, -1, 0, False)
         if self.internal:
             sections.append(((OFFSETS, 0), self.internal))
         end = max((header.last_offset + 1 for header in iter_headers(self.internal)), default=0)

@@ -214,6 +214,20 @@ def test_a_segment_that_was_waited_for_is_in_the_chain(world: World, pool: Execu
     assert plan.tails == ()
 
 
+def test_tails_that_reach_beyond_what_the_leader_had_saved_are_not_the_cuts(
+    world: World, pool: Executor
+) -> None:
+    """They are of the leader before; the one of the cut has other records there, and awaits their segment."""
+    cutting, replica = Cutting(world), world.replicas[0]
+    cutting.cut(ends(world))
+    entry = world.entry(replica)
+    assert entry is not None
+    cutting.cut(ends(world), says={replica: entry.end_offset})
+    _, plan = read(world, pool)
+    assert plan.ref.cut == 1
+    assert "events-0" in plan.passed_over[0]
+
+
 def test_a_cut_whose_segment_never_came_is_passed_over(world: World, pool: Executor) -> None:
     cutting = Cutting(world)
     cutting.cut(ends(world))
@@ -251,6 +265,27 @@ def test_segments_that_were_sealed_since_and_end_below_the_cut_belong_to_the_cha
     assert plan.chain_end == entry.end_offset
     assert plan.chain.is_published
     assert plan.loaded_end == end
+
+
+def test_segments_that_an_unclean_leader_wrote_since_are_not_the_cuts(world: World, pool: Executor) -> None:
+    """They end below the cut's end, with other records than were there at the cut."""
+    one = world.replicas[0]
+    for _ in range(40):
+        one.append(1, world.clock.now_ms())
+    end, entry = one.log.log_end_offset, world.entry(one)
+    assert entry is not None
+    Cutting(world).cut({**ends(world), one: end})
+    one.log.truncation.truncate_to(entry.end_offset)
+    one.leader_epoch = world.catalog.leader_epochs[EVENTS, 0] = 6
+    while world.entry(one) == entry:
+        one.append(2, world.clock.now_ms())
+        world.run()
+    later = world.entry(one)
+    assert later is not None
+    assert entry.end_offset < later.end_offset < end
+    plan = first(read(world, pool)[1])
+    assert (plan.chain_end, plan.loaded_end, plan.end) == (entry.end_offset, end, end)
+    assert not plan.is_incomplete
 
 
 def test_a_topic_that_is_not_tailed_has_a_hole_from_its_chains_end(world: World, pool: Executor) -> None:
@@ -422,3 +457,65 @@ def test_orders_to_erase_that_cannot_be_carried_out_end_it(world: World, pool: E
     world.bucket.put(CUT_NAME, encode_cuts(Cuts(CLUSTER, (ref,), (erasure,))))
     with pytest.raises(ConfigError, match="orders to erase"):
         read(world, pool)
+
+
+def test_segments_that_a_cut_has_waited_for_come_back_although_retention_has_taken_them_since(
+    world: World, pool: Executor
+) -> None:
+    one, other = world.replicas
+    world.fill(3, one)  # none of them is copied yet
+    end = one.log.log_end_offset
+    Cutting(world).cut(ends(world), waits=[one])
+    world.fill(1, one)
+    world.run()
+    entry = world.entry(one)
+    assert entry is not None
+    assert entry.end_offset > end
+    one.log.deletion.advance_log_start(one.log.log_end_offset)
+    world.run()
+    entry = world.entry(one)
+    assert entry is not None
+    assert entry.start_offset > end
+    _, plan = read(world, pool)
+    found = plan.partitions[EVENTS, 0]
+    assert (found.loaded_end, found.is_incomplete) == (end, False)
+    assert plan.partitions[EVENTS, 1].loaded_end == ends(world)[other]
+
+
+# -- partitions without a leader
+
+
+def test_a_partition_without_a_leader_that_no_cut_has_comes_back_as_far_as_its_archive_goes(
+    world: World, pool: Executor
+) -> None:
+    one, other = world.replicas
+    Cutting(world).cut({other: ends(world)[other]}, is_exact=False, leaderless={one: 0})
+    _, plan = read(world, pool, CutChoice(allows_loose=True))
+    entry = world.entry(one)
+    assert entry is not None
+    found = plan.partitions[EVENTS, 0]
+    assert (found.start, found.chain_end, found.loaded_end) == (0, entry.end_offset, entry.end_offset)
+    assert any("1 partitions had no leader at the cut; they come back as" in note for note in plan.notes)
+    assert any(note.endswith("archive goes: events-0") for note in plan.notes)
+
+
+def test_a_chain_that_has_grown_since_the_cut_before_comes_back_whole(world: World, pool: Executor) -> None:
+    one, other = world.replicas
+    entry = world.entry(one)
+    assert entry is not None
+    Cutting(world).cut({other: ends(world)[other]}, is_exact=False, leaderless={one: entry.end_offset // 2})
+    _, plan = read(world, pool, CutChoice(allows_loose=True))
+    found = plan.partitions[EVENTS, 0]
+    assert (found.chain_end, found.loaded_end) == (entry.end_offset, entry.end_offset)
+    assert (found.given_up, found.is_incomplete) == (0, False)
+
+
+def test_a_partition_without_a_leader_of_which_the_bucket_has_nothing_is_named(
+    tmp_path: Path, pool: Executor
+) -> None:
+    world = World(tmp_path / "disk", partitions=1)
+    world.topic_configs = {"events": TIERED}
+    world.run()
+    Cutting(world).cut({}, is_exact=False, leaderless={world.replicas[0]: 0})
+    _, plan = read(world, pool, CutChoice(allows_loose=True))
+    assert any("come back empty: events-0" in note for note in plan.notes)
