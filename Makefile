@@ -14,7 +14,7 @@ ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist load
 OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel map docs docs-serve sbom demo demo-restore test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser health-matrix test-mixed console-shots docs-commands judges matrix test-localstack test-package image-try deploy-check local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
+.PHONY: help install kernel map docs docs-serve sbom demo demo-restore test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser health-matrix test-mixed console-shots docs-commands judges matrix test-localstack test-package image-try deploy-check local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-readiness bench-refusals bench-replicas bench-restart bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -244,6 +244,9 @@ bench-partitions: install ## 10,000 partitions: made, left alone, stopped, start
 
 bench-replicas: install ## Three nodes with replicas of each other: speed, latency, idle, stalls when one dies, catching up (BENCH="latency stall --kafka --kills 5")
 	@$(BIN)/python -m bench.replicas $(BENCH)
+
+bench-readiness: install ## Price of cuts, by turns on and off: rates, times, CPU, bytes that go up, PUTs (half an hour; BENCH="paced --rounds 5")
+	@$(BIN)/python -m bench.readiness $(BENCH)
 
 bench-refusals: install ## Topics beside others whose objects the store refuses: copied, read, expired (two minutes; BENCH=--check)
 	@$(BIN)/python -m bench.refusals $(BENCH)

@@ -8,13 +8,16 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import confluent_kafka
 
 CHAINS, ECHOES, BULK = "chains", "echoes", "bulk"
+OFFSETS: Final = "__consumer_offsets"
 CHAIN_PARTITIONS: Final = 16
+ANSWERED: Final = 2
+"""Chains whose records are answered, the first ones: a group that lags behind would show nothing."""
 _PATIENCE_S: Final = 30.0
 
 
@@ -97,25 +100,36 @@ class Bulk(threading.Thread):
             found = Acknowledged(message.offset(), time.monotonic())
             self.acknowledged[message.partition()].append(found)
 
-    def lost(self, partition: int, end: int, before: float) -> list[Acknowledged]:
-        """Return what was acknowledged before that time at or behind `end`, and forget it."""
-        known = self.acknowledged[partition]
-        lost = [one for one in known if one.offset >= end and one.at < before]
-        self.acknowledged[partition] = [one for one in known if one.at >= before]
-        return lost
+    def behind(self, ends: Sequence[int], before: float) -> list[Acknowledged]:
+        """Return what was acknowledged before that time at or behind its partition's end."""
+        pairs = zip(self.acknowledged, ends, strict=True)
+        return [one for known, end in pairs for one in known if one.offset >= end and one.at < before]
+
+    def forget(self, before: float) -> None:
+        """Forget what was acknowledged before that time."""
+        self.acknowledged = [[one for one in known if one.at >= before] for known in self.acknowledged]
 
 
 class Chain(threading.Thread):
     """Producer that writes its next record only after the answer to the one before, to random partitions."""
 
-    def __init__(self, bootstrap: str, number: int, seed: int, paused: Paused) -> None:
+    def __init__(self, bootstrap: str, number: int, seed: int, pause_s: float, paused: Paused) -> None:
         super().__init__(daemon=True)
         self._producer = confluent_kafka.Producer(
             {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "message.timeout.ms": 5_000}
         )
         self.number, self._random, self._paused = number, random.Random(seed * 1000 + number), paused
+        self._pause_s = pause_s
         self.acknowledged: list[float] = []
         """when each record was"""
+        self.left = 0
+        """how many of them were there after a disaster"""
+
+    def give_up(self) -> list[float]:
+        """Go on behind what is left; return when what is lost was acknowledged."""
+        lost = self.acknowledged[self.left :]
+        del self.acknowledged[self.left :]
+        return lost
 
     def run(self) -> None:
         while not self._paused.over.is_set():
@@ -126,11 +140,11 @@ class Chain(threading.Thread):
                 partition = self._random.randrange(CHAIN_PARTITIONS)
                 if is_written(self._producer, CHAINS, value, partition):
                     self.acknowledged.append(time.monotonic())
-            time.sleep(0.01)
+            time.sleep(self._pause_s)
 
 
 class Echo(threading.Thread):
-    """Member of a group that answers each record of a chain by one of its own, and then commits."""
+    """Member of a group that answers each record of some chains by one of its own, and then commits."""
 
     def __init__(self, bootstrap: str, group: str, paused: Paused) -> None:
         super().__init__(daemon=True)
@@ -165,6 +179,8 @@ class Echo(threading.Thread):
                     continue
                 value = message.value()
                 assert value is not None
+                if not is_answered(value):
+                    continue
                 place = b"%d@%d=" % (message.partition(), message.offset())
                 if not is_written(self._producer, ECHOES, place + value, message.partition()):
                     self._consumer.seek(
@@ -179,6 +195,11 @@ class Echo(threading.Thread):
         self._consumer.close()
 
 
+def is_answered(value: bytes) -> bool:
+    """Return whether a chain's record has to have an echo."""
+    return int(value.partition(b":")[0]) < ANSWERED
+
+
 def is_written(producer: confluent_kafka.Producer, topic: str, value: bytes, partition: int) -> bool:
     """Write one record and wait for its answer; return whether it was acknowledged."""
     answers: list[bool] = []
@@ -189,82 +210,3 @@ def is_written(producer: confluent_kafka.Producer, topic: str, value: bytes, par
     while not answers and time.monotonic() < until:
         producer.poll(0.2)
     return bool(answers and answers[0])
-
-
-class Content(NamedTuple):
-    """Records of a topic as they are found: by partition, offset and value."""
-
-    records: list[list[tuple[int, bytes]]]
-
-    def values(self) -> Iterable[bytes]:
-        return (value for part in self.records for _, value in part)
-
-
-def content(bootstrap: str, topic: str, partitions: int) -> Content:
-    """Read all of a topic, up to the ends at the start of the call."""
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "reader",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-        }
-    )
-    found: list[list[tuple[int, bytes]]] = [[] for _ in range(partitions)]
-    try:
-        begin = confluent_kafka.OFFSET_BEGINNING
-        consumer.assign([confluent_kafka.TopicPartition(topic, one, begin) for one in range(partitions)])
-        ended: set[int] = set()
-        until = time.monotonic() + 300
-        while len(ended) < partitions:
-            assert time.monotonic() < until, f"{topic} is not read to its end"
-            for message in consumer.consume(1000, 0.5):
-                error = message.error()
-                if error is None:
-                    found[message.partition()].append((message.offset(), message.value() or b""))
-                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                    ended.add(message.partition())
-                elif not error.retriable():
-                    raise confluent_kafka.KafkaException(error)
-    finally:
-        consumer.close()
-    return Content(found)
-
-
-def torn(chains: Content, echoes: Content, clients: int, committed: Iterable[tuple[int, int]]) -> list[str]:
-    """Return where what was found is not of one moment: a chain with a hole, an echo without its cause, a
-    committed offset whose records have no echo or do not exist."""
-    found: list[str] = []
-    numbers: list[set[int]] = [set() for _ in range(clients)]
-    for value in chains.values():
-        client, _, count = value.partition(b":")
-        numbers[int(client)].add(int(count))
-    for chain, known in enumerate(numbers):
-        if known and len(known) != max(known) + 1:
-            missing = min(set(range(max(known))) - known)
-            found.append(f"chain {chain} has {max(known)} and lacks {missing}")
-    causes = {(part, at): value for part, records in enumerate(chains.records) for at, value in records}
-    answered: list[set[int]] = [set() for _ in chains.records]
-    for echo in echoes.values():
-        place, _, cause = echo.partition(b"=")
-        number, offset = _place(place)
-        if causes.get((number, offset)) != cause:
-            found.append(f"echo of {place.decode()} is there, and its cause is not")
-        else:
-            answered[number].add(offset)
-    for partition, end in committed:
-        if end <= 0:
-            continue
-        lacking = [at for at, _ in chains.records[partition] if at < end and at not in answered[partition]]
-        if lacking:
-            found.append(f"{CHAINS}-{partition} is committed to {end}, and {lacking[0]} has no echo")
-        last = chains.records[partition][-1][0] if chains.records[partition] else -1
-        if end > last + 1:
-            found.append(f"{CHAINS}-{partition} is committed to {end}, and its last record is {last}")
-    return found
-
-
-def _place(words: bytes) -> tuple[int, int]:
-    partition, _, offset = words.partition(b"@")
-    return int(partition), int(offset)

@@ -1,69 +1,97 @@
 """Everything is lost but the bucket, again and again: `python -m bench.disasters [--disasters N]`
 
-Three nodes under load: a bulk of records, chains of records that follow one from the other, and groups that
-answer each of them. At a random moment all nodes are killed and all their directories deleted. `firn restore`
-makes a new cluster out of the bucket, on the same addresses, and the same clients go on. Told of each: how
-old the acknowledged records were that are lost, how many, whether what is back is of one moment, and how
-long it took until something is served. `--story` tells one disaster step by step (`make demo-restore`).
+Three nodes under load: a bulk of records, chains of records that follow one from the other, and a group that
+answers some of them. At a random moment all nodes are killed and all their directories deleted. `firn
+restore` makes a new cluster out of the bucket, on the same addresses, and the same clients go on. Told of
+each: how old the acknowledged records were that are lost, how many, whether what is back is of one moment,
+and how long it took until something is served. `--story` tells one step by step (`make demo-restore`).
+
+--many     200 of them in some minutes: a cut each second, little load, fast chains, and brokers that obey
+           up to 150 ms late, as if they were far from each other. Each cut that the bucket keeps counts as
+           what a loss right behind it would have brought back: its ends are those of a restore's plan, its
+           records are read in the cluster that is back, of which it is a part
+--no-gate  nodes whose gates hold nothing back, which must be seen: a check that finds nothing shows nothing
+--compare  what `firn.remote.recover` brings back of a copy of the same bucket, beside it
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import confluent_kafka
 
+from bench.disaster_checks import Content, committed_in, content, torn
 from bench.disaster_clients import (
     BULK,
     CHAIN_PARTITIONS,
     CHAINS,
     ECHOES,
+    OFFSETS,
     Bulk,
     Chain,
     Echo,
     Paused,
-    content,
     is_written,
-    torn,
 )
+from bench.disaster_recover import copied, recovered_ends
+from bench.tiered_cluster import tiered_cluster
+from service.base.errors import ConfigError
+from service.base.world import system_world
+from service.inspect.restore_plan import RestorePlan
+from service.inspect.restore_source import CutChoice, read_source
+from service.remote.stores.obstore_store import open_store
+from service.remote.stores.read_only_store import ReadOnlyStore
 from tests.support.clients import Admin
-from tests.support.processes import FIRN, wait_until
-from tests.support.quorums import Cluster
+from tests.support.processes import FIRN, PYTHON, wait_until
+from tests.support.quorums import Member
 from tests.support.stores import Store, folder_store
 
-SETTINGS: Final = {
-    "offsets.topic.replication.factor": "3",
-    "offsets.topic.num.partitions": "6",
-    "min.insync.replicas": "2",
-    "default.replication.factor": "3",
-    "group.initial.rebalance.delay.ms": "100",
-    "firn.cut.hold.max.ms": "100",  # nodes and clients share the cores: processes wait for 20 ms
-    "remote.log.manager.task.interval.ms": "500",
-    "log.retention.check.interval.ms": "1000",
-}
 CHAIN_TOPICS: Final = {CHAINS: CHAIN_PARTITIONS, ECHOES: CHAIN_PARTITIONS}
+MANY: Final[Mapping[str, Any]] = {
+    "disasters": 200, "between": 22.0, "rate": 0.2, "record_bytes": 1000, "partitions": 4,
+    "interval_ms": 1000, "chain_ms": 1.0, "jitter_ms": 150.0, "hold_ms": 500,
+}  # fmt: skip
+_THREADS: Final = 16
+
+
+class Moment(NamedTuple):
+    """One cut, and where partitions end in it, by topic."""
+
+    cut: int
+    ends: Mapping[str, list[int]]
+
+    def below(self, topic: str, found: Content) -> Content:
+        """Return what of a topic this cut has: nothing if the topic was made later."""
+        return found.below(self.ends.get(topic, [0] * len(found.records)))
 
 
 class Back(NamedTuple):
-    """One disaster, and what came of it. Times are seconds from the moment at which all was lost."""
+    """One disaster, and what came of it. Times are seconds from the moment at which all was lost.
 
-    oldest_lost_s: float
-    lost: int
-    torn: list[str]
+    `judged` are the cuts that were looked at, with what in each is not of one moment; the last of them is
+    restored. `recovered`: ages of the bulk's records that `firn.remote.recover` would have lost, and `bulk`
+    those that are lost now.
+    """
+
+    ages: list[float]
+    bulk: list[float]
+    recovered: list[float] | None
+    judged: Mapping[int, list[str]]
     planned_s: float
     ready_s: float
     first: Mapping[str, float]
@@ -75,13 +103,16 @@ class World:
     def __init__(self, folder: Path, stack: ExitStack, arguments: argparse.Namespace) -> None:
         self._folder, self._arguments = folder, arguments
         self.store: Store = folder_store(folder / "bucket")
-        (folder / "nodes").mkdir()
-        settings = {**SETTINGS, **self.store.node_settings}
-        self.cluster = stack.enter_context(
-            Cluster(folder / "nodes", settings=settings, environ=dict(self.store.env))
-        )
-        for member in self.cluster.members.values():
-            member.settings |= settings
+        settings = {
+            "firn.cut.interval.ms": str(arguments.interval_ms),
+            "firn.cut.hold.max.ms": str(arguments.hold_ms),
+        }
+        self.cluster = stack.enter_context(tiered_cluster(folder / "nodes", self.store, settings))
+        self._cluster_id = self.cluster.plan.cluster_id
+        if arguments.no_gate or arguments.jitter_ms:
+            node = ["bench.cut_node", str(arguments.jitter_ms), str(int(not arguments.no_gate))]
+            for member in self.cluster.members.values():
+                member.firn = [str(PYTHON), "-m", *node]
         self.start()
         self.bootstrap = self.cluster.bootstrap
         admin = Admin(self.bootstrap, 3)
@@ -93,14 +124,19 @@ class World:
         rate = arguments.rate * 1e6
         self.bulk = Bulk(self.bootstrap, arguments.partitions, rate, arguments.record_bytes, self.paused)
         self.chains = [
-            Chain(self.bootstrap, number, arguments.seed, self.paused) for number in range(arguments.clients)
+            Chain(self.bootstrap, number, arguments.seed, arguments.chain_ms / 1000, self.paused)
+            for number in range(arguments.clients)
         ]
-        self.echoes = [Echo(self.bootstrap, f"echo-{number}", self.paused) for number in range(1)]
-        for client in (self.bulk, *self.chains, *self.echoes):
+        self.echo = Echo(self.bootstrap, "echo", self.paused)
+        for client in (self.bulk, *self.chains, self.echo):
             client.start()
         stack.callback(self.paused.over.set)
-        self._ends: list[int] = []
-        """where the bulk's partitions end in the cut that was restored"""
+        self.refused: list[str] = []
+        """kept cuts that cannot be restored, and why"""
+        self._seen = 0
+        """the newest cut that was looked at"""
+        self._known: set[str] = set()
+        """what is not of one moment since an earlier disaster, and will stay so"""
 
     def start(self) -> None:
         """Start all nodes, and wait until they serve."""
@@ -119,24 +155,47 @@ class World:
                 shutil.rmtree(directory)
         return at
 
+    def moments(self) -> list[Moment]:
+        """Return the cuts that are there to be restored, the newest last; of `--many` all since the last
+        disaster, else that one alone."""
+        world = system_world()
+        store = ReadOnlyStore(open_store(self.store.url, world=world, endpoint=self.store.endpoint))
+        loose = self._arguments.no_gate
+        with ThreadPoolExecutor(_THREADS) as pool:
+            source, plan = read_source(store, CutChoice(allows_loose=loose), pool)
+            self.refused += source.passed_over
+            found = [_moment(plan)]
+            kept = source.cuts.kept if self._arguments.many and source.cuts is not None else ()
+            for ref in reversed(kept):
+                if self._seen < ref.cut < plan.ref.cut and ref.is_complete and (ref.is_exact or loose):
+                    choice = CutChoice(number=ref.cut, allows_loose=True)
+                    try:
+                        found.append(_moment(read_source(store, choice, pool)[1]))
+                    except ConfigError as e:
+                        self.refused.append(str(e))
+        self._seen = plan.ref.cut
+        return found[::-1]
+
     def restore(self, say: Callable[[str], None]) -> float:
-        """Plan, take over, format and start; return the time at which apply was done."""
-        where = ["--from", self.store.url]
-        say(self._firn("restore", "plan", *where))
-        plan = json.loads(self._firn("restore", "plan", "--json", *where))
-        (bulk,) = (one["topic_id"] for one in plan["topics"] if one["name"] == BULK)
-        ends = {one["partition"]: one["end"] for one in plan["partitions"] if one["topic_id"] == bulk}
-        self._ends = [ends[number] for number in range(self._arguments.partitions)]
+        """Take over, format and start; return the time at which apply was done."""
+        where = ["--from", self.store.url, *(["--allow-loose"] if self._arguments.no_gate else [])]
+        if self._arguments.story:
+            say(self._firn("restore", "plan", *where))
         file = self._folder / "restored.checkpoint"
         file.unlink(missing_ok=True)
         brokers = ",".join(str(number) for number in self.cluster.members)
         said = self._firn("restore", "apply", *where, "--take-over", "--brokers", brokers, "-o", str(file))
         say(said)
         applied = time.monotonic()
-        cluster_id = said.rpartition(" -t ")[2].split()[0]
-        for member in self.cluster.members.values():
-            words = ["-t", cluster_id, "-c", str(member.properties), "--restore", str(file)]
+        self._cluster_id = said.rpartition(" -t ")[2].split()[0]
+
+        def make(member: Member) -> None:
+            words = ["-t", self._cluster_id, "-c", str(member.properties), "--restore", str(file)]
             self._firn("format", *words, "--initial-controllers", self.cluster.plan.initial_controllers)
+
+        members = self.cluster.members.values()
+        with ThreadPoolExecutor(len(members)) as pool:
+            list(pool.map(make, members))
         self.start()
         return applied
 
@@ -150,25 +209,29 @@ class World:
             )
         return done.stdout
 
-    def check(self, lost_at: float) -> tuple[list[float], list[str]]:
-        """Compare what is back with what was acknowledged; return the ages of lost records at `lost_at`, and
-        what is not of one moment. Clients are told what of theirs is left."""
-        ages = []
-        for partition, end in enumerate(self._ends):
-            ages += [lost_at - one.at for one in self.bulk.lost(partition, end, lost_at)]
+    def judge(self, moments: Sequence[Moment]) -> dict[int, list[str]]:
+        """Return what of each moment is not of one moment, and tell clients what of theirs is left."""
         chains = content(self.bootstrap, CHAINS, CHAIN_PARTITIONS)
         echoes = content(self.bootstrap, ECHOES, CHAIN_PARTITIONS)
-        found = [torn(chains, echoes, len(self.chains), self._committed(echo.group)) for echo in self.echoes]
-        numbers: list[int] = [0] * len(self.chains)
+        numbers = [0] * len(self.chains)
         for value in chains.values():
             client, _, number = value.partition(b":")
             numbers[int(client)] = max(numbers[int(client)], int(number) + 1)
         for chain, left in zip(self.chains, numbers, strict=True):
-            ages += [lost_at - at for at in chain.acknowledged[left:] if at < lost_at]
-            del chain.acknowledged[left:]
-        for echo in self.echoes:
-            echo.rejoins = True
-        return ages, [line for lines in found for line in lines]
+            chain.left = left
+        self.echo.rejoins = True
+        *others, newest = moments
+        judged: dict[int, list[str]] = {}
+        if others:
+            offsets = content(self.bootstrap, OFFSETS, len(newest.ends[OFFSETS]))
+            for one in others:
+                committed = committed_in(one.below(OFFSETS, offsets), self.echo.group)
+                of_chains, of_echoes = one.below(CHAINS, chains), one.below(ECHOES, echoes)
+                judged[one.cut] = torn(of_chains, of_echoes, len(self.chains), committed)
+        judged[newest.cut] = torn(chains, echoes, len(self.chains), self._committed(self.echo.group))
+        new = {cut: [line for line in lines if line not in self._known] for cut, lines in judged.items()}
+        self._known.update(judged[newest.cut])
+        return new
 
     def _committed(self, group: str) -> list[tuple[int, int]]:
         consumer = confluent_kafka.Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
@@ -207,14 +270,43 @@ class World:
         lost_at = self.lose_everything()
         self.paused.pause()  # what they have under way fails, or is written to the cluster that is back
         say("all nodes are killed, all their directories deleted; the clients stay")
-        planned = self.restore(say)
-        ready = time.monotonic()
-        say("restored, formatted, started")
-        first = self.first_of_each(lost_at)
+        moments = self.moments()
+        with ThreadPoolExecutor(1) as pool:
+            recovering = pool.submit(self._recover) if self._arguments.compare else None
+            planned = self.restore(say)
+            ready = time.monotonic()
+            say("restored, formatted, started")
+            first = self.first_of_each(lost_at)
+            recovered = None if recovering is None else recovering.result()
         self.paused.wait()
-        ages, found = self.check(lost_at)
+        judged = self.judge(moments)
+
+        def ages(ends: Sequence[int]) -> list[float]:
+            return [lost_at - one.at for one in self.bulk.behind(ends, lost_at)]
+
+        bulk = ages(moments[-1].ends[BULK])
+        by_recover = None if recovered is None else ages(recovered)
+        self.bulk.forget(lost_at)
+        chains = [lost_at - at for chain in self.chains for at in chain.give_up() if at < lost_at]
         self.paused.resume()
-        return Back(max(ages, default=0.0), len(ages), found, planned - lost_at, ready - lost_at, first)
+        return Back([*bulk, *chains], bulk, by_recover, judged, planned - lost_at, ready - lost_at, first)
+
+    def _recover(self) -> list[int]:
+        """Return where the bulk's partitions end if `firn.remote.recover` takes the bucket over."""
+        folder = self._folder / "recovered"
+        bucket = copied(self._folder / "bucket", folder / "bucket")
+        try:
+            return recovered_ends(folder, bucket, self._cluster_id, BULK, self._arguments.partitions)
+        finally:
+            shutil.rmtree(folder)
+
+
+def _moment(plan: RestorePlan) -> Moment:
+    ends = {one.name: [0] * one.partitions for one in plan.topics}
+    names = {one.topic_id: one.name for one in plan.topics}
+    for one in plan.partitions.values():
+        ends[names[one.topic_id]][one.partition] = one.end
+    return Moment(plan.ref.cut, ends)
 
 
 def _until(is_done: Callable[[], bool]) -> None:
@@ -230,41 +322,90 @@ def _is_committed(consumer: confluent_kafka.Consumer, place: confluent_kafka.Top
 
 
 def run(world: World, arguments: argparse.Namespace) -> bool:
-    """Have so many disasters; return whether all that came back was of one moment."""
+    """Have so many disasters; return whether all that came back was of one moment, or, of nodes without
+    gates, whether something was not."""
     chance, backs = random.Random(arguments.seed), list[Back]()
+    judged: dict[int, list[str]] = {}
     wait_until("the first cut", lambda: "CUT" in world.store.objects(), 120, 0.5)
-    for number in range(1, arguments.disasters + 1):
+    began = time.monotonic()
+    while len(judged) < arguments.disasters:
         time.sleep(arguments.between * (0.5 + chance.random()))
         acknowledged = sum(len(chain.acknowledged) for chain in world.chains)
         back = world.disaster(print if arguments.story else lambda _: None)
         backs.append(back)
-        print(
-            f"{number:>3}  lost {back.lost:>7,} acknowledged, the oldest {back.oldest_lost_s:5.1f} s old"
-            f"   planned and applied {back.planned_s:5.1f} s   ready {back.ready_s:5.1f} s"
-            f"   chains {acknowledged:,}   " + ("one moment" if not back.torn else "TORN: " + back.torn[0]),
-            flush=True,
-        )
-        for what, seconds in back.first.items():
-            print(f"     {what:<36}{seconds:6.1f} s", flush=True)
-    ages = [back.oldest_lost_s for back in backs]
-    print(f"oldest record lost: median {median(ages):.1f} s, at most {max(ages):.1f} s (bars 20 and 60)")
-    torn_ones = sum(bool(back.torn) for back in backs)
-    print(f"torn: {torn_ones} of {len(backs)}")
-    return torn_ones == 0
+        judged |= back.judged
+        _tell(len(backs), back, acknowledged)
+    worst = [max(back.ages, default=0.0) for back in backs]
+    print(f"oldest record lost: median {median(worst):.1f} s, at most {max(worst):.1f} s (bars 20 and 60)")
+    if arguments.compare:
+        worst = [max(back.recovered or (), default=0.0) for back in backs]
+        print(f"by firn.remote.recover: median {median(worst):.1f} s, at most {max(worst):.1f} s")
+    count = sum(map(bool, judged.values()))
+    took = (time.monotonic() - began) / 60
+    print(f"torn: {count} of {len(judged)}, {len(backs)} of them restored, in {took:.1f} minutes")
+    for line in world.refused:
+        print(f"not restored: {line}")
+    return bool(count) is arguments.no_gate and not world.refused
+
+
+def _tell(number: int, back: Back, acknowledged: int) -> None:
+    found = [line for lines in back.judged.values() for line in lines[:1]]
+    cuts = f"{len(back.judged)} cuts, " if len(back.judged) > 1 else ""
+    told = cuts + (f"{len(found)} TORN: {found[-1]}" if found else "one moment")
+    oldest = max(back.ages, default=0.0)
+    print(
+        f"{number:>3}  lost {len(back.ages):>7,} acknowledged, the oldest {oldest:5.1f} s old"
+        f"   planned and applied {back.planned_s:5.1f} s   ready {back.ready_s:5.1f} s"
+        f"   chains {acknowledged:,}   {told}",
+        flush=True,
+    )
+    for what, seconds in back.first.items():
+        print(f"     {what:<36}{seconds:6.1f} s", flush=True)
+    if back.recovered is not None:
+        for what, ages in (("firn restore", back.bulk), ("firn.remote.recover", back.recovered)):
+            oldest = max(ages, default=0.0)
+            print(
+                f"     of the bulk, by {what:<20}{len(ages):>8,} lost, the oldest {oldest:5.1f} s old",
+                flush=True,
+            )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.disasters", description=__doc__)
-    parser.add_argument("--disasters", type=int, default=20, help="(default: 20)")
-    parser.add_argument("--between", type=float, default=45, help="mean seconds between them (default: 45)")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.disasters",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--disasters", type=int, default=20, help="(default: 20; of --many: 200)")
+    parser.add_argument("--between", type=float, default=20, help="mean seconds between them (default: 20)")
     parser.add_argument("--rate", type=float, default=20, help="MB/s of the bulk (default: 20)")
     parser.add_argument("--record-bytes", type=int, default=10_000, help="of the bulk (default: 10000)")
     parser.add_argument("--partitions", type=int, default=200, help="of the bulk (default: 200)")
     parser.add_argument("--segment-mb", type=int, default=16, help="segment.bytes, in MiB (default: 16)")
     parser.add_argument("--clients", type=int, default=16, help="chains (default: 16)")
+    parser.add_argument("--interval-ms", type=int, default=10_000, help="between cuts (default: 10000)")
+    parser.add_argument(
+        "--hold-ms",
+        type=int,
+        default=100,
+        help="firn.cut.hold.max.ms (default: 100; of --many: 500): processes that share cores wait for 20",
+    )
+    parser.add_argument("--chain-ms", type=float, default=10, help="a chain's pause (default: 10)")
+    parser.add_argument(
+        "--jitter-ms",
+        type=float,
+        default=0,
+        help="how late brokers obey in a cut (default: 0; of --many: 150)",
+    )
     parser.add_argument("--seed", type=int, default=1, help="of when (default: 1)")
     parser.add_argument("--story", action="store_true", help="tell each step")
+    parser.add_argument("--many", action="store_true", help="small ones: each cut that is kept counts")
+    parser.add_argument("--no-gate", action="store_true", help="gates hold nothing back: torn is awaited")
+    parser.add_argument("--compare", action="store_true", help="with what firn.remote.recover brings back")
+    if parser.parse_known_args()[0].many:
+        parser.set_defaults(**MANY)
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nodes end and folders go
     with tempfile.TemporaryDirectory(prefix="firn-disasters-") as name, ExitStack() as stack:
         return 0 if run(World(Path(name), stack, arguments), arguments) else 1
 

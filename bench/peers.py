@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -117,3 +117,20 @@ class Cpu:
     @property
     def all(self) -> float:
         return self.user + self.system
+
+
+class Meters:
+    """CPU of several processes."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._meters = [Cpu(pid) for pid in pids]
+
+    def begin(self) -> None:
+        for one in self._meters:
+            one.__enter__()
+
+    def end(self) -> float:
+        """Return the seconds of all since `begin`."""
+        for one in self._meters:
+            one.__exit__()
+        return sum(one.all for one in self._meters)

@@ -7,7 +7,9 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import ceil, inf
 from typing import NamedTuple, Self
 
 from bench.innocent import Lane, produce_error_at
@@ -24,7 +26,15 @@ class Felt(NamedTuple):
     requests: int
     p50: float
     p99: float
+    p999: float
     worst: float
+
+
+def felt_of(times: Iterable[float]) -> Felt:
+    """Return what so many times amount to; there is one at least."""
+    found = sorted(times)
+    count = len(found)
+    return Felt(count, found[count // 2], found[count * 99 // 100], found[count * 999 // 1000], found[-1])
 
 
 class _Lane(Lane):
@@ -80,23 +90,35 @@ class _Lanes:
 
 
 def pour(
-    bootstrap: str, topic: str, partitions: Sequence[int], size: int, records: int, acks: int, window: int = 5
+    bootstrap: str,
+    topic: str,
+    partitions: Sequence[int],
+    size: float,
+    records: int,
+    acks: int,
+    window: int = 5,
+    *,
+    seconds: float = inf,
+    rate: float = inf,
 ) -> tuple[int, float]:
-    """Produce at least `size` bytes with `window` pending requests a partition; return (bytes, seconds)."""
+    """Produce at least `size` bytes, or for so many seconds, with `window` pending requests a partition and
+    at most `rate` bytes a second; return (bytes, seconds)."""
     with _Lanes(bootstrap, topic, partitions, records, acks) as lanes:
         each = next(iter(lanes.all.values())).bytes
-        left = wanted = -(-size // each)
-        began = time.monotonic()
-        for _ in range(window):
-            for lane in lanes.all.values():
-                lane.produce(began)
-                left -= 1
-        while any(lane.due for lane in lanes.all.values()):
-            for lane, _ in lanes.wait(60):
-                if left > 0:
-                    lane.produce(0)
-                    left -= 1
-        return max(wanted, window * len(lanes.all)) * each, time.monotonic() - began
+        wanted = ceil(size / each) if size < inf else inf
+        free = deque(lane for _ in range(window) for lane in lanes.all.values())
+        sent, began = 0, time.monotonic()
+        while True:
+            took = time.monotonic() - began
+            most = wanted if rate == inf else min(wanted, 1 + rate * took // each)
+            is_over = sent >= wanted or took >= seconds
+            while free and sent < most and not is_over:
+                free.popleft().produce(began)
+                sent += 1
+            if is_over and not any(lane.due for lane in lanes.all.values()):
+                return sent * each, time.monotonic() - began
+            pause = 60 if is_over or not free else each / rate
+            free.extend(lane for lane, _ in lanes.wait(pause))
 
 
 class Pace:
@@ -148,6 +170,4 @@ class Pace:
     def felt_since(self, began: float) -> Felt:
         if self._failed:
             raise self._failed[0]
-        found = sorted(took for due, took in list(self._found) if due >= began)
-        count = len(found)
-        return Felt(count, found[count // 2], found[count * 99 // 100], found[-1])
+        return felt_of(took for due, took in list(self._found) if due >= began)

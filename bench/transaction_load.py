@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import confluent_kafka
 from kio.schema.errors import ErrorCode
 
-from bench.peers import Cpu
+from bench.peers import Meters
 from tests.support.isolation import COMMITTED, seen
 from tests.support.java_clients import java
 from tests.support.transactional_client import Place, TransactionalClient, settled
@@ -35,23 +35,6 @@ class Rate(NamedTuple):
 
     per_second: float
     cpu_ms: float
-
-
-class Meters:
-    """CPU of several processes."""
-
-    def __init__(self, pids: Sequence[int]) -> None:
-        self._meters = [Cpu(pid) for pid in pids]
-
-    def begin(self) -> None:
-        for one in self._meters:
-            one.__enter__()
-
-    def end(self) -> float:
-        """Return the seconds of all since `begin`."""
-        for one in self._meters:
-            one.__exit__()
-        return sum(one.all for one in self._meters)
 
 
 def java_rate(bootstrap: str, topic: str, pids: Sequence[int], seconds: int, folder: Path) -> Rate:

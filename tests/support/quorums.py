@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from itertools import repeat
@@ -64,6 +64,8 @@ class Member:
         self.bootstrap = node.settings["listeners"].partition(",")[0].partition("://")[2]
         self.settings = {**node.settings, **(FOR_FIRN if program is Program.FIRN else FOR_KAFKA)}
         self.environ: Mapping[str, str] = {}
+        self.firn: Sequence[str] = [str(FIRN)]
+        """the command of a node of Firn's"""
         self.process: subprocess.Popen[str] | None = None
         self.log_path = folder / f"node-{node.node_id}.log"
         self._said_from = 0
@@ -106,7 +108,7 @@ class Member:
     def launch(self) -> None:
         """Starts its process, and waits for nothing."""
         own = f"node.id={self.node_id}"
-        command = [str(FIRN), "server", str(self.properties), "--set", own]
+        command = [*self.firn, "server", str(self.properties), "--set", own]
         if self.program is Program.KAFKA:
             command = [str(RUNNER), "server", str(self.properties), "--override", own]
         with self.log_path.open("ab") as log:
