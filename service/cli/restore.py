@@ -283,8 +283,8 @@ def _check_fit(source: RestoreSource, plan: RestorePlan, placement: Placement) -
     problems = fit_problems(source.image, plan, placement)
     if problems and not placement.fits:
         raise ConfigError(
-            "these topics would take no records with acks=all; name more brokers, or have the setting "
-            "lowered by --fit",
+            "these topics would have fewer replicas than are to be in sync; name more brokers, or have the "
+            "setting lowered by --fit",
             *problems[:20],
         )
 
@@ -358,7 +358,11 @@ def _write_file(args: argparse.Namespace, restored: Restored, placement: Placeme
 
     world, source = system_world(), restored.source
     numbers = numbers_above(
-        source.image, source.highest.next_producer_id, source.highest.life, restored.life_id
+        source.image,
+        source.highest.next_producer_id,
+        source.highest.life,
+        restored.life_id,
+        restores_since=source.restores_since,
     )
     header = RestoreHeader(
         restored.cluster_id, source.source_id, source.ref.cut, source.ref.at_ms, placement.brokers
@@ -392,5 +396,6 @@ def _status(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**found._asdict(), "is_served": found.is_served}, indent=2))
     else:
-        print("\n".join((*found.loading, *found.failed, *found.silent)) or "all of it is served")
+        lines = (*found.loading, *found.failed, *found.silent, *(f"note: {one}" for one in found.notes))
+        print("\n".join(lines) or "all of it is served")
     return 0 if found.is_served else 1

@@ -219,6 +219,7 @@ class BrokerConfig:
     remote_object_grace_ms: int
     cut_interval_ms: int
     cut_hold_max_ms: int
+    cut_hold_longest_ms: int
     displaced_produce: str
     tail_base_max_bytes: int
     tail_wait_ms: int

@@ -15,5 +15,10 @@ CUT_KEEPER: Final = (
     ),
     _counter("cut_written", "Cuts that were written, exact or loose.", "kind"),
     _counter("cut_void", "Attempts at a cut that came to nothing."),
+    _gauge(
+        "cut_hold_max_seconds",
+        "Longest time for which a cut may hold back what becomes visible, as of the last attempt: from "
+        "`firn.cut.hold.max.ms`, while brokers miss it up to `firn.cut.hold.longest.ms`.",
+    ),
     _gauge("cut_lacking_partitions", "Partitions that keep the newest cut from being complete."),
 )

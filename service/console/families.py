@@ -356,6 +356,11 @@ TIERING: Final = (
     _counter("tiering_fenced_commits", "Commits that the metadata refused to a leader of an earlier epoch."),
     _counter("tiering_stalled_calls", "Calls of the store that did not return and were abandoned."),
     _counter("tiering_repaired_heads", "HEADs that the node has written again."),
+    _gauge(
+        "tiering_held_deletions",
+        "Deletions of what commits of this node have dropped that are due, and wait until no cut is kept "
+        "that may need the objects.",
+    ),
     _counter("tiering_swept_orphans", "Orphaned objects that were deleted."),
     _gauge("tiering_unknown_topics", "Topics in the bucket that the metadata does not know."),
     _gauge(

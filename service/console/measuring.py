@@ -438,6 +438,7 @@ def _tiering(metrics: TieringMetrics, now_ms: int) -> Iterator[Sample]:
     yield Sample("firn_tiering_fenced_commits", metrics.fenced_commits)
     yield Sample("firn_tiering_stalled_calls", metrics.stalled_calls)
     yield Sample("firn_tiering_repaired_heads", metrics.heads_repaired)
+    yield Sample("firn_tiering_held_deletions", metrics.held_deletions)
     yield Sample("firn_tiering_swept_orphans", metrics.orphans_swept)
     yield Sample("firn_tiering_unknown_topics", metrics.unknown_topics)
     yield Sample("firn_tiering_displaced", int(metrics.displaced is not None))
@@ -452,6 +453,7 @@ def _cuts(metrics: CutKeeperMetrics, now_ms: int) -> Iterator[Sample]:
     for is_exact, kind in ((True, "exact"), (False, "loose")):
         yield Sample("firn_cut_written", metrics.made[is_exact], (kind,))
     yield Sample("firn_cut_void", metrics.void)
+    yield Sample("firn_cut_hold_max_seconds", metrics.hold_ms / 1000)
     yield Sample("firn_cut_lacking_partitions", metrics.lacking_count)
 
 

@@ -24,7 +24,7 @@ from service.inspect.restore_source import CutChoice, RestoreSource, claim_id, r
 from service.inspect.take_over import RESTORER, Restored, Say, heir_cuts, topic_rows
 from service.metadata.controller.adoption_control import EPOCH_MARGIN
 from service.remote.catalog import CatalogEntry
-from service.remote.format.ancestors import Ancestor
+from service.remote.format.ancestors import MAX_ANCESTORS, Ancestor
 from service.remote.format.cut_codec import Place, encode_cuts
 from service.remote.format.keys import CLUSTER_KEY, CUT_NAME, TOPICS_KEY, head_key, partition_prefix
 from service.remote.format.manifest import PageRef
@@ -137,8 +137,7 @@ class _Clone:
             raise ConfigError(f"--cluster-id {wanted}: a clone has an id of its own (firn random-uuid)")
         now_ms = self._world.clock.now_ms()
         writer = Writer(RESTORER, claim_id(wanted, found.source_id, found.ref.cut))
-        ancestor = Ancestor(found.source_id, found.ref.cut, now_ms)
-        file = ClusterFile(wanted, Stamp(now_ms, writer), ancestors=(ancestor,))
+        file = ClusterFile(wanted, Stamp(now_ms, writer), ancestors=_ancestors(found, now_ms))
         seen = conditional.tagged_or_none(self._target, CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
         if seen is not None:
             with naming(CLUSTER_KEY):
@@ -235,7 +234,7 @@ class _Clone:
         except UNREADABLE as e:
             raise_of_the_store(e)
             raise ConfigError(f"the source has let go of the cut meanwhile: {e}") from e
-        ancestors = (Ancestor(found.source_id, found.ref.cut, stamp.written_ms),)
+        ancestors = _ancestors(found, stamp.written_ms)
         life = max(found.image.life, found.highest.life) + 1
         names = {topic.name for topic in plan.topics}
         rows = [row for row in topic_rows(found.image) if row.name in names]
@@ -245,3 +244,8 @@ class _Clone:
         if self._order.wanted is None:  # else the cut has topics that the clone lacks, and is none of its own
             cuts = heir_cuts(cluster_id, found._replace(cuts=None), plan, stamp)
             self._target.put(CUT_NAME, encode_cuts(cuts))
+
+
+def _ancestors(found: RestoreSource, now_ms: int) -> tuple[Ancestor, ...]:
+    """Return the source and those before it, whose segments and tails the clone has, too."""
+    return (Ancestor(found.source_id, found.ref.cut, now_ms), *found.ancestors)[:MAX_ANCESTORS]

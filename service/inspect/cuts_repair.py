@@ -15,7 +15,7 @@ from service.remote.format.cut_codec import Cuts
 from service.remote.format.keys import CUT_NAME, CUT_PREFIX, CutKey, parse_key
 from service.remote.format.manifest_codec import MAX_SMALL_BYTES
 from service.remote.reading.object_reader import open_cluster_file
-from service.remote.reading.tails import listed_cuts, open_cuts, owners_of
+from service.remote.reading.tails import is_of_a_given_up_past, listed_cuts, open_cuts, owners_of
 from service.remote.stores import conditional
 from service.remote.stores.errors import UNREADABLE, ObjectNotFound, raise_of_the_store
 from service.remote.stores.store import ObjectStore, Tagged
@@ -50,13 +50,13 @@ def find_cuts_repair(store: ObjectStore) -> CutsRepair | Unrepairable | None:
     except CorruptionError as e:
         wrong = str(e)
     try:
-        owners = owners_of(open_cluster_file(store))
+        cluster = open_cluster_file(store)
         expected = conditional.tagged_or_none(store, CUT_NAME, max_size=MAX_SMALL_BYTES)
     except UNREADABLE as e:
         raise_of_the_store(e)
         return Unrepairable(CUT_NAME, f"{wrong}; {e}: repair that first")
-    for found in listed_cuts(store, lambda key, error: None):
-        if found.cut.cluster_id in owners:
+    for found in listed_cuts(store, owners_of(cluster), lambda key, error: None):
+        if not is_of_a_given_up_past(cluster, found.cut):
             return CutsRepair(wrong, Cuts(found.cut.cluster_id, (found.ref,)), expected)
     return Unrepairable(
         CUT_NAME, f"{wrong}; no document of a cut can be read: delete it, and cuts begin anew"

@@ -12,12 +12,13 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
 from service.base.errors import CorruptionError
-from service.inspect.restore_chain import HeirChain, heir_chain
+from service.inspect.restore_chain import HeirChain, heir_chain, is_of_the_cut
 from service.inspect.restore_plan import FoundChain
 from service.metadata.image import MetadataImage
 from service.remote.catalog import CatalogEntry
 from service.remote.format.cut_codec import NO_LEADER, Cut, PartitionCut, Place
 from service.remote.format.keys import (
+    MAX_EPOCH,
     HeadKey,
     ManifestKey,
     SegmentKey,
@@ -42,6 +43,8 @@ from service.remote.stores.errors import UNREADABLE, naming, raise_of_the_store
 from service.remote.stores.store import ObjectStore, Tagged
 
 AT_ONCE: Final = 64
+_LATER_VERSIONS: Final = 64
+"""A cut waits for few commits."""
 T = TypeVar("T")
 
 
@@ -99,12 +102,21 @@ def open_heir_chain(
         return open_page(store, ref, known)
 
     empty = Manifest(cut.cluster_id, topic.id, topic.name, place[1])
-    # Of a partition that nobody led at a loose cut, nothing is known but its archive.
+    # Of a partition that nobody led at a loose cut, the row is that of the cut before, if there is one; the
+    # archive may have grown since.
     ends = [0] if row is None else [row.end]
-    if entry is not None and (row is None or (row.leader_epoch == NO_LEADER and row.end == 0)):
+    if entry is not None and (row is None or row.leader_epoch == NO_LEADER):
         ends.append(entry.end_offset)
     start = 0 if row is None else row.start
-    heir = heir_chain(of_cut, newest, empty, start, max(ends), load)
+    epoch = MAX_EPOCH if row is None or row.leader_epoch == NO_LEADER else row.leader_epoch
+    heir = heir_chain(of_cut, newest, empty, start, max(ends), load, epoch=epoch)
+    if row is not None and row.waits and heir.overlap is None and heir.end_offset < row.end:
+        # The chain of now may have lost what the cut has waited for; the manifest that had it is kept.
+        for between in _later_manifests(store, owners, place, row):
+            found = heir_chain(of_cut, between, empty, start, max(ends), load, epoch=epoch)
+            if found.end_offset >= row.end or found.overlap is not None:
+                heir = found._replace(is_published=False)
+                break
     if row is not None and row.waits and heir.overlap is None and heir.end_offset < row.end:
         # Once a restore has written HEAD again, no chain has the segment that the cut has waited for.
         overlap = _listed_overlap(store, place, heir.end_offset, row)
@@ -112,6 +124,28 @@ def open_heir_chain(
     epochs = [one.leader_epoch for one in (newest, of_cut) if one is not None]
     epochs += [child.last_epoch for one in (newest, of_cut) if one is not None for child in one.children[-1:]]
     return OpenedChain(heir, published, max(epochs, default=0), problem or why)
+
+
+def _later_manifests(
+    store: ObjectStore, owners: frozenset[str], place: Place, row: PartitionCut
+) -> Iterator[Manifest]:
+    """Yield the manifests of the first versions after the cut's that reach its end, and that can only be
+    those which were committed: no other lies there with the same version."""
+    keys: dict[int, list[str]] = {}
+    for info in store.list(manifest_prefix(*place)):
+        parsed = parse_key(info.key)
+        if isinstance(parsed, ManifestKey) and parsed.version > row.version:
+            keys.setdefault(parsed.version, []).append(info.key)
+    for version in sorted(keys)[:_LATER_VERSIONS]:
+        if len(keys[version]) > 1:
+            return
+        try:
+            manifest = open_chain(store, keys[version][0]).manifest
+        except UNREADABLE as e:
+            raise_of_the_store(e)
+            continue
+        if manifest.end_offset >= row.end and manifest.cluster_id in owners:
+            yield manifest
 
 
 def _listed_overlap(store: ObjectStore, place: Place, end: int, row: PartitionCut) -> SegmentEntry | None:
@@ -123,7 +157,8 @@ def _listed_overlap(store: ObjectStore, place: Place, end: int, row: PartitionCu
         and end <= parsed.base_offset <= max(end, row.start)
         and parsed.last_offset + 1 >= row.end
     ]
-    return entry_of(open_footer(store, max(found)[1])) if found else None
+    entries = (entry_of(open_footer(store, key)) for _, key in sorted(found, reverse=True))
+    return next((one for one in entries if is_of_the_cut(one, row.end, row.leader_epoch)), None)
 
 
 def found_chain(

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
 
-from service.remote.format.keys import ManifestKey, parse_key
+from service.remote.format.keys import MAX_EPOCH, ManifestKey, parse_key
 from service.remote.format.manifest import (
     Child,
     Load,
@@ -63,9 +63,16 @@ class NewVersion(NamedTuple):
 
 
 def heir_chain(
-    of_cut: Manifest | None, newest: Manifest | None, empty: Manifest, start: int, end: int, load: Load
+    of_cut: Manifest | None,
+    newest: Manifest | None,
+    empty: Manifest,
+    start: int,
+    end: int,
+    load: Load,
+    *,
+    epoch: int = MAX_EPOCH,
 ) -> HeirChain:
-    """Return the chain for a log of the offsets from `start` to `end`, exclusive.
+    """Return the chain for a log of the offsets from `start` to `end`, exclusive, led in `epoch` at the cut.
 
     `of_cut` is the manifest of the cut's entry, `newest` the one that HEAD names; None where there is none.
     """
@@ -75,13 +82,14 @@ def heir_chain(
     overlap: SegmentEntry | None = None
     if newest is not None:
         # A chain without segments may begin anew where records are.
-        following, overlap = _following(newest, base.end_offset, end, load, is_new=not base.children)
+        following, overlap = _following(newest, base.end_offset, end, epoch, load, is_new=not base.children)
     if base.children and start > base.start_offset:
         base = _drop_before(base, min(start, base.end_offset), load)
     start_offset = base.start_offset
-    if not base.children and following:
-        following = tuple(entry for entry in following if entry.last_offset >= start) or following[-1:]
-        start_offset = max(following[0].base_offset, min(start, following[-1].last_offset))
+    if not base.children:
+        following = tuple(entry for entry in following if entry.last_offset >= start)
+        if following:
+            start_offset = max(following[0].base_offset, start)
     is_published = newest is not None and _is_same(base, following, start_offset, newest)
     return HeirChain(base, following, start_offset, is_published, overlap)
 
@@ -119,7 +127,7 @@ def _drop_before(manifest: Manifest, start: int, load: Load) -> Manifest:
 
 
 def _following(
-    newest: Manifest, first: int, end: int, load: Load, *, is_new: bool
+    newest: Manifest, first: int, end: int, epoch: int, load: Load, *, is_new: bool
 ) -> tuple[tuple[SegmentEntry, ...], SegmentEntry | None]:
     """Return the segments from `first` on that end at or below `end`, and the one that then reaches
     beyond. `is_new`: the first may begin anywhere."""
@@ -128,11 +136,19 @@ def _following(
     for entry in _segments(newest.children, max(first, newest.start_offset), load):
         if entry.base_offset >= end or (entry.base_offset != at and (found or not is_new)):
             break
+        if not is_of_the_cut(entry, end, epoch):
+            break
         if entry.last_offset >= end:
             return tuple(found), entry
         found.append(entry)
         at = entry.last_offset + 1
     return tuple(found), None
+
+
+def is_of_the_cut(entry: SegmentEntry, end: int, epoch: int) -> bool:
+    """Return whether a segment has the records of a cut below its end, which was led in `epoch` then: after
+    an unclean election a later leader may have written others there."""
+    return all(one <= epoch for one, begins in entry.leader_epochs if begins < end)
 
 
 def _segments(children: Sequence[Child], first: int, load: Load) -> Iterator[SegmentEntry]:

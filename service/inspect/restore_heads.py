@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from service.base.errors import CorruptionError
 from service.inspect.restore_archive import OpenedChain, open_heir_chain, summary_of, unreadable_chain
 from service.inspect.restore_chain import HeirChain, NewVersion, next_manifest
 from service.inspect.restore_plan import FoundChain, needs_empty_manifest
@@ -83,7 +84,10 @@ class HeirHeads:
         Where nothing of its archive can be read, nothing is written and its entry stays as it was.
         """
         for _ in range(_ATTEMPTS):
-            seen = conditional.tagged_or_none(self._store, head_key(*place), max_size=MAX_SMALL_BYTES)
+            try:
+                seen = conditional.tagged_or_none(self._store, head_key(*place), max_size=MAX_SMALL_BYTES)
+            except CorruptionError as e:
+                raise CorruptionError(f"{e}; delete it first") from e
             try:
                 opened = self._open(place, seen)
             except UNREADABLE as e:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from service.base.types import INTERNAL_TOPICS
+from service.metadata.controller.adoption_control import EPOCH_MARGIN
 from service.metadata.controller.requests import ResourceType
 from service.metadata.image import MetadataImage, RestoredTail, TopicImage
 from service.remote.format.coverage import Coverage
-from service.remote.format.cut_codec import NO_LEADER, Cut, CutRef, PartitionCut, Place
+from service.remote.format.cut_codec import NEVER_LED, NO_LEADER, Cut, CutRef, PartitionCut, Place
 from service.remote.format.keys import SegmentKey, parse_key
+from service.tiering.cuts.saving_plan import is_always_tailed
 
 OFFSET_GAP: Final = 1_000_000
 MAX_OFFSET_GAP: Final = 1 << 40
@@ -24,7 +25,6 @@ THROTTLED: Final = frozenset(
     {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 )
 """Settings of topics that name brokers of the lost cluster."""
-_NEVER_LED: Final = PartitionCut(NO_LEADER, 0, 0, 0, 0, 0, NO_LEADER, 0, False)
 
 Pieces = Callable[[Place, int, int, int], Coverage]
 """Sections of tails for a place, from an offset to an end, exclusive, behind a batch of a leader epoch."""
@@ -58,6 +58,7 @@ class PartitionPlan(NamedTuple):
     to `loaded_end` its leader loads them; it goes on at `go_on`.
 
     `end` is that of the cut. `given_up`: offsets that are known to have existed and do not come back.
+    `highest_epoch`: the greatest leader epoch that may have been given out.
     """
 
     topic_id: UUID
@@ -134,7 +135,7 @@ class PlanFacts(NamedTuple):
     else tells (`epochs` and `ends` by partition).
 
     `newest_ms` is the newest time in any document, `restores_since` how many clusters were restored since the
-    cut and lost again; `later_topics` were made after it.
+    cut and lost again; `later_topics` were made after it, `later_partitions` added to topics.
     """
 
     source_id: str
@@ -148,6 +149,7 @@ class PlanFacts(NamedTuple):
     passed_over: tuple[str, ...] = ()
     restores_since: int = 0
     later_topics: tuple[str, ...] = ()
+    later_partitions: tuple[str, ...] = ()
 
 
 class Told(NamedTuple):
@@ -189,7 +191,7 @@ def restore_plan(
         partitions,
         facts.passed_over,
         problems,
-        (*_notes(image, topics, facts), *notes),
+        (*_notes(image, topics, facts), *_leaderless(facts, plans), *notes),
         tuple(_dropped(image)),
         tuple(_to_set(image, cut)),
     )
@@ -201,7 +203,7 @@ def _partitions(facts: PlanFacts, topic: TopicImage, pieces: Pieces, gap: int) -
     is_promised = not facts.ref.is_complete and is_tailed(facts.image, topic)
     for number, partition in topic.partitions.items():
         place = topic.id, number
-        row = rows[number] if number < len(rows) else _NEVER_LED
+        row = rows[number] if number < len(rows) else NEVER_LED
         epochs = (partition.leader_epoch, facts.epochs.get(place, 0))
         chain = facts.chains.get(place, FoundChain())
         told = Told(max(epochs), max(chain.newest_end, facts.ends.get(place, 0)), facts.restores_since)
@@ -251,7 +253,8 @@ def _partition(
         tails=() if segment_key else tuple(dict.fromkeys(piece.span.tail for piece in found.pieces)),
         tail_bytes=sum(one.length for one in sections),
         given_up=given_up,
-        highest_epoch=max(told.epoch, row.leader_epoch, row.last_epoch, chain.highest_epoch, *epochs),
+        highest_epoch=max(told.epoch, row.leader_epoch, row.last_epoch, chain.highest_epoch, *epochs)
+        + EPOCH_MARGIN * told.restores_since,
         is_incomplete=is_incomplete,
         cut_key=cut_key,
         segment_key=segment_key,
@@ -285,12 +288,13 @@ def _again(plan: PartitionPlan, earlier: RestoredTail, gap: int) -> PartitionPla
 
 def is_tailed(image: MetadataImage, topic: TopicImage) -> bool:
     """Return whether a cut promises all records of the topic, as far as its own settings tell."""
-    if topic.name in INTERNAL_TOPICS:
-        return True
     settings = image.config(ResourceType.TOPIC, topic.name)
     default = image.config(ResourceType.BROKER, "").get("firn.tail.default.enable", "true")
-    is_on = settings.get("firn.tail.enable", default).strip().lower() == "true"
-    return is_on and settings.get("remote.storage.enable", "").strip().lower() == "true"
+    return is_always_tailed(
+        topic.name,
+        is_enabled=settings.get("firn.tail.enable", default).strip().lower() == "true",
+        is_tiered=settings.get("remote.storage.enable", "").strip().lower() == "true",
+    )
 
 
 def _topic(topic: TopicImage, plans: Iterable[PartitionPlan]) -> TopicPlan:
@@ -338,8 +342,36 @@ def _notes(image: MetadataImage, topics: Iterable[TopicPlan], facts: PlanFacts) 
             f"{len(facts.later_topics)} topics were made after the cut and do not come back: "
             f"{_some(list(facts.later_topics))}"
         )
+    if facts.later_partitions:
+        yield (
+            f"{len(facts.later_partitions)} partitions were added after the cut and do not come back: "
+            f"{_some(list(facts.later_partitions))}"
+        )
     if image.transaction is not None:
         yield "a change of the metadata was not complete at the cut and is left out"
+
+
+def _leaderless(facts: PlanFacts, plans: Iterable[PartitionPlan]) -> Iterator[str]:
+    """Yield what comes back of partitions that nobody led at a loose cut: the cut knows nothing of their
+    last records."""
+    known: list[str] = []
+    unknown: list[str] = []
+    for one in plans:
+        rows = facts.cut.topics.get(one.topic_id, ())
+        row = rows[one.partition] if one.partition < len(rows) else NEVER_LED
+        if row.leader_epoch == NO_LEADER:
+            name = facts.image.topics_by_id[one.topic_id].name
+            (known if one.end > 0 else unknown).append(f"{name}-{one.partition}")
+    if known:
+        yield (
+            f"{len(known)} partitions had no leader at the cut; they come back as the cut before had them, "
+            f"or as far as their archive goes: {_some(known)}"
+        )
+    if unknown:
+        yield (
+            f"{len(unknown)} partitions had no leader at the cut, and the bucket has nothing of them; they "
+            f"come back empty: {_some(unknown)}"
+        )
 
 
 def _dropped(image: MetadataImage) -> Iterator[str]:

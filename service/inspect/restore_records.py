@@ -69,9 +69,14 @@ class HeirNumbers(NamedTuple):
     life_id: UUID
 
 
-def numbers_above(image: MetadataImage, next_producer_id: int, life: int, life_id: UUID) -> HeirNumbers:
-    """Return the heir's numbers, from those of the image and the highest that anything else tells."""
-    unused = max(image.next_producer_id, next_producer_id)
+def numbers_above(
+    image: MetadataImage, next_producer_id: int, life: int, life_id: UUID, *, restores_since: int = 0
+) -> HeirNumbers:
+    """Return the heir's numbers, from those of the image and the highest that anything else tells.
+
+    `restores_since`: heirs of the cut that were lost, of whose own numbers nothing need be told.
+    """
+    unused = max(image.next_producer_id, next_producer_id) + PRODUCER_ID_MARGIN * restores_since
     if unused > _MAX_PRODUCER_ID - 2 * PRODUCER_ID_MARGIN:
         raise CorruptionError(f"all producer ids below {unused} are given out; too few are left")
     return HeirNumbers(unused + PRODUCER_ID_MARGIN, max(image.life, life) + 1, life_id)
@@ -170,7 +175,7 @@ class _Heir:
         if kind == ResourceType.TOPIC and (name not in self._names or record.name in THROTTLED):
             return
         if record.name == MIN_ISR and self._placement.fits:
-            most = len(self._placement.brokers)
+            most = self._placement.replication_factor or len(self._placement.brokers)
             if kind == ResourceType.TOPIC:
                 most = self._placement.replicas_of(self._image.topics_by_name[name])
             value = _number(record.value)

@@ -23,11 +23,10 @@ from service.metadata.frames import UnknownRecord
 from service.metadata.image import MetadataImage
 from service.metadata.records import MetadataRecord, RemoveUserScramCredentialRecord
 from service.metadata.snapshot_codec import decode_snapshot
+from service.remote.format.ancestors import Ancestor
 from service.remote.format.coverage import Coverage
 from service.remote.format.cut_codec import METADATA_TOPIC_ID, Cut, CutRef, Cuts, Place
-from service.remote.format.keys import (
-    CUT_NAME,
-)
+from service.remote.format.keys import CUT_NAME, CUT_PREFIX
 from service.remote.format.manifest_codec import ClusterFile
 from service.remote.reading.object_reader import (
     open_cluster_file,
@@ -35,7 +34,16 @@ from service.remote.reading.object_reader import (
     open_topics,
 )
 from service.remote.reading.tail_records import read_pieces
-from service.remote.reading.tails import TailIndex, index_tails, listed_cuts, open_cuts, open_named_cut
+from service.remote.reading.tails import (
+    OpenCut,
+    TailIndex,
+    index_tails,
+    is_of_a_given_up_past,
+    listed_cuts,
+    open_cuts,
+    open_named_cut,
+    owners_of,
+)
 from service.remote.stores.errors import UNREADABLE, ObjectNotFound, naming, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 
@@ -88,15 +96,29 @@ class RestoreSource(NamedTuple):
         return file.ancestors[0].cluster_id if is_unfinished_claim(file) else file.cluster_id
 
     @property
+    def ancestors(self) -> tuple[Ancestor, ...]:
+        """Clusters that the lost cluster itself was restored from, newest first."""
+        file = self.cluster
+        return file.ancestors[1:] if is_unfinished_claim(file) else file.ancestors
+
+    @property
     def restores_since(self) -> int:
         """Number of clusters that were restored since the cut and lost, too: each may have gone on."""
-        ids = [self.source_id, *(one.cluster_id for one in self.cluster.ancestors)]
-        return list(dict.fromkeys(ids)).index(self.cut.cluster_id)
+        ids = [self.source_id, *(one.cluster_id for one in self.ancestors)]
+        return ids.index(self.cut.cluster_id) if self.cut.cluster_id in ids else len(ids)
+
+    @property
+    def later_places(self) -> tuple[Place, ...]:
+        """Partitions that topics of the cut got after it, as far as anything tells."""
+        image, known = self.image, {*self.highest.ends, *self.highest.epochs}
+        return tuple(
+            sorted(one for one in known if one[0] in image.topics_by_id and image.partition(*one) is None)
+        )
 
     @property
     def owners(self) -> frozenset[str]:
         """Ids of the cluster and of those that wrote here before it."""
-        return frozenset((self.cluster.cluster_id, *(one.cluster_id for one in self.cluster.ancestors)))
+        return owners_of(self.cluster)
 
 
 def claim_id(cluster_id: str, source_id: str, cut: int) -> UUID:
@@ -142,6 +164,9 @@ def plan_of(
         source.passed_over,
         source.restores_since,
         tuple(sorted(name for one, name in source.highest.topics.items() if one not in known)),
+        tuple(
+            f"{source.image.topics_by_id[topic_id].name}-{number}" for topic_id, number in source.later_places
+        ),
     )
     return restore_plan(facts, pieces, gap=gap, wanted=wanted)
 
@@ -174,9 +199,7 @@ class _Reading:
         self._wanted = wanted
         self._passed: list[str] = []
         self._cluster = self._read_cluster()
-        self._owners = frozenset(
-            (self._cluster.cluster_id, *(one.cluster_id for one in self._cluster.ancestors))
-        )
+        self._owners = owners_of(self._cluster)
 
     def _read_cluster(self) -> ClusterFile:
         try:
@@ -188,7 +211,7 @@ class _Reading:
 
     def run(self, choice: CutChoice) -> tuple[RestoreSource, RestorePlan]:
         cuts = self._read_cuts()
-        refs = list(reversed(self._kept(cuts))) if cuts is not None else list(self._listed())
+        refs = list(reversed(self._kept(cuts))) if cuts is not None else [one.ref for one in self._listed()]
         wanted = [ref for ref in refs if is_chosen(choice, ref, is_known=cuts is not None)]
         if not wanted:
             raise ConfigError(self._why_none(choice, refs, is_known=cuts is not None))
@@ -202,7 +225,10 @@ class _Reading:
                 continue
             if found is not None:
                 return found
-        raise ConfigError("no cut can be restored", *self._passed)
+        beyond = (
+            [] if choice.metadata_offset is None else ["the metadata of the others ends beyond the offset"]
+        )
+        raise ConfigError("no cut can be restored", *self._passed, *beyond)
 
     def _try(
         self, ref: CutRef, cuts: Cuts | None, highest: Highest, choice: CutChoice
@@ -229,6 +255,9 @@ class _Reading:
         try:
             cuts = open_cuts(self._store, self._owners)
         except ObjectNotFound as e:
+            if next(iter(self._store.list(CUT_PREFIX)), None) is not None:
+                self._passed.append(f"{e}: it is gone, the documents of cuts are searched instead")
+                return None
             raise ConfigError(
                 f"{e}: this cluster has written no cut, so there is no moment to restore; its topics and "
                 f"what was archived come back by firn.remote.recover (docs/operations.md)"
@@ -246,15 +275,20 @@ class _Reading:
         return cuts
 
     def _kept(self, cuts: Cuts) -> list[CutRef]:
-        """Return the cuts that are kept; the one that this cluster itself was restored from is complete,
-        together with segments that reach beyond it."""
-        until = self._cluster.ancestors[0].until_cut if self._cluster.ancestors else None
-        return [ref._replace(is_complete=True) if ref.cut == until else ref for ref in cuts.kept]
+        """Return the cuts that are kept. Those that this cluster inherited may be complete together with
+        segments that reach beyond them, which is looked at when they are read."""
+        until = self._cluster.ancestors[0].until_cut if self._cluster.ancestors else 0
+        return [ref._replace(is_complete=True) if ref.cut <= until else ref for ref in cuts.kept]
 
-    def _listed(self) -> Iterator[CutRef]:
+    def _listed(self) -> Iterator[OpenCut]:
         """Yield the cuts whose documents can be read, the newest first, where `CUT` cannot be."""
-        for found in listed_cuts(self._store, lambda _, error: self._passed.append(str(error))):
-            yield found.ref
+        for found in listed_cuts(self._store, self._owners, self._pass_over):
+            if not is_of_a_given_up_past(self._cluster, found.cut):
+                yield found
+
+    def _pass_over(self, key: str, error: Exception) -> None:
+        if str(error) not in self._passed:
+            self._passed.append(str(error))
 
     def _why_none(self, choice: CutChoice, refs: Sequence[CutRef], *, is_known: bool) -> str:
         complete = [ref for ref in refs if ref.is_complete or not is_known]
@@ -306,18 +340,32 @@ class _Reading:
         except UNREADABLE as e:
             raise_of_the_store(e)
             self._passed.append(f"the newest copy of the metadata cannot be read, and tells no epochs: {e}")
-        return Highest(epochs, self._newest_ends(), next_producer_id, life, max(times), names)
+        return Highest(epochs, self._newest_ends(cuts), next_producer_id, life, max(times), names)
 
-    def _newest_ends(self) -> dict[Place, int]:
-        """Return the ends that the newest document of a cut tells, whether `CUT` names it or not."""
-        for ref in islice(self._listed(), 1):
-            cut = open_named_cut(self._store, ref, self._owners)
-            return {
-                (topic_id, number): row.end
-                for topic_id, rows in cut.topics.items()
-                for number, row in enumerate(rows)
-            }
-        return {}
+    def _newest_ends(self, cuts: Cuts | None) -> dict[Place, int]:
+        """Return the greatest ends that the newest documents of cuts tell, named by `CUT` or not."""
+        found: dict[Place, int] = {}
+        for cut in self._newest_cuts(cuts):
+            for topic_id, rows in cut.topics.items():
+                for number, row in enumerate(rows):
+                    place = topic_id, number
+                    found[place] = max(found.get(place, 0), row.end)
+        return found
+
+    def _newest_cuts(self, cuts: Cuts | None) -> Iterator[Cut]:
+        """Yield the cut of the greatest number, which may be of a past that was given up for an earlier cut,
+        and the newest of the past that the prefix has now."""
+        all_of_them = listed_cuts(self._store, self._owners, lambda key, error: None)
+        greatest = next(all_of_them, None)
+        if greatest is not None:
+            yield greatest.cut
+        try:
+            if cuts is None:
+                yield from (found.cut for found in islice(self._listed(), 1))
+            elif greatest is None or greatest.ref.key != cuts.newest.key:
+                yield open_named_cut(self._store, cuts.newest, self._owners)
+        except UNREADABLE as e:
+            raise_of_the_store(e)  # that it is damaged is said where it is tried
 
     def _chain(self, image: MetadataImage, cut: Cut, place: Place) -> tuple[Place, FoundChain]:
         return place, found_chain(self._store, self._owners, image, cut, place)

@@ -7,17 +7,18 @@ from typing import NamedTuple
 
 from service.client.admin import Cluster
 from service.client.broker_health_queries import ask_answers
-from service.health.kinds import TAIL_NOT_LOADED, TAILS_LOADING
+from service.health.kinds import TAIL_NOT_LOADED, TAILS_LOADING, TIERING_HELD_BACK
 
 
 class RestoreStatus(NamedTuple):
     """Lines of what loads, of what cannot be loaded, and of brokers that do not tell. `brokers`: how many
-    told."""
+    told. `notes`: what keeps brokers from the bucket, as where they were formatted without the file."""
 
     brokers: int
     loading: tuple[str, ...]
     failed: tuple[str, ...]
     silent: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def is_served(self) -> bool:
@@ -30,6 +31,7 @@ def restore_status(cluster: Cluster, pool: Executor) -> RestoreStatus:
     loading: dict[str, None] = {}
     failed: list[str] = []
     silent: list[str] = []
+    notes: list[str] = []
     told = 0
     for answer in ask_answers(cluster, pool).answers:
         why = answer.silence or answer.refusal
@@ -42,6 +44,8 @@ def restore_status(cluster: Cluster, pool: Executor) -> RestoreStatus:
                 loading[finding.words] = None
             elif finding.anchor == TAIL_NOT_LOADED.anchor:
                 failed.append(finding.words)
+            elif finding.anchor == TIERING_HELD_BACK.anchor:
+                notes.append(finding.words)
     if not told and not silent:
         silent.append("no broker serves yet")
-    return RestoreStatus(told, tuple(loading), tuple(failed), tuple(silent))
+    return RestoreStatus(told, tuple(loading), tuple(failed), tuple(silent), tuple(notes))

@@ -169,10 +169,11 @@ class _TakeOver:
         if not claim.is_unfinished:
             return order.choice
         until = claim.file.ancestors[0].until_cut
-        if order.choice.number not in (None, until):
+        choice = order.choice
+        if choice.number not in (None, until) or (choice.at_ms, choice.metadata_offset) != (None, None):
             raise ConfigError(
-                f"--cut {order.choice.number}: the prefix was taken over for cut {until} by a restore that "
-                f"is not complete; run it without --cut"
+                f"the prefix was taken over for cut {until} by a restore that is not complete: leave out "
+                f"--cut, --at and --metadata-offset; another cut can be chosen once its cluster has started"
             )
         if order.cluster_id not in (None, claim.file.cluster_id):
             raise ConfigError(
@@ -265,6 +266,8 @@ class _TakeOver:
             one.place: one for one in each(self._pool, heads.write, places_of(source.image))
         }
         self._say(f"{sum(one.entry is not None for one in written.values())} HEADs are the heir's")
+        # Partitions that the heir adds again one day begin without an archive.
+        self._store.delete([head_key(*place) for place in source.later_places])
         plan = plan_of(source, {place: one.found for place, one in written.items()}, gap=self._order.gap)
         stamp = Stamp(clock.now_ms(), writer)
         ancestors = self._ancestors()
@@ -309,6 +312,8 @@ def heir_cuts(cluster_id: str, source: RestoreSource, plan: RestorePlan, stamp: 
     has_overlap = any(one.segment_key for one in plan.partitions.values())
     ref = source.ref._replace(is_complete=not has_overlap)
     older = [] if source.cuts is None else [one for one in source.cuts.kept if one.cut < ref.cut]
+    if has_overlap:  # earlier cuts may have waited for the same segment
+        older = [one._replace(is_complete=False) for one in older]
     erasures = () if source.cuts is None else source.cuts.erasures
     return Cuts(cluster_id, (*older, ref), erasures, stamp)
 

@@ -40,8 +40,20 @@ class NodeCutCluster:
     def settings(self) -> CutSettings:
         config = self._broker.config
         # The ends of partitions that load their tails are not the cluster's: the cuts that are there stay.
-        interval_ms = -1 if self._image.restored_tails else config.cut_interval_ms
-        return CutSettings(interval_ms, config.cut_hold_max_ms)
+        interval_ms = -1 if self.is_loading else config.cut_interval_ms
+        return CutSettings(interval_ms, config.cut_hold_max_ms, config.cut_hold_longest_ms)
+
+    @property
+    def is_loading(self) -> bool:
+        return bool(self._image.restored_tails)
+
+    @property
+    def needs_chains(self) -> bool:
+        config = self._broker.config
+        # A grace that is over before the next cut says that objects are to go at once.
+        return self.is_loading or (
+            self.is_enabled() and 0 <= config.cut_interval_ms <= config.remote_object_grace_ms
+        )
 
     def is_enabled(self) -> bool:
         # A node that no other can join has no level: there is no older software to protect.

@@ -28,8 +28,8 @@ from service.pipelines.archive_job_document import (
 )
 from service.pipelines.archive_options import by_id, without_gone
 from service.pipelines.checkpoint import Checkpoint, exists
-from service.remote.format.keys import CLUSTER_KEY
-from service.remote.format.manifest_codec import MAX_SMALL_BYTES, decode_cluster
+from service.remote.format.manifest_codec import ClusterFile
+from service.remote.reading.object_reader import open_cluster_file
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
 from service.spark.options import Assign, Choice
@@ -114,14 +114,16 @@ def admit(
     stream = by_id(options, chosen)
     if known is not None and not any(is_starting(name) for name in given):
         stream = {name: text for name, text in stream.items() if not is_starting(name)} | {**known.starting}
+    cluster = _cluster(store)
     requested = ArchiveJob(
         args.url,
-        _cluster_id(store),
+        cluster.cluster_id if cluster is not None else None,
         _job_topics(chosen, with_partitions=isinstance(read.choice, Assign)),
         reading_of(stream),
         starting_of(stream),
         {"format": args.format, "url": _output(args, checkpoint)},
         {"kind": args.values} | ({"confluent_header": True} if args.confluent_header else {}),
+        frozenset(one.cluster_id for one in cluster.ancestors) if cluster is not None else frozenset(),
     )
     is_adopted = known is None and not checkpoint.is_new
     if is_adopted:
@@ -211,10 +213,10 @@ def _output(args: argparse.Namespace, checkpoint: Checkpoint) -> str:
     return str(args.output) if args.format == "iceberg" else checkpoint.qualified(args.output)
 
 
-def _cluster_id(store: ObjectStore) -> str | None:
-    """Return the bucket's cluster id, or None where it is unreadable, which an audit reports."""
+def _cluster(store: ObjectStore) -> ClusterFile | None:
+    """Return `cluster.json`, or None where it is unreadable, which an audit reports."""
     try:
-        return decode_cluster(store.get(CLUSTER_KEY, max_size=MAX_SMALL_BYTES)).cluster_id
+        return open_cluster_file(store)
     except (ObjectNotFound, CorruptionError):
         return None
 

@@ -65,7 +65,8 @@ class JobTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveJob:
-    """The document. Topics are by id; `reading` and `starting` are options of the source."""
+    """The document. Topics are by id; `reading` and `starting` are options of the source. `ancestors`, not in
+    the document: the clusters that the archive's was restored from."""
 
     url: str
     cluster_id: str | None
@@ -74,6 +75,7 @@ class ArchiveJob:
     starting: Mapping[str, str]
     output: Mapping[str, str]
     values: Mapping[str, Any]
+    ancestors: frozenset[str] = frozenset()
 
     def encode(self) -> str:
         topics = {
@@ -150,11 +152,13 @@ def differences(known: ArchiveJob, requested: ArchiveJob, gone: Iterable[str] = 
     """Return the differences that would harm the output, each with both values.
 
     New topics are harmless. `gone` are ids that the archive does not have any more, so that no run could
-    request them. Where both runs know the cluster, its id is compared and not its address.
+    request them. Where both runs know the cluster, its id is compared and not its address; one that was
+    restored from the other is the same.
     """
     found = []
     if known.cluster_id is not None and requested.cluster_id is not None:
-        found += _differ("cluster", known.cluster_id, requested.cluster_id)
+        if known.cluster_id not in requested.ancestors:
+            found += _differ("cluster", known.cluster_id, requested.cluster_id)
     else:
         found += _differ("archive", known.url, requested.url)
     for name in sorted(known.output.keys() | requested.output.keys()):

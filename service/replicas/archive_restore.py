@@ -191,11 +191,13 @@ class ArchiveRestore:
         if remote is not None and end is not None:
             if end.entry._replace(leader_epoch=remote.leader_epoch) != remote:
                 raise CorruptionError(f"{remote.manifest_key} is {end.entry}, the metadata says {remote}")
-            if remote.end_offset != chain_end:
+            # A log may begin behind an archive of which nothing is left.
+            if remote.end_offset > chain_end or (remote.segments and remote.end_offset < chain_end):
                 raise CorruptionError(
                     f"the archive ends at {remote.end_offset}, the tail to load begins at {chain_end}"
                 )
-            start, epochs, producers = remote.start_offset, end.epochs, producers_of(end)
+            if remote.segments:
+                start, epochs, producers = remote.start_offset, end.epochs, producers_of(end)
         async with self._logs.lower_recovery_point(local, chain_end) as is_checkpointed:
             if not is_checkpointed or not self._still_waits(tip, remote, tail):
                 return False

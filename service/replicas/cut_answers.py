@@ -220,8 +220,6 @@ class CutAnswers:
 
     async def _begin(self, attempt: _Attempt) -> TakeCutResponse:
         self._check_may_save()
-        if self._metadata.image.restored_tails:
-            raise _refused("tails of a restore are loading")
         doubtful = await Slice().go_on(self._gate.still_doubtful())
         if doubtful is not None:
             assert isinstance(doubtful, Partition)
@@ -238,6 +236,8 @@ class CutAnswers:
     def _check_may_save(self) -> None:
         if not self._fence.may_write:
             raise _refused("it may not write to the bucket")
+        if self._metadata.image.restored_tails:
+            raise _refused("tails of a restore are loading")
 
     def _is_alone(self) -> bool:
         return not self._metadata.image.brokers.keys() - {self._node_id}

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from service.base.errors import CorruptionError
+from service.base.errors import CorruptionError, StorageError
 from service.metadata.image import RestoredTail
 from service.records.kernel_status import Status
 from service.records.scan import scan_batches
@@ -23,7 +23,14 @@ from service.remote.format.keys import CutKey, parse_key
 from service.remote.format.tail_object import TailFooter
 from service.remote.reading.object_reader import open_cluster_file, open_footer
 from service.remote.reading.tail_records import SectionSums, TailRun, read_pieces, within
-from service.remote.reading.tails import Offsets, TailIndex, open_tail, owners_of
+from service.remote.reading.tails import (
+    Offsets,
+    TailIndex,
+    open_cuts,
+    open_named_cut,
+    open_tail,
+    owners_of,
+)
 from service.remote.stores.errors import UNREADABLE, naming, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 
@@ -71,6 +78,29 @@ def open_cut_tails(
             else:
                 unreadable.append(str(found))
     return CutTails(index, tuple(unreadable))
+
+
+def check_is_first_life(store: ObjectStore) -> None:
+    """Raise `StorageError` where the cluster has cuts of its own: all its tails were loaded before the first
+    of them, so a node that has them to load began once more with the metadata of then.
+
+    Documents that cannot be read tell nothing.
+    """
+    try:
+        cluster = open_cluster_file(store)
+        if not cluster.ancestors:
+            return
+        owners = owners_of(cluster)
+        cuts = open_cuts(store, owners)
+        newest = open_named_cut(store, cuts.newest, owners)
+    except UNREADABLE as e:
+        raise_of_the_store(e)
+        return
+    if newest.cluster_id == cluster.cluster_id:
+        raise StorageError(
+            f"{cuts.newest.key} is of this cluster, which was restored and at work before: its file of "
+            f"`firn restore apply` was used once more; make another by the same command"
+        )
 
 
 def tail_runs(
@@ -129,7 +159,9 @@ def _segment_runs(
             batches = scan_batches(data, next_offset=block.first_offset)
             if batches.status is not Status.OK:
                 raise CorruptionError(f"the block at {block.position}: {batches.status.reason}")
-            run = within(TailRun(batches, data), first, end)
+            # The log may start within a batch.
+            is_first = sums.last_offset < 0
+            run = within(TailRun(batches, data), first, end, may_begin_before=is_first)
             if run is not None:
                 sums.add(*run)
                 yield run

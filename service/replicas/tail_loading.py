@@ -15,11 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
+from service.base.backoff import doubled
 from service.base.errors import CorruptionError, RequestError, StorageError, UnknownVersion
+from service.base.slices import Slice
 from service.base.types import NO_LEADER_EPOCH, TopicIdPartition
 from service.base.world import World
 from service.hot.log import LocalLog
@@ -33,7 +35,13 @@ from service.remote.format.cut_codec import Place
 from service.remote.metrics import TailLoadMetrics
 from service.remote.reading.tail_records import TailRun
 from service.remote.stores.store import ObjectStore
-from service.replicas.cut_tails import CutTails, needs_tails, open_cut_tails, tail_runs
+from service.replicas.cut_tails import (
+    CutTails,
+    check_is_first_life,
+    needs_tails,
+    open_cut_tails,
+    tail_runs,
+)
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -62,6 +70,7 @@ class LoadLogs(Protocol):
 
     async def append_on_thread(self, log: LocalLog, data: memoryview, run: BatchScan) -> bool: ...
     async def flush(self, log: LocalLog) -> None: ...
+    def lower_recovery_point(self, log: LocalLog, offset: int) -> AbstractAsyncContextManager[bool]: ...
 
 
 class _Job:
@@ -124,6 +133,8 @@ class TailLoader:
         self._done = asyncio.Event()
         self._tails: dict[str, _Tails] = {}
         self._failures: dict[TopicIdPartition, int] = {}
+        self._is_first_life = False
+        """the bucket was looked at, and has no cut of this cluster"""
         self.metrics = metrics
 
     # -- reports
@@ -182,8 +193,8 @@ class TailLoader:
         if not failures:
             self._enqueue(job)
             return
-        delay = min(_FIRST_RETRY_S * 2 ** (failures - 1), _LAST_RETRY_S)
-        asyncio.get_running_loop().call_later(delay, self._enqueue, job)
+        delay_s = doubled(failures, _FIRST_RETRY_S, _LAST_RETRY_S)
+        asyncio.get_running_loop().call_later(delay_s, self._enqueue, job)
 
     def _enqueue(self, job: _Job) -> None:
         if self._jobs.get(job.tip) is job:
@@ -252,6 +263,9 @@ class TailLoader:
         """Append what the log lacks, and sync it. Raises the errors of the store, the bucket's documents and
         the disk."""
         log, tail = job.partition.log, job.tail
+        if not self._is_first_life:
+            await self._on_thread(check_is_first_life, self._store)
+            self._is_first_life = True
         tails = await self._tails_for(job) if needs_tails(tail) else None
         if not self._is_wanted(job):
             return
@@ -262,7 +276,7 @@ class TailLoader:
         while (run := await self._on_thread(next, runs, None)) is not None:
             if not await self._append(job, run):
                 return
-        self._fill(job)
+        await self._fill(job)
         await self._logs.flush(log)
         if self._is_wanted(job):
             _log.info("%s: its tail is loaded, its log goes on at offset %d", job.tip, tail.go_on)
@@ -274,6 +288,8 @@ class TailLoader:
     async def _append(self, job: _Job, run: TailRun) -> bool:
         """Append a run in parts; returns whether the job is still wanted."""
         log = job.partition.log
+        if not await self._begin_at(job, run.batches.base_offsets[0]):
+            return False
         for part in _parts(run.batches):
             before = log.log_end_offset
             if not self._is_wanted(job):
@@ -285,10 +301,22 @@ class TailLoader:
             _grown(job.partition, before, size)
         return self._is_wanted(job)
 
-    def _fill(self, job: _Job) -> None:
+    async def _begin_at(self, job: _Job, base_offset: int) -> bool:
+        """Have an empty log whose start lies within its first batch begin at that batch; returns whether the
+        job is still wanted."""
+        log, start = job.partition.log, job.tail.chain_end
+        if not base_offset < start == log.log_end_offset == log.log_start_offset:
+            return True
+        async with self._logs.lower_recovery_point(log, base_offset) as is_checkpointed:
+            if not is_checkpointed or not self._is_wanted(job):
+                return False
+            log.truncation.restart_at(base_offset, start)
+        return True
+
+    async def _fill(self, job: _Job) -> None:
         """Append empty batches for the offsets of which no record is left. They have the epoch of the last
         record: whoever has read beyond it has, by that epoch, no sign of a truncation."""
-        log, go_on = job.partition.log, job.tail.go_on
+        log, go_on, piece = job.partition.log, job.tail.go_on, Slice()
         epoch = log.epochs.newest
         if epoch == NO_LEADER_EPOCH:
             epoch = job.partition.leader_epoch
@@ -297,6 +325,8 @@ class TailLoader:
             batch = memoryview(filling_batch(first, last, epoch))
             log.appender.append_fetched(batch, scan_batches(batch, next_offset=first))
             _grown(job.partition, first, len(batch))
+            if piece.is_over():
+                await piece.next_turn()
 
     async def _tails_for(self, job: _Job) -> CutTails:
         """Return the tails of the job's cut, which are read once for all partitions that wait now."""

@@ -19,6 +19,7 @@ from service.remote.reading.object_reader import Chain
 from service.remote.stores.store import ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.commits import CommitQueue
+from service.tiering.cuts.needed_chains import NeededChains
 from service.tiering.eraser import Eraser
 from service.tiering.lifecycle import SegmentState
 from service.tiering.metrics import TieringMetrics
@@ -50,6 +51,7 @@ class TieringContext:
     fence: Fence
     store_clock: StoreClock
     copy_rate: Rate
+    needed: NeededChains
     backoff_ms: Callable[[int], int]
     """how long to wait after so many failures"""
     is_urgent: Callable[[TopicIdPartition], bool]

@@ -15,6 +15,7 @@ from service.remote.stores.store import ObjectStore
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.cuts.kept_documents import KeptDocuments
 from service.tiering.cuts.liveness import dead_keys
+from service.tiering.cuts.ports import CutCluster
 
 MOST_KEYS: Final = 100_000
 """Most keys of one kind that are judged at a time, oldest first."""
@@ -30,17 +31,20 @@ class DeadObjects(NamedTuple):
 class CutSweep:
     """Judgement of what cuts leave behind. Owned by the event loop; lists on the offload pool."""
 
-    def __init__(self, context: TieringContext, documents: KeptDocuments) -> None:
+    def __init__(self, context: TieringContext, documents: KeptDocuments, cluster: CutCluster) -> None:
         self._context = context
         self._documents = documents
+        self._cluster = cluster
 
     async def find(self) -> DeadObjects:
         """Return what is dead. It lists first and reads `CUT` then, so that all it lists is judged by a later
-        one.
+        one. Call it behind a barrier.
 
         Raises what the store raises, and `CorruptionError` for a `CUT` that cannot be read.
         """
         context, documents = self._context, self._documents
+        if self._cluster.is_loading:
+            return DeadObjects(())  # the cut that is loaded stays, whatever `CUT` names
         listed = await context.pool.run(_listed, context.store)
         checkpoints = await context.pool.run(_checkpoints, context.store)
         cluster = await context.fence.read()

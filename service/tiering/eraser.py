@@ -3,10 +3,11 @@
 The schedule holds keys that are known to be dead: dropped by a commit that HEAD names, written by an attempt
 that was never proposed, or part of a topic that has a tombstone. Each is checked once more before it is
 deleted: this process must still be a writer of the prefix, and the partition's HEAD must be what our metadata
-says; otherwise the keys are left to the sweeper. Each broker deletes what its own commits dropped, and the
-keeper deletes topics. The sweeper finds everything else that should go (such as what a crash left behind).
-The schedule is only in memory: losing it costs time, not bytes, and tombstones are in the metadata. `guard`
-protects keys that this node is writing, or may be about to commit.
+says; otherwise the keys are left to the sweeper. What a kept cut may need waits (`cuts/needed_chains.py`).
+Each broker deletes what its own commits dropped, and the keeper deletes topics. The sweeper finds everything
+else that should go (such as what a crash left behind). The schedule is only in memory: losing it costs time,
+not bytes, and tombstones are in the metadata. `guard` protects keys that this node is writing, or may be
+about to commit.
 
 Each batch of keys, and each topic, fails and waits on its own: a locked object delays no other.
 
@@ -20,17 +21,19 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count, islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.clock import Clock
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
 from service.base.types import TopicIdPartition
 from service.remote.catalog import Catalog, CatalogEntry, Tombstone
+from service.remote.format.cut_codec import MetadataEnd
 from service.remote.format.keys import topic_prefix
 from service.remote.stores.store import ObjectInfo, ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.copier import CallProgress
+from service.tiering.cuts.needed_chains import NEVER_NAMED, NeededChains
 from service.tiering.deleting import DELETE_BATCH, NO_ANSWER, Deleted, FailureRun, delete_each
 from service.tiering.head_check import HeadVerdict, check_head
 from service.tiering.metrics import TieringMetrics
@@ -41,16 +44,27 @@ from service.tiering.tasks import Task
 log = logging.getLogger(__name__)
 
 
+_HELD_MS: Final = 10_000
+"""What waits for a cut to go is looked at again after this time."""
+_MOST_DUE: Final = 100_000
+"""Beyond so many deletions that wait, objects are left to the sweeper."""
+
+
 class _Due(NamedTuple):
     due_ms: int
     order: int
     tip: TopicIdPartition
     keys: tuple[str, ...]
+    dropped: MetadataEnd | None
+    """the end of metadata that has dropped them; None: not known yet"""
     failures: int = 0
+    is_held: bool = False
+    """it is due, and waits until a cut goes"""
 
 
 class _DueTopic(NamedTuple):
     due_ms: int
+    dropped: MetadataEnd
     failures: int = 0
 
 
@@ -68,6 +82,7 @@ class Eraser:
         clock: Clock,
         grace_ms: int,
         backoff_ms: Callable[[int], int],
+        needed: NeededChains,
     ) -> None:
         """`backoff_ms` returns how long to wait after so many failures."""
         self._store = store
@@ -79,6 +94,7 @@ class Eraser:
         self._clock = clock
         self._grace_ms = grace_ms
         self._backoff_ms = backoff_ms
+        self._needed = needed
         self._order = count()
         self._due: list[_Due] = []
         """a heap: an entry is checked before it is popped, and goes back when its deletion fails"""
@@ -105,11 +121,22 @@ class Eraser:
         """Return whether `key` is guarded now."""
         return key in self._guarded
 
-    def schedule(self, tip: TopicIdPartition, keys: Sequence[str]) -> None:
-        """Delete `keys` of the partition `tip`, which are dead, after the grace."""
-        if keys:
-            due_ms = self._clock.monotonic_ms() + self._grace_ms
-            heapq.heappush(self._due, _Due(due_ms, next(self._order), tip, tuple(keys)))
+    def schedule(
+        self, tip: TopicIdPartition, keys: Sequence[str], dropped_by: CatalogEntry | None = None
+    ) -> None:
+        """Delete `keys` of the partition `tip`, which are dead, after the grace.
+
+        `dropped_by`: the committed entry whose chain does not name them any more; None: no chain ever did.
+        """
+        if not keys or len(self._due) >= _MOST_DUE:
+            return
+        dropped: MetadataEnd | None = NEVER_NAMED
+        if dropped_by is not None:
+            entry = self._catalog.entry(tip.topic_id, tip.partition)
+            has_it = entry is not None and entry.version >= dropped_by.version
+            dropped = self._needed.dropped() if has_it else None
+        due_ms = self._clock.monotonic_ms() + self._grace_ms
+        heapq.heappush(self._due, _Due(due_ms, next(self._order), tip, tuple(keys), dropped))
 
     def schedule_deleted(self, tombstones: Mapping[UUID, Tombstone]) -> None:
         """Schedule the topics of `tombstones`, each a grace after its deletion, and no others.
@@ -123,7 +150,8 @@ class Eraser:
         for topic_id, tombstone in tombstones.items():
             left_ms = tombstone.deleted_ms + self._grace_ms - wall_ms
             due_ms = now_ms + min(max(left_ms, 0), self._grace_ms)
-            self._topics_due.setdefault(topic_id, _DueTopic(due_ms))
+            if topic_id not in self._topics_due:
+                self._topics_due[topic_id] = _DueTopic(due_ms, self._needed.dropped())
 
     async def run_due(self, now_ms: int) -> None:
         """Delete this process's own dead keys that are due. Failures are retried later.
@@ -133,10 +161,18 @@ class Eraser:
         if not self._due or self._due[0].due_ms > now_ms:
             return
         await self._fence.check_before_delete()
+        settled = await self._needed.settled()
         failures = FailureRun()
         while self._due and self._due[0].due_ms <= now_ms:
-            await self._fence.check()
             one = self._due[0]
+            dropped = one.dropped or self._needed.dropped()  # the image has all that was committed before
+            if dropped > settled:
+                self._needed.wait(dropped)
+                self._metrics.held_deletions += not one.is_held
+                held = one._replace(due_ms=now_ms + _HELD_MS, dropped=dropped, is_held=True)
+                heapq.heapreplace(self._due, held)
+                continue
+            await self._fence.check()
             entry = self._catalog.entry(one.tip.topic_id, one.tip.partition)
             heapq.heappop(self._due)
             try:
@@ -147,6 +183,7 @@ class Eraser:
                 heapq.heappush(self._due, one)
                 raise
             self._metrics.objects_deleted += deleted.number
+            self._metrics.held_deletions -= one.is_held
             self._note(one, deleted)
             failures.note(deleted.error)
 
@@ -162,7 +199,8 @@ class Eraser:
         half = len(left) // 2 if isinstance(error, NO_ANSWER) else 0
         for keys in (left[:half], left[half:]):
             if keys:
-                part = _Due(self._clock.monotonic_ms() + wait_ms, next(self._order), one.tip, keys, failures)
+                at_ms = self._clock.monotonic_ms() + wait_ms
+                part = _Due(at_ms, next(self._order), one.tip, keys, one.dropped, failures)
                 heapq.heappush(self._due, part)
                 self._metrics.failing[Task.DELETE, part.order] = str(error)
 
@@ -188,18 +226,25 @@ class Eraser:
         if not due:
             return
         await self._fence.check_before_sweep()
+        settled = await self._needed.settled()
         failures = FailureRun()
         for topic_id in due:
+            at = self._topics_due[topic_id]
+            if at.dropped > settled:
+                self._needed.wait(at.dropped)
+                self._topics_due[topic_id] = at._replace(due_ms=now_ms + _HELD_MS)
+                continue
             await self._fence.check_keeper()
             error = await self._try_topic(topic_id)
             if error is None:
                 self._forget_topic(topic_id)
             else:
-                before = self._topics_due[topic_id].failures + 1
+                failed = at.failures + 1
                 wait_ms = self._failed(
-                    Task.DELETE_TOPICS, before, f"objects of the deleted topic {topic_id}", error
+                    Task.DELETE_TOPICS, failed, f"objects of the deleted topic {topic_id}", error
                 )
-                self._topics_due[topic_id] = _DueTopic(self._clock.monotonic_ms() + wait_ms, before)
+                due_ms = self._clock.monotonic_ms() + wait_ms
+                self._topics_due[topic_id] = _DueTopic(due_ms, at.dropped, failed)
                 self._metrics.failing[Task.DELETE_TOPICS, topic_id] = str(error)
             failures.note(error)
 

@@ -101,6 +101,9 @@ class KeeperElection:
         self._metrics = context.metrics
         self._take_over = take_over
         self._changed = changed
+        self.role_changed: Callable[[], None] = lambda: None
+        """called when this process has become the keeper, or is it no more"""
+        self._was_keeper = False
         self._keeper_timeout = KeeperTimeout()
         self._wake_event = asyncio.Event()
         self._failures = 0
@@ -161,6 +164,9 @@ class KeeperElection:
         self._due_ms = self._clock.monotonic_ms() + self._pause_ms()
         if self._fence.may_write != could_write:
             self._changed()
+        if self._fence.is_ours != self._was_keeper:
+            self._was_keeper = not self._was_keeper
+            self.role_changed()
         return failure
 
     def _pause_ms(self) -> int:

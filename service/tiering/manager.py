@@ -17,6 +17,7 @@ from service.base.rate import Rate, RateLimit
 from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.remote.catalog import Catalog
+from service.remote.format.cut_codec import MetadataEnd
 from service.remote.format.manifest import USUAL_LIMITS, ManifestLimits
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.stores.store import ObjectStore
@@ -27,6 +28,7 @@ from service.tiering.commits import CommitQueue
 from service.tiering.cut_sweep import CutSweep
 from service.tiering.cuts.keeper import CutKeeper
 from service.tiering.cuts.kept_documents import KeptDocuments
+from service.tiering.cuts.needed_chains import NeededChains
 from service.tiering.cuts.ports import CutCluster
 from service.tiering.cuts.saved_metadata import SavedMetadata
 from service.tiering.cuts.saving import TailSaver, TailSettings
@@ -103,36 +105,46 @@ class TieringManager:
             is_conditional=is_conditional,
         )  # fmt: skip
         fence.heir_changed = heir_changed
+        needed = NeededChains(store, pool, self._metadata_end, lambda: cuts is not None and cuts.needs_chains)
         eraser = Eraser(
-            store, chains, catalog, pool, fence, self.metrics, clock, settings.grace_ms, self._backoff
+            store, chains, catalog, pool, fence, self.metrics, clock, settings.grace_ms, self._backoff, needed
         )
         self._context = context = TieringContext(
             cluster_id=cluster_id, store=store, chains=chains, catalog=catalog, commits=self._commits,
             pool=pool, eraser=eraser, clock=clock, settings=settings, metrics=self.metrics,
             new_uuid=world.new_uuid, stamps=self._stamp, probe=probe, fence=fence,
             store_clock=StoreClock(store, world), copy_rate=Rate(copy_limit), backoff_ms=self._backoff,
-            is_urgent=is_urgent,
+            needed=needed, is_urgent=is_urgent,
         )  # fmt: skip
         self.scheduler = TaskScheduler(
             context, world, partitions, find, self._task_ended,
             lambda: self.maintenance.election.wake(),  # the prefix may be taken over now
         )  # fmt: skip
-        documents = KeptDocuments(store, pool, lambda: cuts is not None and cuts.is_enabled())
         self.tails = TailSaver(context, writer.node_id, tail_settings, Rate(copy_limit))
-        copies = MetadataCopies(
-            store, cluster_id, writer, metadata, world.new_uuid, pool, fence, clock,
-            settings.metadata_interval_ms, documents.removable,
-        )  # fmt: skip
-        sweep = CutSweep(context, documents) if cuts is not None else None
-        sweeper = Sweeper(context, self._leadership, self._live_topics, sweep)
-        self.maintenance = BucketMaintenance(
-            context, self._owner, topics, self.scheduler, writer.incarnation, copies, sweeper
-        )
-        self.cuts: CutKeeper | None = None
-        if cuts is not None:
-            saved = SavedMetadata(context, cuts, copies, documents, self.maintenance.wake)
-            self.cuts = CutKeeper(context, cuts, saved, documents, self.maintenance.election.note_displaced)
+        self.maintenance, self.cuts = self._make_keepers(metadata, cuts)
         self._task: asyncio.Task[None] | None = None
+
+    def _make_keepers(
+        self, metadata: Callable[[], MetadataSnapshot | None], cuts: CutCluster | None
+    ) -> tuple[BucketMaintenance, CutKeeper | None]:
+        """Return what keeps the prefix, while this process is its keeper."""
+        context, writer = self._context, self._writer
+        documents = KeptDocuments(context.store, context.pool, lambda: cuts is not None and cuts.is_enabled())
+        copies = MetadataCopies(
+            context.store, context.cluster_id, writer, metadata, context.new_uuid, context.pool,
+            context.fence, context.clock, context.settings.metadata_interval_ms, documents.removable,
+        )  # fmt: skip
+        sweep = CutSweep(context, documents, cuts) if cuts is not None else None
+        sweeper = Sweeper(context, self._leadership, self._live_topics, sweep)
+        maintenance = BucketMaintenance(
+            context, self._owner, self._topics, self.scheduler, writer.incarnation, copies, sweeper
+        )
+        if cuts is None:
+            return maintenance, None
+        saved = SavedMetadata(context, cuts, copies, documents, maintenance.wake)
+        keeper = CutKeeper(context, cuts, saved, documents, maintenance.election.note_displaced)
+        maintenance.election.role_changed = keeper.wake
+        return maintenance, keeper
 
     def _stamp(self) -> Stamp:
         return Stamp(self._clock.now_ms(), self._writer)
@@ -204,6 +216,10 @@ class TieringManager:
             self.maintenance.election.wake()  # the keeper has to name this node again
         else:
             self.maintenance.wake()
+
+    def _metadata_end(self) -> MetadataEnd | None:
+        snapshot = self._topics()
+        return MetadataEnd(snapshot.life, snapshot.metadata_offset + 1) if snapshot is not None else None
 
     def _offset(self) -> int:
         snapshot = self._topics()

@@ -24,6 +24,8 @@ class TieringMetrics:
     segments_dropped: int = 0
     bytes_dropped: int = 0
     objects_deleted: int = 0
+    held_deletions: int = 0
+    """Deletions that are due and wait, as a cut that is kept may need the objects."""
     orphans_swept: int = 0
     task_errors: Counter[Task] = field(default_factory=Counter)
     """Failures by task; each is retried."""

@@ -48,7 +48,7 @@ class PendingCommit:
         proposal.state = move(proposal.state, SegmentState.PUBLISHED)
         self.drop()
         if is_newest:
-            context.eraser.schedule(tip, proposal.retired)
+            context.eraser.schedule(tip, proposal.retired, entry)
         metrics = context.metrics
         metrics.manifests_written += 1
         metrics.segments_copied += len(proposal.copied)

@@ -23,7 +23,8 @@ they may be all that is left of an archive.
 
 The order makes it safe without a clock: list, then read the guarded keys, then load the chain. A key listed
 before and guarded after is skipped; one that was committed in between is in the chain. An orphan is deleted
-when two sweeps at least a grace apart have both found it.
+when two sweeps at least a grace apart have both found it, and no cut is kept that is older than the first of
+them (`cuts/needed_chains.py`).
 
 A probe object is deleted when two sweeps at least a grace apart have found it; so are tails, cuts and
 checkpoints that no cut needs (`cut_sweep`).
@@ -43,6 +44,7 @@ from service.base.errors import CorruptionError, FirnError, StorageError
 from service.base.slices import Slice
 from service.base.types import TopicIdPartition
 from service.remote.catalog import NO_VERSION, CatalogEntry
+from service.remote.format.cut_codec import MetadataEnd
 from service.remote.format.keys import (
     CUT_NAME,
     DATA_PREFIX,
@@ -59,6 +61,7 @@ from service.remote.stores.store import ObjectInfo, ObjectStore
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.chain import HeadMoved
 from service.tiering.cut_sweep import CutSweep, DeadObjects
+from service.tiering.cuts.needed_chains import NEVER_NAMED
 from service.tiering.deleting import DELETE_BATCH, Deleted, FailureRun, delete_each
 from service.tiering.head_check import HeadVerdict, check_head
 from service.tiering.prefix_fence import Displaced, NotNamed
@@ -101,10 +104,11 @@ class UnnamedKey(NamedTuple):
 
 class _Sighting(NamedTuple):
     """An orphan that earlier sweeps found. `mark` is from the second of them, so the key surely existed
-    then."""
+    then. `dropped`: the end of metadata by which no chain names it, nor ever will; None while one may."""
 
     first_ms: int
     mark: Mark | None
+    dropped: MetadataEnd | None
 
 
 LeadershipOf = Callable[[UUID, int], PartitionLeadership | None]
@@ -145,6 +149,7 @@ class Sweeper:
         self._catalog = context.catalog
         self._pool = context.pool
         self._eraser = context.eraser
+        self._needed = context.needed
         self._fence = context.fence
         self._metrics = context.metrics
         self._leadership_of = leadership_of
@@ -164,6 +169,7 @@ class Sweeper:
             return 0
         await self._fence.check_before_sweep()
         self._metrics.forget(Task.SWEEP)
+        settled = await self._needed.settled()
         listing = iter(self._store.list(DATA_PREFIX))
         seen: dict[str, _Sighting] = {}
         unknown: set[UUID] = set()
@@ -173,12 +179,18 @@ class Sweeper:
             if not self._fence.is_ours:
                 raise NotNamed("this broker is not the prefix's keeper any more")
             overdue = []
-            for orphan in await self._orphans(chunk, unknown, failures):
+            orphans = await self._orphans(chunk, unknown, failures)
+            dropped = self._needed.dropped()  # of metadata not older than what they were judged by
+            for orphan in orphans:
                 before = self._sightings.get(orphan.key)
                 if before is not None and self._is_overdue(orphan, before, now_ms):
-                    overdue.append(orphan.key)
-                elif len(seen) < MAX_REMEMBERED:
-                    seen[orphan.key] = _remembered(orphan, before, now_ms)
+                    since = before.dropped or dropped
+                    if since <= settled:
+                        overdue.append(orphan.key)
+                        continue
+                    self._needed.wait(since)
+                if len(seen) < MAX_REMEMBERED:
+                    seen[orphan.key] = _remembered(orphan, before, now_ms, dropped)
             if overdue:
                 deleted += await self._delete(overdue, failures)
         probes = await self._pool.run(_probes, self._store)
@@ -232,16 +244,14 @@ class Sweeper:
             if before is not None and now_ms - before.first_ms >= self._grace_ms:
                 overdue.append(key)
             elif len(seen) < MAX_REMEMBERED:
-                seen[key] = before or _Sighting(now_ms, None)
+                seen[key] = before or _Sighting(now_ms, None, NEVER_NAMED)
         deleted = 0
         for start in range(0, len(overdue), DELETE_BATCH):
             deleted += await self._delete(overdue[start : start + DELETE_BATCH], failures)
         return deleted
 
     def _is_overdue(self, orphan: UnnamedKey, before: _Sighting, now_ms: int) -> bool:
-        if now_ms - before.first_ms < self._grace_ms:
-            return False
-        return orphan.mark is None or (before.mark is not None and orphan.mark != before.mark)
+        return now_ms - before.first_ms >= self._grace_ms and _is_final(orphan, before)
 
     async def _report(self, unknown: frozenset[UUID]) -> None:
         """Log unknown topics once, and again when others appear."""
@@ -433,10 +443,17 @@ def _is_page_superseded(child: Child | None, parsed: PageKey, chain: CatalogEntr
     return isinstance(child, PageRef) and child.level == parsed.level
 
 
-def _remembered(orphan: UnnamedKey, before: _Sighting | None, now_ms: int) -> _Sighting:
+def _remembered(orphan: UnnamedKey, before: _Sighting | None, now_ms: int, dropped: MetadataEnd) -> _Sighting:
     if before is None:
-        return _Sighting(now_ms, None)
-    return _Sighting(before.first_ms, before.mark or orphan.mark)
+        return _Sighting(now_ms, None, dropped if orphan.mark is None else None)
+    if before.dropped is None and _is_final(orphan, before):
+        return before._replace(dropped=dropped)
+    return before._replace(mark=before.mark or orphan.mark)
+
+
+def _is_final(orphan: UnnamedKey, before: _Sighting) -> bool:
+    """Return whether no later commit can name the orphan."""
+    return orphan.mark is None or (before.mark is not None and orphan.mark != before.mark)
 
 
 def _next_chunk(listing: Iterator[ObjectInfo]) -> list[ListedKey]:

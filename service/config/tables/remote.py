@@ -140,8 +140,17 @@ REMOTE: Final = (
     ),
     key(
         "firn.cut.hold.max.ms", INT, 20,
-        "Longest time for which a cut holds back what becomes visible on brokers: high watermarks, and the "
-        "answers that wait for them. Brokers go on by themselves after it, and the cut is void.",
+        "Longest time for which a cut usually holds back what becomes visible on brokers: high watermarks, "
+        "and the answers that wait for them. Brokers go on by themselves after it, and the cut is void. "
+        "Where that happens twice in a row the time is doubled, up to firn.cut.hold.longest.ms.",
+        at_least=1, at_most=10_000, dynamic=True,
+    ),
+    key(
+        "firn.cut.hold.longest.ms", INT, 640,
+        "Longest time that firn.cut.hold.max.ms is doubled to while brokers are too busy to answer within "
+        "it; it is halved after sixteen cuts in time. A cut holds back until the slowest broker answers, "
+        "so produce with acks=all and fetches at the log's end may take so much longer once in each "
+        "firn.cut.interval.ms. With a value not above firn.cut.hold.max.ms the time is never doubled.",
         at_least=1, at_most=10_000, dynamic=True,
     ),
     key(

@@ -37,7 +37,12 @@ from service.remote.format.fields import (
 )
 from service.remote.format.keys import MAX_EPOCH, CutKey, TailKey, parse_key
 from service.remote.format.manifest_codec import MAX_SMALL_BYTES
-from service.remote.format.metadata_ref import MetadataRef, metadata_ref_fields, parse_metadata_ref
+from service.remote.format.metadata_ref import (
+    MAX_LIFE,
+    MetadataRef,
+    metadata_ref_fields,
+    parse_metadata_ref,
+)
 from service.remote.format.stamp import Stamp, stamp_fields, stamp_of
 from service.remote.format.tail_object import MAX_FOOTER_BYTES, MAX_TAIL_BYTES, TRAILER
 
@@ -85,6 +90,17 @@ class PartitionCut(NamedTuple):
     def is_promised(self) -> bool:
         """True if a complete cut has all records; another partition comes back as far as its chain goes."""
         return self.end > self.start and (self.waits or self.saved >= self.end)
+
+
+NEVER_LED: Final = PartitionCut(NO_LEADER, 0, 0, 0, 0, 0, NO_LEADER, 0, False)
+"""Row of a partition that nobody has led since it was made."""
+
+
+class MetadataEnd(NamedTuple):
+    """End of metadata, exclusive, in one life of a cluster. Later lives are greater."""
+
+    life: int
+    offset: int
 
 
 class TailRef(NamedTuple):
@@ -142,12 +158,17 @@ class Erasure(NamedTuple):
 
 
 class Cuts(NamedTuple):
-    """`CUT`: the cuts that are kept, oldest first, the newest among them."""
+    """`CUT`: the cuts that are kept, oldest first, the newest among them.
+
+    `oldest_metadata`: the metadata of all of them goes at least up to there; None where that is not told.
+    Objects that were dropped from chains beyond it may still be needed.
+    """
 
     cluster_id: str
     kept: tuple[CutRef, ...]
     erasures: tuple[Erasure, ...] = ()
     stamp: Stamp | None = None
+    oldest_metadata: MetadataEnd | None = None
 
     @property
     def newest(self) -> CutRef:
@@ -289,6 +310,8 @@ def encode_cuts(cuts: Cuts) -> bytes:
         "kept": [ref._asdict() for ref in cuts.kept],
         "erasures": [{**one._asdict(), "id": str(one.id)} for one in cuts.erasures],
     }
+    if cuts.oldest_metadata is not None:
+        document["oldest_metadata"] = cuts.oldest_metadata._asdict()
     data = seal(document)
     try:
         decode_cuts(data)
@@ -310,7 +333,11 @@ def decode_cuts(data: bytes) -> Cuts:
         if after.cut <= one.cut:
             raise CorruptionError(f"CUT names cut {after.cut} behind {one.cut}")
     erasures = tuple(map(_erasure, objects_field(fields, "erasures", MAX_ERASURES)))
-    return Cuts(str_field(fields, "cluster_id"), kept, erasures, stamp_of(fields))
+    oldest: MetadataEnd | None = None
+    if "oldest_metadata" in fields:
+        row = object_field(fields, "oldest_metadata")
+        oldest = MetadataEnd(int_field(row, "life", 0, MAX_LIFE), int_field(row, "offset", 0, MAX_INTEGER))
+    return Cuts(str_field(fields, "cluster_id"), kept, erasures, stamp_of(fields), oldest)
 
 
 def _cut_ref(row: dict[str, Any]) -> CutRef:

@@ -58,17 +58,27 @@ def open_footer(store: ObjectStore, key: str) -> Footer:
 
     Raises `CorruptionError` when the object is not the segment that its key names.
     """
-    wanted = SUFFIX_HINT
     with naming(key):
-        for _ in range(_GUESSES):
-            suffix, size = store.get_suffix(key, wanted)
-            wanted = tail_length(suffix, size)
-            if wanted <= len(suffix):
-                footer = decode_footer(suffix, size)
-                if footer.identity.key != key:
-                    raise CorruptionError(f"{key}: the footer is of {footer.identity.key}")
-                return footer
-        raise CorruptionError("the footer's length changes while it is read")
+        footer = decode_footer(*read_suffix(store, key, SUFFIX_HINT, tail_length, _GUESSES))
+        if footer.identity.key != key:
+            raise CorruptionError(f"{key}: the footer is of {footer.identity.key}")
+    return footer
+
+
+def read_suffix(
+    store: ObjectStore, key: str, wanted: int, length_of: Callable[[Buffer, int], int], most_gets: int
+) -> tuple[Buffer, int]:
+    """Return the end of an object with its whole footer, and the object's size.
+
+    `wanted` bytes are read first. `length_of` returns, of an end and the size, how long the end has to be, as
+    far as it tells.
+    """
+    for _ in range(most_gets):
+        suffix, size = store.get_suffix(key, wanted)
+        wanted = length_of(suffix, size)
+        if wanted <= len(suffix):
+            return suffix, size
+    raise CorruptionError("the footer's length changes while it is read")
 
 
 def open_footer_of(store: ObjectStore, entry: SegmentEntry) -> Footer:

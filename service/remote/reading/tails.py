@@ -36,6 +36,7 @@ from service.remote.format.tail_object import (
     decode_footer,
     footer_length,
 )
+from service.remote.reading.object_reader import read_suffix
 from service.remote.stores.errors import UNREADABLE, ObjectTruncated, naming, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 
@@ -85,11 +86,14 @@ def open_named_cut(store: ObjectStore, ref: CutRef, owners: Collection[str] | No
     return cut
 
 
-def listed_cuts(store: ObjectStore, report: Callable[[str, Exception], None]) -> Iterator[OpenCut]:
-    """Yield the cuts whose documents lie in the bucket and can be read, the newest first; for where `CUT`
-    cannot be. None is known to be complete.
+def listed_cuts(
+    store: ObjectStore, owners: Collection[str], report: Callable[[str, Exception], None]
+) -> Iterator[OpenCut]:
+    """Yield the cuts of these clusters whose documents lie in the bucket and can be read, the newest first;
+    for where `CUT` cannot be. None is known to be complete.
 
-    Those that cannot be read are reported. Raises a store's error that is not of one object.
+    Those that cannot be read, and those of other clusters, are reported. Raises a store's error that is not
+    of one object.
     """
     keys = [info.key for info in store.list(CUT_PREFIX) if isinstance(parse_key(info.key), CutKey)]
     for key in keys[: -_MOST_LISTED - 1 : -1]:
@@ -97,12 +101,21 @@ def listed_cuts(store: ObjectStore, report: Callable[[str, Exception], None]) ->
             data = store.get(key, max_size=MAX_STORED_BYTES)
             with naming(key):
                 cut = decode_cut(data)
+                parsed = parse_key(key)
+                if not isinstance(parsed, CutKey) or parsed.cut != cut.cut:
+                    raise CorruptionError(f"the document is of cut {cut.cut}")
+                _check_owner(cut.cluster_id, owners)
         except UNREADABLE as e:
             raise_of_the_store(e)
             report(key, e)
             continue
         ref = CutRef(cut.cut, key, len(data), crc32c(data), cut.at_ms, cut.is_exact, is_complete=False)
         yield OpenCut(ref, cut)
+
+
+def is_of_a_given_up_past(cluster: ClusterFile, cut: Cut) -> bool:
+    """Return whether a cluster took the cut that the prefix's cluster was restored from an earlier cut of."""
+    return any(one.cluster_id == cut.cluster_id and one.until_cut < cut.cut for one in cluster.ancestors)
 
 
 def newest_readable(
@@ -145,16 +158,11 @@ def open_tail(store: ObjectStore, ref: TailRef, owners: Collection[str] | None =
 
 def find_tail(store: ObjectStore, key: str, owners: Collection[str] | None = None) -> OpenTail:
     """Return the footer of the tail under `key`, which no cut need name: a suffix GET, two for a long one."""
-    wanted = SUFFIX_HINT
     with naming(key):
-        for _ in range(_GUESSES):
-            suffix, size = store.get_suffix(key, wanted)
-            wanted = footer_length(suffix, size)
-            if wanted <= len(suffix):
-                footer = decode_footer(suffix, size)
-                _check_tail(key, footer, owners)
-                return OpenTail(TailRef(key, size, footer.position, footer.crc), footer)
-        raise CorruptionError("the footer's length changes while it is read")
+        suffix, size = read_suffix(store, key, SUFFIX_HINT, footer_length, _GUESSES)
+        footer = decode_footer(suffix, size)
+        _check_tail(key, footer, owners)
+    return OpenTail(TailRef(key, size, footer.position, footer.crc), footer)
 
 
 def _check_tail(key: str, footer: TailFooter, owners: Collection[str] | None) -> None:

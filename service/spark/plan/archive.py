@@ -94,6 +94,10 @@ class ArchiveReader:
         """Return the cluster that writes the archive, by `topics.json`."""
         return self._listing().cluster_id
 
+    def ancestors(self) -> frozenset[str]:
+        """Return the clusters that the archive's cluster was restored from, by `topics.json`."""
+        return frozenset(one.cluster_id for one in self._listing().ancestors)
+
     def _listing(self) -> TopicsFile:
         if self._topics is None:
             try:

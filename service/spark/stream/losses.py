@@ -5,7 +5,7 @@ Messages use the topics' names, whatever the user called them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from service.spark.stream.offsets import Offsets, Spot, StreamPosition, TopicIdentity
@@ -32,9 +32,19 @@ def other_topics(before: Mapping[str, TopicIdentity], now: Mapping[str, TopicIde
     return {asked for asked, topic in before.items() if now.get(asked, topic) != topic}
 
 
-def replacements(before: StreamPosition, now: StreamPosition) -> Iterator[Loss]:
-    """Yield a loss for the cluster, and for each topic, that has another identity now."""
-    if None not in (before.cluster_id, now.cluster_id) and before.cluster_id != now.cluster_id:
+def is_another_cluster(before: StreamPosition, now: StreamPosition) -> bool:
+    """Return whether the archive is known to be of another cluster now."""
+    return None not in (before.cluster_id, now.cluster_id) and before.cluster_id != now.cluster_id
+
+
+def replacements(
+    before: StreamPosition, now: StreamPosition, ancestors: Collection[str] = ()
+) -> Iterator[Loss]:
+    """Yield a loss for the cluster, and for each topic, that has another identity now.
+
+    `ancestors`: the clusters that the one of now was restored from: what was read of them is its own.
+    """
+    if is_another_cluster(before, now) and before.cluster_id not in ancestors:
         yield Loss(
             f"the archive is one of cluster {now.cluster_id} now, and the stream has read that of cluster "
             f"{before.cluster_id}: {_some(sorted(topic.name for topic in before.topics.values()))}",

@@ -190,10 +190,17 @@ class StreamPlan:
 
     def _begins(self, before: StreamPosition, now: StreamPosition) -> dict[Spot, int]:
         """Return the offsets `before`, except of replaced topics: the new topics have not been read."""
-        for loss in losses.replacements(before, now):
+        for loss in losses.replacements(before, now, self._ancestors(before, now)):
             self._lost(loss)
         others = losses.other_topics(before.topics, now.topics)
         return {spot: offset for spot, offset in before.offsets.items() if spot[0] not in others}
+
+    def _ancestors(self, before: StreamPosition, now: StreamPosition) -> frozenset[str]:
+        """Return the clusters that the archive's was restored from; read only where it is another one."""
+        if not losses.is_another_cluster(before, now):
+            return frozenset()
+        with self._archive() as archive:
+            return archive.ancestors()
 
     def _new_begins(self, start: StreamPosition, snapshots: Snapshots) -> dict[Spot, int]:
         """Return where topics begin that the stream has not read before: at the start of their logs.

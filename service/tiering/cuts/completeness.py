@@ -7,7 +7,7 @@ cut lacks nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
@@ -49,15 +49,15 @@ def lacks_of(table: TailTable, topics: Rows, entry_of: EntryOf) -> Steps[list[La
     return found
 
 
-def without_lost(topics: Rows, lacks: Iterable[Lack]) -> dict[UUID, tuple[PartitionCut, ...]]:
+def without_lost(topics: Rows, lacks: Iterable[Lack]) -> Steps[dict[UUID, tuple[PartitionCut, ...]]]:
     """Return the rows of a cut some of whose tails are lost: what they had counts as awaited, not as saved.
 
     So the cut says no more than it has, and whoever leads the partition next saves it again.
     """
-    changed = dict(topics)
+    changed: dict[UUID, list[PartitionCut]] = {}
     for lack in lacks:
-        rows = changed[lack.topic_id]
-        row = rows[lack.partition]
+        yield
+        row = topics[lack.topic_id][lack.partition]
         if row.saved > lack.reaches:
             row = row._replace(
                 saved=lack.reaches,
@@ -65,8 +65,10 @@ def without_lost(topics: Rows, lacks: Iterable[Lack]) -> dict[UUID, tuple[Partit
                 last_epoch=NO_LEADER,
                 waits=True,
             )
-            changed[lack.topic_id] = (*rows[: lack.partition], row, *rows[lack.partition + 1 :])
-    return changed
+            if lack.topic_id not in changed:
+                changed[lack.topic_id] = list(topics[lack.topic_id])
+            changed[lack.topic_id][lack.partition] = row
+    return {**topics, **{topic_id: tuple(rows) for topic_id, rows in changed.items()}}
 
 
 def differs(topics: Rows, before: Rows, entry_of: EntryOf) -> Steps[bool]:
@@ -86,8 +88,11 @@ def differs(topics: Rows, before: Rows, entry_of: EntryOf) -> Steps[bool]:
     return False
 
 
-def gone(table: TailTable, topics: Rows, metadata_id: UUID) -> Iterator[tuple[UUID, int]]:
-    """Yield the places of the table that the rows do not have any more."""
+def gone(table: TailTable, topics: Rows, metadata_id: UUID) -> Steps[list[tuple[UUID, int]]]:
+    """Return, in steps, the places of the table that the rows do not have any more."""
+    found: list[tuple[UUID, int]] = []
     for topic_id, partition in table.places:
+        yield
         if topic_id != metadata_id and partition >= len(topics.get(topic_id, ())):
-            yield topic_id, partition
+            found.append((topic_id, partition))
+    return found

@@ -11,21 +11,32 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.slices import Slice
-from service.base.steps import Steps
+from service.base.steps import Steps, at_once
 from service.base.types import TopicIdPartition
-from service.remote.format.cut_codec import METADATA_PLACE, METADATA_TOPIC_ID, NO_LEADER, Cut, CutRef, Cuts
+from service.remote.format.cut_codec import (
+    METADATA_PLACE,
+    METADATA_TOPIC_ID,
+    NO_LEADER,
+    Cut,
+    CutRef,
+    Cuts,
+    MetadataEnd,
+)
 from service.remote.format.keys import CutKey, parse_key
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.cuts.asking import CutAsker
 from service.tiering.cuts.completeness import Lack, Rows, differs, gone, lacks_of, without_lost
 from service.tiering.cuts.cut_objects import StoredCuts, read_stored, replace_stored, write_cut
+from service.tiering.cuts.hold_time import HoldTime
 from service.tiering.cuts.keeping import kept_of
 from service.tiering.cuts.kept_documents import KeptDocuments
+from service.tiering.cuts.needed_chains import NEVER_NAMED
 from service.tiering.cuts.pending import PendingCuts
 from service.tiering.cuts.ports import CutCluster
 from service.tiering.cuts.round import AttemptPhase, CutAttempt, CutStep
@@ -44,7 +55,7 @@ _TRIES: Final = 8
 """Attempts at one cut, `_AGAIN_MS` apart: a broker that is busy does not answer within the hold."""
 _AGAIN_MS: Final = 300
 _LOOK_MS: Final = 10_000
-"""Settings, and who is the keeper, are looked at this often."""
+"""Settings are looked at this often."""
 
 
 class VoidCut(StorageError):
@@ -76,9 +87,15 @@ class CutKeeper:
         self._voids = 0
         self._torn = self._tries = 0
         """cuts in a row of which no moment came, and tries at the one that is due"""
+        self._hold = HoldTime()
         self._due_ms = context.clock.monotonic_ms()
+        self._woken = asyncio.Event()
 
     # -- schedule
+
+    def wake(self) -> None:
+        """Act now: this process has become the keeper, or is it no more."""
+        self._woken.set()
 
     async def run(self) -> None:
         """Take cuts when they are due, until cancelled."""
@@ -103,7 +120,10 @@ class CutKeeper:
             else:
                 self._due_ms = min(self._due_ms, now_ms + settings.interval_ms)
                 wait_ms = min(self._due_ms - now_ms, _LOOK_MS)
-            await asyncio.sleep(wait_ms / 1000)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._woken.wait()
+            self._woken.clear()
 
     @property
     def may_cut(self) -> bool:
@@ -129,6 +149,7 @@ class CutKeeper:
         self._documents.clear()
         self._metadata.forget()
         self._voids = self._torn = self._tries = 0
+        self._hold.forget()
         self._context.metrics.cut_keeper.clear()
         self._context.metrics.forget(Task.CUT)
 
@@ -195,7 +216,7 @@ class CutKeeper:
             if newest.cluster_id == context.cluster_id:
                 metadata = CutMetadata(newest.metadata, newest.metadata_end, newest.metadata_epoch)
             else:
-                self._table.forget([METADATA_PLACE])  # an ancestor's, whose log is another
+                at_once(self._table.forget([METADATA_PLACE]))  # an ancestor's, whose log is another
             self._pending.add(cuts.newest, await self._lacks(newest.topics))
             own = cuts._replace(cluster_id=context.cluster_id, stamp=context.stamps())
             stored = _won(await context.pool.run(replace_stored, context.store, stored, own))
@@ -217,17 +238,27 @@ class CutKeeper:
         )
         # One broker alone takes its ends in one turn of its loop, which is a moment without any gate.
         holds = is_exact and not is_alone
-        attempt = CutAttempt(brokers, is_exact=holds, hold_ms=settings.hold_ms)
+        hold_ms = self._hold.now_ms(settings.hold_ms, settings.longest_hold_ms)
+        context.metrics.cut_keeper.hold_ms = hold_ms
+        newest = None if stored.cuts is None else stored.cuts.newest
+        reached = self._reached(newest)
+        attempt = CutAttempt(
+            brokers,
+            is_exact=holds,
+            hold_ms=hold_ms,
+            metadata_end=reached.offset if reached.life == cluster.life else 0,
+        )
         attempt_id, at_ms = context.new_uuid(), context.clock.now_ms()
-        request = self._request(stored, attempt_id, settings.hold_ms if holds else 0)
+        request = self._request(stored, attempt_id, hold_ms if holds else 0)
         asker = CutAsker(attempt, cluster, request, context.clock, self._rows)
         try:
             await asker.take()
-            self._note_moment(is_found=attempt.phase is not AttemptPhase.VOID)
+            self._note_moment(attempt)
             _check(attempt)
-            has_news = await self._metadata.prepare(self._table, attempt.metadata_end)
-            newest = None if stored.cuts is None else stored.cuts.newest
-            is_new = has_news or newest is None or (is_exact and not newest.is_exact)
+            is_new = await self._metadata.prepare(
+                self._table, attempt.metadata_end, is_wanted=context.needed.wants_cut(reached)
+            )
+            is_new |= newest is None or (is_exact and not newest.is_exact)
             if not (is_new or self._pending.newest_lacks or await self._differs(attempt)):
                 asker.give_up("nothing has changed")
                 return _Outcome(at_ms)
@@ -243,12 +274,20 @@ class CutKeeper:
         finally:
             await asker.close()
 
-    def _note_moment(self, *, is_found: bool) -> None:
+    def _reached(self, newest: CutRef | None) -> MetadataEnd:
+        """Return how far the metadata of the newest cut goes, which that of the next has to reach."""
+        return (self._documents.oldest_metadata([newest]) if newest is not None else None) or NEVER_NAMED
+
+    def _note_moment(self, attempt: CutAttempt) -> None:
         """Note whether all gates were closed at one moment. Brokers that are busy miss it, and may be in time
-        at the next try, which follows soon."""
-        if is_found:
+        at the next try, which follows soon, or have more time then."""
+        if attempt.phase is not AttemptPhase.VOID:
             self._torn = self._tries = 0
+            if attempt.is_exact:
+                self._hold.was_in_time()
             return
+        if attempt.has_missed:
+            self._hold.missed()
         self._tries += 1
         if self._tries >= _TRIES:
             self._torn, self._tries = self._torn + 1, 0
@@ -279,9 +318,10 @@ class CutKeeper:
         await context.fence.check_keeper()
         await add_proved(context, table, attempt.tails, self._documents.owners, number)
         saved = await self._metadata.save(table, number)
-        table.forget(list(gone(table, topics, METADATA_TOPIC_ID)))
+        piece = Slice()
+        await piece.go_on(table.forget(await piece.go_on(gone(table, topics, METADATA_TOPIC_ID))))
         lacks = await self._lacks(topics)
-        topics = without_lost(topics, lacks)
+        topics = await piece.go_on(without_lost(topics, lacks))
         has_all = not any(row.leader_epoch == NO_LEADER for rows in topics.values() for row in rows)
         cut = Cut(
             context.cluster_id,
@@ -311,20 +351,24 @@ class CutKeeper:
         )
         erasures = () if before is None else before.erasures
         await context.fence.check_keeper()
-        cuts = Cuts(context.cluster_id, kept, erasures, context.stamps())
+        oldest = self._documents.oldest_metadata(kept)
+        cuts = Cuts(context.cluster_id, kept, erasures, context.stamps(), oldest)
         written = _won(await context.pool.run(replace_stored, context.store, stored, cuts))
         self._documents.written(cuts)
+        context.needed.note_settled(oldest)
         if made is not None:
             context.metrics.cut_keeper.made[made.is_exact] += 1
         return written
 
     def _is_to_be_thinned(self, stored: StoredCuts) -> bool:
-        """Return whether cuts are to go although no new one is made: at most once in a grace."""
+        """Return whether cuts are to go although no new one is made: at most once in a grace, unless
+        deletions wait for it."""
         context, cuts = self._context, stored.cuts
         if cuts is None or cuts.stamp is None:
             return False
         now_ms, grace_ms = context.clock.now_ms(), context.settings.grace_ms
-        return now_ms - cuts.stamp.written_ms > grace_ms and kept_of(cuts.kept, now_ms, grace_ms) != cuts.kept
+        is_due = now_ms - cuts.stamp.written_ms > grace_ms or context.needed.is_waited_for
+        return is_due and kept_of(cuts.kept, now_ms, grace_ms) != cuts.kept
 
     def _report(self, stored: StoredCuts, outcome: _Outcome) -> None:
         """Tell health and metrics up to when the bucket has everything, and what it lacks of later."""

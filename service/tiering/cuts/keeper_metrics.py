@@ -19,6 +19,8 @@ class CutKeeperMetrics:
     made: Counter[bool] = field(default_factory=Counter)
     """Cuts that were written, exact ones and loose ones."""
     void: int = 0
+    hold_ms: int = 0
+    """Longest time for which gates may be closed, as of the last attempt."""
     interval_ms: int = 0
     """Time between two cuts; 0: this process takes none."""
     since_ms: int | None = None
@@ -32,6 +34,7 @@ class CutKeeperMetrics:
 
     def clear(self) -> None:
         """Forget what only the keeper knows."""
+        self.hold_ms = 0
         self.interval_ms, self.since_ms, self.complete_ms, self.lacking_count = 0, None, None, 0
         self.lacking.clear()
 

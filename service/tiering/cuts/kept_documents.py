@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from service.remote.format.cut_codec import Cut, CutRef, Cuts
+from service.remote.format.cut_codec import Cut, CutRef, Cuts, MetadataEnd
 from service.remote.reading.tails import open_named_cut
 from service.remote.stores.errors import UNREADABLE, raise_of_the_store
 from service.remote.stores.store import ObjectStore
@@ -25,6 +25,7 @@ class NamedByCuts(NamedTuple):
 class _Names(NamedTuple):
     tails: tuple[str, ...]
     checkpoint: str
+    metadata: MetadataEnd
 
 
 class KeptDocuments:
@@ -67,8 +68,16 @@ class KeptDocuments:
         """Add a document that was read or written."""
         interned = self._interned
         tails = tuple(interned.setdefault(one.key, one.key) for one in cut.tails)
-        self._names[ref.key] = _Names(tails, cut.metadata.key)
+        metadata = MetadataEnd(cut.metadata.life, cut.metadata_end)
+        self._names[ref.key] = _Names(tails, cut.metadata.key, metadata)
         self._checkpoints.add(cut.metadata.key)
+
+    def oldest_metadata(self, refs: Iterable[CutRef]) -> MetadataEnd | None:
+        """Return how far the metadata of all these cuts goes at least; None where that of one is not
+        known."""
+        found = [self._names.get(ref.key) for ref in refs]
+        known = [one.metadata for one in found if one is not None]
+        return min(known, default=None) if len(known) == len(found) else None
 
     def will_name(self, checkpoint: str) -> None:
         """Note that a cut is going to name this checkpoint."""

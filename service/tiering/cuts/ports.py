@@ -15,6 +15,7 @@ class CutSettings(NamedTuple):
 
     interval_ms: int = 10_000  # firn.cut.interval.ms; -1: no cuts
     hold_ms: int = 20  # firn.cut.hold.max.ms
+    longest_hold_ms: int = 640  # firn.cut.hold.longest.ms
 
 
 class MetadataTail(NamedTuple):
@@ -40,6 +41,15 @@ class CutCluster(Protocol):
 
     def is_enabled(self) -> bool:
         """Return whether all nodes of the cluster know cuts."""
+
+    @property
+    def is_loading(self) -> bool:
+        """True while tails of a restore are loading: the cut that has them, and what it names, stays."""
+
+    @property
+    def needs_chains(self) -> bool:
+        """True while cuts are loaded, or taken more than once in a grace: what they name of chains stays as
+        long as they do."""
 
     @property
     def node_id(self) -> int: ...

@@ -18,7 +18,7 @@ from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from service.remote.format.cut_codec import NO_LEADER, PartitionCut, Place, TailRef
+from service.remote.format.cut_codec import NEVER_LED, NO_LEADER, PartitionCut, Place, TailRef
 
 TAKE_MS: Final = 5_000
 """Brokers open their gates by themselves, and say so where *take* comes too late: what is awaited here is
@@ -26,9 +26,6 @@ only the answer, which may be long."""
 SAVE_MS: Final = 60_000
 """Brokers that have not saved their records by then make the attempt void; a later one goes on with what
 they have."""
-
-NOTHING: Final = PartitionCut(NO_LEADER, 0, 0, 0, 0, 0, NO_LEADER, 0, False)
-"""Row of a partition that nobody has led since it was made."""
 
 
 class CutStep(IntEnum):
@@ -73,12 +70,17 @@ class CutAttempt:
     Answers that come late, or twice, or from brokers that were not asked, change nothing.
     """
 
-    def __init__(self, brokers: Iterable[int], *, is_exact: bool, hold_ms: int) -> None:
-        """`brokers` are all that are not fenced. `hold_ms`: most time that gates are closed."""
+    def __init__(
+        self, brokers: Iterable[int], *, is_exact: bool, hold_ms: int, metadata_end: int = 0
+    ) -> None:
+        """`brokers` are all that are not fenced. `hold_ms`: most time that gates are closed. `metadata_end`:
+        of the newest cut, so that none has less than one before it."""
         self.is_exact = is_exact
         self.phase = AttemptPhase.BEGIN if is_exact else AttemptPhase.TAKE
         self.why = ""
-        self.metadata_end = 0
+        self.has_missed = False
+        """a gate was closed too late, or had opened by itself"""
+        self.metadata_end = metadata_end
         self.due_ms = 0
         """the time at which the attempt is void unless it got on; of the caller's clock"""
         self.ends: dict[Place, PartitionCut] = {}
@@ -86,6 +88,8 @@ class CutAttempt:
         self.topics: dict[UUID, tuple[PartitionCut, ...]] = {}
         self._brokers = frozenset(brokers)
         self._hold_ms = hold_ms
+        self._taken: list[Mapping[Place, PartitionCut]] = []
+        """ends by broker, that are not among `ends` yet"""
         self._owing: set[int] = set()
         self._lost: set[int] = set()
 
@@ -114,10 +118,7 @@ class CutAttempt:
             return []
         if not self.is_exact:
             self.metadata_end = max(self.metadata_end, metadata_end)
-        for place, row in ends.items():
-            known = self.ends.get(place)
-            if known is None or known.leader_epoch < row.leader_epoch:
-                self.ends[place] = row
+        self._taken.append(ends)
         self._check_all_taken(now_ms)
         return []
 
@@ -134,6 +135,12 @@ class CutAttempt:
         `partitions`: all of them, by topic, each topic's from 0 on, as of metadata that has `metadata_end`.
         `before`: the newest cut's rows.
         """
+        for ends in self._taken:
+            for place, end in ends.items():
+                known = self.ends.get(place)
+                if known is None or known.leader_epoch < end.leader_epoch:
+                    self.ends[place] = end
+                yield
         rows: dict[UUID, list[PartitionCut]] = {}
         for led in partitions:
             row = self.ends.get((led.topic_id, led.partition))
@@ -142,8 +149,8 @@ class CutAttempt:
                     leader = "no leader" if led.leader_id < 0 else f"no answer of its leader {led.leader_id}"
                     self.why = f"partition {led.partition} of topic {led.topic_id} has {leader}"
                     return
-                known = before.get(led.topic_id, ())
-                row = known[led.partition] if led.partition < len(known) else NOTHING
+                earlier = before.get(led.topic_id, ())
+                row = earlier[led.partition] if led.partition < len(earlier) else NEVER_LED
                 row = row._replace(leader_epoch=NO_LEADER)
             rows.setdefault(led.topic_id, []).append(row)
             yield
@@ -192,6 +199,7 @@ class CutAttempt:
         if broker_id not in self._owing:
             return []
         if self.is_exact or self.phase is AttemptPhase.SAVE:
+            self.has_missed = self.phase is AttemptPhase.TAKE
             return self.fail(f"broker {broker_id}: {reason}")
         self._owing.discard(broker_id)
         self._lost.add(broker_id)
@@ -212,6 +220,7 @@ class CutAttempt:
                 asks += self.failed(broker_id, "no answer", now_ms)
             return asks
         names = ", ".join(map(str, sorted(self._owing)))
+        self.has_missed = self.phase is AttemptPhase.BEGIN
         return self.fail(f"no answer to {self.phase.value} from broker {names}")
 
     def fail(self, why: str) -> list[Ask]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from service.base.errors import StorageError
+from service.base.steps import at_once
 from service.remote.format.cut_codec import METADATA_PLACE
 from service.remote.format.metadata_ref import MetadataRef
 from service.tiering.archive_attempt import TieringContext
@@ -68,9 +69,10 @@ class SavedMetadata:
         """Forget what was known: another process may write cuts now."""
         self._named = self._next = None
 
-    async def prepare(self, table: TailTable, metadata_end: int) -> bool:
+    async def prepare(self, table: TailTable, metadata_end: int, *, is_wanted: bool = False) -> bool:
         """Choose the checkpoint of a cut that has all metadata below `metadata_end`, and read the records
-        that tails lack. Returns whether they change anything since the newest cut.
+        that tails lack. Returns whether they change anything since the newest cut. Records that do nothing
+        are left out, unless the cut `is_wanted` for them.
 
         Raises `StorageError` where there is none yet: a copy is asked for then.
         """
@@ -91,8 +93,8 @@ class SavedMetadata:
             except MetadataGone as e:
                 self._want_copy()
                 raise StorageError(f"a newer checkpoint of the metadata is needed first: {e}") from e
-            has_news = has_news or tail.has_news
-            tail = tail if tail.has_news else None
+            has_news = has_news or tail.has_news or is_wanted
+            tail = tail if tail.has_news or is_wanted else None
         self._next = _Prepared(checkpoint, first, first if tail is None else metadata_end, tail, epoch)
         return has_news
 
@@ -106,7 +108,7 @@ class SavedMetadata:
             self._want_copy()
             raise StorageError("the bucket has no checkpoint of the metadata yet that a cut could name")
         if named is not None and named.checkpoint.life != life:
-            table.forget([METADATA_PLACE])  # offsets of another log
+            at_once(table.forget([METADATA_PLACE]))  # offsets of another log
             self._named = None
         return max(usable, key=lambda one: one.position)
 
@@ -137,7 +139,7 @@ class SavedMetadata:
                 context.new_uuid(),
                 context.stamps(),
             )
-            table.add(ref, 0, [section])
+            at_once(table.add(ref, 0, [section]))
             table.update(METADATA_PLACE, made.checkpoint.end_offset, made.end)
             made = made._replace(epoch=prepared.tail.epoch)
         self._named, self._next = made, None

@@ -18,7 +18,7 @@ from service.base.errors import CorruptionError
 from service.base.rate import Rate
 from service.base.slices import Slice
 from service.base.steps import Steps
-from service.base.types import INTERNAL_TOPICS, TopicIdPartition
+from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
 from service.remote.catalog import CatalogEntry
 from service.remote.format.cut_codec import Place, TailRef
@@ -30,6 +30,7 @@ from service.tiering.cuts.saving_plan import (
     Growth,
     Saved,
     adopted,
+    is_always_tailed,
     is_due_anew,
     section_of,
     waits_for_segment,
@@ -262,13 +263,14 @@ class TailSaver:
 
     def _why_left_out(self, one: TakenEnd) -> str | None:
         """Return why the partition is not tailed, "" where its topic does not want it; None where it is."""
-        config = one.partition.config
-        if one.partition.tip.topic in INTERNAL_TOPICS:
+        config, topic = one.partition.config, one.partition.tip.topic
+        is_enabled, is_tiered = config.tail_enable, config.remote_storage_enable
+        if is_always_tailed(topic, is_enabled=is_enabled, is_tiered=is_tiered):
             return None
-        if not config.tail_enable:
+        if not is_enabled:
             return ""
         size, most = one.partition.log.size, self._settings().base_max_bytes
-        if config.remote_storage_enable or size <= most:
+        if size <= most:
             return None
         return f"its log has {size} bytes, and firn.tail.base.max.bytes is {most}"
 

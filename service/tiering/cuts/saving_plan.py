@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from service.base.types import INTERNAL_TOPICS
+
 RATE_MS: Final = 60_000
 """Time over which the growth of a log is measured."""
 
@@ -65,6 +67,12 @@ def waits_for_segment(
     if not is_tiered:
         return False
     return left_ms <= wait_ms or bytes_per_ms * wait_ms >= max(left_bytes, 1)
+
+
+def is_always_tailed(topic: str, *, is_enabled: bool, is_tiered: bool) -> bool:
+    """Return whether all records of a topic go into tails, however large its logs are; `is_enabled` by
+    ``firn.tail.enable``."""
+    return topic in INTERNAL_TOPICS or (is_enabled and is_tiered)
 
 
 def section_of(saved: Saved, chain_end: int, end: int, *, is_high: bool) -> SavedRange | None:

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Final
 
 from service.base.errors import CorruptionError
+from service.base.slices import Slice
 from service.remote.format.cut_codec import Cut, TailRef
 from service.remote.format.tail_object import TailFooter
 from service.remote.reading.tails import open_tail
@@ -44,11 +45,11 @@ async def read_tails(
                 break
         return None
 
-    refs = iter(cut.tails)
+    piece, refs = Slice(), iter(cut.tails)
     while some := list(islice(refs, _AT_ONCE)):
         for found in await asyncio.gather(*map(read, some)):
             if found is not None:
-                table.add(found[0], found[1].level, found[1].sections)
+                await piece.go_on(table.add(found[0], found[1].level, found[1].sections))
     return lost
 
 
@@ -59,7 +60,7 @@ async def add_proved(
 
     Raises what `prove_tails` raises.
     """
-    for footer, ref in zip(
-        await context.pool.run(prove_tails, context.store, refs, owners, number), refs, strict=True
-    ):
-        table.add(ref, footer.level, footer.sections)
+    footers = await context.pool.run(prove_tails, context.store, refs, owners, number)
+    piece = Slice()
+    for footer, ref in zip(footers, refs, strict=True):
+        await piece.go_on(table.add(ref, footer.level, footer.sections))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from service.base.steps import Steps
 from service.remote.format.coverage import Span, cover
 from service.remote.format.cut_codec import Place, TailRef
 from service.remote.format.tail_object import TailSection
@@ -26,12 +27,13 @@ class TailTable:
         """sections that are needed of each tail"""
         self._changed: set[Place] = set()
 
-    def add(self, ref: TailRef, level: int, sections: Iterable[TailSection]) -> None:
-        """Add a tail whose footer was read."""
+    def add(self, ref: TailRef, level: int, sections: Iterable[TailSection]) -> Steps[None]:
+        """Add a tail whose footer was read, in steps."""
         if ref.key in self._refs:
             return
         self._refs[ref.key] = ref
         for section in sections:
+            yield
             place = section.topic_id, section.partition
             self._spans.setdefault(place, []).append(Span(ref.key, level, section))
             self._needed[ref.key] += 1
@@ -58,9 +60,10 @@ class TailTable:
         self._covered[place] = start, end, found.reaches
         return found.reaches
 
-    def forget(self, places: Iterable[Place]) -> None:
-        """Forget partitions that no longer exist."""
+    def forget(self, places: Iterable[Place]) -> Steps[None]:
+        """Forget partitions that no longer exist, in steps."""
         for place in places:
+            yield
             self._covered.pop(place, None)
             self._changed.discard(place)
             for span in self._spans.pop(place, ()):

@@ -109,6 +109,28 @@ def test_a_chain_is_the_cuts_with_what_follows_up_to_its_end(seed: int) -> None:
         behind = [one for one in past.live(newest) if one.base_offset == at]
         assert all(one.last_offset >= end for one in behind)
         assert (heir.overlap is None) == (not behind or at >= end)
+    if start > heir.end_offset:
+        assert not found, "a log that begins behind its archive has none"
     if heir.is_published:
         assert found == past.live(newest)
         assert change.manifest.start_offset == newest.start_offset
+
+
+def test_records_of_a_later_leader_are_not_taken_for_the_cuts() -> None:
+    """Epoch 4 began by an unclean election at offset 120, after the cut, which ends at 150."""
+
+    def entry(first: int, last: int, *epochs: tuple[int, int]) -> SegmentEntry:
+        key = segment_key(SegmentKey(TOPIC, 0, first, last, epochs[-1][0], UUID(int=first)))
+        return SegmentEntry(first, last, 100, 90, 1, last, epochs, key, 90, 1)
+
+    of_cut = replace(Manifest("lost", TOPIC, "events", 0), entries=(entry(0, 99, (3, 0)),))
+    empty = Manifest("lost", TOPIC, "events", 0)
+
+    def taken(*later: SegmentEntry) -> tuple[list[int], bool]:
+        newest = replace(of_cut, entries=(*of_cut.entries, *later))
+        chain = heir_chain(of_cut, newest, empty, 0, 150, lambda ref: pytest.fail(str(ref)), epoch=3)
+        return [one.base_offset for one in chain.following], chain.overlap is not None
+
+    assert taken(entry(100, 129, (3, 100), (4, 120)), entry(130, 170, (4, 130))) == ([], False)
+    assert taken(entry(100, 119, (3, 100)), entry(120, 170, (4, 120))) == ([100], False)
+    assert taken(entry(100, 129, (3, 100)), entry(130, 170, (3, 130), (4, 150))) == ([100], True)

@@ -126,8 +126,10 @@ class Cutting:
         waits: Iterable[Replica] = (),
         starts: Mapping[Replica, int] | None = None,
         tailed: Iterable[Replica] | None = None,
+        leaderless: Mapping[Replica, int] | None = None,
     ) -> CutRef:
-        """Write a cut with these ends, and one tail that has what chains lack; `CUT` names it."""
+        """Write a cut with these ends, and one tail that has what chains lack; `CUT` names it. Nobody leads
+        those that are `leaderless`; the cut before ended where they say."""
         world = self.world
         self.number += 1
         world.clock.advance(10_000)
@@ -153,6 +155,9 @@ class Cutting:
                 0 if entry is None else entry.version,
                 replica in waits,
             )
+        for replica, end in (leaderless or {}).items():  # as the cut before has them
+            place = replica.tip.topic_id, replica.tip.partition
+            rows[place] = PartitionCut(-1, 0, end, end, end, end, -1, 0, False)
         if self.internal:
             sections.append(((OFFSETS, 0), self.internal))
         end = max((header.last_offset + 1 for header in iter_headers(self.internal)), default=0)

@@ -14,17 +14,20 @@ from service.inspect.clone import CloneOrder, clone
 from service.inspect.fsck import fsck
 from service.inspect.object_copies import through_here
 from service.inspect.restore_source import CutChoice, read_source
-from service.inspect.take_over import Restored
+from service.inspect.take_over import Restored, TakeOverOrder, take_over
 from service.remote.format.keys import CUT_NAME, HeadKey
+from service.remote.format.manifest_codec import encode_cluster
+from service.remote.format.stamp import Stamp
 from service.remote.reading.object_reader import open_cluster_file, open_published, open_topics
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.read_only_store import ReadOnlyStore
 from service.remote.stores.store import ObjectStore
+from service.replicas.cut_tails import open_cut_tails
 from service.tiering.archive_attempt import catalog_entry
 from tests.support.world import make_world
 from tests.unit.inspect.archives import partition_records
 from tests.unit.inspect.cuts import EVENTS, TIERED, Cutting, internal_log, stored
-from tests.unit.tiering.world import CLUSTER, Crash, Fault, FaultyStore, World, no_faults
+from tests.unit.tiering.world import CLUSTER, WRITER, Crash, Fault, FaultyStore, World, no_faults
 
 HEIR = "clone-of-the-tests-001"
 
@@ -111,6 +114,34 @@ def test_a_clone_can_be_restored_as_any_cluster(world: World, target: MemoryStor
     assert {place: one[2:6] for place, one in after.partitions.items()} == {
         place: one[2:6] for place, one in before.partitions.items()
     }
+
+
+def test_a_clone_of_a_restored_cluster_knows_whose_objects_it_has(
+    world: World, target: MemoryStore, pool: Executor
+) -> None:
+    """The heir has no cut of its own yet: segments, tails and the cut are its source's."""
+    taken = take_over(
+        world.bucket,
+        TakeOverOrder(CutChoice(), "first-heir-of-tests-01", gap=1_000, quiet_ms=0),
+        make_world(world.clock, seed=9),
+        pool,
+        lambda words: None,
+        lambda source, plan: None,
+    )
+    file = open_cluster_file(world.bucket)
+    begun = file._replace(stamp=Stamp(world.clock.now_ms(), WRITER))  # one of its nodes has started
+    world.bucket.put("cluster.json", encode_cluster(begun))
+    restored = run(world, target, pool)
+    found = [one.cluster_id for one in open_cluster_file(target).ancestors]
+    assert found == [taken.cluster_id, CLUSTER]
+    assert [one.cluster_id for one in open_topics(target).ancestors] == found
+    limits = dict.fromkeys(restored.plan.partitions, (0, 1 << 40))
+    tails = open_cut_tails(target, restored.plan.ref.key, limits, pool)
+    assert tails.sections.places()
+    assert not tails.unreadable
+    assert fsck(target).errors == []
+    _, again = read_source(target, CutChoice(), pool, gap=1_000)
+    assert not again.passed_over
 
 
 def test_the_price_is_said_before(world: World, target: MemoryStore, pool: Executor) -> None:

@@ -14,8 +14,8 @@ from service.base.types import TopicIdPartition
 from service.inspect.restore_plan import PartitionPlan, RestorePlan
 from service.inspect.restore_source import CutChoice, RestoreSource, read_source
 from service.metadata.records import ConfigRecord, RemoveUserScramCredentialRecord
-from service.remote.format.cut_codec import Cuts, Erasure, decode_cut, encode_cuts
-from service.remote.format.keys import CUT_NAME
+from service.remote.format.cut_codec import Cuts, Erasure, decode_cut, encode_cut, encode_cuts
+from service.remote.format.keys import CUT_NAME, CutKey, cut_key
 from service.remote.stores.read_only_store import ReadOnlyStore
 from tests.unit.inspect.cuts import (
     EVENTS,
@@ -369,6 +369,43 @@ def test_a_log_goes_on_behind_all_that_later_cuts_tell(world: World, pool: Execu
     assert (plan.end, plan.go_on) == (end, end + 50 + 60)
 
 
+def test_the_newest_cut_that_is_named_tells_ends_too(world: World, pool: Executor) -> None:
+    """A document with a greater number is of a past that was given up."""
+    cutting, before = Cutting(world), ends(world)
+    end = before[world.replicas[0]]
+    cutting.cut(before)
+    for _ in range(5):
+        world.replicas[0].append(10, world.clock.now_ms())
+    cutting.cut(ends(world))
+    cutting.number = 8
+    cutting.cut(before)
+    world.bucket.put(CUT_NAME, encode_cuts(Cuts(CLUSTER, tuple(cutting.cuts[:2]))))
+    plan = first(read(world, pool, CutChoice(number=1), gap=60)[1])
+    assert (plan.end, plan.go_on) == (end, end + 50 + 60)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_document_of_another_cluster_among_the_cuts_changes_nothing(
+    world: World, pool: Executor, number: int
+) -> None:
+    ref = Cutting(world).cut(ends(world))
+    stray = decode_cut(world.bucket.get(ref.key, max_size=1 << 20))._replace(cluster_id="another", cut=2)
+    world.bucket.put(cut_key(CutKey(number, UUID(int=5))), encode_cut(stray))
+    assert read(world, pool)[1].ref.cut == 1
+    damage(world, CUT_NAME)
+    _, plan = read(world, pool)
+    assert plan.ref.cut == 1
+    assert ("another" if number == 2 else "is of cut 2") in " ".join(plan.passed_over)
+
+
+def test_the_documents_are_searched_if_cut_itself_is_gone(world: World, pool: Executor) -> None:
+    Cutting(world).cut(ends(world))
+    world.bucket.delete([CUT_NAME])
+    _, plan = read(world, pool)
+    assert plan.ref.cut == 1
+    assert "gone" in plan.passed_over[0]
+
+
 def test_topics_that_were_made_after_the_cut_are_named(world: World, pool: Executor) -> None:
     Cutting(world).cut(ends(world))
     world.add(TopicIdPartition(UUID(int=55), "younger", 0))
@@ -385,3 +422,65 @@ def test_orders_to_erase_that_cannot_be_carried_out_end_it(world: World, pool: E
     world.bucket.put(CUT_NAME, encode_cuts(Cuts(CLUSTER, (ref,), (erasure,))))
     with pytest.raises(ConfigError, match="orders to erase"):
         read(world, pool)
+
+
+def test_segments_that_a_cut_has_waited_for_come_back_although_retention_has_taken_them_since(
+    world: World, pool: Executor
+) -> None:
+    one, other = world.replicas
+    world.fill(3, one)  # none of them is copied yet
+    end = one.log.log_end_offset
+    Cutting(world).cut(ends(world), waits=[one])
+    world.fill(1, one)
+    world.run()
+    entry = world.entry(one)
+    assert entry is not None
+    assert entry.end_offset > end
+    one.log.deletion.advance_log_start(one.log.log_end_offset)
+    world.run()
+    entry = world.entry(one)
+    assert entry is not None
+    assert entry.start_offset > end
+    _, plan = read(world, pool)
+    found = plan.partitions[EVENTS, 0]
+    assert (found.loaded_end, found.is_incomplete) == (end, False)
+    assert plan.partitions[EVENTS, 1].loaded_end == ends(world)[other]
+
+
+# -- partitions without a leader
+
+
+def test_a_partition_without_a_leader_that_no_cut_has_comes_back_as_far_as_its_archive_goes(
+    world: World, pool: Executor
+) -> None:
+    one, other = world.replicas
+    Cutting(world).cut({other: ends(world)[other]}, is_exact=False, leaderless={one: 0})
+    _, plan = read(world, pool, CutChoice(allows_loose=True))
+    entry = world.entry(one)
+    assert entry is not None
+    found = plan.partitions[EVENTS, 0]
+    assert (found.start, found.chain_end, found.loaded_end) == (0, entry.end_offset, entry.end_offset)
+    assert any("1 partitions had no leader at the cut; they come back as" in note for note in plan.notes)
+    assert any(note.endswith("archive goes: events-0") for note in plan.notes)
+
+
+def test_a_chain_that_has_grown_since_the_cut_before_comes_back_whole(world: World, pool: Executor) -> None:
+    one, other = world.replicas
+    entry = world.entry(one)
+    assert entry is not None
+    Cutting(world).cut({other: ends(world)[other]}, is_exact=False, leaderless={one: entry.end_offset // 2})
+    _, plan = read(world, pool, CutChoice(allows_loose=True))
+    found = plan.partitions[EVENTS, 0]
+    assert (found.chain_end, found.loaded_end) == (entry.end_offset, entry.end_offset)
+    assert (found.given_up, found.is_incomplete) == (0, False)
+
+
+def test_a_partition_without_a_leader_of_which_the_bucket_has_nothing_is_named(
+    tmp_path: Path, pool: Executor
+) -> None:
+    world = World(tmp_path / "disk", partitions=1)
+    world.topic_configs = {"events": TIERED}
+    world.run()
+    Cutting(world).cut({}, is_exact=False, leaderless={world.replicas[0]: 0})
+    _, plan = read(world, pool, CutChoice(allows_loose=True))
+    assert any("come back empty: events-0" in note for note in plan.notes)

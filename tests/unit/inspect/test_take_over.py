@@ -14,9 +14,10 @@ from service.base.clock import ManualClock
 from service.base.errors import ConfigError, CorruptionError
 from service.base.threads import SystemThreads
 from service.base.types import TopicIdPartition
+from service.inspect.cuts_repair import CutsRepair, find_cuts_repair
 from service.inspect.fsck import fsck
 from service.inspect.restore_records import HeirNumbers, Placement, heir_records, numbers_above
-from service.inspect.restore_source import CutChoice
+from service.inspect.restore_source import CutChoice, read_source
 from service.inspect.take_over import Restored, TakeOverOrder, take_over
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
@@ -113,6 +114,7 @@ def image_of(restored: Restored, placement: Placement = Placement((4, 5, 6))) ->
         restored.source.highest.next_producer_id,
         restored.source.highest.life,
         restored.life_id,
+        restores_since=restored.source.restores_since,
     )
     records = heir_records(
         restored.source.image, restored.plan, placement, numbers, restored.entries, cluster_features()
@@ -391,7 +393,87 @@ def test_a_restore_after_a_restore_goes_on_further_behind(world: World, pool: Ex
     for place, one in again.plan.partitions.items():
         assert one.go_on == first.plan.partitions[place].go_on + GAP
         assert one.loaded_end == first.plan.partitions[place].loaded_end
-    assert image_of(again).life == image_of(first).life + 1
+    before, after = image_of(first), image_of(again)
+    assert after.life == before.life + 1
+    # Which epochs and producer ids the first heir gave out nothing tells.
+    assert after.next_producer_id >= before.next_producer_id + 1_000_000_000
+    for topic_id, number in again.plan.partitions:
+        epochs = [image.partition(topic_id, number) for image in (before, after)]
+        assert epochs[0] is not None
+        assert epochs[1] is not None
+        assert epochs[1].leader_epoch >= epochs[0].leader_epoch + 1_000
+
+
+def begun(world: World) -> None:
+    """Have a node of the heir start: the restore is over."""
+    file = open_cluster_file(world.bucket)
+    file = file._replace(stamp=Stamp(world.clock.now_ms(), WRITER))
+    world.bucket.put("cluster.json", encode_cluster(file))
+
+
+def test_a_past_that_was_given_up_does_not_come_back(world: World, pool: Executor) -> None:
+    """An earlier cut was chosen, and later `CUT` is damaged: its documents are searched."""
+    cutting = Cutting(world, internal=internal_log(), number=1)
+    cutting.cuts = list(decode_cuts(world.bucket.get(CUT_NAME, max_size=1 << 16)).kept)
+    later = cutting.cut({one: one.log.log_end_offset for one in world.replicas})
+    run(world, pool, replace(order(), choice=CutChoice(number=1)))
+    begun(world)
+    assert later.key in stored(world.bucket)
+    world.bucket.put(CUT_NAME, b"{}")
+    assert read_source(world.bucket, CutChoice(), pool)[1].ref.cut == 1
+    repair = find_cuts_repair(world.bucket)
+    assert isinstance(repair, CutsRepair)
+    assert [one.cut for one in repair.cuts.kept] == [1]
+
+
+def test_partitions_that_were_added_after_the_cut_may_be_added_again(tmp_path: Path) -> None:
+    world = World(tmp_path / "disk", partitions=1)
+    world.topic_configs = {"events": TIERED}
+    world.fill(1)
+    world.run()
+    cutting = Cutting(world)
+    cutting.cut({world.replicas[0]: world.replicas[0].log.log_end_offset})
+    added = world.add(TopicIdPartition(EVENTS, "events", 1))
+    world.fill(1, added)
+    world.run()
+    assert head_key(EVENTS, 1) in stored(world.bucket)
+    cutting.cut({one: one.log.log_end_offset for one in world.replicas})
+    with ThreadPoolExecutor(1) as pool:
+        plan = read_source(world.bucket, CutChoice(number=1), pool)[1]
+        assert "1 partitions were added after the cut and do not come back: events-1" in plan.notes
+        run(world, pool, replace(order(), choice=CutChoice(number=1)))
+    assert list(heads(world)) == [head_key(EVENTS, 0)]
+
+
+def test_cuts_that_waited_for_a_segment_which_reaches_beyond_are_not_called_complete(tmp_path: Path) -> None:
+    """Two cuts wait for one segment; the second is restored, so the chain does without it."""
+    world = World(tmp_path / "disk", partitions=1)
+    world.topic_configs = {"events": TIERED}
+    world.fill(3)
+    world.run()
+    first = world.replicas[0]
+    cutting = Cutting(world, internal=internal_log())
+    for _ in range(2):
+        first.append(3, world.clock.now_ms())
+        cutting.cut({first: first.log.log_end_offset}, waits=[first])
+    world.fill(1, first)
+    world.run()
+    with ThreadPoolExecutor(1) as pool:
+        restored = run(world, pool)
+        assert restored.plan.partitions[EVENTS, 0].segment_key
+        begun(world)
+        assert fsck(world.bucket).errors == []
+        cuts = decode_cuts(world.bucket.get(CUT_NAME, max_size=1 << 16))
+        assert [(ref.cut, ref.is_complete) for ref in cuts.kept] == [(1, False), (2, False)]
+        for number in (1, 2):
+            plan = read_source(world.bucket, CutChoice(number=number), pool)[1]
+            assert plan.partitions[EVENTS, 0].loaded_end == plan.partitions[EVENTS, 0].end
+
+
+def test_a_restore_that_goes_on_takes_no_other_time(world: World, pool: Executor) -> None:
+    run(world, pool)
+    with pytest.raises(ConfigError, match="taken over for cut 1"):
+        run(world, pool, replace(order(), choice=CutChoice(at_ms=1)))
 
 
 def test_a_source_that_writes_at_the_same_moment_is_displaced_if_that_is_forced(

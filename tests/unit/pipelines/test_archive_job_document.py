@@ -43,6 +43,13 @@ def test_a_malformed_archive_job_is_refused(text: str) -> None:
         decode_job(text)
 
 
+def test_a_cluster_that_was_restored_from_the_jobs_own_is_no_other() -> None:
+    heir = replace(JOB, cluster_id="heir", ancestors=frozenset(("another", "cluster")))
+    assert differences(JOB, heir) == []
+    assert merged(JOB, heir).cluster_id == "heir"
+    assert differences(heir, replace(JOB, cluster_id="another")) == ["cluster: heir there, another here"]
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, cast
 from uuid import UUID
 
 import pytest
+from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from service.base.types import TopicIdPartition
 from service.hot.log import LocalLog
 from service.metadata.image import RestoredTail
 from service.metadata.image_frames import restored_tail_record
-from service.metadata.records import MetadataRecord, RemoveRestoredTailRecord
+from service.metadata.records import MetadataRecord, RemoteLogRecord, RemoveRestoredTailRecord
 from service.partition.partition import Partition
 from service.records.batch import iter_headers
 from service.records.scan import scan_batches
-from service.remote.catalog import LoadedTail
+from service.remote.catalog import CatalogEntry, LoadedTail
+from service.remote.format.ancestors import Ancestor
+from service.remote.format.cut_codec import CutRef, Cuts, encode_cuts
+from service.remote.format.keys import CLUSTER_KEY, CUT_NAME
+from service.remote.format.manifest_codec import ClusterFile, encode_cluster
 from service.remote.metrics import TailLoadMetrics
+from service.remote.reading.reader import ArchiveEnd
 from service.remote.stores.obstore_store import open_store
 from service.remote.stores.store import ObjectStore
 from service.replicas import tail_loading
 from service.replicas.tail_loading import TailLoader
 from service.wire.api import ApiKey, request_module
-from tests.support.hand_made_cuts import HandMadeCut, Place, batch
+from tests.support.hand_made_cuts import START_MS, HandMadeCut, Place, batch
 from tests.support.one_of_three import CLUSTER, ME, OTHER, TOPIC, OneOfThree, changed, one_of_three, topic
 from tests.support.one_of_three import partition as partition_record
 from tests.support.waiting import until
@@ -405,6 +412,98 @@ def test_records_of_a_segment_that_reaches_beyond_the_cut_are_loaded_up_to_its_e
         assert await node.fetched(0) == (NONE, 1006, [(0, 1), (2, 4), (5, 5), (6, 1005)])
 
     play(tmp_path, scenario)
+
+
+def test_a_log_may_start_within_its_first_batch(tmp_path: Path) -> None:
+    """Records were deleted up to offset 3, of a batch that has 2 to 4; from a tail, and from a segment."""
+
+    async def scenario(node: Restored) -> None:
+        node.cut.tail({(TOPIC, 0): SIX})
+        key = segment(node.store, SIX, 0, 5, number=1)
+        cut = node.cut.write()
+        await node.restore(tail(cut, start=3), tail(cut, start=3, segment=key))
+        await node.loaded(0)
+        await node.loaded(1)
+        for number in (0, 1):
+            assert node.partition(number).start_offset == 3
+            assert await node.produced(number) == (NONE, 1006)
+        assert await node.fetched(3) == (NONE, 1007, [(2, 4), (5, 5), (6, 1005), (1006, 1006)])
+        assert (await node.fetched(2))[0] is ErrorCode.offset_out_of_range
+
+    play(tmp_path, scenario)
+
+
+def test_a_log_may_begin_behind_an_archive_of_which_nothing_is_left(tmp_path: Path) -> None:
+    """Retention has taken all segments, and records behind them were deleted, too."""
+    entry = CatalogEntry(7, "manifest", 3, 2, 2, 0, 0)
+
+    class Reader:
+        def archive_end(self, tip: TopicIdPartition, key: str) -> Future[ArchiveEnd]:
+            found: Future[ArchiveEnd] = Future()
+            found.set_result(ArchiveEnd((), b"", entry))
+            return found
+
+    async def scenario(node: Restored) -> None:
+        node.cut.tail({(TOPIC, 0): batch(5, [b"f"], 4)})
+        archives = node.node.applier.opener.archives
+        archives._reader = cast("Any", Reader())
+        await node.node.tell(
+            topic("t", TOPIC),
+            partition_record(0, ME, topic_id=TOPIC, leader_epoch=EPOCH),
+            RemoteLogRecord(topic_id=TOPIC, partition_id=0, **entry._asdict()),
+            restored_tail_record((TOPIC, 0), tail(node.cut.write(), start=5)),
+        )
+        await archives.run_once()
+        await node.loaded()
+        assert node.partition().start_offset == 5
+        assert await node.fetched(5) == (NONE, 1006, [(5, 5), (6, 1005)])
+
+    play(tmp_path, scenario)
+
+
+def test_a_day_of_failures_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail_loading, "_LAST_RETRY_S", 0.05)
+
+    async def scenario(node: Restored) -> None:
+        missing = node.cut.tail({(TOPIC, 0): SIX})
+        key = node.cut.write()
+        data = node.store.get(missing, max_size=1 << 20)
+        node.store.delete([missing])
+        node.loader._failures = {TopicIdPartition(TOPIC, "t", 0): 2_000}
+        await node.restore(tail(key))
+        await until(lambda: node.metrics.failures > 1)
+        node.store.put(missing, data)
+        await node.loaded()
+
+    play(tmp_path, scenario)
+
+
+def test_a_file_of_a_restore_that_is_used_again_loads_nothing(tmp_path: Path) -> None:
+    """The heir has worked, and taken a cut of its own, before its disks were lost."""
+
+    async def scenario(node: Restored) -> None:
+        node.cut = HandMadeCut(node.store, "the-source-of-the-heir")
+        node.cut.tail({(TOPIC, 0): SIX})
+        key = node.cut.write()
+        ancestor = Ancestor("the-source-of-the-heir", 9, 1)
+        node.store.put(CLUSTER_KEY, encode_cluster(ClusterFile(CLUSTER, ancestors=(ancestor,))))
+        own = HandMadeCut(node.store, CLUSTER, 10).write()
+        refs = [_ref_of(node.store, one, number) for one, number in ((key, 9), (own, 10))]
+        node.store.put(CUT_NAME, encode_cuts(Cuts(CLUSTER, tuple(refs))))
+        await node.restore(tail(key), tail("", start=6))
+        await until(lambda: len(node.metrics.problems) == 2)
+        assert all("used once more" in why for why in node.metrics.problems.values())
+        assert (await node.produced())[0] is ErrorCode.kafka_storage_error
+        node.store.put(CUT_NAME, encode_cuts(Cuts(CLUSTER, tuple(refs[:1]))))
+        node.loader._enqueue(node.loader._jobs[TopicIdPartition(TOPIC, "t", 0)])
+        await node.loaded()
+
+    play(tmp_path, scenario)
+
+
+def _ref_of(store: ObjectStore, key: str, number: int) -> CutRef:
+    data = store.get(key, max_size=1 << 20)
+    return CutRef(number, key, len(data), crc32c(data), START_MS, is_exact=True, is_complete=True)
 
 
 def test_a_segment_of_other_offsets_or_with_a_damaged_block_is_named(

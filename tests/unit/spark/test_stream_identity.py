@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from service.base.clock import ManualClock
+from service.remote.format.ancestors import Ancestor
 from service.remote.format.keys import TOPICS_KEY, head_key
 from service.remote.format.manifest_codec import encode_topics
 from service.spark.errors import DataLossError
@@ -71,8 +72,9 @@ def deleted(bucket: Bucket, topic: str) -> None:
     listed(bucket)
 
 
-def listed(bucket: Bucket, cluster_id: str = CLUSTER) -> None:
-    bucket.store.put(TOPICS_KEY, encode_topics(cluster_id, 1, list(bucket.topics.values())))
+def listed(bucket: Bucket, cluster_id: str = CLUSTER, ancestors: Sequence[Ancestor] = ()) -> None:
+    rows = list(bucket.topics.values())
+    bucket.store.put(TOPICS_KEY, encode_topics(cluster_id, 1, rows, ancestors=ancestors))
 
 
 def ranges_of(splits: list[Split | TailSplit]) -> list[tuple[str, int, int, int]]:
@@ -263,3 +265,24 @@ def test_a_topic_that_never_was_is_a_wrong_option_and_not_a_loss(bucket: Bucket,
     with pytest.raises(Exception, match="the archive has no topic 'ships'"):
         opened(subscribe="flights,ships").latest(position)
     assert opened(subscribe="flights,ships", failOnDataLoss="false").latest(position) == position
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_stream_goes_on_with_the_cluster_that_was_restored_from_its_own(
+    bucket: Bucket, opened: Opened, is_restarted: bool
+) -> None:
+    stream = opened()
+    position = read_all(stream)
+    unread = bucket.add("trains")
+    planned = noted(stream.latest(position))
+    listed(bucket, "heir-of-the-cluster-01", [Ancestor("the-one-before", 3, 1), Ancestor(CLUSTER, 7, 1)])
+    if is_restarted:
+        stream = opened()
+    assert ranges_of(stream.plan(position, planned)) == [("trains", 0, 100, 200)], unread
+    bucket.add("flights")
+    end = noted(stream.latest(planned))
+    assert end.cluster_id == "heir-of-the-cluster-01"
+    assert ranges_of(stream.plan(planned, end)) == [("flights", 0, 200, 300)]
+    listed(bucket, "somebody-elses-cluster")
+    with pytest.raises(DataLossError, match="somebody-elses-cluster"):
+        opened().latest(end)

@@ -146,7 +146,7 @@ class FakeCluster:
         self.fakes = {one: FakeBroker(world, one) for one in brokers}
         self.alive = set(brokers)
         self.now = CutSettings()
-        self.is_on = True
+        self.is_on, self.is_loading = True, False
         self.metadata_end = 10
         self.records_of_nothing: set[int] = set()
         self.log_start = 0
@@ -158,6 +158,10 @@ class FakeCluster:
 
     def is_enabled(self) -> bool:
         return self.is_on
+
+    @property
+    def needs_chains(self) -> bool:
+        return self.is_loading or self.now.interval_ms >= 0
 
     def brokers(self) -> Collection[int]:
         return self.alive

@@ -144,6 +144,39 @@ def test_a_loose_cut_closes_no_gate_and_takes_the_ends_before_of_who_does_not_an
     assert attempt.phase is AttemptPhase.DONE
 
 
+def test_no_cut_has_less_metadata_than_the_one_before() -> None:
+    attempt = CutAttempt(BROKERS, is_exact=True, hold_ms=20, metadata_end=65)
+    attempt.start(0)
+    for one in BROKERS:
+        attempt.begun(one, 50 + one, 1)
+    assert attempt.metadata_end == 65
+
+
+def test_an_attempt_tells_whether_its_brokers_needed_more_time() -> None:
+    late = CutAttempt(BROKERS, is_exact=True, hold_ms=20)
+    late.start(0)
+    late.overdue(20)
+    opened = CutAttempt(BROKERS, is_exact=True, hold_ms=20)
+    opened.start(0)
+    for one in BROKERS:
+        opened.begun(one, 5, 1)
+    opened.failed(2, "its gate has opened", 2)
+    refused = CutAttempt(BROKERS, is_exact=True, hold_ms=20)
+    refused.start(0)
+    refused.failed(2, "it may not write to the bucket", 1)
+    assert (late.has_missed, opened.has_missed, refused.has_missed) == (True, True, False)
+
+
+def test_an_answer_of_many_rows_is_not_gone_through_in_one_turn() -> None:
+    rows = {(A, partition): row(4) for partition in range(5000)}
+    attempt = CutAttempt((1,), is_exact=False, hold_ms=20)
+    attempt.start(0)
+    attempt.taken(1, 5, rows, 1)
+    image = (Led(A, partition, 1, 4) for partition in range(5000))
+    assert sum(1 for _ in attempt.check(image, {})) >= 10_000
+    assert len(attempt.topics[A]) == 5000
+
+
 def test_a_loose_cut_without_any_answer_is_void() -> None:
     attempt = CutAttempt((1, 2), is_exact=False, hold_ms=20)
     attempt.start(0)

@@ -6,14 +6,16 @@ import itertools
 import random
 from uuid import UUID
 
-from service.remote.format.cut_codec import CutRef, TailRef
+from service.base.steps import at_once
+from service.remote.format.cut_codec import CutRef, PartitionCut, TailRef
 from service.remote.format.tail_object import TailSection
+from service.tiering.cuts.completeness import Lack, without_lost
 from service.tiering.cuts.keeping import kept_of
 from service.tiering.cuts.tail_table import TailTable
 
 HOUR = 3_600_000
 NOW = 1_700_000_000_000
-A = UUID(int=1)
+A, B = UUID(int=1), UUID(int=2)
 
 
 def made(number: int, at_ms: int, *, is_exact: bool = True, is_complete: bool = True) -> CutRef:
@@ -92,22 +94,40 @@ def tail(number: int, level: int, *ranges: tuple[int, int, int]) -> tuple[TailRe
 def test_tails_are_live_as_long_as_one_partition_needs_them() -> None:
     table = TailTable()
     one, two, three = tail(1, 0, (0, 0, 5), (1, 0, 9)), tail(2, 0, (0, 5, 8)), tail(3, 1, (0, 0, 8))
-    table.add(*one)
-    table.add(*two)
+    at_once(table.add(*one))
+    at_once(table.add(*two))
     assert [table.update((A, 0), 0, 8), table.update((A, 1), 0, 9)] == [8, 9]
     assert table.live() == (one[0], two[0])
-    table.add(*three)
+    at_once(table.add(*three))
     assert table.changed == ((A, 0),)
     assert table.update((A, 0), 0, 8) == 8
     assert table.live() == (one[0], three[0]), "partition 1 is in the first alone"
     assert table.update((A, 1), 9, 9) == 9
     assert table.live() == (three[0],)
-    table.forget([(A, 0), (A, 1)])
+    at_once(table.forget([(A, 0), (A, 1)]))
     assert table.live() == ()
 
 
 def test_a_gap_is_told_by_how_far_the_tails_reach() -> None:
     table = TailTable()
-    table.add(*tail(1, 0, (0, 3, 5)))
+    at_once(table.add(*tail(1, 0, (0, 3, 5))))
     assert table.update((A, 0), 0, 5) == 0
     assert table.update((A, 0), 3, 9) == 5
+
+
+def test_a_tail_of_many_sections_is_added_and_forgotten_in_steps() -> None:
+    table = TailTable()
+    one = tail(1, 0, *((partition, 0, 5) for partition in range(3000)))
+    assert sum(1 for _ in table.add(*one)) == 3000
+    assert sum(1 for _ in table.forget([(A, partition) for partition in range(3000)])) == 3000
+    assert table.live() == ()
+
+
+def test_rows_of_many_lost_tails_are_changed_in_steps() -> None:
+    row = PartitionCut(3, 0, 9, 9, 9, 9, 3, 0, False)
+    topics = {A: (row,) * 3000, B: (row,)}
+    steps = without_lost(topics, [Lack(A, partition, 9, 3, 4) for partition in range(0, 3000, 2)])
+    assert sum(1 for _ in iter(lambda: next(steps, True), True)) == 1500
+    found = at_once(without_lost(topics, [Lack(A, 1, 9, 3, 4)]))
+    awaited = row._replace(saved=4, saved_high=4, last_epoch=-1, waits=True)
+    assert found == {A: (row, awaited, *[row] * 2998), B: (row,)}

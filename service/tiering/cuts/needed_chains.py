@@ -1,0 +1,78 @@
+"""Chains that kept cuts need: what left them since is not deleted before those cuts are gone.
+
+Of each partition a cut needs the chain that its metadata names. What a change of the metadata takes out of a
+chain is needed by cuts whose metadata lacks that change, and will never be needed by another, as each cut has
+all metadata of the one before. `CUT` says how far the metadata of all kept cuts goes at least. So one number
+decides, whoever deletes, and however old its own metadata is (invariant T19).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from service.remote.format.cut_codec import MetadataEnd
+from service.remote.format.metadata_ref import MAX_LIFE
+from service.remote.reading.tails import open_cuts
+from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.store import ObjectStore
+from service.tiering.offload_pool import OffloadPool
+
+NEVER_NAMED: Final = MetadataEnd(0, 0)
+"""Of objects that no chain ever named: no cut needs them."""
+_ALL: Final = MetadataEnd(MAX_LIFE + 1, 0)
+
+
+class NeededChains:
+    """Knowledge of one process of what kept cuts may need. Owned by the event loop."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        pool: OffloadPool,
+        metadata_end: Callable[[], MetadataEnd | None],
+        is_in_use: Callable[[], bool],
+    ) -> None:
+        """`metadata_end` of the image, None while it is not known. `is_in_use`: cuts are taken in this
+        prefix, or tails of one are loading."""
+        self._store = store
+        self._pool = pool
+        self._metadata_end = metadata_end
+        self._is_in_use = is_in_use
+        self._waits: MetadataEnd | None = None
+
+    def dropped(self) -> MetadataEnd:
+        """Return the end of the metadata that has dropped what the image has dropped by now."""
+        return self._metadata_end() or _ALL
+
+    async def settled(self) -> MetadataEnd:
+        """Return how far the metadata of all kept cuts goes: what was dropped up to there no cut needs.
+
+        Raises what the store raises, and `CorruptionError` for a `CUT` that cannot be read.
+        """
+        settled = _ALL
+        if self._is_in_use():
+            try:
+                settled = (await self._pool.run(open_cuts, self._store)).oldest_metadata or NEVER_NAMED
+            except ObjectNotFound:
+                settled = _ALL  # there are no cuts
+        self.note_settled(settled)
+        return settled
+
+    def note_settled(self, settled: MetadataEnd | None) -> None:
+        """Note how far the metadata of all kept cuts goes."""
+        if self._waits is not None and settled is not None and self._waits <= settled:
+            self._waits = None
+
+    def wait(self, dropped: MetadataEnd) -> None:
+        """Note that a deletion, which is due, waits until no cut is kept that is older than `dropped`."""
+        self._waits = dropped if self._waits is None else max(self._waits, dropped)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """True while deletions of this process wait for older cuts to go."""
+        return self._waits is not None
+
+    def wants_cut(self, newest: MetadataEnd) -> bool:
+        """Return whether they wait for a cut that is newer than the one with metadata up to `newest`."""
+        return self._waits is not None and newest < self._waits
