@@ -42,8 +42,8 @@ def _add_describe(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="show nodes, quorum, missing replicas and reassignments",
         description="Show the nodes with their roles, racks and addresses, the quorum and the progress of"
         " each of its replicas, unhealthy partitions, the leaders of each broker, and reassignments under"
-        " way. It asks over Kafka's protocol, and at brokers' firn.http.listener for problems of their"
-        " stores. It changes nothing.",
+        " way, and what is wrong. It asks every broker over Kafka's protocol, and whether their HTTP"
+        " listeners (firn.http.listener) answer. It changes nothing.",
     )
     add_json_option(describe)
     describe.add_argument(

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from service.console.web.settings import ConsoleSettings
 
 DEFAULT_PORT = 8080
-_MOST_TOKEN_BYTES = 4096
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,35 +25,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "--bootstrap",
+        "--bootstrap-server",
+        dest="bootstrap",
         metavar="HOST:PORT,…",
         help=f"brokers of the cluster; the others are found through them ({DEFAULTS})",
     )
-    parser.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="address to listen on (default: 127.0.0.1); other interfaces need a token",
-    )
-    parser.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, help=f"0 for a free port (default: {DEFAULT_PORT})"
-    )
-    parser.add_argument(
-        "--token", metavar="WORD", help="require this token; visible to other users of this machine; better:"
-    )
-    parser.add_argument("--token-file", metavar="FILE", help="the token is the first line of this file")
-    parser.add_argument(
-        "--allow-changes",
-        action="store_true",
-        help="let whoever signs in with the token change topics, settings, groups and records, with the"
-        " rights of --command-config; each change is a line of the log",
-    )
-    parser.add_argument(
-        "--tls-cert",
-        metavar="FILE",
-        help="serve HTTPS with this certificate chain (PEM); read again on change",
-    )
-    parser.add_argument(
-        "--tls-key", metavar="FILE", help="its private key (default: it is in the file of --tls-cert)"
-    )
+    _add_access_options(parser)
     parser.add_argument(
         "--url", metavar="URL", help="the cold tier's URL (default: the brokers' firn.remote.url)"
     )
@@ -92,6 +68,39 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--log-format", default="text", choices=("text", "json"), help="how it is logged (default: text)"
     )
     parser.set_defaults(run=run)
+
+
+def _add_access_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: 127.0.0.1); other interfaces need a token",
+    )
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, help=f"0 for a free port (default: {DEFAULT_PORT})"
+    )
+    parser.add_argument(
+        "--token", metavar="WORD", help="require this token; other users of this machine see it"
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="the token is the first line of this file; read again on change, which ends all sessions",
+    )
+    parser.add_argument(
+        "--allow-changes",
+        action="store_true",
+        help="let whoever signs in with the token change topics, settings, groups and records, with the"
+        " rights of --command-config; each change is a line of the log",
+    )
+    parser.add_argument(
+        "--tls-cert",
+        metavar="FILE",
+        help="serve HTTPS with this certificate chain (PEM); read again on change",
+    )
+    parser.add_argument(
+        "--tls-key", metavar="FILE", help="its private key (default: it is in the file of --tls-cert)"
+    )
 
 
 def _add_schema_options(parser: argparse.ArgumentParser) -> None:
@@ -138,6 +147,7 @@ def run(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         token=_token(args),
+        token_file=args.token_file,
         url=args.url,
         endpoint=endpoint_of(args),
         region=args.region,
@@ -158,15 +168,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _token(args: argparse.Namespace) -> str | None:
     from service.base.errors import ConfigError
+    from service.console.web.token_file import read_token
 
     token: str | None = args.token
     if args.token_file is None:
         return token
     if token is not None:
         raise ConfigError("--token and --token-file: one of them")
-    with open(args.token_file, "rb") as file:
-        lines = file.read(_MOST_TOKEN_BYTES).decode("utf-8", "replace").splitlines()
-    return lines[0].strip() if lines else ""
+    return read_token(args.token_file)
 
 
 def serve(settings: ConsoleSettings, *, until_eof: bool = False) -> int:

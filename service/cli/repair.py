@@ -20,11 +20,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "repair",
         help="repair manifests, HEADs, topics.json, cluster.json and CUT of a bucket",
-        description="Print which pages of manifests, manifests and HEADs, and whether topics.json and"
-        " cluster.json, are damaged, gone or older than the newest copy of the metadata, and from what they"
-        " can be restored, or restore them (--write). Stop the node first; if a manifest is published again,"
-        " start the node once with firn.remote.recover=true afterwards. Deletes nothing. Exit code 1 if"
-        " something is wrong and was not repaired.",
+        description="Print which pages of manifests, manifests and HEADs, and whether topics.json,"
+        " cluster.json and CUT, are damaged, gone or older than the newest copy of the metadata, and from"
+        " what they can be restored, or restore them (--write). Stop the node first; if a manifest is"
+        " published again, start the node once with firn.remote.recover=true afterwards. Deletes nothing."
+        " Exit code 1 if something is wrong and was not repaired.",
     )
     parser.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
     parser.add_argument("--write", action="store_true", help="repair; otherwise only print the repairs")

@@ -16,10 +16,20 @@ RETENTION = ("retention.ms", "retention.bytes")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser("topic", help="create, list, describe, alter and delete topics")
+    parser = subparsers.add_parser(
+        "topic",
+        help="create, list, describe, alter and delete topics",
+        description="Create, list, describe, alter and delete topics, give them partitions, and delete their"
+        " oldest records.",
+    )
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
 
-    create = actions.add_parser("create", help="create a topic")
+    create = actions.add_parser(
+        "create",
+        help="create a topic",
+        description="Create a topic. It is tiered with --config remote.storage.enable=true, where brokers"
+        " have a cold tier (firn.remote.url).",
+    )
     create.add_argument("topic", metavar="TOPIC")
     create.add_argument(
         "--partitions", type=positive, default=-1, metavar="N", help="default: the broker's num.partitions"
@@ -32,10 +42,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     create.set_defaults(run=_create)
 
-    listing = actions.add_parser("list", help="list all topics")
+    listing = actions.add_parser("list", help="list all topics", description="List the names of all topics.")
     listing.set_defaults(run=_list)
 
-    describe = actions.add_parser("describe", help="show a topic's partitions and settings")
+    describe = actions.add_parser(
+        "describe",
+        help="show a topic's partitions and settings",
+        description="Show a topic's id, its own settings, and each partition with leader, replicas and ISR.",
+    )
     describe.add_argument("topic", metavar="TOPIC")
     describe.set_defaults(run=_describe)
 

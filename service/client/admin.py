@@ -30,8 +30,10 @@ from service.wire.errors import MalformedMessage, WireError
 
 CLIENT_ID: Final = "firn-cli"
 TIMEOUT: Final = timedelta(seconds=30)
+FIRST_GREETING_S: Final = 1.5
 GREETING_S: Final = 5.0
-"""Time for the connection to one of several brokers, before the next is tried."""
+"""Time for the connection to one of several brokers before the next is tried: at first a short one, as one
+that hangs should cost little, then a long one, as all may be slow."""
 _PORT: Final = re.compile("[0-9]{1,5}")
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
@@ -91,24 +93,19 @@ class Cluster:
         """The connection to the node that answered first, for requests to any node."""
         return self._first
 
+    @property
+    def hangs(self) -> bool:
+        """True once the node that answered first has been silent for too long."""
+        return self._first.is_silent
+
     def describe(self, *, controllers: bool = False) -> ClusterInfo:
         """Return the cluster with its brokers, or with its `controllers` (KIP-919), by id."""
-        module = request_module(ApiKey.DESCRIBE_CLUSTER)
-        response = self._first.request(
-            ApiKey.DESCRIBE_CLUSTER,
-            module.DescribeClusterRequest(
-                include_cluster_authorized_operations=False,
-                endpoint_type=CONTROLLER_ENDPOINTS if controllers else BROKER_ENDPOINTS,
-                include_fenced_brokers=not controllers,
-            ),
-        )
-        raise_for(response.error_code, response.error_message, "the cluster")
-        nodes = [NodeInfo(b.broker_id, b.host, b.port, b.rack, b.is_fenced) for b in response.brokers]
-        self._remember(response.brokers, "broker_id")
-        return ClusterInfo(response.cluster_id, response.controller_id, tuple(sorted(nodes)))
+        found = describe_through(self._first, controllers=controllers)
+        self._remember(found.nodes)
+        return found
 
-    def _remember(self, brokers: Iterable[Any], id_field: str) -> None:
-        self._addresses = {getattr(one, id_field): (one.host, one.port) for one in brokers}
+    def _remember(self, brokers: Iterable[Any]) -> None:
+        self._addresses = {one.node_id: (one.host, one.port) for one in brokers}
 
     def partitions(self, topic: str, first: int, most: int) -> PartitionPage:
         """Return `most` partitions of a topic from number `first` on; the cost does not grow with the topic
@@ -167,7 +164,7 @@ class Cluster:
                 topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=False
             ),
         )
-        self._remember(response.brokers, "node_id")
+        self._remember(response.brokers)
         found = []
         for topic in response.topics:
             raise_for(topic.error_code, None, f"topic {topic.name}")
@@ -321,7 +318,7 @@ class Cluster:
             include_topic_authorized_operations=False,
         )
         response = self._first.request(ApiKey.METADATA, request)
-        self._remember(response.brokers, "node_id")
+        self._remember(response.brokers)
         leaders = {
             (topic.name, p.partition_index): p.leader_id
             for topic in response.topics
@@ -384,36 +381,72 @@ class Cluster:
         addresses = [address.strip() for address in bootstrap.split(",") if address.strip()]
         if not addresses:
             raise StorageError(f"{bootstrap!r} is not HOST:PORT")
-        for address in addresses:
-            host, _, port = address.rpartition(":")
-            if not host or not _PORT.fullmatch(port) or int(port) > 65535:
-                raise StorageError(f"{address!r} is not HOST:PORT")
-            patience_s = math.inf if len(addresses) == 1 else GREETING_S
-            try:
-                return self._connect(host.strip("[]"), int(port), self._timeout_s, patience_s)
-            except (OSError, WireError) as e:
-                failure = e
+        places = [_place(address) for address in addresses]
+        if len(places) == 1:
+            return self._connect(*places[0], self._timeout_s)
+        for patience_s in (min(FIRST_GREETING_S, GREETING_S), GREETING_S):
+            silent = []
+            for host, port in places:
+                try:
+                    return self._connect(host, port, self._timeout_s, patience_s)
+                except TimeoutError as e:
+                    failure = e
+                    silent.append((host, port))
+                except (OSError, WireError) as e:
+                    failure = e
+            places = silent
         assert failure is not None
         raise failure
 
     def _connect(
         self, host: str, port: int, timeout_s: float, set_up_timeout_s: float = math.inf
     ) -> BlockingClient:
-        try:
-            return BlockingClient(
-                host,
-                port,
-                self._client_id,
-                timeout_s=timeout_s,
-                set_up_timeout_s=set_up_timeout_s,
-                security=self._security,
-            )
-        except TimeoutError as e:
-            raise TimeoutError(f"{host}:{port} does not answer in time") from e
-        except OSError as e:
-            raise ConnectionError(f"cannot connect to {host}:{port}: {e.strerror or e}") from e
-        except UnicodeError:  # of the encoding of names that are not in ASCII
-            raise ConnectionError(f"cannot connect to {host}:{port}: no host has such a name") from None
+        return connected(host, port, self._client_id, timeout_s, self._security, set_up_timeout_s)
+
+
+def connected(
+    host: str,
+    port: int,
+    client_id: str,
+    timeout_s: float,
+    security: Security,
+    set_up_timeout_s: float = math.inf,
+) -> BlockingClient:
+    """Connect to one node. Raises `ConfigError`, `WireError` and `OSError` with words that name it."""
+    try:
+        return BlockingClient(
+            host, port, client_id, timeout_s=timeout_s, set_up_timeout_s=set_up_timeout_s, security=security
+        )
+    except TimeoutError as e:
+        raise TimeoutError(f"{host}:{port} does not answer in time") from e
+    except OSError as e:
+        raise ConnectionError(f"cannot connect to {host}:{port}: {e.strerror or e}") from e
+    except UnicodeError:  # of the encoding of names that are not in ASCII
+        raise ConnectionError(f"cannot connect to {host}:{port}: no host has such a name") from None
+
+
+def describe_through(client: BlockingClient, *, controllers: bool = False) -> ClusterInfo:
+    """Return the cluster with its brokers, or with its `controllers`, as the node of `client` knows it."""
+    module = request_module(ApiKey.DESCRIBE_CLUSTER)
+    response = client.request(
+        ApiKey.DESCRIBE_CLUSTER,
+        module.DescribeClusterRequest(
+            include_cluster_authorized_operations=False,
+            endpoint_type=CONTROLLER_ENDPOINTS if controllers else BROKER_ENDPOINTS,
+            include_fenced_brokers=not controllers,
+        ),
+    )
+    raise_for(response.error_code, response.error_message, "the cluster")
+    nodes = [NodeInfo(b.broker_id, b.host, b.port, b.rack, b.is_fenced) for b in response.brokers]
+    return ClusterInfo(response.cluster_id, response.controller_id, tuple(sorted(nodes)))
+
+
+def _place(address: str) -> tuple[str, int]:
+    """Return host and port of an address. Raises `StorageError`."""
+    host, _, port = address.rpartition(":")
+    if not host or not _PORT.fullmatch(port) or int(port) > 65535:
+        raise StorageError(f"{address!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
 
 
 class ChangingCluster(Cluster):

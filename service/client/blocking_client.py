@@ -69,6 +69,8 @@ class BlockingClient:
         self._silence_s = timeout_s
         self._is_secured = security.tls is not None
         self._is_aborted = False
+        self.is_silent = False
+        """True once the broker has not answered in time"""
         deadline = time.monotonic() + set_up_timeout_s
         self._credentials = security.credentials
         login = security.credentials.login() if security.credentials is not None else None
@@ -174,6 +176,7 @@ class BlockingClient:
                 try:
                     count = self._socket.recv_into(rest)
                 except TimeoutError:
+                    self.is_silent = True
                     raise TimeoutError(f"{self.address} did not answer in time") from None
             if not count:
                 raise ConnectionResetError(f"{self.address} closed the connection")
@@ -191,6 +194,7 @@ class BlockingClient:
         """Let the next call of the socket wait until then, or for the longest silence."""
         left_s = deadline - time.monotonic()
         if left_s <= 0:
+            self.is_silent = True
             raise TimeoutError(f"{self.address} did not answer in time")
         if self._is_aborted:
             raise ConnectionAbortedError(f"the connection to {self.address} was given up")

@@ -7,7 +7,7 @@ its own, so that one that hangs delays no other.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from http.client import HTTPException
 from typing import Final, NamedTuple
@@ -16,8 +16,8 @@ from kio.schema.errors import ErrorCode
 
 from service.base.addresses import is_loopback
 from service.base.errors import FirnError
-from service.client.admin import BROKER_RESOURCE, Cluster, raise_for
-from service.client.admin_models import NodeInfo
+from service.client.admin import BROKER_RESOURCE, Cluster, describe_through, raise_for
+from service.client.admin_models import ClusterInfo, NodeInfo
 from service.client.blocking_client import BlockingClient
 from service.client.node_http import HTTP_KEYS, NodeHttp, http_url
 from service.health import kinds
@@ -50,7 +50,7 @@ _OF_THE_CLUSTER: Final = frozenset(
 class BrokerAnswer(NamedTuple):
     """Answer of one broker. `silence`: why there is none; `view` None: it tells nothing of its health;
     `listener`: its HTTP listener, if it was asked and does not answer; `refusal`: why a question was
-    refused."""
+    refused; `cluster`: the cluster as it knows it, if it was asked."""
 
     node_id: int
     silence: str | None = None
@@ -61,6 +61,7 @@ class BrokerAnswer(NamedTuple):
     listener: ListenerFacts | None = None
     is_listening: bool = False
     refusal: str | None = None
+    cluster: ClusterInfo | None = None
 
 
 def ask_view(client: BlockingClient) -> ViewFacts | None:
@@ -70,28 +71,29 @@ def ask_view(client: BlockingClient) -> ViewFacts | None:
     return _health(client)[0]
 
 
-class AnswersOfBrokers(NamedTuple):
-    """Answers of all brokers, and the age of the metadata of the one that named them."""
-
-    view: ViewFacts | None
-    answers: tuple[BrokerAnswer, ...]
-
-
-def ask_answers(cluster: Cluster, pool: Executor) -> AnswersOfBrokers:
+def ask_answers(cluster: Cluster, pool: Executor) -> tuple[BrokerAnswer, ...]:
     """Ask all unfenced brokers at the same time, without their HTTP listeners."""
     asked = [one for one in cluster.describe().nodes if not one.is_fenced]
-    view = ask_view(cluster.first)
-    return AnswersOfBrokers(view, tuple(pool.map(lambda one: ask_broker(cluster, one, None), asked)))
+    return tuple(pool.map(lambda one: ask_broker(cluster, one, None), asked))
 
 
 def ask_broker(cluster: Cluster, broker: NodeInfo, http: NodeHttp | None) -> BrokerAnswer:
     """Ask one broker, on a connection of its own."""
+    found = ask_apart(lambda: cluster.apart(broker.node_id, WAIT_S), broker)
+    return found if http is None or not found.settings else _with_listener(found, broker, http)
+
+
+def ask_apart(
+    connect: Callable[[], BlockingClient], broker: NodeInfo, *, with_cluster: bool = False
+) -> BrokerAnswer:
+    """Ask one broker on the connection that `connect` makes; if `with_cluster`, for the cluster, too."""
     try:
-        client = cluster.apart(broker.node_id, WAIT_S)
+        client = connect()
     except (FirnError, OSError) as e:
         return BrokerAnswer(broker.node_id, silence=str(e))
     try:
-        found = _answer(client, broker)
+        cluster = describe_through(client) if with_cluster else None
+        return _answer(client, broker)._replace(cluster=cluster)
     except TimeoutError:
         return BrokerAnswer(broker.node_id, silence=f"{broker.host}:{broker.port} does not answer in time")
     except OSError as e:
@@ -100,7 +102,6 @@ def ask_broker(cluster: Cluster, broker: NodeInfo, http: NodeHttp | None) -> Bro
         return BrokerAnswer(broker.node_id, refusal=str(e))
     finally:
         client.close()
-    return found if http is None else _with_listener(found, broker, http)
 
 
 def _answer(client: BlockingClient, broker: NodeInfo) -> BrokerAnswer:

@@ -7,7 +7,7 @@ only for topics with replicas out of sync.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, wait
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -34,7 +34,7 @@ from service.client.cluster_health import (
 )
 from service.client.node_http import PLAIN_HTTP, NodeHttp
 from service.client.security import PLAINTEXT, Security
-from service.health.facts import ClusterFacts, UnansweredFacts
+from service.health.facts import ClusterFacts, UnansweredFacts, ViewFacts
 from service.health.judge import judge
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import MalformedMessage
@@ -46,6 +46,8 @@ MIN_ISR_KEY: Final = "min.insync.replicas"
 AT_ONCE: Final = 2_000
 CONTROLLER_WAIT_S: Final = 5.0
 """Time-out of requests that a controller answers: there may be none."""
+LOOK_S: Final = 0.5
+"""Time between two looks at the age of the metadata, while the quorum is waited for."""
 _VIEW: Final = "the age of the metadata"
 _NO_LEADER: Final = frozenset(
     (ErrorCode.request_timed_out, ErrorCode.not_controller, ErrorCode.not_leader_or_follower)
@@ -61,7 +63,8 @@ def ask_quorum(cluster: Cluster, controller: int | None = None) -> QuorumInfo | 
     client = cluster.first if controller is None else cluster.client(controller)
     if not client.serves(ApiKey.DESCRIBE_QUORUM):
         return None
-    answer = client.request(ApiKey.DESCRIBE_QUORUM, module.DescribeQuorumRequest(topics=(topic,)))
+    request = module.DescribeQuorumRequest(topics=(topic,))
+    answer = client.request(ApiKey.DESCRIBE_QUORUM, request, timeout_s=CONTROLLER_WAIT_S)
     raise_for(answer.error_code, answer.error_message, "the quorum")
     if not answer.topics or not answer.topics[0].partitions:
         raise MalformedMessage("DescribeQuorum was answered without the quorum")
@@ -100,7 +103,7 @@ def ask_moving(cluster: Cluster) -> tuple[ReassignmentInfo, ...]:
     request = module.ListPartitionReassignmentsRequest(
         timeout=timedelta(seconds=CONTROLLER_WAIT_S), topics=None
     )
-    answer = cluster.first.request(ApiKey.LIST_PARTITION_REASSIGNMENTS, request)
+    answer = cluster.first.request(ApiKey.LIST_PARTITION_REASSIGNMENTS, request, timeout_s=CONTROLLER_WAIT_S)
     raise_for(answer.error_code, answer.error_message, "reassignments")
     return tuple(
         sorted(
@@ -191,13 +194,13 @@ def describe_health(
         asked = [pool.submit(ask_broker, cluster, one, http) for one in info.nodes if not one.is_fenced]
         moving: tuple[ReassignmentInfo, ...] | None = None
         quorum: QuorumInfo | None = None
-        is_led = view is None or not view.is_stale
-        if is_led:  # else nobody answers, and this would only wait
-            quorum = tries.ask("the quorum", lambda: ask_quorum(cluster))
-            is_led = tries.quorum_silence is None
-        answers = [one.result() for one in asked]
         # One that hangs is not waited for again.
         bootstrap = f"{cluster.first_address},{bootstrap}"
+        if _is_fresh(view):  # else nobody answers, and this would only wait
+            with Cluster(bootstrap, timeout_s=CONTROLLER_WAIT_S, security=security) as other:
+                view, quorum = _ask_leader(cluster, other, view, tries, pool)
+        is_led = _is_fresh(view) and tries.quorum_silence is None
+        answers = [one.result() for one in asked]
     # On a new connection: after a time-out a connection is of no use.
     with Cluster(bootstrap, timeout_s=CONTROLLER_WAIT_S, security=security) as cluster:
         if is_led:
@@ -205,6 +208,8 @@ def describe_health(
         elif view is not None:
             view = tries.ask(_VIEW, lambda: ask_view(cluster.first))  # it is older now
     with Cluster(bootstrap, security=security) as cluster:
+        if any(one.silence is not None for one in answers):
+            info = cluster.describe()  # it may be fenced by now
         partitions = with_idle_brokers(ask_partitions(cluster, moving or (), most), info.nodes)
     facts = ClusterFacts(
         view,
@@ -219,6 +224,27 @@ def describe_health(
     return ClusterHealth(
         info.cluster_id, nodes, quorum, partitions, moving, judge(facts, clock.now_ms()), alone
     )
+
+
+def _is_fresh(view: ViewFacts | None) -> bool:
+    """Return whether metadata may have been confirmed: brokers of others tell nothing of it."""
+    return view is None or not view.is_stale
+
+
+def _ask_leader(
+    cluster: Cluster, other: Cluster, view: ViewFacts | None, tries: _Tries, pool: Executor
+) -> tuple[ViewFacts | None, QuorumInfo | None]:
+    """Describe the quorum through `other`, and look meanwhile at the age of the metadata of `cluster`: once
+    they are stale, nobody leads, and no answer comes."""
+    asking = pool.submit(ask_quorum, other)
+    while not wait([asking], LOOK_S).done and _is_fresh(view):
+        if view is not None:
+            view = tries.ask(_VIEW, lambda: ask_view(cluster.first))
+    if _is_fresh(view):
+        return view, tries.ask("the quorum", asking.result)
+    other.first.abort()
+    wait([asking])
+    return view, None
 
 
 def describe_controllers(bootstrap: str, clock: Clock, security: Security = PLAINTEXT) -> ClusterHealth:

@@ -86,6 +86,11 @@ class HttpAccess:
         self._is_closed = False
         self._problems: dict[str, str] = {}
 
+    def watch(self, what: str, look: Callable[[], None]) -> None:
+        """Look at one more file, before `start`. `look` runs on a thread; it raises `ConfigError` for a file
+        that cannot be used, and `what` says what becomes of that."""
+        self._looks[what] = look
+
     def protocols(self, above: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.BaseProtocol]:
         """Return what makes the protocol of a new connection; `above` makes the one that gets clear bytes."""
         tls, loop = self.tls, asyncio.get_running_loop()

@@ -33,7 +33,7 @@ def restore_status(cluster: Cluster, pool: Executor) -> RestoreStatus:
     silent: list[str] = []
     notes: list[str] = []
     told = 0
-    for answer in ask_answers(cluster, pool).answers:
+    for answer in ask_answers(cluster, pool):
         why = answer.silence or answer.refusal
         if why is not None:
             silent.append(f"broker {answer.node_id} does not tell: {why}")

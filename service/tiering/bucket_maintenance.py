@@ -37,7 +37,7 @@ from service.tiering.shared_objects import (
 )
 from service.tiering.sweeper import Sweeper
 from service.tiering.task_scheduler import TaskScheduler
-from service.tiering.tasks import KEEPER_TASKS, Retries, Task
+from service.tiering.tasks import KEEPER_TASKS, Retries, Task, is_worth_a_line, lasts
 
 log = logging.getLogger(__name__)
 
@@ -211,10 +211,8 @@ class BucketMaintenance:
             self._context.metrics.failing.pop((task, None), None)
 
     def _report_failures(self, failures: dict[Task, FirnError]) -> None:
-        """Count the failures of a run, and log the first of a row and every doubling.
-
-        One line for each error, as several tasks meet the same one.
-        """
+        """Count the failures of a run, and log those that are worth a line: one for each error, as several
+        tasks meet the same one."""
         metrics = self._context.metrics
         by_error: dict[str, list[Task]] = {}
         for task, error in failures.items():
@@ -223,11 +221,13 @@ class BucketMaintenance:
             by_error.setdefault(str(error), []).append(task)
         for why, tasks in by_error.items():
             in_a_row = min(map(self._retries.count, tasks))
-            if in_a_row & (in_a_row - 1) == 0:
+            if is_worth_a_line(in_a_row):
                 names = ", ".join(task.value for task in tasks)
-                log.warning(
-                    "tiering cannot %s, failed %d times in a row, will retry: %s", names, in_a_row, why
-                )
+                is_damaged = any(isinstance(failures[task], CorruptionError) for task in tasks)
+                log.log(
+                    logging.WARNING if lasts(in_a_row) or is_damaged else logging.INFO,
+                    "tiering cannot %s, failed %d times in a row, will retry: %s", names, in_a_row, why,
+                )  # fmt: skip
 
     # -- who writes ------------------------------------------------------------------------------------------
 

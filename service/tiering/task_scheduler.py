@@ -28,7 +28,7 @@ from service.tiering.offload_pool import Stalled
 from service.tiering.partition_archiver import PartitionArchiver
 from service.tiering.ports import TieredPartition
 from service.tiering.prefix_fence import Displaced, NotNamed
-from service.tiering.tasks import Task
+from service.tiering.tasks import Task, is_worth_a_line, lasts
 from service.tiering.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -278,10 +278,7 @@ class TaskScheduler:
             self._failed(archiver, archiver.begun[-1], error)
 
     def _failed(self, archiver: PartitionArchiver, task: Task, error: FirnError) -> int:
-        """Count the failure and log the first one and every doubling; return how long the task waits.
-
-        An outage must not fill the disk with log lines.
-        """
+        """Count the failure and log it, if it is worth a line; return how long the task waits."""
         tip, count = archiver.partition.tip, archiver.retries.count(task) + 1
         wait_ms = self._context.backoff_ms(count)
         archiver.retries.failed(
@@ -290,8 +287,10 @@ class TaskScheduler:
         self._metrics.failing[task, tip] = str(error)
         if not isinstance(error, CommitRefused):
             self._metrics.task_errors[task] += 1
-        if count & (count - 1) == 0 or isinstance(error, CorruptionError):
-            log.warning(
+        is_damaged = isinstance(error, CorruptionError)  # and so it is at the next try
+        if is_worth_a_line(count) or is_damaged:
+            log.log(
+                logging.WARNING if lasts(count) or is_damaged else logging.INFO,
                 "%s: tiering cannot %s, failed %d times in a row, next try in %d ms: %s",
                 tip, task.value, count, wait_ms, error,
             )  # fmt: skip

@@ -22,6 +22,16 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 
+def is_worth_a_line(in_a_row: int) -> bool:
+    """Return whether the last failure of a row is logged: an outage must not fill the disk with log lines."""
+    return in_a_row & (in_a_row - 1) == 0
+
+
+def lasts(in_a_row: int) -> bool:
+    """Return whether a row of failures is worth a warning: what failed once is tried again in a moment."""
+    return in_a_row > 1
+
+
 class Task(Enum):
     """Kind of work, by its name in metrics, log lines and `firn tiers`."""
 

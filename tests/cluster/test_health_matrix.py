@@ -345,26 +345,29 @@ def test_a_disk_that_fails_is_said_by_all(tmp_path: Path) -> None:
 
 
 CLOSES_ITS_LISTENER = """
-import os, sys, threading, time
+import os, threading, time
+from service.console.server import Console  # before the node makes its own
+
+start, found = Console.start, []
+
+async def noted(self, *args):
+    found.append(self)
+    return await start(self, *args)
+
+def shut(one):  # on the loop; a connection that was taken a moment before may be made a moment later
+    one._listening.close()
+    for connection in list(one._connections.connections):
+        if connection.transport is not None:
+            connection.transport.abort()
+    one._loop.call_later(0.1, shut, one)
 
 def close():
-    while not hasattr(sys.modules.get("service.console.server"), "Console"):
-        time.sleep(0.005)
-    Console, found = sys.modules["service.console.server"].Console, []
-    start = Console.start
-
-    async def noted(self, *args):
-        found.append(self)
-        return await start(self, *args)
-
-    Console.start = noted
     while not os.path.exists(SWITCH):
         time.sleep(0.1)
     for one in found:
-        one._loop.call_soon_threadsafe(one._listening.close)
-        for connection in list(one._connections.connections):
-            one._loop.call_soon_threadsafe(connection.transport.abort)
+        one._loop.call_soon_threadsafe(shut, one)
 
+Console.start = noted
 threading.Thread(target=close, daemon=True).start()
 """
 

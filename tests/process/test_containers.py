@@ -19,6 +19,7 @@ import yaml
 
 from deploy.trying.composed import services
 from service.base.properties import parse_properties
+from service.cli.main import build_parser
 from service.config.environment import of_environment, variable_key
 from service.config.given import gather
 from service.config.settings import BrokerConfig
@@ -231,6 +232,34 @@ def test_the_chart_has_values_to_try_it_with() -> None:
     assert VALUES == ["archive-values.yaml", "minimal-values.yaml", "secured-values.yaml"]
     for name in ("firn.rules.yml", "firn.dashboard.json"):
         assert (CHART / "files" / name).resolve() == REPOSITORY / "infra" / "monitoring" / name
+
+
+def test_the_charts_console_changes_nothing_unless_it_is_told_to() -> None:
+    secured = ("-f", str(CHART / "ci" / "secured-values.yaml"))
+
+    def console(*options: str) -> list[str]:
+        found = of_kind(rendered(*secured, *options), "Deployment")["firn-console"]
+        arguments: list[str] = found["spec"]["template"]["spec"]["containers"][0]["args"]
+        return arguments
+
+    assert "--allow-changes" not in console()
+    allowing = console("--set", "console.allowChanges=true")
+    assert "--allow-changes" in allowing
+    parser = build_parser()
+    assert parser.parse_args(allowing).allow_changes
+
+
+def test_the_charts_alerts_link_to_where_the_runbooks_are() -> None:
+    def links(*options: str) -> set[str]:
+        least = ("-f", str(CHART / "ci" / "minimal-values.yaml"))
+        documents = rendered(*least, "--set", "metrics.prometheusRule.enabled=true", *options)
+        (found,) = of_kind(documents, "PrometheusRule").values()
+        alerts = [rule for group in found["spec"]["groups"] for rule in group["rules"] if "alert" in rule]
+        return {rule["annotations"]["runbook_url"].partition("#")[0] for rule in alerts}
+
+    assert links() == {"docs/runbooks.md"}
+    address = "https://docs.example.com/firn/runbooks.html"
+    assert links("--set", f"metrics.prometheusRule.runbooks={address}") == {address}
 
 
 @pytest.mark.parametrize("values", VALUES)

@@ -17,8 +17,9 @@ from kio.schema.errors import ErrorCode
 from service.base.disk import Open
 from service.base.errors import ConfigError, FirnError, RequestError, StorageError
 from service.base.world import World
-from service.client.admin_models import ClusterInfo, ConfigEntry
-from service.client.node_http import HTTP_KEYS, LISTENER_KEY, PLAIN_HTTP, http_url
+from service.client.admin_models import ConfigEntry, NodeInfo
+from service.client.broker_health_queries import BrokerAnswer
+from service.client.node_http import LISTENER_KEY, PLAIN_HTTP, http_url
 from service.console.web import tier_layout
 from service.console.web.bucket_desk import BucketDesk
 from service.console.web.cluster_desk import ClusterDesk
@@ -44,8 +45,8 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 THREADS: Final = 8
-BROKER_THREADS: Final = 8
-"""Brokers that are asked at the same time for their health."""
+HEALTH_THREADS: Final = 32
+"""A pool of its own, for what may hang at the same time: the cluster, its quorum and each of its brokers."""
 STORE_THREADS: Final = 8
 """A pool of its own: a hanging store does not delay queries of the cluster."""
 READERS: Final = 2
@@ -102,16 +103,14 @@ class Desk:
         self.groups = GroupDesk(self._kafka, world.clock, self._call, error_text)
         self.transactions = TransactionDesk(self._kafka, world.clock, self._call, error_text)
         self.watch = NodeMonitor(self._find_listeners, world.clock, settings.node_http or PLAIN_HTTP)
-        self._asking = world.threads.pool("console-brokers", BROKER_THREADS)
-        self.cluster = ClusterDesk(
-            self._kafka, world.clock, self._call, error_text, self._asking, lambda: self.watch.nodes
-        )
+        self._asking = world.threads.pool("console-health", HEALTH_THREADS)
+        self.cluster = ClusterDesk(self._kafka, world.clock, self._ask, error_text, lambda: self.watch.nodes)
         self.sampler = TopicSampler(self._kafka, world.clock, self._call, self._all_topics)
         self._topics: TopicList | None = None
         self._newer_topics: asyncio.Future[TopicList] | None = None
         self._chains: dict[tuple[UUID, int], asyncio.Future[PublishedTier]] = {}
         self._bucket: BucketDesk | None = None
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Task[None] | None = None
         self._bucket_problem: str | None = None
         self._has_bucket: bool | None = None if settings.url is None else True
         self._findings: Findings | None = None
@@ -145,9 +144,10 @@ class Desk:
         return None
 
     async def close(self) -> None:
-        for task in self._tasks:
+        tasks = [*self._tasks, *(() if self._opening is None else (self._opening,))]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._kafka.close()
         self._decoder.close()
         for pool in (self._pool, self._store_pool, self._readers, self._asking):
@@ -155,6 +155,9 @@ class Desk:
 
     def _call(self, question: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._pool, question)
+
+    def _ask(self, question: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._asking, question)
 
     async def _all_topics(self) -> Sequence[TopicSummary]:
         """Return all topics; some seconds old if a newer list takes long, as with many partitions."""
@@ -186,44 +189,41 @@ class Desk:
     async def _find_listeners(self) -> Sequence[NodeListener]:
         if self.settings.listeners:
             return [NodeListener(node_id, url) for node_id, url in self.settings.listeners]
-        return await self._call(self._ask_listeners)
+        return [_listener(node, answer) for node, answer in await self.cluster.brokers()]
 
-    def _ask_listeners(self) -> list[NodeListener]:
-        found = []
-        for node in self._kafka.describe().nodes:
-            if node.is_fenced:
-                found.append(NodeListener(node.node_id, None, "it is fenced"))
-                continue
-            try:
-                http = self._kafka.broker_settings(node.node_id, HTTP_KEYS)
-            except TROUBLE as e:
-                found.append(NodeListener(node.node_id, None, error_text(e)))
-                continue
-            found.append(_listener(node.node_id, node.host, http))
-        return found
-
-    async def bucket_desk(self) -> BucketDesk | None:
-        """Return the bucket's desk; None if there is no bucket, or it cannot be opened
-        (`_bucket_problem`)."""
-        async with self._opening:
-            if self._bucket is None and self._has_bucket is not False:
-                try:
-                    self._bucket = await self._call(self._open_bucket)
-                    self._bucket_problem = None
-                except TROUBLE as e:
-                    self._bucket_problem = error_text(e)
+    async def bucket_desk(self, wait_s: float | None = None) -> BucketDesk | None:
+        """Return the bucket's desk, after at most `wait_s` if that is given; None if there is no bucket, or
+        it cannot be opened (`_bucket_problem`)."""
+        if self._bucket is None and self._has_bucket is not False:
+            if self._opening is None or self._opening.done():
+                self._opening = asyncio.get_running_loop().create_task(self._opened_bucket(), name="bucket")
+            opening = self._opening
+            await asyncio.wait([opening], timeout=wait_s)
+            if opening.done():
+                opening.result()
+            elif self._bucket_problem is None:
+                self._bucket_problem = "no broker has said yet where it is"
         return self._bucket
 
-    def _open_bucket(self) -> BucketDesk | None:
+    async def _opened_bucket(self) -> None:
+        try:
+            brokers = [] if self.settings.url is not None else await self.cluster.brokers()
+            answers = [answer for _, answer in brokers if answer is not None and answer.silence is None]
+            answers.sort(key=lambda one: not one.settings)  # a broker of Kafka knows no key of ours
+            asked = [one.node_id for one in answers]
+            self._bucket = await self._ask(lambda: self._open_bucket(asked))
+            self._bucket_problem = None
+        except TROUBLE as e:
+            self._bucket_problem = error_text(e)
+
+    def _open_bucket(self, brokers: Sequence[int]) -> BucketDesk | None:
+        """Open the bucket that one of the brokers names, which have just answered."""
         settings = self.settings
         url, endpoint, region = settings.url, settings.endpoint, settings.region
         if url is None:
-            nodes = self._kafka.describe().nodes
-            if not nodes:
-                raise StorageError("the cluster has no nodes")
-            settings_found = self._kafka.broker_settings(
-                nodes[0].node_id, (URL_KEY, ENDPOINT_KEY, REGION_KEY)
-            )
+            if not brokers:
+                raise StorageError("no broker answers")
+            settings_found = self._kafka.broker_settings(brokers[0], (URL_KEY, ENDPOINT_KEY, REGION_KEY))
             url = settings_found.get(URL_KEY)
             endpoint, region = (
                 endpoint or settings_found.get(ENDPOINT_KEY),
@@ -265,21 +265,23 @@ class Desk:
     # -- pages
 
     async def find_overview(self) -> overview.Overview:
-        cluster: ClusterInfo | None = None
-        rows: Sequence[TopicSummary] | None = None
-        problem: str | None = None
-        try:
-            cluster = await self._call(self._kafka.describe)
-            rows = await self._known_topics(waits=False)
-        except TROUBLE as e:
-            problem = error_text(e)
+        found, rows = await asyncio.gather(
+            self.cluster.find(), self._known_topics(waits=False), return_exceptions=True
+        )
+        if isinstance(found, BaseException):
+            raise found
+        problem = found.problem
+        if isinstance(rows, BaseException):
+            if not isinstance(rows, TROUBLE):
+                raise rows
+            problem, rows = problem or error_text(rows), None
         return overview.Overview(
-            cluster,
+            found.info,
             problem,
             None if rows is None else len(rows),
             None if rows is None else sum(one.partitions for one in rows),
             self.watch.nodes,
-            (await self.cluster.find()).findings,
+            found.findings,
             self.watch.history.columns(),
         )
 
@@ -367,7 +369,7 @@ class Desk:
     ) -> tuple[dict[int, PublishedTier], str | None, int]:
         """Return archives of partitions that have one, an error, and the number of pending queries."""
         tiered = [p for p, one in borders.items() if one.bucket_end]
-        desk = await self.bucket_desk() if tiered else None
+        desk = await self.bucket_desk(STORE_WAIT_S) if tiered else None
         if desk is None:
             return {}, self._bucket_problem if tiered else None, 0
         queries: dict[int, asyncio.Future[PublishedTier]] = {}
@@ -455,7 +457,7 @@ class Desk:
         return asyncio.get_running_loop().run_in_executor(self._readers, question)
 
     async def find_bucket(self, chosen: str | None) -> bucket.BucketPage:
-        desk = await self.bucket_desk()
+        desk = await self.bucket_desk(STORE_WAIT_S)
         return bucket.BucketPage(
             self.settings.url or (desk.url if desk is not None else None),
             desk.endpoint if desk is not None else None,
@@ -522,11 +524,18 @@ class Desk:
         return configuration.Configuration(nodes, node, name, entries, wanted, only_set, problem, status)
 
 
-def _listener(node_id: int, node_host: str, settings: Mapping[str, str | None]) -> NodeListener:
-    """Return the HTTP listener of a node, from its configuration."""
-    if not settings.get(LISTENER_KEY):
+def _listener(node: NodeInfo, answer: BrokerAnswer | None) -> NodeListener:
+    """Return the HTTP listener of a node, from what it answered of its configuration."""
+    node_id = node.node_id
+    if node.is_fenced:
+        return NodeListener(node_id, None, "it is fenced")
+    if answer is None:
+        return NodeListener(node_id, None, "no answer yet")
+    if (problem := answer.silence or answer.refusal) is not None:
+        return NodeListener(node_id, None, problem)
+    if not answer.settings.get(LISTENER_KEY):
         return NodeListener(node_id, None, "firn.http.listener is not set")
-    url = http_url(settings, node_host)
+    url = http_url(answer.settings, node.host)
     if url is None:
         return NodeListener(node_id, None, "its firn.http.listener has no fixed port; name it with --metrics")
     return NodeListener(node_id, url)

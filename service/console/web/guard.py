@@ -49,6 +49,17 @@ class Guard:
         """True if a token is configured."""
         return self._digest is not None
 
+    def is_token(self, token: str | None) -> bool:
+        """Return whether this is the token; it is no attempt. True where none is set."""
+        if self._digest is None:
+            return True
+        return token is not None and hmac.compare_digest(self._digest, _digest(token))
+
+    def change_token(self, token: str) -> None:
+        """Take another token from now on, and end all sessions: they were opened with the old one."""
+        self._digest = _digest(token)
+        self._sessions.clear()
+
     def admits_host(self, host: str) -> bool:
         """Return whether requests with this Host header (port included) are served."""
         return self.asks or is_loopback(_bare(host))

@@ -20,8 +20,10 @@ from service.client.admin import (
     MAX_TIMESTAMP,
     TOPIC_RESOURCE,
     Cluster,
+    connected,
 )
-from service.client.admin_models import ClusterInfo, ConfigEntry, PartitionPage, TopicInfo
+from service.client.admin_models import ClusterInfo, ConfigEntry, NodeInfo, PartitionPage, TopicInfo
+from service.client.broker_health_queries import WAIT_S, BrokerAnswer, ask_apart
 from service.client.security import PLAINTEXT, Security
 from service.console.web.broker_addresses import BrokerAddresses
 from service.console.web.topic_rows import TierOffsets, TopicList, TopicSummary
@@ -64,17 +66,35 @@ class KafkaDesk:
         for cluster in kept:
             cluster.close()
 
-    def ask(self, question: Callable[[Cluster], T]) -> T:
-        """Return the result of `question`; repeat it on a new connection if a kept one is dead."""
+    def ask(self, question: Callable[[Cluster], T], *, is_for_controllers: bool = False) -> T:
+        """Return the result of `question`; repeat it on a new connection if a kept one is dead.
+
+        A broker that is late with what `is_for_controllers` waits for them, and does not hang itself.
+        """
         with self._lock:
             cluster = self._kept.pop() if self._kept else None
         if cluster is not None:
             # It may be dead: the broker may have restarted since.
             with contextlib.suppress(ConnectionError, StorageError):
-                return self._answer(cluster, question)
+                return self._answer(cluster, question, is_for_controllers)
         self._refuse_in_vain()
         began = self._clock.monotonic_ms()
-        return self._answer(self._connected(Cluster, TIMEOUT_S, began), question)
+        return self._answer(self._connected(Cluster, TIMEOUT_S, began), question, is_for_controllers)
+
+    def ask_broker(self, broker: NodeInfo, *, is_alone: bool) -> BrokerAnswer:
+        """Ask one broker for its health and for the cluster, on a connection of its own.
+
+        One that `is_alone` is asked where a broker has answered: its own address may be for others, as at the
+        end of a tunnel.
+        """
+        host, port = broker.host, broker.port
+        if is_alone:
+            with self._lock:
+                name, _, number = self._addresses.order[0].rpartition(":")
+            host, port = name.strip("[]"), int(number)
+        return ask_apart(
+            lambda: connected(host, port, CLIENT_ID, WAIT_S, self._security), broker, with_cluster=True
+        )
 
     @contextlib.contextmanager
     def opened(self, kind: type[C], timeout_s: float) -> Iterator[C]:
@@ -149,11 +169,14 @@ class KafkaDesk:
             self._problem_until_ms = now + max(PROBLEM_AGE_MS, now - began_ms)
         return words
 
-    def _answer(self, cluster: Cluster, question: Callable[[Cluster], T]) -> T:
+    def _answer(self, cluster: Cluster, question: Callable[[Cluster], T], is_for_controllers: bool) -> T:
         try:
             answer = question(cluster)
         except TimeoutError:
-            self._give_up(cluster)
+            if is_for_controllers:
+                cluster.close()
+            else:
+                self._give_up(cluster)
             raise
         except (OSError, StorageError, MalformedMessage):
             cluster.close()
@@ -166,6 +189,9 @@ class KafkaDesk:
 
     def _give_up(self, cluster: Cluster) -> None:
         """Close the connections to a broker that hangs; others are tried before it from now on."""
+        if not cluster.hangs:  # another one does, which was asked through this one
+            cluster.close()
+            return
         address = cluster.first_address
         with self._lock:
             self._addresses.failed(address)

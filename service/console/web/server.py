@@ -14,6 +14,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
@@ -50,6 +51,7 @@ from service.console.web.pages import (
 )
 from service.console.web.query import MOST_PARTITION, RecordRequest, exact_number_of, number_of
 from service.console.web.settings import ConsoleSettings
+from service.console.web.token_file import read_token
 from service.console.web.transaction_filter import filter_of
 
 if TYPE_CHECKING:
@@ -136,6 +138,9 @@ class ConsoleServer:
         self._guard = Guard(
             settings.token, lambda: world.new_uuid().hex + world.new_uuid().hex, world.clock.monotonic_ms
         )
+        self._open_streams: dict[asyncio.Timeout, BaseRequest] = {}
+        if settings.token_file is not None:
+            self._access.watch("keeps its old token", partial(self._look_at_token, settings.token_file))
         self._warnings = RateLimitedLog(_log, now=self._loop.time)
         self._quiet = QuietLog(_log, self._loop.time)
         self._answered, self._streams = _Room(MOST_ANSWERED), _Room(MOST_STREAMS)
@@ -290,8 +295,7 @@ class ConsoleServer:
         """Return None if the request has access, else the refusal."""
         if self._guard.knows_session(request.cookies.get(COOKIE)):
             return None
-        kind, _, given = request.headers.get("Authorization", "").partition(" ")
-        token = given.strip() if kind.lower() == "bearer" else None
+        token = _bearer(request)
         verdict = self._guard.judge_token(request.remote or "", token)
         return (
             None if verdict is TokenVerdict.WELCOME else self._ask_token(request, verdict, token is not None)
@@ -345,11 +349,34 @@ class ConsoleServer:
     async def _logout(self, request: BaseRequest) -> Response:
         if _is_same_origin(request) and (secret := request.cookies.get(COOKIE)):
             self._guard.close_session(secret)
+            self._end_streams()
             if self._acts is not None:
                 self._acts.forget(secret)
         response = Response(status=303, headers={"Location": "/"})
         response.del_cookie(COOKIE, secure=self._is_sealed)
         return response
+
+    def _look_at_token(self, path: str) -> None:
+        """Read the token's file again. Runs on a thread."""
+        token = read_token(path)
+        if not self._guard.is_token(token):
+            self._loop.call_soon_threadsafe(self._change_token, token, path)
+
+    def _change_token(self, token: str, path: str) -> None:
+        _log.info("--token-file: %s has a new token: who has signed in has to do so anew", path)
+        self._guard.change_token(token)
+        self._end_streams()
+
+    def _is_still_welcome(self, request: BaseRequest) -> bool:
+        """Return whether a request that was let in would be now."""
+        session = request.cookies.get(COOKIE)
+        return self._guard.knows_session(session) or self._guard.is_token(_bearer(request))
+
+    def _end_streams(self) -> None:
+        """End the streams of sessions that have ended."""
+        for ends, request in self._open_streams.items():
+            if not self._is_still_welcome(request) and not ends.expired():
+                ends.reschedule(self._loop.time())
 
     # -- pages
 
@@ -459,14 +486,31 @@ class ConsoleServer:
             try:
                 await response.prepare(request)
                 await response.write(b"retry: 1000\n\n")
-                async with asyncio.timeout(STREAM_S):
-                    while True:
-                        await self.desk.watch.next_tick()
-                        point = self.desk.watch.newest
-                        event = None if point is None else dict(zip(SERIES, point, strict=True))
-                        await response.write(b"event: look\ndata: " + json.dumps(event).encode() + b"\n\n")
+                async with asyncio.timeout(STREAM_S) as ends:
+                    self._open_streams[ends] = request
+                    try:
+                        await self._send_ticks(request, response)
+                    finally:
+                        del self._open_streams[ends]
             except (ConnectionError, TimeoutError):
-                return response  # the client has left, or will reconnect
+                return response  # the client has left, will reconnect, or has signed out
+            return response
+
+    async def _send_ticks(self, request: BaseRequest, response: StreamResponse) -> None:
+        """Send an event for each sample, until the session is over."""
+        while True:
+            await self.desk.watch.next_tick()
+            if not self._is_still_welcome(request):
+                return
+            point = self.desk.watch.newest
+            event = None if point is None else dict(zip(SERIES, point, strict=True))
+            await response.write(b"event: look\ndata: " + json.dumps(event).encode() + b"\n\n")
+
+
+def _bearer(request: BaseRequest) -> str | None:
+    """Return the token that a program sends with its request."""
+    kind, _, given = request.headers.get("Authorization", "").partition(" ")
+    return given.strip() if kind.lower() == "bearer" else None
 
 
 def _is_same_origin(request: BaseRequest) -> bool:

@@ -28,6 +28,8 @@ class ConsoleSettings:
     host: str = "127.0.0.1"
     port: int = 8080
     token: str | None = None
+    token_file: str | None = None
+    """file that `token` was read from: it is read again when it changes"""
     url: str | None = None
     endpoint: str | None = None
     region: str | None = None

@@ -33,28 +33,35 @@ class Cached(NamedTuple, Generic[T]):
 
 class TtlCache(Generic[T]):
     """Cache of one query's result. Owned by the event loop; `call` queries on a thread, slow queries
-    seldom."""
+    seldom: at most `most_pause_ms` pass between two of them, if that is given."""
 
     def __init__(
-        self, call: Callable[[Callable[[], T]], asyncio.Future[T]], clock: Clock, age_ms: int
+        self,
+        call: Callable[[Callable[[], T]], asyncio.Future[T]],
+        clock: Clock,
+        age_ms: int,
+        most_pause_ms: int | None = None,
     ) -> None:
         self._call = call
         self._clock = clock
         self._age_ms = age_ms
+        self._most_pause_ms = most_pause_ms
         self._value: T | None = None
         self._at_ms = self._next_ms = self._began_ms = 0
         self._problem: BaseException | None = None
         self._query: asyncio.Future[T] | None = None
 
     async def get(self, question: Callable[[], T], wait_s: float) -> Cached[T]:
-        """Return the result of `question`, after at most `wait_s`. Raises errors that are bugs."""
+        """Return the result of `question`, at most `wait_s` after it was asked: what does not come is waited
+        for once. Raises errors that are bugs."""
         if self._query is None and self._clock.monotonic_ms() >= self._next_ms:
             self._began_ms = self._clock.monotonic_ms()
             self._query = self._call(question)
             self._query.add_done_callback(self._answered)
         if self._query is not None:
             # `wait`, because the cancellation of one page must not cancel the query for the others.
-            await asyncio.wait([self._query], timeout=wait_s)
+            waited_s = (self._clock.monotonic_ms() - self._began_ms) / 1000
+            await asyncio.wait([self._query], timeout=max(wait_s - waited_s, 0))
         if self._problem is not None and not isinstance(self._problem, TROUBLE):
             raise self._problem
         age_ms = self._clock.monotonic_ms() - self._at_ms
@@ -63,7 +70,10 @@ class TtlCache(Generic[T]):
     def _answered(self, asking: asyncio.Future[T]) -> None:
         now = self._clock.monotonic_ms()
         self._query = None
-        self._next_ms = now + max(self._age_ms, _COST_FACTOR * (now - self._began_ms))
+        pause_ms = _COST_FACTOR * (now - self._began_ms)
+        if self._most_pause_ms is not None:
+            pause_ms = min(pause_ms, self._most_pause_ms)
+        self._next_ms = now + max(self._age_ms, pause_ms)
         if asking.cancelled():
             return
         self._problem = asking.exception()

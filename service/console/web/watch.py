@@ -1,4 +1,8 @@
-"""Sampling of the nodes' HTTP listeners every few seconds."""
+"""Sampling of the nodes' HTTP listeners every few seconds, each for itself: one that hangs delays no other.
+
+Each sample makes a connection of its own: a listener that takes no more of them must not look well on an old
+one.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,8 @@ TIMEOUT_S: Final = 4.0
 MOST_BYTES: Final = 64 << 20
 MOST_TURNS: Final = 20
 FIND_WAIT_S: Final = 1.0
+NODE_WAIT_S: Final = 1.0
+"""Longest wait of a round for one node; what comes later is shown with the next round."""
 _FIND_EVERY: Final = 15
 """Samples between two queries of the nodes' listeners."""
 _FIND_AGAIN: Final = 4
@@ -53,6 +59,8 @@ class NodeMonitor:
         self._http = http
         self._listeners: Sequence[NodeListener] = ()
         self._finding: asyncio.Future[Sequence[NodeListener]] | None = None
+        self._asked: dict[NodeListener, asyncio.Task[NodeSample]] = {}
+        self._last: dict[NodeListener, NodeSample] = {}
         self._samples: dict[str, Figures] = {}
         self._versions: dict[str, str] = {}
         self._trouble = TroubleLog(_log, clock)
@@ -62,8 +70,8 @@ class NodeMonitor:
         self.ticks = 0
         self.newest: Point | None = None
 
-    def session(self) -> aiohttp.ClientSession:
-        """Return a session for `sample`, with the token and the trusted certificates."""
+    def _session(self) -> aiohttp.ClientSession:
+        """Return a session for one sample, with the token and the trusted certificates."""
         return aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
             headers=self._http.headers,
@@ -73,15 +81,16 @@ class NodeMonitor:
     async def run(self) -> None:
         """Sample until cancelled."""
         try:
-            async with self.session() as session:
-                while True:
-                    await self.sample(session)
-                    await asyncio.sleep(EVERY_S)
+            while True:
+                await self.sample()
+                await asyncio.sleep(EVERY_S)
         finally:
             if self._finding is not None:
                 self._finding.cancel()
+            for task in self._asked.values():
+                task.cancel()
 
-    async def sample(self, session: aiohttp.ClientSession) -> None:
+    async def sample(self) -> None:
         """Sample all nodes once."""
         every = _FIND_AGAIN if any(one.url is None for one in self._listeners) else _FIND_EVERY
         if self._finding is None and (self.ticks % every == 0 or not self._listeners):
@@ -96,7 +105,8 @@ class NodeMonitor:
                     self._trouble.over("the cluster answers again")
                 except (FirnError, OSError) as e:
                     self._trouble.failed("waiting for a broker that answers: %s", e)
-        self.nodes = await asyncio.gather(*(self._node(session, one) for one in self._listeners))
+        self._forget_others()
+        self.nodes = await asyncio.gather(*(self._in_time(one) for one in self._listeners))
         self.newest = self.history.add(self._clock.now_ms(), self.nodes)
         self.ticks += 1
         ticked, self._ticked = self._ticked, asyncio.Event()
@@ -106,12 +116,30 @@ class NodeMonitor:
         """Wait for the next sample."""
         await self._ticked.wait()
 
-    async def _node(self, session: aiohttp.ClientSession, listener: NodeListener) -> NodeSample:
+    def _forget_others(self) -> None:
+        """Drop what belongs to listeners that are not there any more."""
+        for gone in self._asked.keys() - set(self._listeners):
+            self._asked.pop(gone).cancel()
+        self._last = {one: sample for one, sample in self._last.items() if one in self._listeners}
+
+    async def _in_time(self, listener: NodeListener) -> NodeSample:
+        """Return a new sample of a node; the last one while it does not answer, until it fails."""
+        asked = self._asked.get(listener)
+        if asked is None:
+            asked = self._asked[listener] = asyncio.ensure_future(self._node(listener))
+        await asyncio.wait([asked], timeout=NODE_WAIT_S)
+        if asked.done():
+            self._asked.pop(listener, None)  # the same may be given twice
+            self._last[listener] = asked.result()
+        return self._last.get(listener) or NodeSample(listener.node_id, None, None, None, "no sample yet")
+
+    async def _node(self, listener: NodeListener) -> NodeSample:
         url = listener.url
         if url is None:
             return NodeSample(listener.node_id, None, None, None, listener.problem)
         try:
-            now = await self._figures(session, url)
+            async with self._session() as session:
+                now = await self._figures(session, url)
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
             self._samples.pop(url, None)
             return NodeSample(listener.node_id, url, None, None, f"{url}: {_reason(e)}")

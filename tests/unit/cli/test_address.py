@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -79,6 +81,46 @@ def test_the_profile_in_use_is_asked_last(home: Path, capsys: pytest.CaptureFixt
     assert found({**os.environ, "FIRN_PROFILE": "one"})[0] == "h:1,h:2"
     assert main(["profile", "remove", "two"]) == 0
     assert found(dict(os.environ)) == ("127.0.0.1:9092", None)
+
+
+def test_a_profiles_credentials_go_to_its_own_brokers_alone(home: Path) -> None:
+    properties = home / "login.properties"
+    properties.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=a\nsasl.password=hunter2\n"
+    )
+    assert main(["profile", "add", "prod", "a:1,B:2", "--properties", str(properties)]) == 0
+    assert main(["profile", "use", "prod"]) == 0
+    path = str(home / "firn" / "prod.properties")
+    environ = dict(os.environ)
+    assert found(environ, bootstrap_server="b:2") == ("b:2", path)
+    for named in ("evil:1", "a:1,evil:1", "a:2"):
+        with pytest.raises(ConfigError) as refused:
+            found(environ, bootstrap_server=named)
+        assert str(refused.value) == (
+            f"--bootstrap-server {named.split(',')[-1]}: the profile in use, prod, has credentials for"
+            " a:1,b:2, which must not go elsewhere; name the properties for it with --command-config FILE, or"
+            " choose another profile, or none: firn profile use [NAME]"
+        )
+    with pytest.raises(ConfigError, match=r"^FIRN_BOOTSTRAP evil:1: the profile in use, prod, has"):
+        found(environ | {"FIRN_BOOTSTRAP": "evil:1"})
+    with pytest.raises(ConfigError, match=r"^--bootstrap-controller evil:9093: the profile"):
+        found(environ, bootstrap_controller="evil:9093")
+    assert found(environ | {"FIRN_BOOTSTRAP": "evil:1"}, bootstrap_controller="a:9093")[1] == path
+    for url, is_refused in (("http://evil:9464", True), ("http://a:9464", False), ("http://[::1]:1", False)):
+        options: list[dict[str, Any]] = [{"url": url}, {"metrics": [(1, url)]}]
+        for told in options:
+            args = argparse.Namespace(bootstrap_server=None, command_config=None, **told)
+            with pytest.raises(ConfigError, match="evil") if is_refused else nullcontext():
+                fill_in(args, environ)
+    # What is named with the command is meant for it.
+    assert found(environ, bootstrap_server="evil:1", command_config=path) == ("evil:1", path)
+    assert found(environ | {"FIRN_COMMAND_CONFIG": path}, bootstrap_server="evil:1") == ("evil:1", path)
+
+
+def test_a_profile_without_credentials_is_for_any_broker(home: Path) -> None:
+    assert main(["profile", "add", "plain", "a:1"]) == 0
+    assert main(["profile", "use", "plain"]) == 0
+    assert found(dict(os.environ), bootstrap_server="b:2")[0] == "b:2"
 
 
 def test_a_profile_that_is_not_there_is_an_error(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -248,6 +249,20 @@ def test_deletes_that_fail_are_tried_again(tmp_path: Path) -> None:
     world.clock.advance(world.settings.backoff_max_ms)
     world.run()
     world.check_at_rest()
+
+
+def test_a_failure_is_warned_of_once_it_lasts(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    world.fill(2)
+    world.run()
+    world.fill(2)
+    world.store.decide = lambda called, key: Fault.FAIL if called == "put_stream" else Fault.PASS
+    levels = []
+    for _ in range(3):
+        world.run()
+        world.clock.advance(world.settings.backoff_max_ms)
+        levels.append([one.levelname for one in caplog.records if "tiering cannot copy" in one.message])
+    assert levels == [["INFO"], ["INFO", "WARNING"], ["INFO", "WARNING"]]
 
 
 def test_objects_of_a_deleted_topic_go_after_the_grace(world: World) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from service.client.admin_models import ClusterInfo
 from service.client.cluster_health import (
     BrokerLoad,
     MetadataReplica,
@@ -41,7 +42,8 @@ MOST_NODES: Final = 200
 
 
 class ClusterPage(NamedTuple):
-    """Data of the page. `problem`: why there is none; `is_stale`: nobody vouches for what it says.
+    """Data of the page. `problem`: why there is none; `is_stale`: nobody vouches for what it says; `info`:
+    the cluster, as the broker with the newest metadata knows it.
 
     `partitions` were counted `age_ms` ago, None during the first count.
     """
@@ -56,6 +58,7 @@ class ClusterPage(NamedTuple):
     findings: Sequence[Finding] = ()
     problem: str | None = None
     is_stale: bool = False
+    info: ClusterInfo | None = None
 
 
 _NODES: Final = (

@@ -79,6 +79,19 @@ def test_a_session_ends() -> None:
     assert not found.knows_session(other)
 
 
+def test_another_token_ends_the_sessions_of_the_old_one() -> None:
+    found = guard("token-one", ManualClock())
+    secret = found.open_session()
+    assert found.is_token("token-one")
+    found.change_token("token-two")
+    assert not found.knows_session(secret)
+    assert not found.is_token("token-one")
+    assert found.judge_token("1.2.3.4", "token-two") is TokenVerdict.WELCOME
+    for _ in range(20):
+        assert not found.is_token("wrong")
+    assert found.judge_token("1.2.3.4", "token-two") is TokenVerdict.WELCOME, "those were no attempts"
+
+
 def test_others_than_this_machine_need_a_token() -> None:
     ConsoleSettings("b:1").check()
     ConsoleSettings("b:1", host="::1").check()

@@ -39,6 +39,10 @@ class Connection:
         self._brokers = brokers
         self.first_address = address
 
+    @property
+    def hangs(self) -> bool:
+        return self.first_address in self._brokers.hanging
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -89,6 +93,26 @@ def test_a_broker_that_hangs_is_waited_for_once(brokers: Brokers) -> None:
     brokers.hanging.add("n1:9092")
     assert len(found.describe().nodes) == 3
     assert brokers.tried == ["n2:9092"]
+
+
+def test_a_broker_is_not_passed_over_for_what_others_do_not_answer(brokers: Brokers) -> None:
+    """Another broker hangs, which was asked through this one; or no controller answers it."""
+    found = desk()
+    found.describe()
+
+    def of_another(cluster: Any) -> None:
+        raise TimeoutError("n2:9092 did not answer in time")
+
+    with pytest.raises(TimeoutError):
+        found.ask(of_another)
+    found.describe()
+    assert brokers.tried == ["n1:9092"]
+    brokers.hanging.add("n1:9092")  # as it looks while it waits for a controller
+    with pytest.raises(TimeoutError):
+        found.ask(of_another, is_for_controllers=True)
+    brokers.hanging.clear()
+    found.describe()
+    assert brokers.tried == ["n1:9092"]
 
 
 def test_an_address_of_another_cluster_is_not_shown_as_this_one(brokers: Brokers) -> None:
