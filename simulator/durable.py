@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -31,10 +32,10 @@ def segments(
 ) -> Iterator[bytes]:
     """Yield the bytes of the segments that hold `offset` and later ones, as a process reads them."""
     names = _files(platter, log_dirs, topic, partition, durable=False)
-    bases = sorted(int(name.removesuffix(".log")) for name in names if name.endswith(".log"))
-    below = [base for base in bases if base <= offset]
-    for base in bases[max(len(below) - 1, 0) :]:
-        file = names[f"{base:020}.log"]
+    # Asked for at almost every turn: names are in the order of their offsets.
+    logs = sorted([name for name in names if name[-4:] == ".log"])
+    for name in logs[max(bisect_right(logs, f"{offset:020}.log") - 1, 0) :]:
+        file = names[name]
         if isinstance(file, File):
             yield bytes(file.data)
 

@@ -78,6 +78,8 @@ class Plan:
     """in the cluster world: whether listeners are SASL_SSL, and an authorizer is asked"""
     transactional: bool = False
     """in the cluster world: whether there are groups and transactions"""
+    cutting: bool = False
+    """in the cluster world: whether cuts are taken often"""
 
 
 @dataclass

@@ -8,6 +8,8 @@ write may even be done after it was reported as failed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import Context
+from dataclasses import dataclass
 from enum import Enum
 from random import Random
 from typing import Final, NamedTuple, Protocol
@@ -50,20 +52,35 @@ class Deletion(NamedTuple):
     by: str
 
 
+@dataclass(eq=False)
+class Sent:
+    """A call that writes or deletes; `arrive` does what it asks for."""
+
+    call: str
+    key: str
+    by: str
+    arrive: Callable[[], object]
+    is_under_way: bool = True
+    """whether it has not reached the bucket yet, and nobody has failed it"""
+
+
 class Bucket:
     """Objects of the bucket. `on_delete` is called before each deletion, `on_write` before each write with
-    the key, the new bytes and the old ones."""
+    the key, the new bytes, the old ones and who writes; `on_sent` when a process sends either."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
         self.writes = 0
         self.on_delete: Callable[[Deletion], None] = lambda _: None
-        self.on_write: Callable[[str, bytes, bytes | None], None] = lambda *_: None
+        self.on_write: Callable[[str, bytes, bytes | None, str], None] = lambda *_: None
+        self.on_sent: Callable[[Sent], None] = lambda _: None
+        self.late_calls_outlive = False
+        """whether a late call arrives although its process is dead by then"""
 
     def write(self, key: str, data: bytes, now_ms: int, by: str = "") -> None:
         self.writes += 1
         replaced = self.objects.get(key)
-        self.on_write(key, data, replaced.data if replaced is not None else None)
+        self.on_write(key, data, replaced.data if replaced is not None else None, by)
         self.objects[key] = Object(data, f"tag-{self.writes}", now_ms, by)
 
     def delete(self, key: str, by: str) -> None:
@@ -231,12 +248,16 @@ class SimStore:
     # All calls
 
     def _write(self, call: str, key: str, data: bytes, write: Callable[[bytes], bool | None]) -> bool:
-        verdict = self._begin(call, key)
+        one = Sent(call, key, self._process.name, lambda: write(data))
+        self.bucket.on_sent(one)
+        verdict = self._begin(call, key, one)
         damaged = verdict in (Verdict.FLIPPED, Verdict.FLIPPED_SHARED)
         sent = self._flipped(data) if damaged else data
         if verdict is Verdict.LATE:
             later = self._random.random() * _LATEST_S
-            self._loop.call_later(later, _late, self._trace, f"late {call} {key}", lambda: write(sent))
+            context = Context() if self.bucket.late_calls_outlive else None
+            what = f"late {call} {key}"
+            self._loop.call_later(later, arrive_late, self._trace, what, lambda: write(sent), context=context)
             raise StoreUnavailable(f"{call} {key}: no answer in time")
         done = write(sent)
         self._threads.spend_up_to(_CALL_S)
@@ -244,12 +265,14 @@ class SimStore:
             raise StoreUnavailable(f"{call} {key}: the answer was lost")
         return bool(done)
 
-    def _begin(self, call: str, key: str) -> Verdict:
+    def _begin(self, call: str, key: str, sent: Sent | None = None) -> Verdict:
         """Spend the latency of a call; raise the error that it draws, or return its verdict."""
         if self._threads.current() is None:
             raise AssertionError(f"{call} {key}: the store is asked on the event loop")
         self.calls += 1
         self._threads.spend(self._faults.latency_s(call) + self._random.random() * _CALL_S)
+        if sent is not None:
+            sent.is_under_way = False
         verdict = self._faults.judge(call, key)
         self._trace.note(self._process.name, f"{call} {key}: {verdict.value}")
         if verdict is Verdict.FAILS:
@@ -282,7 +305,8 @@ class SimStore:
         return data[:at] + bytes([data[at] ^ 1 << self._random.randrange(8)]) + data[at + 1 :]
 
 
-def _late(trace: Trace, what: str, write: Callable[[], object]) -> None:
+def arrive_late(trace: Trace, what: str, write: Callable[[], object]) -> None:
+    """Do what a call asked for whose sender does not wait for it any more."""
     try:
         write()
     except PreconditionFailed:

@@ -498,7 +498,7 @@ class SimWorld:
         """Return the errors that `firn fsck` finds, except in partitions that two nodes wrote to."""
         return [one for one in self.archive.problems() if partition_of(one) not in self.two_writers]
 
-    def _written(self, key: str, data: bytes, replaced: bytes | None) -> None:
+    def _written(self, key: str, data: bytes, replaced: bytes | None, by: str) -> None:
         """Check T6, T7, T13: versions rise, HEAD names an existing manifest, `topics.json` loses no topic."""
         self.topics_listed |= key == TOPICS_KEY
         gone = frozenset(topic.topic_id for topic in self.topics if topic.deleted)

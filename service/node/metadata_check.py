@@ -25,6 +25,7 @@ from service.config.cluster import ClusterConfig
 from service.hot import names
 from service.hot.log_dir import MAX_SMALL_BYTES, decode_uuid, encode_uuid
 from service.metadata.formatting import FIRST_SNAPSHOT, SelfFormatting, self_formatting
+from service.metadata.raft.state_file import FILE_NAME
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +48,10 @@ def check_metadata(
     if any(one.endswith((names.LOG, _SNAPSHOT)) and one != FIRST_SNAPSHOT.file_name for one in found):
         return
     noted: set[UUID] = set()
-    if self_formatting(cluster) is SelfFormatting.NEVER:
+    # A first start that ended between the note and the log has not voted, if its directory is as it was.
+    has_voted = FIRST_SNAPSHOT.file_name not in found or FILE_NAME in found
+    is_begun = has_voted or not exists(disk, cluster.metadata_log_dir / NOTE)
+    if is_begun and self_formatting(cluster) is SelfFormatting.NEVER:
         noted = _noted(disk, _directories(cluster, log_dirs))
         if noted and cluster.is_static_voter:
             raise CorruptionError(

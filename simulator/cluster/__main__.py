@@ -11,8 +11,16 @@ from collections.abc import Callable
 from typing import Final
 
 from simulator.cluster.access_plants import OF_ACCESS
+from simulator.cluster.cut_plants import OF_CUTS
 from simulator.cluster.plants import PLANTS, SELDOM_SHOWS, tell_plants
-from simulator.cluster.playing import draw, draw_secured, draw_transactional, play_apart, play_many
+from simulator.cluster.playing import (
+    draw,
+    draw_cutting,
+    draw_secured,
+    draw_transactional,
+    play_apart,
+    play_many,
+)
 from simulator.cluster.transaction_plants import OF_TRANSACTIONS
 from simulator.history import Outcome, Plan
 from simulator.shrink import kind_of, shrink
@@ -28,6 +36,12 @@ _TOLD: Final = {
     "handovers": "chains handed over",
     "acknowledged": "records acknowledged",
     "consumed": "consumed",
+}
+_TOLD_OF_CUTS: Final = {
+    "cuts_taken": "cuts",
+    "cuts_exact": "complete and exact",
+    "disasters": "disasters",
+    "heirs": "that came back",
 }
 _TOLD_OF_ACCESS: Final = {
     "uses": "rights used",
@@ -57,17 +71,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kinds", type=int, default=5, help="kinds of failures that are told in full")
     parser.add_argument("--secured", action="store_true", help="SASL_SSL, users, an authorizer")
     parser.add_argument("--transactions", action="store_true", help="groups and transactions")
+    parser.add_argument("--cuts", action="store_true", help="cuts, and everything is lost")
     parser.add_argument("--trace", action="store_true", help="print every event, for one history")
     parser.add_argument("--plants", nargs="*", help="plant these bugs, or all, one at a time")
     given = parser.parse_args(arguments)
     if given.plants is not None:
         if unknown := set(given.plants) - set(PLANTS):
             parser.error(f"no such bugs: {', '.join(sorted(unknown))}; there are {', '.join(PLANTS)}")
-        others = {name: one for name, one in PLANTS.items() if name not in OF_TRANSACTIONS}
-        those = OF_ACCESS if given.secured else OF_TRANSACTIONS if given.transactions else others
+        others = {name: one for name, one in PLANTS.items() if name not in OF_TRANSACTIONS | OF_CUTS}
+        plainly = OF_CUTS if given.cuts else others
+        those = OF_ACCESS if given.secured else OF_TRANSACTIONS if given.transactions else plainly
         names = given.plants or [name for name in those if name not in SELDOM_SHOWS]
         return 0 if tell_plants(names, given.seed, given.jobs) else 1
-    drawn: Draw = draw_secured if given.secured else draw_transactional if given.transactions else draw
+    plain: Draw = draw_cutting if given.cuts else draw
+    drawn: Draw = draw_secured if given.secured else draw_transactional if given.transactions else plain
     if given.histories == 1:
         return _one(drawn(given.seed, given.nodes), given.trace, given.shrink_seconds)
     began = told = time.monotonic()
@@ -90,6 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
     bad = sum(map(len, failed.values()))
     told_of = {
         **_TOLD,
+        **(_TOLD_OF_CUTS if given.cuts else {}),
         **(_TOLD_OF_ACCESS if given.secured else {}),
         **(_TOLD_OF_TRANSACTIONS if given.transactions else {}),
     }
@@ -115,6 +133,7 @@ def _one(plan: Plan, everything: bool, shrink_s: float) -> int:
 def _tell_small(plan: Plan, problem: str, shrink_s: float) -> None:
     small, outcome = shrink(plan, problem, seconds=shrink_s, play=play_apart)
     world = "-secured" if plan.secured else "-transactions" if plan.transactional else " WORLD=cluster"
+    world = "-cuts" if plan.cutting else world
     again = f"make sim{world} SEED={plan.seed} HISTORIES=1"
     print("\n".join(transcript(outcome, small, len(plan.acts), again)), end="\n\n", flush=True)
 

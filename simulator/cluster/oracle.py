@@ -31,6 +31,7 @@ from service.metadata.raft.runtime import Quorum
 from service.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
+    NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
@@ -41,6 +42,7 @@ from service.metadata.records import (
 from service.node.node import Node
 from service.records.batch import complete_headers
 from simulator.archive import Archive
+from simulator.cluster.cuts import CutOracle, MetadataSeen
 from simulator.cluster.replicas import Key, Replicas
 from simulator.cluster.sessions import Sessions
 from simulator.cluster.tiers import Tiers
@@ -48,6 +50,7 @@ from simulator.machine import Machine, Run
 from simulator.model import Violation
 from simulator.power_loss import Directory, File, Platter
 from simulator.process import Life
+from simulator.store import Deletion
 
 INTERNAL: Final = ("__consumer_offsets", "__transaction_state")
 _MIN_ISR: Final = "min.insync.replicas"
@@ -112,6 +115,8 @@ class Oracle:
         self.created: dict[UUID, int] = {}
         """topics by id, with the offset that says so"""
         self.removed: dict[UUID, int] = {}
+        self._metadata = MetadataSeen(self.committed, self.removed)
+        self.cuts = CutOracle(archive, self._metadata, self.replicas, self.tiers, gone)
         self.configs: dict[tuple[int, str, str], list[tuple[int, str | None]]] = {}
         """what each setting ever became, at which offset"""
         self.broker_epochs: dict[int, int] = {}
@@ -151,6 +156,17 @@ class Oracle:
                 self._look_at(machine, run, seen)
         self.replicas.look(machines, self.broker_epochs)
         self.tiers.check()
+        self.cuts.check()
+
+    def written(self, key: str, data: bytes, replaced: bytes | None, by: str) -> None:
+        """Check a write to the bucket. `simulator.store.Bucket.on_write`."""
+        self.tiers.written(key, data, replaced)
+        self.cuts.written(key, data)
+
+    def deleted(self, deletion: Deletion) -> None:
+        """Check a deletion in the bucket. `simulator.store.Bucket.on_delete`."""
+        self.tiers.deleted(deletion)
+        self.cuts.deleted(deletion)
 
     def _meet(self, run: Run) -> _Seen | None:
         """Begin to follow a process that has opened its metadata."""
@@ -227,6 +243,8 @@ class Oracle:
 
     def _learn_batch(self, batch: MetadataBatch) -> None:
         for offset, frame in enumerate(batch.frames, batch.base_offset):
+            if not isinstance(frame.record, NoOpRecord):
+                self._metadata.news.append(offset)
             match frame.record:
                 case TopicRecord() as record:
                     self.created[record.topic_id or _NOBODY] = offset
@@ -237,6 +255,8 @@ class Oracle:
                     if isinstance(record, PartitionChangeRecord):
                         self._look_at_election(record)
                     self.replicas.learn(record, self.broker_epochs)
+                    place = record.topic_id or _NOBODY, int(record.partition_id)
+                    self._metadata.learn(place, offset, self.replicas.placed[place].leader_epoch)
                 case RemoteLogRecord() as record:
                     self.tiers.learn(record)
                 case RemoveTopicRecord() as record:

@@ -40,7 +40,15 @@ from service.replication.follower_events import AdvanceMarks
 from service.replication.leader import MOVED, NOTHING, LeaderState
 from service.replication.partition_fetch_state import PartitionFetchState
 from simulator.cluster.access_plants import OF_ACCESS
-from simulator.cluster.playing import draw, draw_secured, draw_transactional, play_apart, warm_up
+from simulator.cluster.cut_plants import OF_CUTS, WITHIN_OF_CUTS
+from simulator.cluster.playing import (
+    draw,
+    draw_cutting,
+    draw_secured,
+    draw_transactional,
+    play_apart,
+    warm_up,
+)
 from simulator.cluster.tier_plants import OF_TIERS
 from simulator.cluster.transaction_plants import OF_TRANSACTIONS, WITHIN_OF_TRANSACTIONS
 from simulator.machine import Machine
@@ -419,7 +427,7 @@ OF_REPLICAS: Final[dict[str, Plant]] = {
         leaves_whoever_was_not_heard,
     )
 }
-PLANTS |= OF_REPLICAS | OF_TIERS | OF_ACCESS | OF_TRANSACTIONS
+PLANTS |= OF_REPLICAS | OF_TIERS | OF_ACCESS | OF_TRANSACTIONS | OF_CUTS
 SELDOM_SHOWS: Final = (
     "stale_heartbeats_accepted",
     "waiters_in_the_order_of_their_coming",
@@ -439,11 +447,14 @@ def find(
     tiered: bool = False,
     secured: bool = False,
     transactional: bool = False,
+    cutting: bool = False,
 ) -> tuple[int, str] | None:
     """Play histories until one fails that is clean without the bug; return their number and the failure."""
     for count, seed in enumerate(range(first, first + within), 1):
         if transactional:
             plan = draw_transactional(seed, tiered=tiered)
+        elif cutting:
+            plan = draw_cutting(seed)
         else:
             plan = draw_secured(seed) if secured else draw(seed, tiered=tiered)
         problem = play_apart(plan, before=plant).problem
@@ -460,7 +471,8 @@ def find(
 def budget_of(name: str) -> int:
     """Return within how many histories a planted bug is to be found."""
     is_quick = name not in OF_REPLICAS | OF_TIERS | OF_ACCESS
-    return WITHIN_OF_TRANSACTIONS.get(name) or (WITHIN if is_quick else WITHIN_OF_REPLICAS)
+    known = {**WITHIN_OF_TRANSACTIONS, **WITHIN_OF_CUTS}.get(name)
+    return known or (WITHIN if is_quick else WITHIN_OF_REPLICAS)
 
 
 def tell_plants(names: Sequence[str], first: int, jobs: int | None = None) -> bool:
@@ -477,6 +489,7 @@ def tell_plants(names: Sequence[str], first: int, jobs: int | None = None) -> bo
             tiered=name in OF_TIERS or name in _OF_BOTH_TIERS,
             secured=name in OF_ACCESS,
             transactional=name in OF_TRANSACTIONS,
+            cutting=name in OF_CUTS,
         )
         return found, time.monotonic() - began
 

@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
@@ -15,11 +16,13 @@ from simulator.apart import apart
 from simulator.cluster.access_acts import ACCESS_ACTS
 from simulator.cluster.acts import ACTS
 from simulator.cluster.begin_acts import begin_anew
+from simulator.cluster.chain_acts import CHAIN_ACTS, CuttingWorld
 from simulator.cluster.cut_acts import CUT_ACTS
 from simulator.cluster.direct_acts import DIRECT_ACTS
 from simulator.cluster.examining import revive
 from simulator.cluster.group_acts import GROUP_ACTS
 from simulator.cluster.late_batches import late_batch
+from simulator.cluster.losing_acts import LOSING_ACTS
 from simulator.cluster.pipelines import consume_transform
 from simulator.cluster.secured import SecuredWorld
 from simulator.cluster.stall_acts import stall_followers
@@ -153,6 +156,8 @@ _ACTS: Final[dict[str, Callable[[Any, Random], Awaitable[None]]]] = {
     **TRANSACTION_ACTS,
     **DIRECT_ACTS,
     **CUT_ACTS,
+    **CHAIN_ACTS,
+    **LOSING_ACTS,
     "consume_transform": consume_transform,
     "late_batch": late_batch,
     "begin_anew": begin_anew,
@@ -299,12 +304,32 @@ def draw(seed: int, nodes: int | None = None, *, tiered: bool = False) -> Plan:
     return Plan(seed, nodes or number, tuple(acts), tiered=is_tiered)
 
 
+_CHAINS: Final = (1, 2, 4)
+_LOST_OF_TEN: Final = 6
+"""In so many of ten histories with cuts everything is lost, and comes back."""
+
+
+def draw_cutting(seed: int, nodes: int | None = None) -> Plan:
+    """Draw the history of `seed` of a cluster with a bucket that takes cuts often, while clients produce what
+    follows from what they know; in most of them everything is lost in the end."""
+    plan, apart = draw(seed, nodes, tiered=True), Random(seed ^ 0xC5A15)
+    acts = list(plan.acts)
+    for _ in range(apart.choice(_CHAINS)):
+        acts.insert(apart.randrange(1, len(acts) + 1), Act("chain", apart.getrandbits(48)))
+    if apart.randrange(10) < _LOST_OF_TEN:
+        del acts[apart.randrange(2, len(acts) + 1) :]
+        acts.insert(1, Act("first_cut", apart.getrandbits(48)))
+        acts.append(Act("lose_everything", apart.getrandbits(48)))
+    return replace(plan, acts=tuple(acts), cutting=True)
+
+
 def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | None = None) -> Outcome:
     """Do what the plan says, in this process. `before` is called first (`simulator.cluster.plants`)."""
     began = time.process_time()
     if before is not None:
         before()
-    kind = SecuredWorld if plan.secured else TransactionalWorld if plan.transactional else ClusterWorld
+    plain = CuttingWorld if plan.cutting else ClusterWorld
+    kind = SecuredWorld if plan.secured else TransactionalWorld if plan.transactional else plain
     world = kind(plan.seed, nodes=plan.log_dirs, tiered=plan.tiered, keep_all=keep_all)
     random = Random(plan.seed ^ 0x5EED)
     problem: str | None = None
@@ -317,6 +342,8 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
                 raise Violation(f"{machine.name} does not become ready at first")
         for act in plan.acts:
             await _ACTS[act.kind](world, Random(act.seed))
+            if world.is_lost:
+                return
         await world.settle()
         await revive(world, random)
         if isinstance(world, SecuredWorld):
@@ -350,7 +377,7 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
             "commits": world.oracle.tiers.commits,
             "handovers": world.oracle.tiers.handovers,
             **(world.access.counted if isinstance(world, SecuredWorld) else {}),
-            **(world.counted if isinstance(world, TransactionalWorld) else {}),
+            **(world.counted if isinstance(world, TransactionalWorld | CuttingWorld) else {}),
         },
     )
 

@@ -395,6 +395,12 @@ _watching: Replicas | None = None
 _done = False
 
 
+def watch_nothing() -> None:
+    """Look at no replicas any more: their cluster is lost."""
+    global _watching
+    _watching = None
+
+
 class _Mark:
     """`Partition.high_watermark`: an attribute that says when it is set."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from service.base.world import World
@@ -60,9 +60,32 @@ _SETTINGS: Final = {
 }
 
 
+class Ground(NamedTuple):
+    """Parts that outlive a cluster of which everything is lost: time, the network, the bucket, clients."""
+
+    loop: Loop
+    trace: Trace
+    network: Network
+    darkness: set[str]
+    """machines without power: nothing comes from there, no refusal either"""
+    bucket: Bucket
+    client_process: Process
+
+    @classmethod
+    def new(cls, part: Callable[[], Random], *, keep_all: bool) -> Ground:
+        """Return the ground of a new history."""
+        loop = Loop(part())
+        trace = Trace(lambda: loop.now_s, keep_all=keep_all)
+        return cls(loop, trace, Network(loop, part(), trace), set(), Bucket(), Process(CLIENT))
+
+
 class ClusterWorld:
     """Everything of one history. Made and used on its own loop."""
 
+    letter = "n"
+    """begins the names of its machines"""
+    is_lost = False
+    """whether everything but the bucket is lost, so that the history is over for this cluster"""
     apart: bool | None = None
     """whether controllers have disks of their own for their metadata logs; None: each draws it"""
     estranged: str | None = None
@@ -76,53 +99,41 @@ class ClusterWorld:
     credentials: tuple[UserScramCredentialRecord, ...] = ()
     """of users that the cluster is formatted with"""
 
-    def __init__(self, seed: int, *, nodes: int = 3, tiered: bool = False, keep_all: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int = 3,
+        tiered: bool = False,
+        keep_all: bool = False,
+        ground: Ground | None = None,
+    ) -> None:
+        """`ground`: that of a lost cluster, beside whose machines these are new ones."""
         random = Random(seed)
 
         def part() -> Random:
             return Random(random.getrandbits(64))
 
-        self.loop = Loop(part())
-        self.trace = Trace(lambda: self.loop.now_s, keep_all=keep_all)
-        self.network = Network(self.loop, part(), self.trace)
-        self.darkness: set[str] = set()
-        """machines without power: nothing comes from there, no refusal either"""
-        self.bucket = Bucket()
+        self.ground = ground or Ground.new(part, keep_all=keep_all)
+        self.loop, self.trace, self.network = self.ground.loop, self.ground.trace, self.ground.network
+        self.darkness, self.bucket = self.ground.darkness, self.ground.bucket
         self.tiered = tiered
         self.archive = Archive(self.bucket)
         self.sessions = Sessions(self.loop, self.network.links, self.darkness)
         self.oracle = Oracle(self.archive, self._may_lose, self._deleted, self.sessions, self._was_unclean)
-        self.bucket.on_write = self.oracle.tiers.written
-        self.bucket.on_delete = self.oracle.tiers.deleted
+        self.bucket.on_write = self.oracle.written
+        self.bucket.on_delete = self.oracle.deleted
         self.machines: list[Machine] = []
         self.faults: dict[str, DrawnFaults] = {}
         self.store_faults: dict[str, DrawnStoreFaults] = {}
         self.latest_wall_ms = 0
         """the latest that any machine's wall clock ever was before it was set"""
-        names = [f"n{number}" for number in range(1, nodes + 1)]
-        for number, name in enumerate(names, 1):
-            faults = self.faults[name] = DrawnFaults(part(), self.trace)
-            store_faults = self.store_faults[name] = DrawnStoreFaults(part(), self.trace)
-            dirs = (_DIRECTORY / f"node-{number}",)
-            metadata_dir = _DIRECTORY / f"node-{number}-metadata" if self._is_apart(number, random) else None
-            machine = Machine(
-                name,
-                self.loop,
-                part(),
-                self.trace,
-                self.bucket,
-                dirs,
-                faults,
-                store_faults,
-                metadata_dir=metadata_dir,
-            )
-            machine.clock.rate = random.choice(RATES)
-            machine.store_ms = self.real_ms
-            self.machines.append(machine)
+        for number in range(1, nodes + 1):
+            self.machines.append(self._new_machine(number, random, part))
         self._plans: dict[str, Plan] = {}
         """by machine: how its directories are formatted"""
         self.settings = self._format(part(), nodes, self._drawn_settings(part()))
-        self.client_process = Process(CLIENT)
+        self.client_process = self.ground.client_process
         self.clients = {machine.name: Client(machine.address) for machine in self.machines}
         self.topics: list[TopicModel] = []
         self.configs: dict[tuple[str, str], tuple[str | None, ...]] = {}
@@ -148,6 +159,27 @@ class ClusterWorld:
         logs.handlers[:] = [NodeLogs(self.trace)]
         logs.propagate = False
         logs.setLevel(logging.WARNING)
+
+    def _new_machine(self, number: int, random: Random, part: Callable[[], Random]) -> Machine:
+        name = f"{self.letter}{number}"
+        faults = self.faults[name] = DrawnFaults(part(), self.trace)
+        store_faults = self.store_faults[name] = DrawnStoreFaults(part(), self.trace)
+        dirs = (_DIRECTORY / f"node-{number}",)
+        metadata_dir = _DIRECTORY / f"node-{number}-metadata" if self._is_apart(number, random) else None
+        machine = Machine(
+            name,
+            self.loop,
+            part(),
+            self.trace,
+            self.bucket,
+            dirs,
+            faults,
+            store_faults,
+            metadata_dir=metadata_dir,
+        )
+        machine.clock.rate = random.choice(RATES)
+        machine.store_ms = self.real_ms
+        return machine
 
     def _is_apart(self, number: int, random: Random) -> bool:
         """Return whether a node has its metadata log on a disk of its own."""
@@ -176,7 +208,7 @@ class ClusterWorld:
         def told(text: str) -> str:
             for those, port in zip(ports, (_BROKER_PORT, CONTROLLER_PORT), strict=True):
                 for number, one in enumerate(those, 1):
-                    text = text.replace(f"{HOST}:{one}", f"n{number}:{port}")
+                    text = text.replace(f"{HOST}:{one}", f"{self.letter}{number}:{port}")
             return text
 
         plan = plan._replace(initial_controllers=told(plan.initial_controllers))
@@ -344,6 +376,11 @@ class ClusterWorld:
         if producer_id in self._producers:
             raise Violation(f"A4: the producer id {producer_id} was given out twice")
         self._producers.add(producer_id)
+
+    @property
+    def given_producers(self) -> frozenset[int]:
+        """Producer ids that were given out."""
+        return frozenset(self._producers)
 
     def new_uuid(self) -> UUID:
         return UUID(int=self._chance.getrandbits(128), version=4)

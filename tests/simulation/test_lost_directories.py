@@ -301,6 +301,29 @@ def test_a_voter_of_a_static_quorum_comes_back_from_a_copy_alone(tmp_path: Path)
         check_metadata(disk, cluster, [logs], UUID(int=8 << 100), recovers=False)
 
 
+def test_a_first_start_that_is_killed_before_the_log_is_made_is_repeated(tmp_path: Path) -> None:
+    """Nothing is voted before there is a log: the note alone, beside the first voters, is no lost log."""
+    home = tmp_path / "home"
+    (home / CLUSTER_METADATA_DIR).mkdir(parents=True)
+    (home / CLUSTER_METADATA_DIR / f"{0:020}-{0:010}.checkpoint").touch()
+    cluster = ClusterConfig.from_properties(
+        {
+            "node.id": "1",
+            "process.roles": "broker,controller",
+            "listeners": "PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.bootstrap.servers": "127.0.0.1:2,127.0.0.1:3",
+            "log.dirs": str(home),
+        }
+    )
+    disk, directory_id = make_world().disk, UUID(int=7 << 100)
+    note_metadata(disk, cluster, [home], directory_id)
+    check_metadata(disk, cluster, [home], directory_id, recovers=False)
+    (home / CLUSTER_METADATA_DIR / "quorum-state").touch()
+    with pytest.raises(CorruptionError, match="has voted under its directory id"):
+        check_metadata(disk, cluster, [home], directory_id, recovers=False)
+
+
 def test_a_leaderless_partition_waits_for_eligible_replicas_or_an_unclean_election() -> None:
     """docs/operations.md, "Partitions without a leader": what it shows, and both ways out."""
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
 from kio.schema.errors import ErrorCode
 
+from service.base.steps import at_once
 from service.wire.api import (
     ApiKey,
     RequestHeader,
     decode_request,
     decode_response,
+    decode_response_steps,
     encode_request,
     parse_request_header,
     response_frame,
 )
 from service.wire.cuts import CutEnd, CutEnds, CutTail, TakeCutRequest, TakeCutResponse
+from service.wire.primitives import ManyElements
 
 CUT = ApiKey.TAKE_CUT
 ATTEMPT, TOPIC = UUID(int=0x1234), UUID(int=0x77)
@@ -61,3 +65,17 @@ def test_the_response_has_these_bytes() -> None:
     plain = TakeCutResponse(error_code=ErrorCode.none)
     assert response_frame(header, plain).hex() == PLAIN.hex()
     assert decode_response(CUT, 0, PLAIN[4:]) == (7, plain)
+
+
+def test_a_response_of_many_partitions_is_read_in_steps() -> None:
+    ends = tuple(
+        CutEnds(topic_id=UUID(int=number), partitions=(END,) * partitions)
+        for number, partitions in ((1, 3000), *((n, 1) for n in range(2, 2000)))
+    )
+    answer = TakeCutResponse(error_code=ErrorCode.none, ends=ends)
+    frame = response_frame(RequestHeader(CUT, 0, 7, "m", 0), answer)[4:]
+    with pytest.raises(ManyElements):
+        decode_response(CUT, 0, frame, 256)
+    pauses = sum(1 for _ in decode_response_steps(CUT, 0, frame))
+    assert pauses >= 5000 // 64
+    assert at_once(decode_response_steps(CUT, 0, frame)) == answer

@@ -1,0 +1,121 @@
+"""Bugs of cuts and restores, planted one at a time: `python -m simulator.cluster --cuts --plants`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from service.inspect import restore_plan
+from service.inspect.restore_archive import summary_of
+from service.inspect.restore_heads import HeirHeads, WrittenChain
+from service.partition.gate import CutGate
+from service.serving.fetch_read import FetchRead
+from service.tiering.archive_attempt import catalog_entry
+from service.tiering.cuts.kept_documents import KeptDocuments
+from service.tiering.cuts.round import CutAttempt, Led
+from service.tiering.sweeper import Sweeper
+
+Plant = Callable[[], None]
+
+
+def _swap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    setattr(owner, name, make(getattr(owner, name)))
+
+
+def no_gate() -> None:
+    """Note the ends of each broker when it is asked for them, with nothing held back before."""
+    _swap(CutGate, "close", lambda _: lambda self, *args, **options: True)
+    _swap(CutGate, "take", lambda _: lambda self, attempt, now_ms, partitions: self.take_at_once(partitions))
+
+
+def gate_forgets_followers() -> None:
+    """Tell followers of high watermarks that a closed gate holds back."""
+
+    def make(read: Any) -> Any:
+        def telling(self: Any, *args: Any, **options: Any) -> Any:
+            partition, result = read(self, *args, **options)
+            if self.is_replica and partition is not None and partition.leading is not None:
+                result = result._replace(high_watermark=partition.leading.high_watermark)
+            return partition, result
+
+        return telling
+
+    _swap(FetchRead, "read_partition", make)
+
+
+def metadata_of_the_keeper_alone() -> None:
+    """Take the metadata that the keeper has, whatever brokers have told."""
+    _swap(CutAttempt, "begun", lambda begun: lambda self, broker, end, now_ms: begun(self, broker, 0, now_ms))
+
+
+def ends_of_any_epoch() -> None:
+    """Take the ends that a leader of an earlier epoch tells."""
+
+    def make(check: Any) -> Any:
+        def careless(self: Any, partitions: Iterable[Led], before: Mapping[Any, Any]) -> Iterator[None]:
+            def told() -> Iterator[Led]:
+                for led in partitions:
+                    row = self.ends.get((led.topic_id, led.partition))
+                    yield led if row is None else led._replace(leader_id=1, leader_epoch=row.leader_epoch)
+
+            return check(self, told(), before)  # type: ignore[no-any-return]
+
+        return careless
+
+    _swap(CutAttempt, "check", make)
+
+
+def heads_not_written_again() -> None:
+    """Leave a HEAD of the lost cluster as it is where the heir's chain is the one that it names."""
+
+    def make(write: Any) -> Any:
+        def careless(self: Any, place: Any, opened: Any, seen: Any) -> Any:
+            found = summary_of(opened)
+            if opened.published is None or not found.is_published:
+                return write(self, place, opened, seen)
+            return WrittenChain(place, found, catalog_entry(opened.published))
+
+        return careless
+
+    _swap(HeirHeads, "_try", make)
+
+
+def no_gap() -> None:
+    """Let logs go on right behind what the bucket tells of."""
+    _swap(restore_plan, "_go_on", lambda go_on: lambda end, gap, told: go_on(end, 0, told))
+
+
+def tails_go_a_cut_too_early() -> None:
+    """Delete what the oldest cut that is kept alone needs, and at once."""
+
+    def make(kept: Any) -> Any:
+        async def careless(self: Any, cuts: Any) -> Any:
+            found = await kept(self, cuts)
+            younger = [self._names[ref.key] for ref in cuts.kept[1:] if ref.key in self._names]
+            tails = frozenset(key for names in younger for key in names.tails)
+            return found._replace(tails=tails) if younger else found
+
+        return careless
+
+    async def hasty(self: Any, keys: Iterable[str], seen: Any, now_ms: int, failures: Any) -> int:
+        dead = list(keys)
+        return await self._delete(dead, failures) if dead else 0
+
+    _swap(KeptDocuments, "kept", make)
+    _swap(Sweeper, "_sweep_dead", lambda _: hasty)
+
+
+OF_CUTS: Final[dict[str, Plant]] = {
+    one.__name__: one
+    for one in (
+        no_gate,
+        gate_forgets_followers,
+        metadata_of_the_keeper_alone,
+        ends_of_any_epoch,
+        heads_not_written_again,
+        no_gap,
+        tails_go_a_cut_too_early,
+    )
+}
+WITHIN_OF_CUTS: Final[dict[str, int]] = dict.fromkeys(OF_CUTS, 200)
+"""Histories in which each is to be found."""

@@ -1,0 +1,289 @@
+"""Act that loses everything but the bucket, in the midst of whatever goes on, and has it come back.
+
+The moment is that of a call of the store, or of nothing in particular. Processes of the lost cluster are
+killed or stopped, their last requests still on their way; those that were stopped go on once the prefix is
+the heir's. The heir has one, three or five nodes, which are killed while they load, and may be lost, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from service.inspect.restore_source import CutChoice
+from service.inspect.take_over import Restored
+from service.records.builder import BatchBuilder
+from service.remote.format.cut_codec import Cuts, decode_cuts
+from service.remote.format.keys import CLUSTER_KEY, CUT_NAME
+from simulator.client import Client, NoAnswer
+from simulator.cluster.chain_acts import CuttingWorld, spawn_chains
+from simulator.cluster.examining import check_archive
+from simulator.cluster.heir_oracle import HeirOracle, Lost
+from simulator.cluster.heirs import HeirWorld, Wanted
+from simulator.cluster.process_acts import is_down
+from simulator.cluster.world import START_S, is_ready
+from simulator.model import Violation
+from simulator.process import Life
+from simulator.store import Sent, arrive_late
+
+_MOMENTS: Final = (
+    ("/HEAD", "put"),
+    ("/HEAD", "put"),
+    (CUT_NAME, "put"),
+    ("cut/", "put"),
+    ("tail/", "put"),
+    ("manifest/", "put"),
+    (".seg", "put"),
+    ("cluster.json", "put"),
+    ("", "delete"),
+)
+"""Calls in the midst of which everything is lost: what their keys have in them, how they begin."""
+_WAITS_S: Final = 12.0
+_LONGEST_S: Final = 8.0
+_RESTS_S: Final = 8.0
+_ASKED: Final = 3
+_LOADED_S: Final = 120.0
+_CUT_S: Final = 90.0
+_NOTICED_S: Final = 90.0
+"""Time in which a process of the lost cluster that lives on finds that there is an heir"""
+_LOOK_S: Final = 0.25
+_GRACE_MS: Final = 5_000
+_LETTERS: Final = "hi"
+
+
+async def lose_everything(world: CuttingWorld, random: Random) -> None:
+    """Lose all machines, and have an heir come back; nothing follows in this history."""
+    if not list(world.partitions()):
+        return
+    spawn_chains(world, random, _WAITS_S)
+    await asyncio.sleep(random.random() * 4)
+    await _Disaster(world, random).strike()
+
+
+class _Disaster:
+    def __init__(self, world: CuttingWorld, random: Random) -> None:
+        self._world = world
+        self._random = random
+        self._is_forced = random.random() < 0.3
+        self._is_clone = random.random() < 0.15
+        fates = ["killed", "stopped"] + (["alive"] if self._is_forced or self._is_clone else [])
+        self._fates = {one.name: random.choice(fates) for one in world.machines}
+        self._lives = 2 if random.random() < 0.25 else 1
+        self._late: list[Sent] = []
+        self._awake_s = 0.0
+        """when the last of the lost cluster's processes goes on"""
+
+    async def strike(self) -> None:
+        world = self._world
+        await self._moment()
+        world.disasters += 1
+        lost = Lost.of(world, world.cluster_id)
+        wanted = self._wanted()
+        if wanted is None:
+            world.tell("no cut was complete: nothing can come back")
+            return
+        before: CuttingWorld = world
+        first: Restored | None = None
+        for life in range(1, self._lives + 1):
+            nodes = self._random.choice((1, 3, 3, 5))
+            heir = HeirWorld(
+                before, _LETTERS[life - 1], nodes, self._random.getrandbits(48), is_clone=wanted.is_clone
+            )
+            heir.is_fresh = life > 1 or self._is_fresh(wanted)
+            restored = await heir.restore(wanted)
+            if restored is None:
+                if heir.is_fresh and "alive" not in self._fates.values():
+                    raise Violation("T19: the restore of a cut that is complete is refused")
+                return
+            self._check_choice(wanted, restored, is_fresh=heir.is_fresh)
+            if first is not None and isinstance(before, HeirWorld):
+                # An heir that has written nothing to the bucket is one that nobody can know of.
+                is_known = first.cluster_id != restored.cluster_id
+                lost = lost.with_heir(before, first, is_known=is_known)
+            self._late_writes_come()
+            await self._live(heir, lost, restored, is_last=life == self._lives)
+            first, before = restored, heir
+            wanted = Wanted(CutChoice(allows_loose=True), kills=self._kills())
+        world.heirs += 1
+
+    # The end of the first cluster
+
+    async def _moment(self) -> None:
+        """Wait for the moment, and lose everything."""
+        world, random = self._world, self._random
+        struck: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        part, call = random.choice(_MOMENTS)
+        chosen = random.random() < 0.8
+
+        def sent(one: Sent) -> None:
+            self._late = [*(it for it in self._late if it.is_under_way), one]
+            if chosen and part in one.key and one.call.startswith(call) and not struck.done():
+                struck.set_result(None)
+
+        world.bucket.on_sent = sent
+        try:
+            async with asyncio.timeout(_WAITS_S if chosen else random.random() * 3):
+                await struck
+        except TimeoutError:
+            pass
+        world.is_lost = True
+        world.loop.after_turn = None
+        world.bucket.on_sent = lambda _: None
+        for task in world.background:
+            task.cancel()
+        world.background.clear()
+        if world.foreign:
+            world.bucket.write(CLUSTER_KEY, world.owned, world.real_ms())  # as an operator does
+        for machine in world.machines:
+            world.faults[machine.name].on.clear()
+            world.store_faults[machine.name].on.clear()
+            world.store_faults[machine.name].lasting = None
+            fate = self._fates[machine.name]
+            if machine.run is None or machine.run.ended or fate == "alive":
+                continue
+            if fate == "killed":
+                machine.kill()
+            else:
+                machine.run.process.stop()
+        world.tell(f"everything is lost, but the bucket: {self._fates}")
+        self._late = [one for one in self._late if self._is_under_way(one)]
+
+    def _is_under_way(self, one: Sent) -> bool:
+        """Return whether a call of a process that was killed now may still arrive, however late."""
+        return one.is_under_way and self._fates[one.by.partition(".")[0]] == "killed"
+
+    def _late_writes_come(self) -> None:
+        """Let the last requests of the dead arrive, and the stopped go on."""
+        world, random = self._world, self._random
+        for one in self._late:
+            what = f"late {one.call} {one.key} of {one.by}"
+            world.loop.call_later(random.random() * 3, arrive_late, world.trace, what, one.arrive)
+        self._late = []
+        self._awake_s = world.loop.now_s + _LONGEST_S
+        for machine in world.machines:
+            run = machine.run
+            if run is not None and run.process.life is Life.STOPPED:
+                world.tell(f"{run.name} goes on")
+                world.loop.call_later(random.choice((0.0, 1.0, _LONGEST_S)), run.process.resume)
+
+    async def _sources_refuse(self) -> None:
+        """T21: who finds that there is an heir takes no records any more, as nobody would copy them."""
+        world = self._world
+        there = [one for one in world.machines if is_ready(one) and one.bucket is world.bucket]
+        if self._is_clone or not there:
+            return
+        await asyncio.sleep(max(self._awake_s + _NOTICED_S - world.loop.now_s, 0.0))
+        for machine in there:
+            for topic, partition in list(world.partitions())[:_ASKED]:
+                builder = BatchBuilder()
+                builder.add(world.real_ms(), None, world.new_values(1)[0])
+                client = Client(machine.address)
+                try:
+                    answer = await client.produce(topic.topic_id, partition.index, bytes(builder.build()), 1)
+                except NoAnswer:
+                    continue
+                finally:
+                    client.close()
+                if answer.error is ErrorCode.none:
+                    raise Violation(f"T21: {machine.name}, whose cluster has an heir, takes records")
+
+    # The choice
+
+    def _cuts(self) -> Cuts | None:
+        data = self._world.archive.object(CUT_NAME)
+        return None if data is None else decode_cuts(data)
+
+    def _wanted(self) -> Wanted | None:
+        """Draw what the operator asks for, None where no cut is complete."""
+        cuts, random = self._cuts(), self._random
+        complete = [] if cuts is None else [ref for ref in cuts.kept if ref.is_complete]
+        exact = [ref for ref in complete if ref.is_exact]
+        if not complete:
+            return None
+        choice = CutChoice(allows_loose=not exact)
+        if self._is_clone:
+            choice = CutChoice(number=(exact or complete)[-1].cut, allows_loose=not exact)
+        elif random.random() < 0.4:
+            choice = CutChoice(number=random.choice(exact or complete).cut, allows_loose=not exact)
+        return Wanted(choice, self._is_clone, self._is_forced and not self._is_clone, self._kills())
+
+    def _kills(self) -> tuple[int, ...]:
+        random = self._random
+        return tuple(random.randint(1, 60) for _ in range(random.choice((0, 0, 1, 2))))
+
+    def _is_fresh(self, wanted: Wanted) -> bool:
+        """Return whether the chosen cut is younger than the grace, by the clock of who wrote `CUT`: what it
+        needs is promised to be there."""
+        cuts, number = self._cuts(), wanted.choice.number
+        if cuts is None or cuts.stamp is None:
+            return False
+        machine = self._world.of_broker(cuts.stamp.writer.node_id)
+        chosen = [ref for ref in cuts.kept if ref.is_complete and number in (None, ref.cut)]
+        if machine is None or not chosen:
+            return False
+        return abs(machine.clock.now_ms() - chosen[-1].at_ms) < _GRACE_MS
+
+    def _check_choice(self, wanted: Wanted, restored: Restored, *, is_fresh: bool) -> None:
+        source, number = restored.source, wanted.choice.number
+        if number is not None and source.ref.cut != number:
+            raise Violation(f"T19: cut {source.ref.cut} comes back, and {number} was asked for")
+        if source.passed_over and is_fresh:
+            raise Violation(f"T19: {source.passed_over[0]}")
+        if restored.missing and is_fresh:
+            raise Violation(f"T19: {restored.missing[0]}")
+
+    # The life of the heir
+
+    async def _live(self, heir: HeirWorld, lost: Lost, restored: Restored, *, is_last: bool) -> None:
+        random = self._random
+        for machine in heir.machines:
+            heir.start(machine)
+        if not is_last:
+            await asyncio.sleep(random.choice((0.5, 3.0, 10.0)) * random.random())
+            heir.last_image = heir.image()
+            for machine in heir.machines:
+                machine.kill()
+            heir.tell("everything is lost again")
+            return
+        for _ in range(random.choice((0, 0, 1, 2))):
+            await asyncio.sleep(random.random() * 5)
+            machine = random.choice(heir.machines)
+            heir.kill(machine)
+            await asyncio.sleep(random.random() * 2)
+            heir.start(machine)
+        await _until(heir, START_S, lambda: _not_ready(heir))
+        await _until(heir, _LOADED_S, heir.loading)
+        await HeirOracle(heir, lost, restored, random).judge()
+        number = restored.source.ref.cut
+        await _until(heir, _CUT_S, lambda: "" if heir.has_written_cut(number) else "no cut is complete")
+        await asyncio.sleep(_RESTS_S)
+        if random.random() < 0.2:
+            await self._sources_refuse()
+        heir.check()
+        check_archive(heir)
+
+
+async def _until(heir: HeirWorld, seconds: float, why_not: Callable[[], str]) -> None:
+    until_s, why = heir.loop.now_s + seconds, why_not()
+    while why:
+        for machine in heir.machines:
+            if is_down(machine):
+                said = "" if machine.run is None else f"{machine.run.state.value} {machine.run.reason}"
+                raise Violation(f"the heir's {machine.name} has ended: {said}")
+        if heir.loop.now_s > until_s:
+            raise Violation(f"the heir is not alive after {seconds:.0f} s: {why}")
+        await asyncio.sleep(_LOOK_S)
+        why = why_not()
+
+
+def _not_ready(heir: HeirWorld) -> str:
+    return next((f"{one.name} does not become ready" for one in heir.machines if not is_ready(one)), "")
+
+
+LOSING_ACTS: Final[dict[str, Callable[[CuttingWorld, Random], Awaitable[None]]]] = {
+    lose_everything.__name__: lose_everything
+}
