@@ -220,6 +220,8 @@ class CutKeeper:
                 if newest.cut == cuts.newest.cut:  # else the table has what came behind its ends
                     self._pending.add(cuts.newest, await self._lacks(newest.topics))
             own = cuts._replace(cluster_id=context.cluster_id, stamp=context.stamps())
+            # After `CUT` was read: an heir's, which has ours as its ancestor, is not to be taken for ours.
+            await context.fence.check_keeper()
             stored = _won(await context.pool.run(replace_stored, context.store, stored, own))
             await documents.kept(own)
         await self._metadata.begin(metadata)

@@ -289,7 +289,7 @@ def test_a_stream_goes_on_with_the_cluster_that_was_restored_from_its_own(
         opened().latest(end)
 
 
-def test_what_was_read_beyond_the_end_of_a_restored_log_is_no_loss_to_the_stream(
+def test_records_read_beyond_the_end_of_a_restored_log_are_no_loss_to_the_stream(
     bucket: Bucket, opened: Opened
 ) -> None:
     """The log goes on far behind, where the stream has read nothing."""
