@@ -63,7 +63,7 @@ from tests.support.stores import Store, folder_store
 
 CHAIN_TOPICS: Final = {CHAINS: CHAIN_PARTITIONS, ECHOES: CHAIN_PARTITIONS}
 MANY: Final[Mapping[str, Any]] = {
-    "disasters": 200, "between": 22.0, "rate": 0.2, "record_bytes": 1000, "partitions": 4,
+    "disasters": 200, "between": 28.0, "rate": 0.2, "record_bytes": 1000, "partitions": 4,
     "interval_ms": 1000, "chain_ms": 1.0, "jitter_ms": 150.0, "hold_ms": 500,
 }  # fmt: skip
 _THREADS: Final = 16

@@ -47,6 +47,9 @@ from bench.replica_load import Felt, Pace, pour
 from bench.tiered_cluster import alter_all_brokers, summed_figures, tiered_cluster
 from bench.transaction_load import fetch_times
 from service.console.figures import Between, Figures
+from service.remote.format.keys import CLUSTER_KEY
+from service.remote.format.manifest_codec import decode_cluster
+from service.tiering.keeper_election import RENEW_MS
 from tests.support.clients import Admin
 from tests.support.processes import wait_until
 from tests.support.quorums import Cluster
@@ -79,8 +82,8 @@ class Part(NamedTuple):
 class Ready:
     """Running nodes, whose cuts are switched."""
 
-    def __init__(self, cluster: Cluster, interval_ms: int, segment_mb: int) -> None:
-        self.cluster, self.bootstrap = cluster, cluster.bootstrap
+    def __init__(self, cluster: Cluster, store: Store, interval_ms: int, segment_mb: int) -> None:
+        self.cluster, self.store, self.bootstrap = cluster, store, cluster.bootstrap
         self._interval_ms, self._segment_mb = interval_ms, segment_mb
         self._admin = Admin(self.bootstrap, 3)
         self._topic: str | None = None
@@ -90,6 +93,18 @@ class Ready:
 
     def figures(self) -> Figures:
         return summed_figures(self.cluster)
+
+    def puts(self) -> tuple[Figures, float, int]:
+        """Return the metrics, and how many PUTs there were: of anything but `cluster.json`, which the keeper
+        of a prefix writes every ten seconds whether there are cuts or not, and of that."""
+        while True:
+            before, figures = self._renewals(), self.figures()
+            if before == self._renewals():
+                calls = "firn_store_call_seconds_count"
+                return figures, sum(figures.total(calls, call=call) for call in _PUTS) - before, before
+
+    def _renewals(self) -> int:
+        return decode_cluster(self.store.read(CLUSTER_KEY)).renewals
 
     def prepare(self, *, is_on: bool) -> str:
         """Switch cuts on or off, and return a topic of which nothing is written yet; the one before goes."""
@@ -128,7 +143,7 @@ def ready(arguments: argparse.Namespace, segment_mb: int) -> Iterator[Ready]:
             store = new_bucket(stack.enter_context(versitygw_server(folder / "s3")), "readiness")
         cluster = stack.enter_context(tiered_cluster(folder / "nodes", store, settings))
         cluster.start(seconds=120)
-        yield Ready(cluster, arguments.interval_ms, arguments.segment_mb or segment_mb)
+        yield Ready(cluster, store, arguments.interval_ms, arguments.segment_mb or segment_mb)
 
 
 def written(figures: Figures) -> float:
@@ -253,9 +268,6 @@ class _Spent:
     def grown(self, name: str, **labels: str) -> float:
         return self.after.total(name, **labels) - self.before.total(name, **labels)
 
-    def puts(self) -> float:
-        return sum(self.grown("firn_store_call_seconds_count", call=call) for call in _PUTS)
-
 
 PARTS: Final[Mapping[str, Part]] = {
     "batched": Part(_batched),
@@ -302,27 +314,32 @@ def alternate(part: Part, arguments: argparse.Namespace) -> list[Line]:
 
 def puts(arguments: argparse.Namespace) -> bool:
     """Count PUTs of an idle cluster, and of one that is written to; return whether the idle one has any."""
-    seconds = arguments.puts_seconds
+    seconds, interval_ms = arguments.puts_seconds, arguments.interval_ms
     with ready(arguments, 1024) as one:
         topic = one.prepare(is_on=True)
         pour(one.bootstrap, topic, PARTITIONS, 1e6, BATCH_RECORDS, -1)
-        _wait_quiet(one, arguments.interval_ms / 1000 + 3)
-        with _Spent(one) as idle:
-            time.sleep(seconds)
-        with _Spent(one) as loaded:
-            pour(
-                one.bootstrap, topic, PARTITIONS, 1e6 * seconds, BATCH_RECORDS, -1, rate=1e6, seconds=seconds
-            )
-    tails, documents = reckoned_puts(3, arguments.interval_ms)
+        _wait_quiet(one, interval_ms / 1000 + 3)
+        before = one.puts()
+        time.sleep(seconds)
+        idle = one.puts()
+        pour(one.bootstrap, topic, PARTITIONS, 1e6 * seconds, BATCH_RECORDS, -1, rate=1e6, seconds=seconds)
+        loaded = one.puts()
+
+    def grown(name: str) -> float:
+        return loaded[0].total(name) - idle[0].total(name)
+
+    tails, documents = reckoned_puts(3, interval_ms)
     rows = (
-        ("idle: PUTs an hour", idle.puts(), 0.0),
-        ("1 MB/s: PUTs an hour", loaded.puts(), tails + documents),
-        ("1 MB/s: of these tails, the metadata's left out", loaded.grown("firn_tails_written_total"), tails),
-        ("1 MB/s: cuts, of two PUTs each", loaded.grown("firn_cut_written_total"), documents / 2),
+        ("idle", idle[1] - before[1], 0.0),
+        ("1 MB/s", loaded[1] - idle[1], tails + documents),
+        ("  of these tails, but for the metadata's", grown("firn_tails_written_total"), tails),
+        ("  of these cuts, two PUTs each", 2 * grown("firn_cut_written_total"), documents),
+        ("besides, with cuts or without: cluster.json", idle[2] - before[2], an_hour(1, RENEW_MS / 1000)),
     )
     for what, count, reckoned in rows:
-        print(f"{what:<50}{an_hour(count, seconds):>10.0f}   reckoned {reckoned:>8.0f}", flush=True)
-    return idle.puts() > 0
+        told = an_hour(count, seconds)
+        print(f"PUTs an hour, {what:<46}{told:>8.0f}   reckoned {reckoned:>6.0f}", flush=True)
+    return idle[1] > before[1]
 
 
 def _wait_quiet(one: Ready, seconds: float) -> None:
@@ -331,7 +348,7 @@ def _wait_quiet(one: Ready, seconds: float) -> None:
 
     def is_quiet() -> bool:
         nonlocal last, since
-        now = one.figures().total("firn_store_sent_bytes_total")
+        _, now, _ = one.puts()
         if now != last:
             last, since = now, time.monotonic()
         return time.monotonic() - since > seconds

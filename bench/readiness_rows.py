@@ -12,6 +12,8 @@ LEAST_RATE: Final = 0.95
 MOST_TIMES: Final = 1.1
 MOST_MORE: Final = 10.0
 MOST_VOID: Final = 0.01
+MOST_TOLD: Final = 100
+"""Most times that say anything: more of them are of what is hardly there."""
 
 
 class Bar(Enum):
@@ -61,7 +63,7 @@ class Line(NamedTuple):
 
     def __str__(self) -> str:
         change, unit = self.change, self.kind.unit
-        told = "" if change is None else f"{change:>9.2f} x"
+        told = "" if change is None or change > MOST_TOLD else f"{change:>9.2f} x"
         if change is not None and self.kind.bar is Bar.MORE:
             told = f"{change:>+9.2f} {unit}"
         over = "  OVER" if self.is_over else ""

@@ -184,13 +184,14 @@ class Partition:
             row = {name: values[self.number] for name, values in columns.items()}
             sections = [one for tail in cut["tails"] for one in self._sections(*tail)]
             at = max(self.end_offset, row["start"])
-            end = row["end"] if row["waits"] or row["saved"] >= row["end"] else 0
+            end = min(row["end"], row["saved"]) if row["waits"] or row["saved"] >= row["end"] else 0
             while at < end:  # what a later leader saved takes the place of what earlier ones did
                 begun = [one for one in sections if one["first_offset"] <= at]
-                one = max(begun, key=lambda one: (one["leader_epoch"], one["end_offset"]), default=None)
+                one = begun and max(begun, key=lambda x: (x["leader_epoch"], x["end_offset"] > at, x["key"]))
                 check(one and one["end_offset"] > at, f"{self.folder}: offset {at} is in no tail")
-                later = (it["first_offset"] for it in sections if it["leader_epoch"] > one["leader_epoch"])
-                after = min([end, one["end_offset"], *later])
+                age = one["leader_epoch"], one["key"]
+                later = (it["first_offset"] for it in sections if (it["leader_epoch"], it["key"]) > age)
+                after = min([end, one["end_offset"], *(first for first in later if first > at)])
                 yield one["key"], one["position"], one["length"], one["crc32c"], at, after
                 at = after
 

@@ -30,8 +30,10 @@ from service.wire.errors import MalformedMessage, WireError
 
 CLIENT_ID: Final = "firn-cli"
 TIMEOUT: Final = timedelta(seconds=30)
+FIRST_GREETING_S: Final = 1.5
 GREETING_S: Final = 5.0
-"""Time for the connection to one of several brokers, before the next is tried."""
+"""Time for the connection to one of several brokers before the next is tried: at first a short one, as one
+that hangs should cost little, then a long one, as all may be slow."""
 _PORT: Final = re.compile("[0-9]{1,5}")
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
@@ -379,15 +381,20 @@ class Cluster:
         addresses = [address.strip() for address in bootstrap.split(",") if address.strip()]
         if not addresses:
             raise StorageError(f"{bootstrap!r} is not HOST:PORT")
-        for address in addresses:
-            host, _, port = address.rpartition(":")
-            if not host or not _PORT.fullmatch(port) or int(port) > 65535:
-                raise StorageError(f"{address!r} is not HOST:PORT")
-            patience_s = math.inf if len(addresses) == 1 else GREETING_S
-            try:
-                return self._connect(host.strip("[]"), int(port), self._timeout_s, patience_s)
-            except (OSError, WireError) as e:
-                failure = e
+        places = [_place(address) for address in addresses]
+        if len(places) == 1:
+            return self._connect(*places[0], self._timeout_s)
+        for patience_s in (min(FIRST_GREETING_S, GREETING_S), GREETING_S):
+            silent = []
+            for host, port in places:
+                try:
+                    return self._connect(host, port, self._timeout_s, patience_s)
+                except TimeoutError as e:
+                    failure = e
+                    silent.append((host, port))
+                except (OSError, WireError) as e:
+                    failure = e
+            places = silent
         assert failure is not None
         raise failure
 
@@ -432,6 +439,14 @@ def describe_through(client: BlockingClient, *, controllers: bool = False) -> Cl
     raise_for(response.error_code, response.error_message, "the cluster")
     nodes = [NodeInfo(b.broker_id, b.host, b.port, b.rack, b.is_fenced) for b in response.brokers]
     return ClusterInfo(response.cluster_id, response.controller_id, tuple(sorted(nodes)))
+
+
+def _place(address: str) -> tuple[str, int]:
+    """Return host and port of an address. Raises `StorageError`."""
+    host, _, port = address.rpartition(":")
+    if not host or not _PORT.fullmatch(port) or int(port) > 65535:
+        raise StorageError(f"{address!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
 
 
 class ChangingCluster(Cluster):

@@ -208,6 +208,8 @@ def describe_health(
         elif view is not None:
             view = tries.ask(_VIEW, lambda: ask_view(cluster.first))  # it is older now
     with Cluster(bootstrap, security=security) as cluster:
+        if any(one.silence is not None for one in answers):
+            info = cluster.describe()  # it may be fenced by now
         partitions = with_idle_brokers(ask_partitions(cluster, moving or (), most), info.nodes)
     facts = ClusterFacts(
         view,

@@ -79,6 +79,11 @@ class LogRuns:
         segments = self._state.segments
         return segments.positions[-1] + segments.active.size
 
+    @property
+    def cleaned_end(self) -> int:
+        """Offset below which the log is compacted; -1 if it never was to be."""
+        return self._state.cleaned_offset
+
     def bytes_from(self, offset: int) -> int:
         """Return about how many bytes lie at `offset` and behind it; within a segment they are taken to be
         even."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -87,29 +87,20 @@ def clone(
     return _Clone(source, target, copy, order, world, pool, say).run(check)
 
 
+@dataclass(slots=True)
 class _Clone:
-    def __init__(
-        self,
-        source: ObjectStore,
-        target: ObjectStore,
-        copy: CopyObject,
-        order: CloneOrder,
-        world: World,
-        pool: Executor,
-        say: Say,
-    ) -> None:
-        self._source = source
-        self._target = target
-        self._copy = copy
-        self._order = order
-        self._world = world
-        self._pool = pool
-        self._say = say
-        self._missing: list[str] = []
+    source: ObjectStore
+    target: ObjectStore
+    copy: CopyObject
+    order: CloneOrder
+    world: World
+    pool: Executor
+    say: Say
+    missing: list[str] = field(default_factory=list)
 
     def run(self, check: Callable[[RestoreSource, RestorePlan], None]) -> Restored:
         found, plan = read_source(
-            self._source, self._order.choice, self._pool, gap=self._order.gap, wanted=self._order.wanted
+            self.source, self.order.choice, self.pool, gap=self.order.gap, wanted=self.order.wanted
         )
         check(found, plan)
         if plan.problems:
@@ -117,7 +108,7 @@ class _Clone:
         cluster_id = self._claim(found)
         writer = Writer(RESTORER, claim_id(cluster_id, found.source_id, found.ref.cut))
         copied = sum(one.chain.segments for one in plan.partitions.values()) + len(found.cut.tails)
-        self._say(
+        self.say(
             f"copying some {copied} objects: {copied} requests, {copied * _WRITE_PRICE:.2f} US$ by S3's "
             f"list, some {max(copied * _COPY_S / AT_ONCE / 60, 1):.0f} min"
         )
@@ -132,28 +123,28 @@ class _Clone:
 
     def _claim(self, found: RestoreSource) -> str:
         """Make the target the heir's; return its id."""
-        wanted = self._order.cluster_id or self._order.new_id
+        wanted = self.order.cluster_id or self.order.new_id
         if wanted in found.owners:
             raise ConfigError(f"--cluster-id {wanted}: a clone has an id of its own (firn random-uuid)")
-        now_ms = self._world.clock.now_ms()
+        now_ms = self.world.clock.now_ms()
         writer = Writer(RESTORER, claim_id(wanted, found.source_id, found.ref.cut))
         file = ClusterFile(wanted, Stamp(now_ms, writer), ancestors=_ancestors(found, now_ms))
-        seen = conditional.tagged_or_none(self._target, CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
+        seen = conditional.tagged_or_none(self.target, CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
         if seen is not None:
             with naming(CLUSTER_KEY):
                 known = decode_cluster(seen.data)
             claim = claim_id(known.cluster_id, found.source_id, found.ref.cut)
             is_ours = known.stamp is not None and known.stamp.writer.incarnation == claim
-            if is_ours and self._order.cluster_id in (None, known.cluster_id):
-                self._say(f"going on with the clone for cluster {known.cluster_id}")
+            if is_ours and self.order.cluster_id in (None, known.cluster_id):
+                self.say(f"going on with the clone for cluster {known.cluster_id}")
                 return known.cluster_id
             raise ConfigError(
                 f"--to: the prefix belongs to cluster {known.cluster_id}; give an empty prefix, and for a "
                 f"clone that was cut off the same --cut ({found.ref.cut} is the newest now)"
             )
-        if any(not info.key.startswith(f"{PROBE_PREFIX}/") for info in islice(self._target.list(""), 8)):
+        if any(not info.key.startswith(f"{PROBE_PREFIX}/") for info in islice(self.target.list(""), 8)):
             raise ConfigError("--to: the prefix is not empty, and no clone's; give an empty one")
-        if not conditional.create(self._target, CLUSTER_KEY, encode_cluster(file)):
+        if not conditional.create(self.target, CLUSTER_KEY, encode_cluster(file)):
             raise ConfigError("--to: another process has taken the prefix at this moment")
         return wanted
 
@@ -161,11 +152,11 @@ class _Clone:
         self, found: RestoreSource, plan: RestorePlan, some: list[Place], cluster_id: str, writer: Writer
     ) -> Iterator[tuple[Place, CatalogEntry]]:
         """Copy some partitions and write their HEADs; yield their entries in the catalog."""
-        named = list(each(self._pool, lambda place: self._named(found, plan, place), some))
+        named = list(each(self.pool, lambda place: self._named(found, plan, place), some))
         self._copy_all([one for partition in named for one in partition.objects])
         self._fail_if_missing()
         for place, entry in each(
-            self._pool,
+            self.pool,
             lambda place: self._publish(found, by_place[place], cluster_id, writer),
             list(by_place := {one.place: one for one in named}),
         ):
@@ -173,37 +164,37 @@ class _Clone:
                 yield place, entry
 
     def _named(self, found: RestoreSource, plan: RestorePlan, place: Place) -> _Named:
-        opened = open_heir_chain(self._source, found.owners, found.image, found.cut, place)
+        opened = open_heir_chain(self.source, found.owners, found.image, found.cut, place)
         heir = opened.heir
         objects = [
             (one.key, one.stored_size if isinstance(one, PageRef) else one.size)
-            for one in named_objects(self._source, heir.base)
+            for one in named_objects(self.source, heir.base)
         ]
         objects += [(one.key, one.size) for one in heir.following]
         if plan.partitions[place].segment_key and heir.overlap is not None:
             objects.append((heir.overlap.key, heir.overlap.size))
-        there = {info.key for info in self._target.list(partition_prefix(*place))}
+        there = {info.key for info in self.target.list(partition_prefix(*place))}
         return _Named(place, opened, tuple(one for one in objects if one[0] not in there))
 
     def _copy_all(self, objects: list[tuple[str, int]]) -> None:
-        for missing in self._pool.map(self._copied, objects):
+        for missing in self.pool.map(self._copied, objects):
             if missing is not None:
-                self._missing.append(missing)
+                self.missing.append(missing)
 
     def _copied(self, one: tuple[str, int]) -> str | None:
         key, size = one
         try:
-            self._copy(key, size)
+            self.copy(key, size)
         except (ObjectNotFound, CorruptionError) as e:
             return str(e)
         return None
 
     def _fail_if_missing(self) -> None:
-        if self._missing:
+        if self.missing:
             raise ConfigError(
-                f"{len(self._missing)} objects were taken by the source's retention meanwhile; give its "
+                f"{len(self.missing)} objects were taken by the source's retention meanwhile; give its "
                 "firn.remote.object.grace.ms more time than a clone takes, or clone a later cut",
-                *self._missing[:_MOST_NAMED],
+                *self.missing[:_MOST_NAMED],
             )
 
     def _publish(
@@ -215,22 +206,22 @@ class _Clone:
         has_archive = heir.segments or published is not None or place in found.image.remote
         if not has_archive and not needs_empty_manifest(found.image, topic):
             return place, None
-        stamp = Stamp(self._world.clock.now_ms(), writer)
+        stamp = Stamp(self.world.clock.now_ms(), writer)
         version = 1 if published is None else published.manifest.version + 1
         partition = found.image.partition(*place)
         epochs = (opened.highest_epoch, 0 if partition is None else partition.leader_epoch)
         numbers = NewVersion(cluster_id, version, max(epochs) + EPOCH_MARGIN, stamp)
-        chain: Chain = write_chain(self._target, heir, None, numbers, self._world.new_uuid)
-        self._target.put(head_key(*place), encode_head(chain.head))
+        chain: Chain = write_chain(self.target, heir, None, numbers, self.world.new_uuid)
+        self.target.put(head_key(*place), encode_head(chain.head))
         return place, catalog_entry(chain)
 
     def _write_documents(
         self, found: RestoreSource, plan: RestorePlan, cluster_id: str, writer: Writer
     ) -> None:
-        stamp = Stamp(self._world.clock.now_ms(), writer)
+        stamp = Stamp(self.world.clock.now_ms(), writer)
         try:
-            self._copy(found.cut.metadata.key, found.cut.metadata.size)
-            self._copy(found.ref.key, found.ref.stored_size)
+            self.copy(found.cut.metadata.key, found.cut.metadata.size)
+            self.copy(found.ref.key, found.ref.stored_size)
         except UNREADABLE as e:
             raise_of_the_store(e)
             raise ConfigError(f"the source has let go of the cut meanwhile: {e}") from e
@@ -238,12 +229,10 @@ class _Clone:
         life = max(found.image.life, found.highest.life) + 1
         names = {topic.name for topic in plan.topics}
         rows = [row for row in topic_rows(found.image) if row.name in names]
-        self._target.put(
-            TOPICS_KEY, encode_topics(cluster_id, 0, rows, stamp, life=life, ancestors=ancestors)
-        )
-        if self._order.wanted is None:  # else the cut has topics that the clone lacks, and is none of its own
+        self.target.put(TOPICS_KEY, encode_topics(cluster_id, 0, rows, stamp, life=life, ancestors=ancestors))
+        if self.order.wanted is None:  # else the cut has topics that the clone lacks, and is none of its own
             cuts = heir_cuts(cluster_id, found._replace(cuts=None), plan, stamp)
-            self._target.put(CUT_NAME, encode_cuts(cuts))
+            self.target.put(CUT_NAME, encode_cuts(cuts))
 
 
 def _ancestors(found: RestoreSource, now_ms: int) -> tuple[Ancestor, ...]:

@@ -182,7 +182,9 @@ class CutCheck:
         last_epoch = chain.last_epoch if chain.end >= row.start else -1
         spans = self._spans_of(place, named)
         return cover(
-            (one for one in spans if one.section.last_batch_epoch >= last_epoch), start, wanted
+            (one for one in spans if one.section.last_batch_epoch >= last_epoch),
+            start,
+            max(start, min(wanted, row.tailed_end)),
         ).reaches
 
     def _spans_of(self, place: Place, named: Collection[str]) -> Iterator[Span]:

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
 from service.base.errors import CorruptionError
+from service.inspect.manifest_glance import last_epoch, rows_of
 from service.inspect.restore_chain import HeirChain, heir_chain, is_of_the_cut
 from service.inspect.restore_plan import FoundChain
 from service.metadata.image import MetadataImage
@@ -28,7 +29,7 @@ from service.remote.format.keys import (
     partition_prefix,
 )
 from service.remote.format.manifest import Manifest, ManifestPage, PageRef, SegmentEntry
-from service.remote.format.manifest_codec import decode_head
+from service.remote.format.manifest_codec import MAX_SMALL_BYTES, Head, decode_head
 from service.remote.format.stamp import Stamp
 from service.remote.reading.object_reader import (
     Chain,
@@ -39,10 +40,14 @@ from service.remote.reading.object_reader import (
     open_page,
     open_published,
 )
+from service.remote.stores import conditional
 from service.remote.stores.errors import UNREADABLE, naming, raise_of_the_store
 from service.remote.stores.store import ObjectStore, Tagged
+from service.tiering.archive_attempt import catalog_entry
 
 AT_ONCE: Final = 64
+NO_HEAD: Final = Tagged(b"", "")
+"""Stands for a HEAD that is not there."""
 _LATER_VERSIONS: Final = 64
 """A cut waits for few commits."""
 T = TypeVar("T")
@@ -82,7 +87,8 @@ def open_heir_chain(
     place: Place,
     seen: Tagged | None = None,
 ) -> OpenedChain:
-    """Return the chain of one partition for a restore from this cut; HEAD is `seen` where that is given.
+    """Return the chain of one partition for a restore from this cut; HEAD is `seen` where that is given,
+    which may be `NO_HEAD`.
 
     Raises what reading HEAD, manifests and pages raises.
     """
@@ -161,15 +167,84 @@ def _listed_overlap(store: ObjectStore, place: Place, end: int, row: PartitionCu
     return next((one for one in entries if is_of_the_cut(one, row.end, row.leader_epoch)), None)
 
 
-def found_chain(
+class SeenChain(NamedTuple):
+    """Chain of one partition as it was read for a plan. Where it is exactly what HEAD names: that HEAD, its
+    tag, and the catalog's entry of the chain."""
+
+    found: FoundChain
+    head: Head | None = None
+    tag: str = ""
+    entry: CatalogEntry | None = None
+
+
+def seen_chain(
     store: ObjectStore, owners: frozenset[str], image: MetadataImage, cut: Cut, place: Place
-) -> FoundChain:
-    """Return what a plan needs of one partition's chain; what cannot be read is its `problem`."""
+) -> SeenChain:
+    """Return what a restore needs of one partition's chain; what cannot be read is its `problem`."""
     try:
-        return summary_of(open_heir_chain(store, owners, image, cut, place))
+        seen = _head_or_none(store, place)
+        if seen is not None and (glanced := _glanced(store, image, cut, place, seen)) is not None:
+            return glanced
+        opened = open_heir_chain(store, owners, image, cut, place, seen)
+        if seen is not None and opened.note is not None:  # its manifest may have been replaced meanwhile
+            opened = open_heir_chain(store, owners, image, cut, place)
     except UNREADABLE as e:
         raise_of_the_store(e)
-        return unreadable_chain(image, place, e)
+        return SeenChain(unreadable_chain(image, place, e))
+    found, chain = summary_of(opened), opened.published
+    if seen is None or opened.note is not None or chain is None or not found.is_published:
+        return SeenChain(found)
+    return SeenChain(found, chain.head, seen.tag, catalog_entry(chain))
+
+
+def _glanced(
+    store: ObjectStore, image: MetadataImage, cut: Cut, place: Place, seen: Tagged
+) -> SeenChain | None:
+    """Return the chain without parsing its rows, where HEAD names what the catalog had at the cut, and
+    nothing of it lies beyond the cut or is cut off; None elsewhere, and where anything is wrong.
+
+    Its sums are the catalog's, and its bytes those that HEAD names (`manifest_glance`).
+    """
+    entry, rows = image.remote.get(place), cut.topics.get(place[0], ())
+    row = rows[place[1]] if place[1] < len(rows) else None
+    if entry is None or row is None or seen is NO_HEAD or not entry.segments:
+        return None
+    try:
+        head = decode_head(seen.data)
+        is_same = head[:4] == (*place, entry.manifest_key, entry.version) and row.version <= entry.version
+        if not is_same or row.start > entry.start_offset or entry.end_offset > row.end:
+            return None
+        if row.waits and entry.end_offset < row.end:
+            return None
+        found = rows_of(store.get(entry.manifest_key, max_size=head.stored_size), head)
+        epoch = None if found is None else last_epoch(found, entry.end_offset)
+    except UNREADABLE as e:
+        raise_of_the_store(e)
+        return None
+    if epoch is None:
+        return None
+    chain = FoundChain(
+        entry.start_offset,
+        entry.end_offset,
+        entry.segments,
+        entry.size_bytes,
+        epoch,
+        max(head.leader_epoch, epoch),
+        entry.end_offset,
+        stamped_ms(head.stamp),
+        is_published=True,
+    )
+    return SeenChain(chain, head, seen.tag, entry._replace(leader_epoch=head.leader_epoch))
+
+
+def _head_or_none(store: ObjectStore, place: Place) -> Tagged | None:
+    """Return HEAD, `NO_HEAD` where there is none; None where it cannot be read."""
+    try:
+        seen = conditional.tagged_or_none(store, head_key(*place), max_size=MAX_SMALL_BYTES)
+    except UNREADABLE as e:
+        raise_of_the_store(e)
+        return None
+    return NO_HEAD if seen is None else seen
 
 
 def unreadable_chain(image: MetadataImage, place: Place, error: Exception) -> FoundChain:
@@ -215,6 +290,8 @@ def _published(
     try:
         if seen is None:
             chain = open_published(store, HeadKey(*place))
+        elif seen is NO_HEAD:
+            chain = None
         else:
             with naming(head_key(*place)):
                 head = decode_head(seen.data)

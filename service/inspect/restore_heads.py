@@ -8,13 +8,20 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError
-from service.inspect.restore_archive import OpenedChain, open_heir_chain, summary_of, unreadable_chain
+from service.inspect.manifest_glance import rows_of, segment_keys
+from service.inspect.restore_archive import (
+    NO_HEAD,
+    OpenedChain,
+    open_heir_chain,
+    summary_of,
+    unreadable_chain,
+)
 from service.inspect.restore_chain import HeirChain, NewVersion, next_manifest
 from service.inspect.restore_plan import FoundChain, needs_empty_manifest
 from service.inspect.restore_source import RestoreSource
@@ -22,9 +29,7 @@ from service.metadata.controller.adoption_control import EPOCH_MARGIN
 from service.remote.catalog import CatalogEntry
 from service.remote.format.cut_codec import Place
 from service.remote.format.keys import (
-    HeadKey,
     ManifestKey,
-    SegmentKey,
     head_key,
     manifest_prefix,
     parse_key,
@@ -40,7 +45,7 @@ from service.remote.format.manifest_codec import (
     head_of,
 )
 from service.remote.format.stamp import Stamp, Writer
-from service.remote.reading.object_reader import Chain, open_page, open_published
+from service.remote.reading.object_reader import Chain, open_chain, open_page
 from service.remote.stores import conditional
 from service.remote.stores.errors import UNREADABLE, StoreUnavailable, raise_of_the_store
 from service.remote.stores.store import ObjectStore, Tagged
@@ -83,6 +88,8 @@ class HeirHeads:
 
         Where nothing of its archive can be read, nothing is written and its entry stays as it was.
         """
+        if (again := self._write_again(place)) is not None:
+            return again
         for _ in range(_ATTEMPTS):
             try:
                 seen = conditional.tagged_or_none(self._store, head_key(*place), max_size=MAX_SMALL_BYTES)
@@ -101,8 +108,21 @@ class HeirHeads:
             f"that writes here lives"
         )
 
+    def _write_again(self, place: Place) -> WrittenChain | None:
+        """Write HEAD again as it was read for the plan, if that is all there is to do; the tag tells that it
+        is the same still. None where its chain has to be read anew."""
+        seen = self._source.chains.get(place)
+        if seen is None or seen.head is None or _is_by(seen.head, self._writer):
+            return None
+        if self._newest_version(place) > seen.head.version:
+            return None
+        data = encode_head(seen.head._replace(stamp=self._stamp()))
+        if not conditional.replace(self._store, head_key(*place), data, seen.tag):
+            return None
+        return WrittenChain(place, seen.found, seen.entry)
+
     def _open(self, place: Place, seen: Tagged | None) -> OpenedChain:
-        source = self._source
+        source, seen = self._source, NO_HEAD if seen is None else seen
         return open_heir_chain(self._store, self._owners, source.image, source.cut, place, seen)
 
     def _try(self, place: Place, opened: OpenedChain, seen: Tagged | None) -> WrittenChain | None:
@@ -150,14 +170,25 @@ class HeirHeads:
     def _stamp(self) -> Stamp:
         return Stamp(self._now_ms(), self._writer)
 
-    def missing(self, place: Place) -> list[str]:
-        """Return objects that the published chain names and that are not there, a few of them by key."""
+    def missing(self, written: WrittenChain) -> list[str]:
+        """Return objects that the chain names and that are not there, a few of them by key."""
+        if written.entry is None:
+            return []
         try:
-            chain = open_published(self._store, HeadKey(*place))
-            return [] if chain is None else missing_objects(self._store, chain.manifest)
+            return missing_objects(self._store, written.place, self._segment_keys(written, written.entry))
         except UNREADABLE as e:
             raise_of_the_store(e)
             return [str(e)]
+
+    def _segment_keys(self, written: WrittenChain, entry: CatalogEntry) -> Iterable[str]:
+        """Return the keys of the chain's segments, in order."""
+        seen = self._source.chains.get(written.place)
+        if seen is not None and seen.head is not None and seen.head.manifest_key == entry.manifest_key:
+            data = self._store.get(entry.manifest_key, max_size=seen.head.stored_size)
+            rows = rows_of(data, seen.head)
+            if rows is not None and not rows.has_pages and len(keys := segment_keys(rows)) == entry.segments:
+                return keys
+        return _segment_keys_of(self._store, open_chain(self._store, entry.manifest_key).manifest)
 
 
 def write_chain(
@@ -194,25 +225,26 @@ def _named(store: ObjectStore, manifest: Manifest, children: tuple[Child, ...]) 
             yield from _named(store, manifest, open_page(store, child, manifest).children)
 
 
-def missing_objects(store: ObjectStore, manifest: Manifest) -> list[str]:
-    """Return keys of segments that the chain names and a listing does not; a few are named, the rest
-    counted. Pages are read. Memory does not grow with the chain, as both are in the order of offsets."""
-    listed = (
-        info.key
-        for info in store.list(partition_prefix(manifest.topic_id, manifest.partition))
-        if isinstance(parse_key(info.key), SegmentKey)
-    )
+def _segment_keys_of(store: ObjectStore, manifest: Manifest) -> Iterator[str]:
+    for child in named_objects(store, manifest):
+        if isinstance(child, SegmentEntry) and child.owner is None:
+            yield child.key
+
+
+def missing_objects(store: ObjectStore, place: Place, keys: Iterable[str]) -> list[str]:
+    """Return those of the keys of a partition, which rise, that a listing does not have; a few are named, the
+    rest counted. Memory does not grow with the chain."""
+    listed = (info.key for info in store.list(partition_prefix(*place)))
     at = next(listed, None)
     missing: list[str] = []
     more = 0
-    for child in named_objects(store, manifest):
-        if not isinstance(child, SegmentEntry) or child.owner is not None:
-            continue
-        while at is not None and at < child.key:
+    for key in keys:
+        while at is not None and at < key:
             at = next(listed, None)
-        if at != child.key:
-            if len(missing) < _NAMED_AT_MOST:
-                missing.append(f"{child.key} is not there")
-            else:
-                more += 1
+        if at == key:
+            continue
+        if len(missing) < _NAMED_AT_MOST:
+            missing.append(f"{key} is not there")
+        else:
+            more += 1
     return [*missing, f"and {more} more segments"] if more else missing

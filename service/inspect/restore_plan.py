@@ -226,7 +226,7 @@ def _partition(
 ) -> PartitionPlan:
     end = max(row.end, chain.end)
     first = max(chain.end, row.start) if chain.segments else row.start
-    found = pieces(place, first, end, chain.last_epoch if chain.segments else -1)
+    found = pieces(place, first, max(first, row.tailed_end), chain.last_epoch if chain.segments else -1)
     reach = found.reaches
     is_incomplete = False
     segment_key = ""

@@ -1,8 +1,8 @@
 """Records that a restored cluster's metadata log begins with: the image at the cut, on other brokers. [P]
 
-Records of every type that the image has come back as they are, but for what names the lost cluster's
-machines, and what has to rise: leader epochs, producer ids and the life of the cluster go on far above
-whatever may have been given out.
+All that the image has comes back as it is, but for what names the lost cluster's machines, and what has to
+rise: leader epochs, producer ids and the life of the cluster go on far above whatever may have been given
+out.
 """
 
 from __future__ import annotations
@@ -15,36 +15,28 @@ from uuid import UUID
 from service.base.errors import ConfigError, CorruptionError
 from service.inspect.restore_plan import THROTTLED, PartitionPlan, RestorePlan, replication_factor_of
 from service.metadata.controller.adoption_control import EPOCH_MARGIN, PRODUCER_ID_MARGIN
-from service.metadata.controller.catalog_control import remote_log_record
 from service.metadata.controller.placement import place_replicas
 from service.metadata.controller.requests import ResourceType
 from service.metadata.features import CATALOG_VERSION
-from service.metadata.frames import UnknownRecord
-from service.metadata.image import BrokerImage, FeatureRange, MetadataImage, TopicImage
-from service.metadata.image_frames import image_frames
-from service.metadata.records import (
-    NO_LEADER,
-    ConfigRecord,
-    FeatureLevelRecord,
-    LifeRecord,
-    MetadataRecord,
-    PartitionRecord,
-    ProducerIdsRecord,
-    RecoveredTopicRecord,
-    RegisterBrokerRecord,
-    RegisterControllerRecord,
-    RemoteLogRecord,
-    RestoredTailRecord,
-    TombstoneRecord,
-    TopicRecord,
+from service.metadata.image import (
+    BrokerImage,
+    ConfigResource,
+    FeatureRange,
+    MetadataImage,
+    PartitionImage,
+    RecoveredTopic,
+    RestoredTail,
+    TopicImage,
 )
+from service.metadata.image_frames import image_records
+from service.metadata.persistent import PartitionMap, PersistentMap
+from service.metadata.records import NO_LEADER, ZERO_UUID, MetadataRecord
 from service.remote.catalog import CatalogEntry
 from service.remote.format.cut_codec import Place
 from service.remote.format.keys import MAX_EPOCH
 
 MIN_ISR: Final = "min.insync.replicas"
 _MAX_PRODUCER_ID: Final = (1 << 63) - 1
-_NO_BROKER: Final = -1
 
 
 class Placement(NamedTuple):
@@ -120,72 +112,89 @@ def heir_records(
 
     Topics that the plan lacks are left out, with their settings. A clone has no objects of deleted topics.
     """
-    names = {topic.name for topic in plan.topics}
-    ids = {topic.topic_id for topic in plan.topics}
-    heir = _Heir(image, placement, names)
-    yield from _features(image, features)
-    for frame in image_frames(replace(image, brokers={}, controllers={}, features={}, transaction=None)):
-        record = frame.record
-        assert not isinstance(record, UnknownRecord)
-        match record:
-            case RegisterBrokerRecord() | RegisterControllerRecord() | LifeRecord() | ProducerIdsRecord():
-                continue
-            case RemoteLogRecord() | RestoredTailRecord():
-                continue
-            case TopicRecord():
-                if record.topic_id not in ids:
-                    continue
-                topic = image.topics_by_id[record.topic_id]
-                yield record
-                yield from _partitions(topic, plan, placement)
-            case PartitionRecord():
-                continue
-            case ConfigRecord():
-                yield from heir.config(record)
-            case RecoveredTopicRecord():
-                if record.topic_id in ids and record.settings_unknown:
-                    yield replace(record, unchecked_partitions=())
-            case TombstoneRecord():
-                if not is_clone:
-                    yield record
-            case _:
-                yield record
-    yield ProducerIdsRecord(broker_id=_NO_BROKER, next_producer_id=numbers.next_producer_id)
-    for (topic_id, number), entry in sorted(entries.items()):
-        yield remote_log_record(topic_id, number, entry)
-    yield LifeRecord(life=numbers.life, life_id=numbers.life_id)
-    for place in sorted(plan.partitions):
-        yield _restored_tail(plan.partitions[place])
+    heir = _Heir(image, plan, placement)
+    return image_records(
+        replace(
+            image,
+            features=_levels(image, features),
+            brokers={},
+            controllers={},
+            topics_by_id=heir.topics,
+            topics_by_name=PersistentMap({topic.name: topic for topic in heir.topics.values()}),
+            configs=PersistentMap(dict(heir.configs())),
+            next_producer_id=numbers.next_producer_id,
+            remote=PersistentMap(entries),
+            tombstones=PersistentMap() if is_clone else image.tombstones,
+            life=numbers.life,
+            life_id=numbers.life_id,
+            recovered=PersistentMap(dict(heir.recovered())),
+            restored_tails=PersistentMap(
+                {place: _restored_tail(one) for place, one in plan.partitions.items()}
+            ),
+            transaction=None,
+        )
+    )
 
 
 class _Heir:
-    """Settings as the heir has them."""
+    """Topics of the plan as the heir has them: on its brokers, with settings that fit."""
 
-    def __init__(self, image: MetadataImage, placement: Placement, names: set[str]) -> None:
+    def __init__(self, image: MetadataImage, plan: RestorePlan, placement: Placement) -> None:
         self._image = image
+        self._plan = plan
         self._placement = placement
-        self._names = names
+        found = (image.topics_by_id[one.topic_id] for one in plan.topics)
+        self.topics = PersistentMap({topic.id: self._placed(topic) for topic in found})
+        self._names = {topic.name for topic in plan.topics}
 
-    def config(self, record: ConfigRecord) -> Iterator[ConfigRecord]:
-        """Yield the record, lowered where it has to fit, or nothing where it names the lost cluster's
-        machines, or a topic that is left out."""
-        kind, name = record.resource_type, record.resource_name
-        if kind == ResourceType.BROKER and name:
-            return
-        if kind == ResourceType.TOPIC and (name not in self._names or record.name in THROTTLED):
-            return
-        if record.name == MIN_ISR and self._placement.fits:
-            most = self._placement.replication_factor or len(self._placement.brokers)
-            if kind == ResourceType.TOPIC:
-                most = self._placement.replicas_of(self._image.topics_by_name[name])
-            value = _number(record.value)
-            if value is not None and value > most:
-                record = replace(record, value=str(most))
-        yield record
+    def _placed(self, topic: TopicImage) -> TopicImage:
+        brokers = [_broker(one) for one in self._placement.brokers]
+        count = self._placement.replicas_of(topic)
+        placed = place_replicas(brokers, range(len(topic.partitions)), count, topic.id)
+        partitions = {
+            number: PartitionImage(
+                replicas=replicas,
+                isr=replicas[:1],
+                leader=NO_LEADER,
+                leader_epoch=heir_epoch(self._plan.partitions[topic.id, number]),
+                partition_epoch=0,
+                directories=(ZERO_UUID,) * len(replicas),
+            )
+            for number, replicas in zip(topic.partitions, placed, strict=True)
+        }
+        return topic._replace(partitions=PartitionMap.of(partitions))
+
+    def configs(self) -> Iterator[tuple[ConfigResource, Mapping[str, str]]]:
+        """Yield the settings of each resource, but for those of the lost cluster's machines and of topics
+        that are left out."""
+        for (kind, name), settings in self._image.configs.items():
+            if (kind == ResourceType.BROKER and name) or (
+                kind == ResourceType.TOPIC and name not in self._names
+            ):
+                continue
+            left_out = THROTTLED if kind == ResourceType.TOPIC else ()
+            kept = {key: value for key, value in settings.items() if key not in left_out}
+            if self._placement.fits and MIN_ISR in kept:
+                kept[MIN_ISR] = self._lowered(kind, name, kept[MIN_ISR])
+            if kept:
+                yield (kind, name), kept
+
+    def _lowered(self, kind: int, name: str, value: str) -> str:
+        most = self._placement.replication_factor or len(self._placement.brokers)
+        if kind == ResourceType.TOPIC:
+            most = self._placement.replicas_of(self._image.topics_by_name[name])
+        number = _number(value)
+        return str(most) if number is not None and number > most else value
+
+    def recovered(self) -> Iterator[tuple[UUID, RecoveredTopic]]:
+        """Yield the topics whose settings are unknown still; their logs begin anew."""
+        for topic_id, state in self._image.recovered.items():
+            if topic_id in self.topics and state.settings_unknown:
+                yield topic_id, state._replace(unchecked_partitions=())
 
 
-def _features(image: MetadataImage, features: Sequence[FeatureRange]) -> Iterator[FeatureLevelRecord]:
-    """Yield the levels of the image as far as they are served, and the level that the restore needs."""
+def _levels(image: MetadataImage, features: Sequence[FeatureRange]) -> dict[str, int]:
+    """Return the levels of the image as far as they are served, and the level that the restore needs."""
     ranges = {one.name: one for one in features}
     levels = {
         name: min(level, ranges[name].max_level)
@@ -194,26 +203,7 @@ def _features(image: MetadataImage, features: Sequence[FeatureRange]) -> Iterato
     }
     if CATALOG_VERSION in ranges:
         levels[CATALOG_VERSION] = ranges[CATALOG_VERSION].max_level
-    for name in sorted(levels, key=lambda one: (one != "metadata.version", one)):
-        if levels[name]:
-            yield FeatureLevelRecord(name=name, feature_level=levels[name])
-
-
-def _partitions(topic: TopicImage, plan: RestorePlan, placement: Placement) -> Iterator[PartitionRecord]:
-    brokers = [_broker(one) for one in placement.brokers]
-    count = placement.replicas_of(topic)
-    placed = place_replicas(brokers, range(len(topic.partitions)), count, topic.id)
-    for number, replicas in zip(topic.partitions, placed, strict=True):
-        yield PartitionRecord(
-            partition_id=number,
-            topic_id=topic.id,
-            replicas=replicas,
-            isr=replicas[:1],
-            leader=NO_LEADER,
-            leader_epoch=heir_epoch(plan.partitions[topic.id, number]),
-            partition_epoch=0,
-            directories=(None,) * len(replicas),
-        )
+    return {name: level for name, level in levels.items() if level}
 
 
 def _broker(node_id: int) -> BrokerImage:
@@ -222,16 +212,8 @@ def _broker(node_id: int) -> BrokerImage:
     )
 
 
-def _restored_tail(one: PartitionPlan) -> RestoredTailRecord:
-    return RestoredTailRecord(
-        topic_id=one.topic_id,
-        partition_id=one.partition,
-        chain_end=one.chain_end,
-        end_offset=one.loaded_end,
-        go_on=one.go_on,
-        cut_key=one.cut_key,
-        segment_key=one.segment_key,
-    )
+def _restored_tail(one: PartitionPlan) -> RestoredTail:
+    return RestoredTail(one.chain_end, one.loaded_end, one.go_on, one.cut_key, one.segment_key)
 
 
 def _number(text: str | None) -> int | None:

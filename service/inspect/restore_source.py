@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID, uuid5
 
 from crc32c import crc32c
 
 from service.base.errors import ConfigError, CorruptionError, UnknownVersion
-from service.inspect.restore_archive import each, found_chain, places_of, stamped_ms
+from service.inspect.restore_archive import SeenChain, each, places_of, seen_chain, stamped_ms
 from service.inspect.restore_plan import OFFSET_GAP, FoundChain, PlanFacts, RestorePlan, restore_plan
 from service.metadata.batches import decode_batches
 from service.metadata.delta import MetadataDelta
@@ -77,8 +78,8 @@ class Highest(NamedTuple):
 
 
 class RestoreSource(NamedTuple):
-    """Documents that were read of a source; its chains are read apart. `cuts` is None where `CUT` cannot be
-    read."""
+    """Documents that were read of a source, and chains as the plan was made of them. `cuts` is None where
+    `CUT` cannot be read."""
 
     cluster: ClusterFile
     cuts: Cuts | None
@@ -88,6 +89,7 @@ class RestoreSource(NamedTuple):
     tails: TailIndex
     highest: Highest
     passed_over: tuple[str, ...] = ()
+    chains: Mapping[Place, SeenChain] = MappingProxyType({})
 
     @property
     def source_id(self) -> str:
@@ -239,8 +241,10 @@ class _Reading:
         index = index_tails(self._store, cut.tails, owners=self._owners, pool=self._pool)
         image = image_at(self._store, cut, index)
         chains = dict(each(self._pool, partial(self._chain, image, cut), places_of(image)))
-        read = RestoreSource(self._cluster, cuts, ref, cut, image, index, highest, tuple(self._passed))
-        plan = plan_of(read, chains, gap=self._gap, wanted=self._wanted)
+        passed = tuple(self._passed)
+        read = RestoreSource(self._cluster, cuts, ref, cut, image, index, highest, passed, chains)
+        found = {place: one.found for place, one in chains.items()}
+        plan = plan_of(read, found, gap=self._gap, wanted=self._wanted)
         if plan.incomplete:
             names = [
                 f"{image.topics_by_id[one.topic_id].name}-{one.partition} from {one.loaded_end} to {one.end}"
@@ -367,8 +371,8 @@ class _Reading:
         except UNREADABLE as e:
             raise_of_the_store(e)  # that it is damaged is said where it is tried
 
-    def _chain(self, image: MetadataImage, cut: Cut, place: Place) -> tuple[Place, FoundChain]:
-        return place, found_chain(self._store, self._owners, image, cut, place)
+    def _chain(self, image: MetadataImage, cut: Cut, place: Place) -> tuple[Place, SeenChain]:
+        return place, seen_chain(self._store, self._owners, image, cut, place)
 
 
 def is_chosen(choice: CutChoice, ref: CutRef, *, is_known: bool) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -278,7 +277,9 @@ class _TakeOver:
         self._replace(TOPICS_KEY, MAX_TOPICS_BYTES, topics)
         missing = [
             f"{source.image.topics_by_id[place[0]].name}-{place[1]}: {one}"
-            for place, found in each(self._pool, partial(_missing, heads), list(written))
+            for place, found in each(
+                self._pool, lambda place: (place, heads.missing(written[place])), written
+            )
             for one in found
         ]
         entries = {place: one.entry for place, one in written.items() if one.entry is not None}
@@ -298,10 +299,6 @@ class _TakeOver:
             if conditional.write(self._store, key, data, seen):
                 return
         raise StoreUnavailable(f"{key} was written by another process at each of {_ATTEMPTS} attempts")
-
-
-def _missing(heads: HeirHeads, place: Place) -> tuple[Place, list[str]]:
-    return place, heads.missing(place)
 
 
 def heir_cuts(cluster_id: str, source: RestoreSource, plan: RestorePlan, stamp: Stamp) -> Cuts:

@@ -16,7 +16,7 @@ from typing import Final
 from uuid import UUID
 
 from service.base.disk import Disk, MissingFile
-from service.base.errors import ConfigError, StorageError
+from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.files import make_directory, remove_file
 from service.base.printable import printable
 from service.base.world import World
@@ -30,6 +30,7 @@ from service.metadata.bootstrap import (
     InitialController,
     encode_first_voters,
     feature_frames,
+    read_bootstrap,
     write_bootstrap,
 )
 from service.metadata.features import METADATA_VERSION_LEVEL, NOT_IN_NEW_LOGS
@@ -177,17 +178,21 @@ def format_directories(world: World, order: Order, say: Callable[[str], None]) -
 
     Raises `ConfigError` where one is formatted and not ``ignore_formatted``, belongs to another cluster or
     node, or must not be formatted; `StorageError` where one cannot be written or is in use. Directories
-    before it stay formatted, and a repetition with `ignore_formatted` continues.
+    before it stay formatted, and a repetition with `ignore_formatted` continues; one for a restore does so
+    without.
     """
     disk = world.disk
     found = load_ensemble(disk, order.directories)
     found.verify(order.cluster_id, order.node_id)
+    goes_on = False
     if order.restored and order.metadata_directory not in found.empty:
-        raise ConfigError(
-            f"{order.metadata_directory} is formatted already, and a restored log begins empty: empty the "
-            "directory if what is in it may be lost"
-        )
-    if found.formatted and not order.ignore_formatted:
+        goes_on = bool(found.empty) and _begins_with(disk, order)
+        if not goes_on:
+            raise ConfigError(
+                f"{order.metadata_directory} is formatted already, and a restored log begins empty: empty "
+                "the directory if what is in it may be lost"
+            )
+    if found.formatted and not (order.ignore_formatted or goes_on):
         raise ConfigError(
             f"Log directory {next(iter(found.formatted))} is already formatted. Use --ignore-formatted to "
             "ignore this directory and format the others."
@@ -211,8 +216,21 @@ def format_directories(world: World, order: Order, say: Callable[[str], None]) -
         _check_has_no_log(disk, path)
     taken = {meta.directory_id for meta in found.formatted.values()}
     taken.update(one.directory_id for one in order.initial_controllers)
-    for path in sorted(found.empty):
+    # Of a restore the metadata's directory is the first: a start without it would begin an empty cluster.
+    first = order.metadata_directory if order.restored else None
+    for path in sorted(found.empty, key=lambda one: (one != first, one)):
         taken.add(_format(world, order, path, taken, say))
+
+
+def _begins_with(disk: Disk, order: Order) -> bool:
+    """Return whether the metadata's directory was formatted for this very restore, and no log is in it yet:
+    then formatting was cut off behind it."""
+    try:
+        _check_has_no_log(disk, order.metadata_directory)
+        frames = read_bootstrap(disk, order.metadata_directory)
+    except (ConfigError, CorruptionError):
+        return False
+    return frames is not None and frames[: len(order.restored)] == order.restored
 
 
 def _format(

@@ -53,10 +53,11 @@ def image_frames(image: MetadataImage) -> Iterator[Frame]:
     """
     if image.transaction is not None:
         raise ValueError("no snapshot of an image whose last transaction is open")
-    return map(newest, _records(image))
+    return map(newest, image_records(image))
 
 
-def _records(image: MetadataImage) -> Iterator[MetadataRecord]:
+def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
+    """Yield the records that build `image` from an empty one; of an open transaction nothing."""
     for name in sorted(image.features, key=lambda feature: (feature != METADATA_VERSION, feature)):
         yield FeatureLevelRecord(name=name, feature_level=image.features[name])
     yield from (broker_record(image.brokers[broker_id]) for broker_id in sorted(image.brokers))

@@ -13,6 +13,7 @@ time opens by itself.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -56,7 +57,7 @@ class CutGate:
         self._open_ms = 0
         self._late: dict[Gated, tuple[int, int]] = {}
         self._noted: dict[Gated, PartitionEnd | None] | None = None
-        self._opened: list[Callable[[], None]] = []
+        self._opened: deque[Callable[[], None]] = deque()
         self._doubtful: dict[Gated, None] = {}
 
     @property
@@ -163,9 +164,14 @@ class CutGate:
             high_watermark, size = late.pop(partition)
             self.moved(partition, high_watermark, size)
             yield
+        yield from self._answered(len(self._opened))  # all that was hidden is seen now
+
+    def _answered(self, most: int) -> Steps[None]:
+        for _ in range(most):
+            self._opened.popleft()()
+            yield
 
     def _open(self) -> None:
         self.is_open, self._attempt = True, None
-        waiting, self._opened = self._opened, []
-        for opened in waiting:
-            opened()
+        for _ in self._answered(len(self._opened)):
+            pass

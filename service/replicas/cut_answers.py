@@ -419,7 +419,11 @@ def _by_topic(rows: Mapping[Place, CutEnd]) -> Steps[tuple[CutEnds, ...]]:
     for (topic_id, _), row in rows.items():
         yield
         topics.setdefault(topic_id, []).append(row)
-    return tuple(CutEnds(topic_id=topic_id, partitions=tuple(found)) for topic_id, found in topics.items())
+    ends: list[CutEnds] = []
+    for topic_id, found in topics.items():
+        yield
+        ends.append(CutEnds(topic_id=topic_id, partitions=tuple(found)))
+    return tuple(ends)
 
 
 def _invalid(why: str) -> RequestError:

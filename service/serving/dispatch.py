@@ -89,7 +89,7 @@ class Dispatcher:
         if isinstance(answer, Awaitable):
             return self._encode_in_slices(context, header, answer)
         self._count_errors(header.api_key, answer)
-        if meter is not None:
+        if (meter := context.meter) is not None:  # the handler may have exempted it
             answer, throttle_ms = throttled(answer, meter)
             if throttle_ms:
                 return Throttled([response_frame(header, answer)], throttle_ms / 1000)

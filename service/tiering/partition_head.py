@@ -103,6 +103,7 @@ class PartitionHead:
         """Have HEAD name `entry`; where `chain` is not given, check first that its manifest still exists."""
         context, tip = self._context, self._partition.tip
         seen = await context.pool.run(context.chains.read_head, tip)
+        seen_ms = context.clock.monotonic_ms()
         self._term.check()
         verdict = verdict_on(entry, seen)
         if verdict not in MAY_GO_ON:
@@ -112,13 +113,25 @@ class PartitionHead:
             if chain is None:
                 chain = await self._reload_manifest(entry)
                 context.metrics.heads_repaired += 1
-            # The last check may be long ago, as uploads take time; a process that has taken the prefix over
-            # since sweeps by HEAD.
-            await context.fence.check(context.settings.fence_age_ms)
+            await self._check_fence(seen, seen_ms)
             self._term.check()
             await context.pool.run(context.chains.write_head, seen, chain.head)
             self._term.check()
         self._report_published(entry)
+
+    async def _check_fence(self, seen: SeenHead, seen_ms: int) -> None:
+        """Raise unless this process may replace `seen`, as it was read at `seen_ms`.
+
+        A cluster that is restored from this one writes every HEAD again once it has the prefix, often one
+        that names the manifest of before (invariant T21). So a HEAD that another process has written is
+        replaced only if the fence was checked after it was read. For one of our own the last check may be
+        older, as uploads take time; a process that has taken the prefix over since sweeps by HEAD.
+        """
+        context = self._context
+        stamp = seen.head.stamp if seen.head is not None else None
+        is_own = stamp is not None and stamp.writer == context.stamps().writer
+        max_age_ms = context.clock.monotonic_ms() - seen_ms
+        await context.fence.check(context.settings.fence_age_ms if is_own else max_age_ms)
 
     async def _reload_manifest(self, entry: CatalogEntry) -> Chain:
         """Read the committed manifest without the cache: HEAD was rolled back, so the bucket may have lost

@@ -342,6 +342,7 @@ class Fence:
         if self.displaced is not None:
             raise Displaced(self.displaced)
         members = self._members_now()
+        began_ms = self._clock.monotonic_ms()
         await self._pool.run(
             take_over,
             self._store,
@@ -357,7 +358,7 @@ class Fence:
         self.keeper = self._writer.incarnation
         self._is_named = self._may_write = self._was_allowed = True
         self._has_given_up = False
-        self._checked_ms = self._clock.monotonic_ms()
+        self._checked_ms = began_ms
 
     async def renew(self) -> None:
         """Increment the keeper's counter in `cluster.json`, and name the brokers registered now.

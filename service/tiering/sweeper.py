@@ -59,7 +59,7 @@ from service.remote.format.manifest import Child, Manifest, PageRef
 from service.remote.stores.conditional import PROBE_PREFIX
 from service.remote.stores.store import ObjectInfo, ObjectStore
 from service.tiering.archive_attempt import TieringContext
-from service.tiering.chain import HeadMoved
+from service.tiering.chain import HeadMoved, SeenHead
 from service.tiering.cut_sweep import CutSweep, DeadObjects
 from service.tiering.cuts.needed_chains import NEVER_NAMED
 from service.tiering.deleting import DELETE_BATCH, Deleted, FailureRun, delete_each
@@ -311,16 +311,17 @@ class Sweeper:
     async def _write_late_head(self, tip: TopicIdPartition, entry: CatalogEntry) -> None:
         """Have HEAD name the committed manifest where it still names an older one: the leader that should is
         gone."""
+        seen = await self._pool.run(self._chains.read_head, tip)
+        if seen.damage is not None or check_head(entry, seen.head) is not HeadVerdict.OURS_NEWER:
+            return
+        # Checked after HEAD was read: an heir's HEAD may be as ours was (invariant T21).
         await self._fence.check_keeper()
-        if await self._pool.run(self._publish, tip, entry):
+        if await self._pool.run(self._publish, tip, entry, seen):
             self._metrics.heads_repaired += 1
 
-    def _publish(self, tip: TopicIdPartition, entry: CatalogEntry) -> bool:
-        """Write HEAD by `entry` where it is older; return whether it was written. Runs on an offload
+    def _publish(self, tip: TopicIdPartition, entry: CatalogEntry, seen: SeenHead) -> bool:
+        """Replace `seen` by a HEAD that names `entry`; return whether it was written. Runs on an offload
         thread."""
-        seen = self._chains.read_head(tip)
-        if seen.damage is not None or check_head(entry, seen.head) is not HeadVerdict.OURS_NEWER:
-            return False
         self._chains.forget(entry.manifest_key)
         try:
             self._chains.write_head(seen, self._chains.load(tip, entry.manifest_key).head)

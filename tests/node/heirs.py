@@ -126,9 +126,11 @@ class Nodes:
 
 def lose(nodes: Nodes, bucket: Path, brokers: Sequence[int]) -> list[MetadataRecord]:
     """Stop all nodes and return the first records of their heir, whose tail is in the bucket then."""
-    image = nodes.image
+    metadata = [node.node.parts.metadata for node in nodes.nodes.values() if node._thread.is_alive()]
     directories = {node_id: node.data for node_id, node in nodes.nodes.items()}
     nodes.stop()
+    # Segments were archived up to the end.
+    image = max((one.image for one in metadata if one is not None), key=lambda image: image.offset)
     store = open_store(f"file://{bucket}", world=WORLD)
     cut = HandMadeCut(store, CLUSTER_ID)
     records: list[MetadataRecord] = list(cluster_bootstrap_records())

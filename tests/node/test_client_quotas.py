@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from service.client.blocking_client import BlockingClient
 from service.records.builder import BatchBuilder
 from service.wire.api import ApiKey, api_versions_request, encode_request, request_module
+from service.wire.cuts import TakeCutRequest
 from tests.node.conftest import NodeThread, Talk
 from tests.node.requests import DAY, list_offset, values
 from tests.support.processes import wait_until
@@ -103,6 +104,19 @@ def test_a_producer_without_answers_is_throttled_by_its_bytes_alone(limited: Lim
         began = time.monotonic()
         assert peer.recv(8)[4:] == b"\0\0\0\2"
     assert 0.25 <= time.monotonic() - began < 2, "a Produce without a response is exempt from the percentage"
+
+
+def test_requests_between_brokers_are_exempt(limited: Limited) -> None:
+    """As in Kafka. A keeper of cuts that is throttled between two steps would find all gates open again."""
+    limited.set({ME: {"request_percentage": 0.000001}})
+    takes = TakeCutRequest(
+        broker_id=1, broker_epoch=1, attempt_id=None, newest_id=None, cut=1, step=0, hold_ms=20
+    )
+    for _ in range(3):
+        limited.talk.client.request(ApiKey.TAKE_CUT, takes)
+        limited.talk(ApiKey.WRITE_TXN_MARKERS, "WriteTxnMarkersRequest", markers=())
+    assert limited.quotas.throttles["request"].snapshot().observed == 0
+    assert limited.produce(1) > 0
 
 
 def test_others_are_not_throttled(limited: Limited) -> None:

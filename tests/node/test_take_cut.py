@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -23,7 +24,7 @@ from service.remote.format.keys import CutKey, MetadataKey, cut_key, metadata_ke
 from service.remote.format.metadata_ref import MetadataRef
 from service.remote.format.tail_object import decode_footer
 from service.tiering.cuts.round import CutStep
-from service.wire.api import ApiKey
+from service.wire.api import ApiKey, request_module
 from service.wire.cuts import CutEnd, TakeCutRequest, TakeCutResponse
 from tests.node.conftest import Talk
 from tests.node.requests import DAY, values
@@ -197,6 +198,7 @@ def test_cuts_of_three_brokers_are_one_moment_and_outlive_a_leader(keeper: Keepe
     topic_id = keeper.three.talk.topic_id("t")
     cut_behind_gates(keeper, topic_id)
     cut_without_gates(keeper, topic_id)
+    deletion_behind_gates(keeper, topic_id)
     leader_that_ends(keeper, topic_id)
 
 
@@ -249,6 +251,30 @@ def cut_without_gates(keeper: Keeper, topic_id: UUID) -> None:
     wait_until("gates to open", lambda: all(one is not None and one.replicas.gate.is_open for one in brokers))
     assert keeper.ask(1, CutStep.TAKE, hold_ms=1).error_code is ErrorCode.request_timed_out
     assert produce(three, 0, b"on").error_code == NONE
+
+
+def deletion_behind_gates(keeper: Keeper, topic_id: UUID) -> None:
+    """A client deletes records because of what another broker showed after its ends were noted."""
+    keeper.begin()
+    one = led_by(keeper.three, 0)
+    with keeper.three.nodes[1].client() as client:
+        deleting = threading.Thread(target=lambda: delete_records(Talk(client), 1))
+        deleting.start()
+        wait_until("the deletion", lambda: bool(one.gate._opened) or one.start_offset == 1)
+        assert keeper.take()[topic_id, 0].start == 0
+        deleting.join()
+    assert one.start_offset == 1
+
+
+def delete_records(talk: Talk, offset: int) -> None:
+    module = request_module(ApiKey.DELETE_RECORDS)
+    topic = module.DeleteRecordsTopic(
+        name="t", partitions=(module.DeleteRecordsPartition(partition_index=0, offset=offset),)
+    )
+    answer = talk(
+        ApiKey.DELETE_RECORDS, "DeleteRecordsRequest", topics=(topic,), timeout=timedelta(seconds=20)
+    )
+    assert answer.topics[0].partitions[0].error_code is NONE
 
 
 def leader_that_ends(keeper: Keeper, topic_id: UUID) -> None:

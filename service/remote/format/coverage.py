@@ -2,12 +2,14 @@
 
 Sections may overlap: level 1 has again what level 0 has, and a leader that does not have the bytes which an
 earlier one saved begins anew. So a section takes the place of everything from its first offset on that was
-saved in an earlier leader epoch; of one epoch, sections with the same offsets have the same bytes.
+saved in an earlier leader epoch. Of one epoch, sections with the same offsets have the same bytes but for
+what compaction took in between: the one that was written last is the log's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from service.remote.format.tail_object import TailSection
@@ -37,25 +39,35 @@ class Coverage(NamedTuple):
 
 
 def cover(spans: Iterable[Span], start: int, end: int) -> Coverage:
-    """Return the fewest sections that have all offsets from `start` on, at most up to `end`, exclusive.
+    """Return the sections that have all offsets from `start` on, at most up to `end`, exclusive.
 
-    Where one is missing the result ends before it. Of sections that reach equally far the one of the highest
-    level is taken.
+    Where one is missing the result ends before it. Of sections with the same offsets the one that was written
+    last is taken: that with the greatest key.
     """
-    valid = _valid(spans)
+    by_age = sorted(_valid(spans), key=lambda one: one[0].tail)
+    firsts = [span.section.first_offset for span, _ in by_age]
+    waiting = sorted(range(len(by_age)), key=firsts.__getitem__, reverse=True)
+    begun: list[int] = []  # a heap, the newest first
     pieces: list[Piece] = []
     at = start
     while at < end:
-        best: tuple[int, int, Span] | None = None
-        for span, limit in valid:
-            if span.section.first_offset <= at < limit:
-                candidate = (min(limit, end), span.level, span)
-                if best is None or candidate[:2] > best[:2]:
-                    best = candidate
-        if best is None:
+        while waiting and firsts[waiting[-1]] <= at:
+            heappush(begun, -waiting.pop())
+        while begun and by_age[-begun[0]][1] <= at:
+            heappop(begun)
+        if not begun:
             break
-        pieces.append(Piece(best[2], at, best[0]))
-        at = best[0]
+        age = -begun[0]
+        span, limit = by_age[age]
+        after = min(limit, end)
+        while waiting and firsts[waiting[-1]] < after:
+            other = waiting[-1]
+            if other > age and firsts[other] < by_age[other][1]:
+                after = firsts[other]
+            else:
+                heappush(begun, -waiting.pop())
+        pieces.append(Piece(span, at, after))
+        at = after
     return Coverage(tuple(pieces), at)
 
 

@@ -91,6 +91,12 @@ class PartitionCut(NamedTuple):
         """True if a complete cut has all records; another partition comes back as far as its chain goes."""
         return self.end > self.start and (self.waits or self.saved >= self.end)
 
+    @property
+    def tailed_end(self) -> int:
+        """Offset below which tails have records of this very log. A section may reach beyond, with records of
+        an earlier leader that an unclean election took back."""
+        return min(self.saved, self.end)
+
 
 NEVER_LED: Final = PartitionCut(NO_LEADER, 0, 0, 0, 0, 0, NO_LEADER, 0, False)
 """Row of a partition that nobody has led since it was made."""

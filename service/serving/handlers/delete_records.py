@@ -26,6 +26,7 @@ from service.hot.log import LocalLog
 from service.hot.retention import MOST_AT_ONCE
 from service.network.request import RequestContext
 from service.partition.fetch_wait import FetchWait
+from service.partition.gate import CutGate
 from service.partition.partition import Partition
 from service.partition.unified_log import HIGH_WATERMARK
 from service.security.operations import AclOperation, AclResourceType
@@ -99,6 +100,14 @@ async def _requested(request: DeleteRecordsRequest, piece: Slice) -> dict[tuple[
     return offsets
 
 
+async def _opened(gate: CutGate) -> None:
+    """Wait until a cut does not hold back what is visible: a client may delete records because of what it saw
+    on a broker whose ends were noted before, and the cut must not lack the one and have the other."""
+    opened = asyncio.get_running_loop().create_future()
+    gate.when_open(lambda: None if opened.done() else opened.set_result(None))
+    await opened
+
+
 async def _delete(
     broker: Broker, context: RequestContext, offsets: dict[tuple[str, int], int], piece: Slice
 ) -> dict[tuple[str, int], _Outcome]:
@@ -106,6 +115,8 @@ async def _delete(
     for (topic, partition), offset in offsets.items():
         if piece.is_over():
             await piece.next_turn()
+        while not broker.replicas.gate.is_open:
+            await _opened(broker.replicas.gate)
         try:
             if broker.authorizer is not None:
                 check(broker, context, AclOperation.DELETE, AclResourceType.TOPIC, topic)

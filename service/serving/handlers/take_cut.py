@@ -22,6 +22,7 @@ def handle(
             error_code=ErrorCode.invalid_request,
             error_message=f"TakeCut is for brokers, on their listener {between_brokers}",
         )
+    context.meter = None  # brokers are exempt: a throttle would outlast the hold
     if broker.cuts is None:
         return TakeCutResponse(
             error_code=ErrorCode.operation_not_attempted,

@@ -31,6 +31,7 @@ def handle(
         broker, context, AclOperation.ALTER, quiet=True
     ) and not is_allowed_on_cluster(broker, context, AclOperation.CLUSTER_ACTION):
         return in_slices(refused_markers(request, ErrorCode.cluster_authorization_failed))
+    context.meter = None  # exempt, as in Kafka
     written = write_markers(broker, request, lambda: context.has_left)
     if _NODE.match(context.client_id) and is_allowed_on_cluster(
         broker, context, AclOperation.CLUSTER_ACTION, quiet=True

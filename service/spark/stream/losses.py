@@ -72,12 +72,19 @@ def absence(start: StreamPosition, offsets: Offsets) -> Loss:
     )
 
 
-def lost_offsets(begins: Offsets, snapshots: Mapping[Spot, PartitionSnapshot]) -> Iterator[Loss]:
-    """Yield a loss for each log that ends before the stream's offset, or starts after it."""
+def lost_offsets(
+    begins: Offsets, snapshots: Mapping[Spot, PartitionSnapshot], *, is_restored: bool = False
+) -> Iterator[Loss]:
+    """Yield a loss for each log that ends before the stream's offset, or starts after it.
+
+    `is_restored`: the cluster was restored from the one that was read. Then what the stream has read beyond a
+    log's end is in no log any more, and the log goes on at offsets that the stream has not read.
+    """
     for spot, snapshot in snapshots.items():
         name, offset = f"{snapshot.chosen.topic}-{spot[1]}", begins.get(spot, 0)
         if offset > snapshot.end_offset:
-            yield Loss(f"{name} ends at {snapshot.end_offset}, the stream has read up to {offset}")
+            if not is_restored:
+                yield Loss(f"{name} ends at {snapshot.end_offset}, the stream has read up to {offset}")
         elif offset < min(snapshot.start_offset, snapshot.end_offset):
             yield Loss(
                 f"{name}: offsets {offset} to {snapshot.start_offset - 1} are gone, "

@@ -162,7 +162,8 @@ class StreamPlan:
         self._report_absent(start, absent)
         snapshots = {spot: one for spot, one in view.snapshots.items() if spot not in absent}
         begins = {**self._new_begins(start, snapshots), **begins}
-        for loss in losses.lost_offsets(begins, snapshots):
+        is_restored = start.cluster_id in self._ancestors(start, _position(view))
+        for loss in losses.lost_offsets(begins, snapshots, is_restored=is_restored):
             self._lost(loss)
         ends, backlogs = self._backlogs(begins, snapshots)
         if limited and self._waits_for_more(backlogs):

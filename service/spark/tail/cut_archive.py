@@ -140,6 +140,8 @@ class CutArchiveReader(ArchiveReader):
     def _covered(self, snapshot: PartitionSnapshot, view: CutView, row: PartitionCut) -> Behind | None:
         """Return the sections behind the chain; None where some are missing."""
         manifest, start = snapshot.manifest, max(snapshot.archived_end, row.start)
+        if max(start, row.tailed_end) < row.end:
+            return None
         is_after = manifest is not None and snapshot.archived_end >= row.start
         last_epoch = manifest.last_epoch if manifest is not None and is_after else NO_LEADER_EPOCH
         found = view.pieces(_place(snapshot.chosen), start, row.end, last_epoch)

@@ -36,17 +36,24 @@ def chain_end_of(entry: CatalogEntry | None) -> int:
     return entry.end_offset if entry is not None and entry.segments else 0
 
 
-def lacks_of(table: TailTable, topics: Rows, entry_of: EntryOf) -> Steps[list[Lack]]:
-    """Choose the tails of each partition, and return what they and the chains lack, in steps."""
+def lacks_of(table: TailTable, topics: Rows, entry_of: EntryOf, *, is_new: bool = False) -> Steps[list[Lack]]:
+    """Choose the tails of each partition, and return what they and the chains lack, in steps. Of a cut that
+    `is_new` a chain that a later leader has continued since counts as lacking until it is looked at."""
     found: list[Lack] = []
     for topic_id, rows in topics.items():
         for partition, row in enumerate(rows):
             yield
-            start = max(row.start, chain_end_of(entry_of(topic_id, partition)))
-            reaches = table.update((topic_id, partition), start, row.end)
-            if reaches < row.end and row.is_promised:
+            entry = entry_of(topic_id, partition)
+            start = max(row.start, chain_end_of(entry))
+            reaches = table.update((topic_id, partition), start, max(start, row.tailed_end))
+            if row.is_promised and (reaches < row.end or (is_new and _is_of_later(entry, row))):
                 found.append(Lack(topic_id, partition, row.end, row.leader_epoch, reaches))
     return found
+
+
+def _is_of_later(entry: CatalogEntry | None, row: PartitionCut) -> bool:
+    """Return whether a later leader has continued the chain since the cut: its records may be others."""
+    return entry is not None and row.leader_epoch != NO_LEADER and entry.leader_epoch > row.leader_epoch
 
 
 def without_lost(topics: Rows, lacks: Iterable[Lack]) -> Steps[dict[UUID, tuple[PartitionCut, ...]]]:

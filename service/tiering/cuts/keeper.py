@@ -29,6 +29,7 @@ from service.remote.format.cut_codec import (
     MetadataEnd,
 )
 from service.remote.format.keys import CutKey, parse_key
+from service.remote.stores.errors import UNREADABLE, raise_of_the_store
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.cuts.asking import CutAsker
 from service.tiering.cuts.completeness import Lack, Rows, differs, gone, lacks_of, without_lost
@@ -41,7 +42,7 @@ from service.tiering.cuts.pending import PendingCuts
 from service.tiering.cuts.ports import CutCluster
 from service.tiering.cuts.round import AttemptPhase, CutAttempt, CutStep
 from service.tiering.cuts.saved_metadata import CutMetadata, SavedMetadata
-from service.tiering.cuts.tail_reading import add_proved, read_tails
+from service.tiering.cuts.tail_reading import add_proved, read_listed, read_tails
 from service.tiering.cuts.tail_table import TailTable
 from service.tiering.prefix_fence import Displaced, NotNamed
 from service.tiering.tasks import Task
@@ -209,24 +210,50 @@ class CutKeeper:
         self._rows, self._table, metadata = {}, TailTable(), None
         self._pending.clear()
         if (cuts := stored.cuts) is not None:
-            newest = await documents.open(cuts.newest)
-            for key, why in (await read_tails(context, self._table, newest, documents.owners)).items():
-                log.error("%s of cut %d cannot be read, so it may lack records: %s", key, newest.cut, why)
-            self._rows = newest.topics
-            if newest.cluster_id == context.cluster_id:
-                metadata = CutMetadata(newest.metadata, newest.metadata_end, newest.metadata_epoch)
-            else:
-                at_once(self._table.forget([METADATA_PLACE]))  # an ancestor's, whose log is another
-            self._pending.add(cuts.newest, await self._lacks(newest.topics))
+            newest = await self._newest_readable(cuts)
+            if newest is not None:
+                self._rows = newest.topics
+                if newest.cluster_id == context.cluster_id:
+                    metadata = CutMetadata(newest.metadata, newest.metadata_end, newest.metadata_epoch)
+                else:
+                    at_once(self._table.forget([METADATA_PLACE]))  # an ancestor's, whose log is another
+                if newest.cut == cuts.newest.cut:  # else the table has what came behind its ends
+                    self._pending.add(cuts.newest, await self._lacks(newest.topics))
             own = cuts._replace(cluster_id=context.cluster_id, stamp=context.stamps())
+            # After `CUT` was read: an heir's, which has ours as its ancestor, is not to be taken for ours.
+            await context.fence.check_keeper()
             stored = _won(await context.pool.run(replace_stored, context.store, stored, own))
             await documents.kept(own)
         await self._metadata.begin(metadata)
         self._stored = stored
         return stored
 
-    async def _lacks(self, topics: Rows) -> list[Lack]:
-        return await Slice().go_on(lacks_of(self._table, topics, self._context.catalog.entry))
+    async def _newest_readable(self, cuts: Cuts) -> Cut | None:
+        """Return the newest cut whose document can be read, its tails in the table; None where none can be.
+
+        Of later cuts, whose documents are lost, the tails are those that were written since.
+        """
+        context, documents = self._context, self._documents
+        for ref in reversed(cuts.kept):
+            try:
+                cut = await documents.open(ref)
+            except UNREADABLE as e:
+                raise_of_the_store(e)
+                log.error("the cut before stands for cut %d, which cannot be read: %s", ref.cut, e)
+                continue
+            lost = await read_tails(context, self._table, cut, documents.owners)
+            if cut.cut != cuts.newest.cut:
+                numbers = range(cut.cut, cuts.newest.cut + 1)
+                lost.update(await read_listed(context, self._table, numbers, documents.owners))
+            for key, why in lost.items():
+                log.error(
+                    "%s of cut %d cannot be read, so it may lack records: %s", key, cuts.newest.cut, why
+                )
+            return cut
+        return None
+
+    async def _lacks(self, topics: Rows, *, is_new: bool = False) -> list[Lack]:
+        return await Slice().go_on(lacks_of(self._table, topics, self._context.catalog.entry, is_new=is_new))
 
     async def _attempt(self, stored: StoredCuts) -> _Outcome:
         """Make one attempt. Raises `VoidCut`, and what the store raises."""
@@ -320,7 +347,7 @@ class CutKeeper:
         saved = await self._metadata.save(table, number)
         piece = Slice()
         await piece.go_on(table.forget(await piece.go_on(gone(table, topics, METADATA_TOPIC_ID))))
-        lacks = await self._lacks(topics)
+        lacks = await self._lacks(topics, is_new=True)
         topics = await piece.go_on(without_lost(topics, lacks))
         has_all = not any(row.leader_epoch == NO_LEADER for rows in topics.values() for row in rows)
         cut = Cut(
@@ -355,6 +382,7 @@ class CutKeeper:
         cuts = Cuts(context.cluster_id, kept, erasures, context.stamps(), oldest)
         written = _won(await context.pool.run(replace_stored, context.store, stored, cuts))
         self._documents.written(cuts)
+        self._pending.keep(kept)
         context.needed.note_settled(oldest)
         if made is not None:
             context.metrics.cut_keeper.made[made.is_exact] += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from service.base.errors import CorruptionError, StorageError
@@ -34,6 +34,11 @@ class PendingCuts:
     def add(self, ref: CutRef, lacks: Sequence[Lack]) -> None:
         """Add the newest cut."""
         self._cuts[ref.cut] = _Pending(ref, list(lacks))
+
+    def keep(self, kept: Iterable[CutRef]) -> None:
+        """Forget the cuts that are not kept."""
+        numbers = {ref.cut for ref in kept}
+        self._cuts = {number: one for number, one in self._cuts.items() if number in numbers}
 
     @property
     def newest_lacks(self) -> Sequence[Lack]:

@@ -15,8 +15,17 @@ from uuid import UUID
 from service.base.steps import Steps
 from service.remote.format.cut_codec import Place, TailRef
 from service.remote.format.tail_object import TailSection
-from service.tiering.cuts.saving_plan import Growth, Saved, SavedRange, after
+from service.tiering.cuts.saving_plan import Growth, Saved, SavedRange, after, is_due_anew
 
+FEW_HIGH: Final = 32
+MOST_HIGH: Final = 256
+"""Sections of level 1 after which a partition is saved from where its chain ends again: a small one early,
+any in the end. Each keeps a tail alive, the keeper knows all, and a restore reads all their footers."""
+_SMALL_BYTES: Final = 1 << 20
+_LEAST_BASE_BYTES: Final = 64 << 20
+_MARGIN_MS: Final = 60_000
+"""Longest time between the moment of a cut and its save."""
+_UNDER_WAY: Final = 1 << 62
 MOST_ATTEMPTS: Final = 16
 """Attempts in a row that are told apart; a cut by an earlier one has its tails reported once more."""
 
@@ -25,12 +34,15 @@ class TailProgress:
     """Progress of one partition, since this broker leads it in this epoch."""
 
     __slots__ = (
-        "adopted", "growth", "high_bytes", "lacks_below", "lacks_since_ms", "leader_epoch", "low_bytes",
-        "named", "saved", "wants_high",
+        "adopted", "growth", "high_bytes", "high_sections", "high_whole_ms", "lacks_below", "lacks_since_ms",
+        "leader_epoch", "low_bytes", "low_whole_ms", "named", "saved", "wants_high",
     )  # fmt: skip
 
-    def __init__(self, leader_epoch: int, saved: Saved, live_bytes: int, growth: Growth) -> None:
-        """`saved` is what the newest cut has of it; `live_bytes` how much that is."""
+    def __init__(
+        self, leader_epoch: int, saved: Saved, live_bytes: int, growth: Growth, high_sections: int = 0
+    ) -> None:
+        """`saved` is what the newest cut has of it; `live_bytes` how much that is, `high_sections` in how
+        many tails of level 1 at most."""
         self.leader_epoch = leader_epoch
         self.named = self.saved = saved
         """what tails have that a cut names, and that are written"""
@@ -38,6 +50,10 @@ class TailProgress:
         """offset up to which leaders before this one have saved, too"""
         self.high_bytes, self.low_bytes = live_bytes, 0
         """bytes of sections of level 1, and of level 0 behind them"""
+        self.high_sections = high_sections
+        self.low_whole_ms: int | None = None
+        self.high_whole_ms: int | None = None
+        """when tails, and those of level 1, last had all up to the end; None if that is not known"""
         self.growth = growth
         self.wants_high = False
         """it is saved at level 1 with the next cut that has room"""
@@ -56,9 +72,49 @@ class TailProgress:
         self.saved = saved
         if is_high:
             self.high_bytes += section.length
+            self.high_sections += 1
             self.low_bytes = 0
         else:
             self.low_bytes += section.length
+
+    def unnamed(self) -> None:
+        """Note that tails written since the newest cut are lost."""
+        self.saved = self.named
+        self.low_whole_ms = self.high_whole_ms = None
+
+    def whole_until(self, end: int, chain_end: int, now_ms: int) -> None:
+        """Note what tails have once those of a save that began at `now_ms` are written."""
+        saved = self.saved.behind(chain_end)
+        if saved.low >= end:
+            self.low_whole_ms = now_ms
+        if saved.high >= end:
+            self.high_whole_ms, self.wants_high = now_ms, False
+
+    def compacted(self, cleaned_end: int, retention_ms: int, now_ms: int) -> None:
+        """Begin anew where compaction may have taken tombstones and markers, which stay for `retention_ms`,
+        of what is not saved yet, while tails still have the records that these did away with. The log is
+        compacted below `cleaned_end`."""
+        least_ms = max(retention_ms - _MARGIN_MS, 0)
+        if cleaned_end > self.saved.low and _is_past(self.low_whole_ms, least_ms, now_ms):
+            self.saved = Saved(0, 0, -1)
+            self.low_whole_ms = self.high_whole_ms = _UNDER_WAY
+        elif cleaned_end > self.saved.high and _is_past(self.high_whole_ms, least_ms, now_ms):
+            self._begin_high()
+            self.high_whole_ms = _UNDER_WAY
+
+    def begin_high(self, chain_end: int, log_bytes: int, *, is_tiered: bool) -> None:
+        """Have everything saved at level 1 again where too many tails have some of it, or far more than the
+        log, which has `log_bytes` behind its chain."""
+        if chain_end >= self.saved.high:
+            self.high_sections = 0
+        most = MOST_HIGH if log_bytes > self.high_sections * _SMALL_BYTES else FEW_HIGH
+        live_bytes = 0 if is_tiered else self.high_bytes + self.low_bytes
+        if self.high_sections >= most or is_due_anew(live_bytes, log_bytes, _LEAST_BASE_BYTES):
+            self._begin_high()
+
+    def _begin_high(self) -> None:
+        self.saved = self.saved._replace(high=0)
+        self.high_bytes = self.low_bytes = self.high_sections = 0
 
     def lacks(self, low: int, end: int, now_ms: int) -> int:
         """Note that offsets from `low` to `end` are nowhere yet; return for how long some of them have been
@@ -69,6 +125,10 @@ class TailProgress:
         if self.lacks_since_ms is None or low >= self.lacks_below:
             self.lacks_since_ms, self.lacks_below = now_ms, end
         return now_ms - self.lacks_since_ms
+
+
+def _is_past(whole_ms: int | None, least_ms: int, now_ms: int) -> bool:
+    return whole_ms is None or now_ms - whole_ms >= least_ms
 
 
 class _Attempt(NamedTuple):
@@ -110,7 +170,7 @@ class SavedProgress:
         for attempt in stale:
             for place, (leader_epoch, _) in attempt.reached.items():
                 if (progress := self._of(place, leader_epoch)) is not None:
-                    progress.saved = progress.named
+                    progress.unnamed()
                 yield
 
     def _of(self, place: Place, leader_epoch: int) -> TailProgress | None:

@@ -31,7 +31,6 @@ from service.tiering.cuts.saving_plan import (
     Saved,
     adopted,
     is_always_tailed,
-    is_due_anew,
     section_of,
     waits_for_segment,
 )
@@ -41,7 +40,6 @@ log = logging.getLogger(__name__)
 
 HIGH_EVERY: Final = 64
 """Cuts of which one is saved at level 1, too."""
-_LEAST_BASE_BYTES: Final = 64 << 20
 _NEVER_MS: Final = 1 << 53
 
 
@@ -59,6 +57,8 @@ class TailedRuns(Protocol):
     def bytes_written(self) -> int: ...
     @property
     def left_bytes(self) -> int: ...
+    @property
+    def cleaned_end(self) -> int: ...
     def runs_from(self, offset: int, /) -> Sequence[SegmentRun]: ...
     def bytes_from(self, offset: int, /) -> int: ...
     def left_ms(self, now_ms: int, /) -> int: ...
@@ -136,11 +136,12 @@ class SavedTails(NamedTuple):
 
 
 class _Save(NamedTuple):
-    """One save: the attempt, the number of its cut, and the ends of partitions."""
+    """One save: the attempt, the number of its cut, the ends of partitions, and when it began."""
 
     attempt_id: UUID
     cut: int
     taken: Mapping[Place, TakenEnd]
+    began_ms: int
 
 
 class TailSaver:
@@ -185,7 +186,7 @@ class TailSaver:
         async with self._saving:
             context, piece = self._context, Slice()
             await context.fence.check(context.settings.fence_age_ms)
-            save = _Save(attempt_id, cut, taken)
+            save = _Save(attempt_id, cut, taken, context.clock.monotonic_ms())
             await piece.go_on(self._progress.begun(newest_id, cut))
             await piece.go_on(self._progress.keep(taken))
             await self._adopt(newest_id, taken, piece)
@@ -228,7 +229,9 @@ class TailSaver:
             told = Saved(row.saved, row.saved_high, row.last_epoch)
             saved = adopted(told, None if known < 0 else known, chain_end, local.log_end_offset)
         live_bytes = local.size if saved.low > local.local_log_start_offset else 0
-        return TailProgress(one.leader_epoch, saved, live_bytes, Growth(now_ms, local.runs.bytes_written))
+        high_tails = document.high_tails if saved.high > chain_end else 0
+        growth = Growth(now_ms, local.runs.bytes_written)
+        return TailProgress(one.leader_epoch, saved, live_bytes, growth, high_tails)
 
     def _chain_end(self, place: Place) -> int:
         entry: CatalogEntry | None = self._context.catalog.entry(*place)
@@ -243,11 +246,15 @@ class TailSaver:
         if is_high:
             self._cuts_written = -1
         before, self._metrics.left_out = self._metrics.left_out, {}
+        now_ms = self._context.clock.monotonic_ms()
         for place, one in save.taken.items():
             yield
             progress = self._progress.partitions[place]
-            chain_end = self._chain_end(place)
-            saved = progress.saved.behind(chain_end)
+            config = one.partition.config
+            if config.is_compacted:
+                cleaned_end = one.partition.log.runs.cleaned_end
+                progress.compacted(cleaned_end, config.delete_retention_ms, now_ms)
+            saved = progress.saved.behind(self._chain_end(place))
             progress.wants_high |= is_high
             why_not = self._why_left_out(one)
             if why_not is not None:
@@ -312,11 +319,12 @@ class TailSaver:
                 continue
             if is_high and not progress.wants_high:
                 continue
-            local = one.partition.log
-            if is_high and not one.partition.config.remote_storage_enable:
-                self._begin_anew(progress, local)
-            start = local.local_log_start_offset
-            section = section_of(progress.saved, max(self._chain_end(place), start), one.end, is_high=is_high)
+            local, chain_end = one.partition.log, self._chain_end(place)
+            start = max(chain_end, local.local_log_start_offset)
+            if is_high:
+                is_tiered = one.partition.config.remote_storage_enable
+                progress.begin_high(chain_end, local.runs.bytes_from(start), is_tiered=is_tiered)
+            section = section_of(progress.saved, start, one.end, is_high=is_high)
             if section is None:
                 continue
             since_ms = now_ms if progress.lacks_since_ms is None else progress.lacks_since_ms
@@ -324,13 +332,6 @@ class TailSaver:
             found.append((since_ms, Wanted(place, one.leader_epoch, section.first, one.end, runs)))
         found.sort(key=lambda row: row[0])
         return [wanted for _, wanted in found]
-
-    def _begin_anew(self, progress: TailProgress, local: TailedLog) -> None:
-        """Have everything saved at level 1 again where compaction and retention have left far less of a log
-        than tails have of it."""
-        if is_due_anew(progress.high_bytes + progress.low_bytes, local.size, _LEAST_BASE_BYTES):
-            progress.saved = progress.saved._replace(high=0)
-            progress.high_bytes = progress.low_bytes = 0
 
     # -- upload
 
@@ -352,6 +353,8 @@ class TailSaver:
         """Upload one tail with as much of `wanted` as fits. Returns whether one was written."""
         context = self._context
         budget = self._rate.room(context.clock.monotonic_ms())
+        if is_high:
+            budget //= 2  # the rest is for records that are nowhere yet
         if budget <= 0:
             return False
         laid_out = await context.pool.watch(partial(lay_out, wanted, budget))
@@ -390,10 +393,10 @@ class TailSaver:
         for place, before in standings.items():
             yield
             one, progress = save.taken[place], self._progress.partitions[place]
-            saved = progress.saved.behind(self._chain_end(place))
+            chain_end = self._chain_end(place)
+            saved = progress.saved.behind(chain_end)
             standings[place] = before._replace(saved=saved)
-            if saved.high >= one.end:
-                progress.wants_high = False
+            progress.whole_until(one.end, chain_end, save.began_ms)
             if before.is_tailed:
                 progress.lacks(saved.low, one.end, now_ms)
             if before.is_tailed and saved.low < one.end:

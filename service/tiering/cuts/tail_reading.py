@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 from itertools import islice
 from typing import Final
 
 from service.base.errors import CorruptionError
 from service.base.slices import Slice
 from service.remote.format.cut_codec import Cut, TailRef
+from service.remote.format.keys import TAIL_PREFIX, TailKey, parse_key
 from service.remote.format.tail_object import TailFooter
-from service.remote.reading.tails import open_tail
+from service.remote.reading.tails import OpenTail, find_tail, open_tail
 from service.remote.stores.errors import UNREADABLE, raise_of_the_store
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.cuts.cut_objects import prove_tails
@@ -50,6 +51,35 @@ async def read_tails(
         for found in await asyncio.gather(*map(read, some)):
             if found is not None:
                 await piece.go_on(table.add(found[0], found[1].level, found[1].sections))
+    return lost
+
+
+async def read_listed(
+    context: TieringContext, table: TailTable, numbers: Container[int], owners: Collection[str]
+) -> dict[str, str]:
+    """Add the tails that lie in the bucket and were written for cuts of these numbers; return those that
+    cannot be read, and why.
+
+    Raises a store's error that is not of one object.
+    """
+
+    def find() -> tuple[list[OpenTail], dict[str, str]]:
+        found: list[OpenTail] = []
+        lost: dict[str, str] = {}
+        for info in context.store.list(TAIL_PREFIX):
+            key = parse_key(info.key)
+            if isinstance(key, TailKey) and key.cut in numbers:
+                try:
+                    found.append(find_tail(context.store, info.key, owners))
+                except UNREADABLE as e:
+                    raise_of_the_store(e)
+                    lost[info.key] = str(e)
+        return found, lost
+
+    found, lost = await context.pool.run(find)
+    piece = Slice()
+    for one in found:
+        await piece.go_on(table.add(one.ref, one.footer.level, one.footer.sections))
     return lost
 
 

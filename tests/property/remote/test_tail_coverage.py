@@ -21,13 +21,33 @@ def names(found: Coverage) -> list[tuple[str, int, int]]:
     return [(piece.span.tail, piece.first, piece.end) for piece in found.pieces]
 
 
-def test_the_fewest_sections_are_read_and_no_offset_twice() -> None:
-    small = [span(0, 1, 10 * n, 10 * n + 10, f"s{n}") for n in range(5)]
-    large = span(1, 1, 10, 40, "large")
+def test_the_section_that_was_written_last_is_read_and_no_offset_twice() -> None:
+    small = [span(0, 1, 10 * n, 10 * n + 10, f"{n}") for n in range(5)]
+    large = span(1, 1, 10, 40, "3-level-1")
     found = cover([*small, large], 5, 50)
-    assert names(found) == [("s0", 5, 10), ("large", 10, 40), ("s4", 40, 50)]
+    assert names(found) == [("0", 5, 10), ("3-level-1", 10, 40), ("4", 40, 50)]
     assert found.reaches == 50
-    assert names(cover([large, *small], 12, 33)) == [("large", 12, 33)]
+    assert names(cover([large, *small], 12, 33)) == [("3-level-1", 12, 33)]
+
+
+def test_a_section_that_is_saved_again_takes_the_place_of_the_earlier_one() -> None:
+    """A compaction came in between, and has taken what would contradict the rest of the later section."""
+    old = [span(1, 1, 0, 30, "1"), span(1, 1, 30, 60, "2"), span(0, 1, 60, 70, "3")]
+    again = [span(1, 1, 0, 20, "4"), span(1, 1, 20, 50, "5")]
+    assert names(cover([*old, *again], 0, 70)) == [
+        ("4", 0, 20), ("5", 20, 50), ("2", 50, 60), ("3", 60, 70),
+    ]  # fmt: skip
+    assert names(cover([*old, again[0]], 10, 70)) == [
+        ("4", 10, 20),
+        ("1", 20, 30),
+        ("2", 30, 60),
+        ("3", 60, 70),
+    ]
+    assert names(cover([*old, span(1, 1, 40, 50, "4")], 35, 55)) == [
+        ("2", 35, 40),
+        ("4", 40, 50),
+        ("2", 50, 55),
+    ]
 
 
 def test_a_section_that_is_missing_ends_it() -> None:
@@ -67,7 +87,7 @@ def test_sections_of_many_leaders_have_the_last_ones_log(seed: int) -> None:
             first = max(saved_high if is_high else saved, chain)
             if first < len(log):
                 cuts += 1
-                name = f"{cuts}"
+                name = f"{cuts:03d}"
                 saved_bytes[name] = first, log[first:]
                 spans.append(span(int(is_high), epoch, first, len(log), name))
                 saved = len(log)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.base.errors import StorageError
-from service.tiering.cuts import saving, tail_writer
+from service.tiering.cuts import saved_progress, saving, tail_writer
 from service.tiering.cuts.saving import SavedTails
 from tests.unit.tiering.cut_keeper import CutKeeper, bytes_of
 from tests.unit.tiering.world import Fault, Replica, World
@@ -132,7 +132,7 @@ SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in
 @pytest.mark.parametrize("seed", SEEDS)
 def test_tails_have_what_cuts_say(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saving, "HIGH_EVERY", 4)
-    monkeypatch.setattr(saving, "_LEAST_BASE_BYTES", 2000)
+    monkeypatch.setattr(saved_progress, "_LEAST_BASE_BYTES", 2000)
     monkeypatch.setattr(tail_writer, "MAX_OBJECT_BYTES", 3000 if seed % 2 else 1 << 20)
     play = Play(tmp_path, seed)
     for _ in range(120):

@@ -43,6 +43,10 @@ def test_a_figure_without_a_bound_is_told_alone() -> None:
     assert str(line).split() == ["tails", "off", "0.00", "GB", "on", "5.00", "GB"]
 
 
+def test_times_of_hardly_anything_are_left_out() -> None:
+    assert str(Line(TOLD, 0.0001, 1.0)).split() == ["tails", "off", "0.00", "GB", "on", "1.00", "GB"]
+
+
 def test_a_line_says_what_is_over() -> None:
     assert str(Line(RATE, 100.0, 50.0)).split()[-6:] == ["0.50", "x", "≥", "0.95", "x", "OVER"]
 

@@ -126,10 +126,12 @@ class Cutting:
         waits: Iterable[Replica] = (),
         starts: Mapping[Replica, int] | None = None,
         tailed: Iterable[Replica] | None = None,
+        says: Mapping[Replica, int] | None = None,
         leaderless: Mapping[Replica, int] | None = None,
     ) -> CutRef:
-        """Write a cut with these ends, and one tail that has what chains lack; `CUT` names it. Nobody leads
-        those that are `leaderless`; the cut before ended where they say."""
+        """Write a cut with these ends, and one tail that has what chains lack; `CUT` names it. `says`: up to
+        where partitions are saved as the cut says, which await a segment with the rest. Nobody leads those
+        that are `leaderless`; the cut before ended where they say."""
         world = self.world
         self.number += 1
         world.clock.advance(10_000)
@@ -144,16 +146,17 @@ class Cutting:
             if data:
                 sections.append((place, data))
             start = (starts or {}).get(replica, replica.log.log_start_offset)
+            saved = (says or {}).get(replica, end if is_saved else max(chain_end, start))
             rows[place] = PartitionCut(
                 replica.leader_epoch,
                 start,
                 end,
                 end,
-                end if is_saved else max(chain_end, start),
-                end if is_saved else max(chain_end, start),
+                saved,
+                saved,
                 0,
                 0 if entry is None else entry.version,
-                replica in waits,
+                replica in waits or replica in (says or {}),
             )
         for replica, end in (leaderless or {}).items():  # as the cut before has them
             place = replica.tip.topic_id, replica.tip.partition

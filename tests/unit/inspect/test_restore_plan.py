@@ -214,6 +214,20 @@ def test_a_segment_that_was_waited_for_is_in_the_chain(world: World, pool: Execu
     assert plan.tails == ()
 
 
+def test_tails_that_reach_beyond_what_the_leader_had_saved_are_not_the_cuts(
+    world: World, pool: Executor
+) -> None:
+    """They are of the leader before; the one of the cut has other records there, and awaits their segment."""
+    cutting, replica = Cutting(world), world.replicas[0]
+    cutting.cut(ends(world))
+    entry = world.entry(replica)
+    assert entry is not None
+    cutting.cut(ends(world), says={replica: entry.end_offset})
+    _, plan = read(world, pool)
+    assert plan.ref.cut == 1
+    assert "events-0" in plan.passed_over[0]
+
+
 def test_a_cut_whose_segment_never_came_is_passed_over(world: World, pool: Executor) -> None:
     cutting = Cutting(world)
     cutting.cut(ends(world))
@@ -251,6 +265,27 @@ def test_segments_that_were_sealed_since_and_end_below_the_cut_belong_to_the_cha
     assert plan.chain_end == entry.end_offset
     assert plan.chain.is_published
     assert plan.loaded_end == end
+
+
+def test_segments_that_an_unclean_leader_wrote_since_are_not_the_cuts(world: World, pool: Executor) -> None:
+    """They end below the cut's end, with other records than were there at the cut."""
+    one = world.replicas[0]
+    for _ in range(40):
+        one.append(1, world.clock.now_ms())
+    end, entry = one.log.log_end_offset, world.entry(one)
+    assert entry is not None
+    Cutting(world).cut({**ends(world), one: end})
+    one.log.truncation.truncate_to(entry.end_offset)
+    one.leader_epoch = world.catalog.leader_epochs[EVENTS, 0] = 6
+    while world.entry(one) == entry:
+        one.append(2, world.clock.now_ms())
+        world.run()
+    later = world.entry(one)
+    assert later is not None
+    assert entry.end_offset < later.end_offset < end
+    plan = first(read(world, pool)[1])
+    assert (plan.chain_end, plan.loaded_end, plan.end) == (entry.end_offset, end, end)
+    assert not plan.is_incomplete
 
 
 def test_a_topic_that_is_not_tailed_has_a_hole_from_its_chains_end(world: World, pool: Executor) -> None:

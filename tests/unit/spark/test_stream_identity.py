@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -286,3 +287,19 @@ def test_a_stream_goes_on_with_the_cluster_that_was_restored_from_its_own(
     listed(bucket, "somebody-elses-cluster")
     with pytest.raises(DataLossError, match="somebody-elses-cluster"):
         opened().latest(end)
+
+
+def test_records_read_beyond_the_end_of_a_restored_log_are_no_loss_to_the_stream(
+    bucket: Bucket, opened: Opened
+) -> None:
+    """The log goes on far behind, where the stream has read nothing."""
+    position = read_all(opened())
+    beyond = replace(position, offsets={**position.offsets, ("flights", 1): 170})
+    with pytest.raises(DataLossError, match="flights-1 ends at 100"):
+        opened().latest(beyond)
+    listed(bucket, "heir-of-the-cluster-01", [Ancestor(CLUSTER, 7, 1)])
+    stream = opened()
+    end = noted(stream.latest(beyond))
+    assert end == replace(position, cluster_id="heir-of-the-cluster-01")
+    assert stream.plan(beyond, end) == []
+    assert opened().latest(end) == end

@@ -52,7 +52,7 @@ class CutKeeper:
         self.taken = taken
         return self.world.do(self.world.manager.tails.save(self.attempt, self.newest_id, self.cut, taken))
 
-    def name(self, saved: SavedTails) -> None:
+    def name(self, saved: SavedTails, cluster_id: str = CLUSTER) -> None:
         """Write the cut: what was saved last is named by it."""
         new = [ref for ref in saved.tails if ref not in self.named]
         assert len(set(saved.tails)) == len(saved.tails)
@@ -66,7 +66,7 @@ class CutKeeper:
             )  # fmt: skip
             self.rows.setdefault(place[0], []).append(row)
         cut = Cut(
-            CLUSTER, self.cut, 1, True, _METADATA, 5, 1, tuple(self.named),
+            cluster_id, self.cut, 1, True, _METADATA, 5, 1, tuple(self.named),
             {topic_id: tuple(rows) for topic_id, rows in self.rows.items()},
         )  # fmt: skip
         data, key = encode_cut(cut), cut_key(CutKey(self.cut, self.attempt))
@@ -75,10 +75,10 @@ class CutKeeper:
         self.world.bucket.put(CUT_NAME, encode_cuts(Cuts(CLUSTER, (ref,))))
         self.newest_id, self.cut = self.attempt, self.cut + 1
 
-    def cut_now(self, **more: Any) -> SavedTails:
+    def cut_now(self, *, cluster_id: str = CLUSTER, **more: Any) -> SavedTails:
         """Save, and name it."""
         saved = self.save(**more)
-        self.name(saved)
+        self.name(saved, cluster_id)
         return saved
 
     def footer(self, ref: TailRef) -> TailFooter:

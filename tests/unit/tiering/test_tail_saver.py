@@ -13,6 +13,7 @@ from service.base.errors import StorageError
 from service.base.rate import RateLimit
 from service.base.types import TopicIdPartition
 from service.records.decode import iter_records
+from service.remote.format.coverage import cover
 from service.tiering.cuts import tail_writer
 from service.tiering.cuts.saving import TailSettings
 from service.tiering.cuts.saving_plan import Saved
@@ -480,11 +481,30 @@ def test_tails_keep_within_the_quota_of_copies(tmp_path: Path) -> None:
     assert world.manager._context.copy_rate._limit().bytes_per_s > 100
 
 
+def test_level_one_leaves_room_for_records_that_are_nowhere_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.tiering.cuts.saving.HIGH_EVERY", 2)
+    world, keeper = plain(tmp_path, partitions=4)
+    large, *small = world.replicas
+    for _ in range(200):
+        large.append(1, 5)
+    keeper.cut_now()
+    world.manager.tails._rate._limit = lambda: RateLimit(100, 10)
+    for _ in range(12):
+        world.clock.advance(10_000)
+        for replica in small:
+            replica.append(1, 5)
+        saved = keeper.cut_now()
+        assert [keeper.standing(saved, one).saved.low for one in small] == [small[0].high_watermark] * 3
+    assert 0 < keeper.standing(saved, large).saved.high < 200, "still under way"
+
+
 def test_a_compacted_log_is_saved_anew_when_tails_have_far_more_than_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.tiering.cuts.saving.HIGH_EVERY", 2)
-    monkeypatch.setattr("service.tiering.cuts.saving._LEAST_BASE_BYTES", 500)
+    monkeypatch.setattr("service.tiering.cuts.saved_progress._LEAST_BASE_BYTES", 500)
     world, keeper = plain(tmp_path)
     replica = world.replicas[0]
     for _ in range(12):
@@ -525,3 +545,42 @@ def test_an_internal_topic_that_is_compacted_between_cuts_comes_back_with_its_ne
     assert sizes[-1] < 13 * sizes[0] / 2, "compaction has taken records away"
     sections = [span.section for span in keeper.spans(replica)]
     assert any(one.record_count < one.end_offset - one.first_offset for one in sections)
+
+
+def test_however_long_it_goes_on_few_tails_have_some_of_a_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that grows slowly, and whose segment is not sealed: 135 tails of level 1 a day, each kept alive."""
+    monkeypatch.setattr("service.tiering.cuts.saving.HIGH_EVERY", 2)
+    monkeypatch.setattr("service.tiering.cuts.saved_progress.FEW_HIGH", 5)
+    world, keeper = plain(tmp_path, segment_bytes=1 << 20)
+    replica = world.replicas[0]
+    for turn in range(60):
+        replica.append(1, 5)
+        if turn == 30:
+            replica.leader_epoch = 4
+        keeper.cut_now()
+        covered = cover(keeper.spans(replica), 0, replica.high_watermark)
+        live = {piece.span.tail for piece in covered.pieces}
+        assert len(live) <= 7
+        keeper.named = [ref for ref in keeper.named if ref.key in live]
+    assert keeper.read(replica, 0, 60) == bytes_of(replica)
+
+
+def test_a_restored_partition_takes_nothing_of_what_its_source_had_saved(tmp_path: Path) -> None:
+    """Its log was filled up behind what came back, with the leader epoch of the source's last record."""
+    world, keeper = plain(tmp_path)
+    replica = world.replicas[0]
+    for _ in range(2):
+        replica.append(3, 5)
+    keeper.cut_now(cluster_id="the-source")
+    keeper.named.clear()  # what came back was in a segment, which the heir's chain does not have
+    world.reboot()
+    world.run()
+    replica = world.replicas[0]
+    replica.log.truncation.truncate_to(3)
+    replica.append(7, 5, leader_epoch=0)
+    replica.leader_epoch = 1004
+    replica.append(2, 6)
+    keeper.cut_now()
+    assert keeper.read(replica, 0, 12) == bytes_of(replica)
