@@ -31,8 +31,7 @@ from simulator.process import Life
 from simulator.store import Sent, arrive_late
 
 _MOMENTS: Final = (
-    ("/HEAD", "put"),
-    ("/HEAD", "put"),
+    *[("/HEAD", "put")] * 4,
     (CUT_NAME, "put"),
     ("cut/", "put"),
     ("tail/", "put"),

@@ -40,7 +40,7 @@ def test_a_broker_that_hangs_is_waited_for_once(
     assert tried == 1
 
 
-def test_brokers_that_are_slow_to_greet_get_a_second_and_longer_time(
+def test_slow_brokers_get_a_second_and_longer_time_to_greet(
     start: Callable[..., NodeThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin, "FIRST_GREETING_S", 0.0)  # too short for any
