@@ -53,7 +53,7 @@ from bench.tiered_cluster import tiered_cluster
 from service.base.errors import ConfigError
 from service.base.world import system_world
 from service.inspect.restore_plan import RestorePlan
-from service.inspect.restore_source import CutChoice, read_source
+from service.inspect.restore_source import CutChoice, RestoreSource, read_source
 from service.remote.stores.obstore_store import open_store
 from service.remote.stores.read_only_store import ReadOnlyStore
 from tests.support.clients import Admin
@@ -155,26 +155,38 @@ class World:
                 shutil.rmtree(directory)
         return at
 
+    def has_cut(self) -> bool:
+        """Return whether a cut can be restored that knows all topics."""
+        try:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                ends = _moment(self._read(pool)[1]).ends
+        except ConfigError:
+            return False
+        return {BULK, *CHAIN_TOPICS, OFFSETS} <= ends.keys()
+
     def moments(self) -> list[Moment]:
         """Return the cuts that are there to be restored, the newest last; of `--many` all since the last
         disaster, else that one alone."""
-        world = system_world()
-        store = ReadOnlyStore(open_store(self.store.url, world=world, endpoint=self.store.endpoint))
         loose = self._arguments.no_gate
         with ThreadPoolExecutor(_THREADS) as pool:
-            source, plan = read_source(store, CutChoice(allows_loose=loose), pool)
+            source, plan = self._read(pool)
             self.refused += source.passed_over
             found = [_moment(plan)]
             kept = source.cuts.kept if self._arguments.many and source.cuts is not None else ()
             for ref in reversed(kept):
                 if self._seen < ref.cut < plan.ref.cut and ref.is_complete and (ref.is_exact or loose):
-                    choice = CutChoice(number=ref.cut, allows_loose=True)
                     try:
-                        found.append(_moment(read_source(store, choice, pool)[1]))
+                        found.append(_moment(self._read(pool, ref.cut)[1]))
                     except ConfigError as e:
                         self.refused.append(str(e))
         self._seen = plan.ref.cut
         return found[::-1]
+
+    def _read(self, pool: ThreadPoolExecutor, cut: int | None = None) -> tuple[RestoreSource, RestorePlan]:
+        """Return what a restore of this cut would bring back, or of the one that it would choose."""
+        store = open_store(self.store.url, world=system_world(), endpoint=self.store.endpoint)
+        choice = CutChoice(number=cut, allows_loose=self._arguments.no_gate or cut is not None)
+        return read_source(ReadOnlyStore(store), choice, pool)
 
     def restore(self, say: Callable[[str], None]) -> float:
         """Take over, format and start; return the time at which apply was done."""
@@ -326,7 +338,7 @@ def run(world: World, arguments: argparse.Namespace) -> bool:
     gates, whether something was not."""
     chance, backs = random.Random(arguments.seed), list[Back]()
     judged: dict[int, list[str]] = {}
-    wait_until("the first cut", lambda: "CUT" in world.store.objects(), 120, 0.5)
+    wait_until("a cut with all topics", world.has_cut, 300, 1.0)
     began = time.monotonic()
     while len(judged) < arguments.disasters:
         time.sleep(arguments.between * (0.5 + chance.random()))
