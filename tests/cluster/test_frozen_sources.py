@@ -81,7 +81,7 @@ class Hold:
         self._step = step
         self.is_wanted = False
         self.keys: set[str] = set()
-        """what the request deletes, below the prefix: dead before the take-over, so the heir names none of it"""
+        """what the request deletes: dead before the take-over, so the heir names none of it"""
         self.is_held, self.may_go = threading.Event(), threading.Event()
         proxy.plan = self._decide
 
