@@ -399,8 +399,8 @@ def main() -> int:
     parser.add_argument(
         "--hold-ms",
         type=int,
-        default=100,
-        help="firn.cut.hold.max.ms (default: 100; of --many: 500): processes that share cores wait for 20",
+        default=20,
+        help="firn.cut.hold.max.ms (default: 20; of --many: 500)",
     )
     parser.add_argument("--chain-ms", type=float, default=10, help="a chain's pause (default: 10)")
     parser.add_argument(

@@ -43,9 +43,13 @@ def gate_forgets_followers() -> None:
     _swap(FetchRead, "read_partition", make)
 
 
-def metadata_of_the_keeper_alone() -> None:
-    """Take the metadata that the keeper has, whatever brokers have told."""
-    _swap(CutAttempt, "begun", lambda begun: lambda self, broker, end, now_ms: begun(self, broker, 0, now_ms))
+def metadata_of_one_broker_alone() -> None:
+    """Take the metadata that the first broker has told, whatever the others have shown."""
+
+    def make(begun: Any) -> Any:
+        return lambda self, broker, end, now_ms: begun(self, broker, end if broker == 1 else 0, now_ms)
+
+    _swap(CutAttempt, "begun", make)
 
 
 def ends_of_any_epoch() -> None:
@@ -110,7 +114,7 @@ OF_CUTS: Final[dict[str, Plant]] = {
     for one in (
         no_gate,
         gate_forgets_followers,
-        metadata_of_the_keeper_alone,
+        metadata_of_one_broker_alone,
         ends_of_any_epoch,
         heads_not_written_again,
         no_gap,
