@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
@@ -412,6 +413,7 @@ def test_one_error_of_several_steps_of_the_keeper_is_told_once(
     world.manager.maintenance.topics_changed()
     world.clock.advance(world.settings.topics_debounce_ms)
     caplog.clear()
-    world.run()
+    with caplog.at_level(logging.INFO, "service.tiering"):
+        world.run()
     said = [record.getMessage() for record in caplog.records if "get cluster.json" in record.getMessage()]
     assert len(said) == 1, said
