@@ -240,6 +240,7 @@ class TestBothTiers:
         return start(
             firn_remote_url=f"file://{bucket}",
             firn_remote_object_grace_ms="100",
+            firn_cut_interval_ms="-1",  # a cut that is kept for longer than the grace lacks what has gone
             log_retention_check_interval_ms="100",
         )
 
