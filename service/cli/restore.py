@@ -352,30 +352,11 @@ def _cloned(
 
 def _write_file(args: argparse.Namespace, restored: Restored, placement: Placement, output: Path) -> None:
     from service.base.world import system_world
-    from service.inspect.restore_file import RestoreHeader, write_restore
-    from service.inspect.restore_records import heir_records, numbers_above
-    from service.metadata.features import cluster_features
+    from service.inspect.restore_file import write_restore
 
-    world, source = system_world(), restored.source
-    numbers = numbers_above(
-        source.image,
-        source.highest.next_producer_id,
-        source.highest.life,
-        restored.life_id,
-        restores_since=source.restores_since,
-    )
-    header = RestoreHeader(
-        restored.cluster_id, source.source_id, source.ref.cut, source.ref.at_ms, placement.brokers
-    )
-    records = heir_records(
-        source.image,
-        restored.plan,
-        placement,
-        numbers,
-        restored.entries,
-        cluster_features(),
-        is_clone=args.target is not None,
-    )
+    world = system_world()
+    records = restored.first_records(placement, is_clone=args.target is not None)
+    header = restored.header(placement.brokers)
     write_restore(world.disk, output.absolute(), header, records, world.clock.now_ms())
 
 

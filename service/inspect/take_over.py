@@ -9,7 +9,7 @@ run of the command knows it for its own. Blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -18,8 +18,10 @@ from uuid import UUID
 from service.base.errors import ConfigError, CorruptionError
 from service.base.world import World
 from service.inspect.restore_archive import each, places_of
+from service.inspect.restore_file import RestoreHeader
 from service.inspect.restore_heads import HeirHeads, WrittenChain
 from service.inspect.restore_plan import RestorePlan
+from service.inspect.restore_records import Placement, heir_records, numbers_above
 from service.inspect.restore_source import (
     CutChoice,
     RestoreSource,
@@ -29,7 +31,9 @@ from service.inspect.restore_source import (
     read_source,
 )
 from service.metadata.controller.requests import ResourceType
+from service.metadata.features import cluster_features
 from service.metadata.image import MetadataImage
+from service.metadata.records import MetadataRecord
 from service.remote.catalog import CatalogEntry
 from service.remote.format.ancestors import MAX_ANCESTORS, Ancestor
 from service.remote.format.cut_codec import Cuts, Place, encode_cuts
@@ -86,6 +90,26 @@ class Restored(NamedTuple):
     entries: Mapping[Place, CatalogEntry]
     life_id: UUID
     missing: tuple[str, ...] = ()
+
+    def header(self, brokers: tuple[int, ...]) -> RestoreHeader:
+        """Return what the file with the heir's first records is for."""
+        ref = self.source.ref
+        return RestoreHeader(self.cluster_id, self.source.source_id, ref.cut, ref.at_ms, brokers)
+
+    def first_records(self, placement: Placement, *, is_clone: bool = False) -> Iterator[MetadataRecord]:
+        """Yield the heir's first records, with numbers above those of all that were lost before it."""
+        source = self.source
+        numbers = numbers_above(
+            source.image,
+            source.highest.next_producer_id,
+            source.highest.life,
+            self.life_id,
+            restores_since=source.restores_since,
+        )
+        features = cluster_features()
+        return heir_records(
+            source.image, self.plan, placement, numbers, self.entries, features, is_clone=is_clone
+        )
 
 
 class _Claim(NamedTuple):

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 _HELD_MS: Final = 10_000
-"""What waits for a cut to go is looked at again after this time."""
+"""Time until deletions that wait for a cut to go are looked at again."""
 _MOST_DUE: Final = 100_000
 """Beyond so many deletions that wait, objects are left to the sweeper."""
 

@@ -18,9 +18,9 @@ from service.config.cluster import ClusterConfig
 from service.hot.log_dir import encode_uuid
 from service.inspect.clone import CloneOrder, clone
 from service.inspect.object_copies import through_here
-from service.inspect.restore_file import RestoreHeader, check_restore, decode_restore, encode_restore
+from service.inspect.restore_file import check_restore, decode_restore, encode_restore
 from service.inspect.restore_plan import OFFSET_GAP
-from service.inspect.restore_records import Placement, heir_records, numbers_above
+from service.inspect.restore_records import Placement
 from service.inspect.restore_source import CutChoice, read_source
 from service.inspect.take_over import Restored, TakeOverOrder, take_over
 from service.metadata.bootstrap import levels_of, parse_initial_controllers, split_supported
@@ -221,21 +221,8 @@ class HeirWorld(CuttingWorld):
         self.tell(f"cut {source.ref.cut} comes back as {restored.cluster_id} on {len(self.machines)} nodes")
         brokers = tuple(range(1, len(self.machines) + 1))
         placement = Placement(brokers, None, fits=True)
-        numbers = numbers_above(
-            source.image, source.highest.next_producer_id, source.highest.life, restored.life_id
-        )
-        records = heir_records(
-            source.image,
-            restored.plan,
-            placement,
-            numbers,
-            restored.entries,
-            cluster_features(),
-            is_clone=wanted.is_clone,
-        )
-        header = RestoreHeader(
-            restored.cluster_id, source.source_id, source.ref.cut, source.ref.at_ms, brokers
-        )
+        records = restored.first_records(placement, is_clone=wanted.is_clone)
+        header = restored.header(brokers)
         file = decode_restore(b"".join(encode_restore(header, records, self.real_ms())))
         for number in brokers:
             check_restore(file, cluster_id=restored.cluster_id, node_id=number, is_broker=True)

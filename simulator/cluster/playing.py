@@ -306,7 +306,7 @@ def draw(seed: int, nodes: int | None = None, *, tiered: bool = False) -> Plan:
 
 _CHAINS: Final = (1, 2, 4)
 _LOST_OF_TEN: Final = 6
-"""In so many of ten histories with cuts everything is lost, and comes back."""
+"""Histories of ten with cuts in which everything is lost, and comes back."""
 
 
 def draw_cutting(seed: int, nodes: int | None = None) -> Plan:

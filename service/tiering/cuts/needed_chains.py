@@ -19,7 +19,7 @@ from service.remote.stores.store import ObjectStore
 from service.tiering.offload_pool import OffloadPool
 
 NEVER_NAMED: Final = MetadataEnd(0, 0)
-"""Of objects that no chain ever named: no cut needs them."""
+"""End told of objects that no chain ever named: no cut needs them."""
 _ALL: Final = MetadataEnd(MAX_LIFE + 1, 0)
 
 

@@ -16,12 +16,11 @@ from service.base.threads import SystemThreads
 from service.base.types import TopicIdPartition
 from service.inspect.cuts_repair import CutsRepair, find_cuts_repair
 from service.inspect.fsck import fsck
-from service.inspect.restore_records import HeirNumbers, Placement, heir_records, numbers_above
+from service.inspect.restore_records import HeirNumbers, Placement, numbers_above
 from service.inspect.restore_source import CutChoice, read_source
 from service.inspect.take_over import Restored, TakeOverOrder, take_over
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
-from service.metadata.features import cluster_features
 from service.metadata.image import MetadataImage
 from service.remote.format.cut_codec import decode_cuts
 from service.remote.format.keys import CUT_NAME, HeadKey, head_key
@@ -109,16 +108,7 @@ def heads(world: World) -> dict[str, str]:
 
 
 def image_of(restored: Restored, placement: Placement = Placement((4, 5, 6))) -> MetadataImage:  # noqa: B008
-    numbers = numbers_above(
-        restored.source.image,
-        restored.source.highest.next_producer_id,
-        restored.source.highest.life,
-        restored.life_id,
-        restores_since=restored.source.restores_since,
-    )
-    records = heir_records(
-        restored.source.image, restored.plan, placement, numbers, restored.entries, cluster_features()
-    )
+    records = restored.first_records(placement)
     return MetadataDelta(MetadataImage()).replay_all(records).build(1, 1, 1)
 
 
