@@ -9,6 +9,7 @@ decides, whoever deletes, and however old its own metadata is (invariant T19).
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from service.remote.format.cut_codec import MetadataEnd
@@ -52,10 +53,8 @@ class NeededChains:
         """
         settled = _ALL
         if self._is_in_use():
-            try:
+            with suppress(ObjectNotFound):  # there are no cuts
                 settled = (await self._pool.run(open_cuts, self._store)).oldest_metadata or NEVER_NAMED
-            except ObjectNotFound:
-                settled = _ALL  # there are no cuts
         self.note_settled(settled)
         return settled
 
