@@ -14,6 +14,7 @@ import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
@@ -39,7 +40,7 @@ class CommittedRead(NamedTuple):
     `entry` has them."""
 
     offset: int
-    reading: Future[RemoteRead]
+    read: RemoteRead
     aborted: AbortedRows
     entry: CatalogEntry
 
@@ -230,22 +231,27 @@ class UnifiedLog:
         it."""
         whole: Future[CommittedRead] = Future()
         whole.set_running_or_notify_cancel()
-
-        def found(finding: Future[AbortedRows]) -> None:
-            try:
-                whole.set_result(CommittedRead(offset, reading, finding.result(), entry))
-            except Exception as e:
-                whole.set_exception(e)
-
-        def read(reading: Future[RemoteRead]) -> None:
-            try:
-                bound = reading.result().next_offset
-                reader.aborted(self.local.tip, entry.manifest_key, offset, bound).add_done_callback(found)
-            except Exception as e:
-                whole.set_exception(e)
-
-        reading.add_done_callback(read)
+        reading.add_done_callback(partial(self._look_up_aborted, reader, entry, offset, whole))
         return self.ready(whole) if whole.done() else LogRead((), 0, whole)
+
+    # These callbacks must not make `reading` reachable from `whole`: the read's hold on memory would then be
+    # part of a cycle, and a read that nobody takes would keep it until the garbage collector runs.
+
+    def _look_up_aborted(
+        self,
+        reader: RemoteReader,
+        entry: CatalogEntry,
+        offset: int,
+        whole: Future[CommittedRead],
+        reading: Future[RemoteRead],
+    ) -> None:
+        """Start the look-up for a read that has ended; `whole` gets both."""
+        if (error := reading.exception()) is not None:
+            whole.set_exception(error)
+            return
+        read = reading.result()
+        finding = reader.aborted(self.local.tip, entry.manifest_key, offset, read.next_offset)
+        finding.add_done_callback(partial(_put_together, entry, offset, read, whole))
 
     def ready(self, future: PendingRead) -> LogRead:
         """Return the bytes of a read that has ended, or raise its error."""
@@ -255,16 +261,17 @@ class UnifiedLog:
         if not isinstance(found, CommittedRead):
             size = sum(map(len, found.data))
             return LogRead(found.data, size, None, found.hold, next_offset=found.next_offset)
-        offset, reading, (rows, is_complete), entry = found
+        offset, read, (rows, is_complete), entry = found
         if not is_complete:
             if self.local_start_offset > entry.end_offset:
                 # Meanwhile other markers went from the local log to the bucket.
                 if self._reader is None or self.remote is None or self.remote == entry:
+                    _release(read)
                     return NOTHING
+                reading: Future[RemoteRead] = Future()
+                reading.set_result(read)
                 return self._with_aborted(self._reader, self.remote, offset, reading)
-            bound = reading.result().next_offset
-            rows = [*rows, *self.local.aborted_transactions(entry.end_offset, bound)]
-        read = reading.result()
+            rows = [*rows, *self.local.aborted_transactions(entry.end_offset, read.next_offset)]
         return LogRead(
             read.data,
             sum(map(len, read.data)),
@@ -302,6 +309,27 @@ class UnifiedLog:
         """Return (largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if there is
         none."""
         return self.local.end_offset_of_epoch(leader_epoch)
+
+
+def _put_together(
+    entry: CatalogEntry,
+    offset: int,
+    read: RemoteRead,
+    whole: Future[CommittedRead],
+    finding: Future[AbortedRows],
+) -> None:
+    """Resolve `whole` with a read and the aborted transactions that were found for it, or with the error."""
+    if (error := finding.exception()) is not None:
+        _release(read)
+        whole.set_exception(error)
+    else:
+        whole.set_result(CommittedRead(offset, read, finding.result(), entry))
+
+
+def _release(read: RemoteRead) -> None:
+    """Free the memory of a read that nobody gets."""
+    if read.hold is not None:
+        read.hold.release()
 
 
 def _size(parts: Sequence[FileSlice]) -> int:

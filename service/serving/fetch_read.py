@@ -457,7 +457,11 @@ class FetchRead:
         else:
             read = partition.unified.ready(started) if started.done() else LogRead((), 0, started)
         # A remote read returns at least one whole batch, which may exceed the rest of the budget.
-        return read if is_first or read.size <= limit else NOTHING
+        if is_first or read.size <= limit:
+            return read
+        if read.hold is not None:
+            read.hold.release()
+        return NOTHING
 
     def _is_beyond_quota(self, meter: RequestMeter, partition: Partition, offset: int, limit: int) -> bool:
         """Return whether the records are in the bucket and the client's quota has no room for them now: its

@@ -66,7 +66,10 @@ def test_a_fetch_may_begin_within_a_cold_batch(tiered: Tiered) -> None:
     assert values(answer.records) == tiered.written[10:20]
 
 
-def test_unused_cold_bytes_are_released_at_once(start: Callable[..., NodeThread], tmp_path: Path) -> None:
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_unused_cold_bytes_are_released_at_once(
+    start: Callable[..., NodeThread], tmp_path: Path, isolation_level: int
+) -> None:
     """Responses may hold so much and no more: what is kept for one that has gone is missing for others."""
     (tmp_path / "bucket").mkdir()
     node = start(firn_remote_url=f"file://{tmp_path}/bucket")
@@ -90,7 +93,7 @@ def test_unused_cold_bytes_are_released_at_once(start: Callable[..., NodeThread]
             answer = talk(
                 ApiKey.FETCH, "FetchRequest",
                 topics=(module.FetchTopic(topic_id=topic_id, partitions=tuple(asked)),),
-                max_wait=5000, min_bytes=1, max_bytes=200_000, isolation_level=0,
+                max_wait=5000, min_bytes=1, max_bytes=200_000, isolation_level=isolation_level,
                 session_id=0, session_epoch=-1, forgotten_topics_data=(), rack_id="",
             )  # fmt: skip
             found = [values(one.records) for one in answer.responses[0].partitions]
