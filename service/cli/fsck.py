@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if problem := store_url_problem(args.url):
         raise ConfigError(f"{args.url}: {problem}")
     world = system_world()
-    store = open_store(args.url, world=world, endpoint=endpoint_of(args), region=args.region)
+    store = open_store(args.url, world=world, endpoint=endpoint_of(args), region=args.region, must_exist=True)
     progress = _show_progress if sys.stderr.isatty() else None
     with world.threads.pool("fsck", args.threads) as pool:
         report = fsck(store, topic=args.topic, deep=not args.shallow, progress=progress, pool=pool)

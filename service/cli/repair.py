@@ -53,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
         endpoint=endpoint_of(args),
         region=args.region,
         encryption=encryption_of(args),
+        must_exist=True,
     )
     report, wrong = Report("repairs", as_json=args.json), 0
     for repair in list(find_repairs(store)):

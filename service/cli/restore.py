@@ -191,7 +191,7 @@ def _wanted(args: argparse.Namespace) -> Callable[[str], bool] | None:
     return None if pattern is None else lambda name: pattern.fullmatch(name) is not None
 
 
-def _open(args: argparse.Namespace, url: str, *, writes: bool = False) -> ObstoreStore:
+def _open(args: argparse.Namespace, url: str, *, writes: bool = False, is_new: bool = False) -> ObstoreStore:
     from service.base.errors import ConfigError
     from service.base.world import system_world
     from service.config.tables import store_url_problem
@@ -205,6 +205,7 @@ def _open(args: argparse.Namespace, url: str, *, writes: bool = False) -> Obstor
         endpoint=endpoint_of(args),
         region=args.region,
         encryption=encryption_of(args) if writes else None,
+        must_exist=not is_new,
     )
 
 
@@ -332,7 +333,7 @@ def _cloned(
         )
     world = system_world()
     source = ReadOnlyStore(_open(args, args.source))
-    store = _open(args, args.target, writes=True)
+    store = _open(args, args.target, writes=True, is_new=True)
     target = ProvenUploads(store, store.verifies_uploads)
     copies = copier_of(
         args.source,

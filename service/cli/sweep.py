@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as e:
         raise ConfigError(f"--topic: {args.topic} is not the id of a topic") from e
     world = system_world()
-    store = open_store(args.url, world=world, endpoint=endpoint_of(args), region=args.region)
+    store = open_store(args.url, world=world, endpoint=endpoint_of(args), region=args.region, must_exist=True)
     now_ms = world.clock.now_ms()
     if args.delete:
         now_ms -= StoreClock(store, world).skew_ms()

@@ -191,7 +191,7 @@ def collect(
         last_cold = cluster.offsets(topic, leaders, LATEST_TIERED)
     any_broker = next(iter(settings.values()), {})
     url = url or any_broker.get(URL_KEY)
-    cold, writer, problem, refused, is_unknown = _cold_sizes(
+    cold, writer, problem, refused, is_unknown = cold_sizes(
         info, url, endpoint or any_broker.get(ENDPOINT_KEY), region or any_broker.get(REGION_KEY)
     )
     suspects = [p for p in leaders if p in cold and cold[p].end_offset > last_cold[p] + 1]
@@ -266,7 +266,7 @@ def _failing(http: NodeHttp, leader: int, url: str, topic_id: UUID) -> list[str]
         return []  # loopback address of another machine, or an older node
 
 
-def _cold_sizes(info: TopicInfo, url: str | None, endpoint: str | None, region: str | None) -> ColdSizes:
+def cold_sizes(info: TopicInfo, url: str | None, endpoint: str | None, region: str | None) -> ColdSizes:
     """Query the bucket once. A partition that the store refuses is left out; the others are returned."""
     from service.base.errors import CorruptionError, FirnError
     from service.base.world import system_world
@@ -277,7 +277,14 @@ def _cold_sizes(info: TopicInfo, url: str | None, endpoint: str | None, region: 
         return ColdSizes({p.partition: ManifestSizes(0, 0, 0) for p in info.partitions}, None, None, ())
     options = StoreOptions(connect_timeout_s=3, request_timeout_s=10, max_retries=1, retry_timeout_s=10)
     try:
-        store = open_store(url, world=system_world(), endpoint=endpoint, region=region, options=options)
+        store = open_store(
+            url,
+            world=system_world(),
+            endpoint=endpoint,
+            region=region,
+            options=options,
+            must_exist=True,
+        )
         found, refused = {}, []
         for one in info.partitions:
             try:

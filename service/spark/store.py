@@ -24,7 +24,8 @@ def open_store_of(options: ReadOptions) -> ObjectStore:
 
 
 def open_beside(url: str, options: ReadOptions) -> ObjectStore:
-    """Open the store of another URL with the endpoint, region and credentials of the options."""
+    """Open the store of another URL, to be written to, with the endpoint, region and credentials of the
+    options."""
     access = options.access if is_s3(url) else S3Access()
     return open_retrying_store(
         url,
@@ -44,7 +45,13 @@ def _opened(
     if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
         raise ConfigError(f"option url: there is no folder {parts.path}")
     return open_retrying_store(
-        url, world=_world(pid), endpoint=endpoint, region=region, access=access, timeout_s=timeout_s
+        url,
+        world=_world(pid),
+        endpoint=endpoint,
+        region=region,
+        access=access,
+        timeout_s=timeout_s,
+        must_exist=True,
     )
 
 

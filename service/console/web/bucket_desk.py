@@ -63,7 +63,7 @@ class BucketDesk:
         self._lock = threads.lock()
         self._pool = pool
         self._store: ObjectStore = ReadOnlyStore(
-            open_store(url, world=world, endpoint=endpoint, region=region, options=PATIENCE)
+            open_store(url, world=world, endpoint=endpoint, region=region, options=PATIENCE, must_exist=True)
         )
         self.s3: S3Desk | None = None
         if is_s3(url) and is_installed():

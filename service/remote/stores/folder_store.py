@@ -1,4 +1,4 @@
-"""Folder as an object store: created when missing, durable when a put returns, listed in order.
+"""Folder as an object store: created unless it must exist, durable when a put returns, listed in order.
 
 obstore writes and reads the files; the rest is here. Conditional writes are compared and written under one
 lock file, which all processes that open the folder share (so the file system must support POSIX locks). The
@@ -38,11 +38,14 @@ _RUN: Final = 1000
 class FolderStore(ObstoreStore):
     """`ObjectStore` over the folder `root`. Thread-safe."""
 
-    def __init__(self, root: Path, options: StoreOptions, world: World) -> None:
+    def __init__(self, root: Path, options: StoreOptions, world: World, *, must_exist: bool = False) -> None:
+        """Raises `ConfigError` for what is no folder, or `must_exist` and does not."""
         from obstore.store import LocalStore
 
+        if must_exist and not root.is_dir():
+            raise ConfigError(f"there is no folder {root}")
         try:
-            client: LocalStore = LocalStore(root, mkdir=True)
+            client: LocalStore = LocalStore(root, mkdir=not must_exist)
         except (exceptions.BaseError, OSError, ValueError) as e:
             raise ConfigError(f"{root}: {short(e)}") from e
         super().__init__(lambda _: client, options, root.as_uri(), world)

@@ -103,14 +103,16 @@ def open_store(
     access: S3Access | None = None,
     encryption: S3Encryption | None = None,
     options: StoreOptions | None = None,
+    must_exist: bool = False,
 ) -> ObstoreStore:
     """Open ``s3://bucket[/prefix]``, ``file:///folder``, ``gs://…`` or ``az://…``.
 
     `endpoint` is the URL of an S3-compatible server, plain HTTP allowed; buckets are then addressed by path.
     Credentials are those of `access`, else of the chain (see `aws_credentials`), which reads the world's
     environment; keys passed here win. Writes ask S3 for `encryption`; reads need no header. Nothing is sent
-    yet: a wrong bucket shows at the first call. Raises `ConfigError` for a URL that names no store, and for
-    an `access` that does not exist.
+    yet: a wrong bucket shows at the first call. A folder is created, unless it `must_exist`, which is for
+    whoever only reads. Raises `ConfigError` for a URL that names no store, for a folder that must exist and
+    does not, and for an `access` that does not exist.
     """
     options = options or StoreOptions()
     access = access or S3Access()
@@ -124,7 +126,7 @@ def open_store(
             raise ConfigError(f"{url}: a folder is written as file:///absolute/path")
         from service.remote.stores.folder_store import FolderStore
 
-        return FolderStore(Path(unquote(parts.path)), options, world)
+        return FolderStore(Path(unquote(parts.path)), options, world, must_exist=must_exist)
     if not parts.netloc or parts.query or parts.fragment:
         raise ConfigError(f"{url}: not the URL of an object store")
     if is_s3(url):

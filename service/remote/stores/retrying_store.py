@@ -204,6 +204,7 @@ def open_retrying_store(
     region: str | None = None,
     access: S3Access | None = None,
     timeout_s: float | None = None,
+    must_exist: bool = False,
 ) -> ObjectStore:
     """Open a store as `open_store` does, with retries; a folder is opened without, as waiting does not cure
     its errors.
@@ -216,7 +217,15 @@ def open_retrying_store(
     options = StoreOptions(
         max_retries=0, first_byte_timeout_s=20.0, request_timeout_s=max(_SHORT, min(60.0, patience.timeout_s))
     )
-    store = open_store(url, world=world, endpoint=endpoint, region=region, access=access, options=options)
+    store = open_store(
+        url,
+        world=world,
+        endpoint=endpoint,
+        region=region,
+        access=access,
+        options=options,
+        must_exist=must_exist,
+    )
     parts = urlsplit(url)
     if parts.scheme == "file":
         return store
