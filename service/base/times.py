@@ -13,6 +13,8 @@ _DURATION: Final = re.compile(
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_MS: Final = 2**63 - 1
+_LAST_DATE_MS: Final = 253_402_300_799_999
+"""The last millisecond that has a date: what documents say may be anything."""
 
 
 def time_ms(text: str) -> int:
@@ -30,6 +32,17 @@ def time_ms(text: str) -> int:
     if found < _EPOCH:  # brokers take such numbers for the names of other offsets: -1 is the end of a log
         raise ConfigError(f"{text!r} is before 1970")
     return round(found.timestamp() * 1000)
+
+
+def time_text(ms: int) -> str:
+    """Return milliseconds since 1970 as a time in UTC, or as their number where no date has it.
+
+    >>> time_text(1359676800250), time_text(10**18)
+    ('2013-02-01T00:00:00.250Z', '1000000000000000000 ms since 1970')
+    """
+    if not 0 <= ms <= _LAST_DATE_MS:
+        return f"{ms} ms since 1970"
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def duration_ms(text: str) -> int:

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from service.inspect.restore_plan import RestorePlan
 
 _HEAD = ("topic", "partitions", "replicas", "start", "end", "bytes in chain", "in tails", "given up", "empty")
-_LAST_MS = 253_402_300_799_999
-"""the last time that has a date in words: a cut's is its keeper's, and may be anything"""
 
 
 def document_of(plan: RestorePlan) -> dict[str, object]:
@@ -50,6 +48,7 @@ def document_of(plan: RestorePlan) -> dict[str, object]:
 def lines_of(plan: RestorePlan) -> list[str]:
     """Return the plan for a terminal."""
     from service.base.printable import escaped
+    from service.base.times import time_text
 
     kind = "exact: one moment of all partitions" if plan.ref.is_exact else "loose"
     rows = [
@@ -73,7 +72,7 @@ def lines_of(plan: RestorePlan) -> list[str]:
     ]
     lines = [
         *(f"passed over: {one}" for one in plan.passed_over),
-        f"cluster {plan.source_id}: cut {plan.ref.cut} of {_time(plan.ref.at_ms)}, {kind}",
+        f"cluster {plan.source_id}: cut {plan.ref.cut} of {time_text(plan.ref.at_ms)}, {kind}",
         f"the newest document in the bucket is {plan.age_ms / 1000:.1f} s younger; metadata up to offset "
         f"{plan.metadata_end}",
         *aligned([_HEAD, *rows]),
@@ -84,11 +83,3 @@ def lines_of(plan: RestorePlan) -> list[str]:
     lines += [f"to be set anew: {one}" for one in plan.to_set]
     lines += [f"problem: {one}" for one in plan.problems]
     return [escaped(one) for one in lines]
-
-
-def _time(ms: int) -> str:
-    from datetime import UTC, datetime
-
-    if ms > _LAST_MS:
-        return f"{ms} ms since 1970"
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

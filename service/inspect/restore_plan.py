@@ -135,7 +135,8 @@ class PlanFacts(NamedTuple):
     else tells (`epochs` and `ends` by partition).
 
     `newest_ms` is the newest time in any document, `restores_since` how many clusters were restored since the
-    cut and lost again; `later_topics` were made after it, `later_partitions` added to topics.
+    cut and lost again; `later_topics` were made after it, `later_partitions` added to topics;
+    `later_cuts` are complete and could be restored in its place.
     """
 
     source_id: str
@@ -150,6 +151,7 @@ class PlanFacts(NamedTuple):
     restores_since: int = 0
     later_topics: tuple[str, ...] = ()
     later_partitions: tuple[str, ...] = ()
+    later_cuts: tuple[int, ...] = ()
 
 
 class Told(NamedTuple):
@@ -346,6 +348,11 @@ def _notes(image: MetadataImage, topics: Iterable[TopicPlan], facts: PlanFacts) 
         yield (
             f"{len(facts.later_partitions)} partitions were added after the cut and do not come back: "
             f"{_some(list(facts.later_partitions))}"
+        )
+    if facts.later_cuts:
+        yield (
+            f"{len(facts.later_cuts)} newer cuts can be restored, too, up to cut {facts.later_cuts[-1]}; a "
+            f"take-over from this one gives them up for good, a clone (--to) leaves them"
         )
     if image.transaction is not None:
         yield "a change of the metadata was not complete at the cut and is left out"

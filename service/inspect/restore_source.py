@@ -16,6 +16,7 @@ from uuid import UUID, uuid5
 from crc32c import crc32c
 
 from service.base.errors import ConfigError, CorruptionError, UnknownVersion
+from service.base.times import time_text
 from service.inspect.restore_archive import SeenChain, each, places_of, seen_chain, stamped_ms
 from service.inspect.restore_plan import OFFSET_GAP, FoundChain, PlanFacts, RestorePlan, restore_plan
 from service.metadata.batches import decode_batches
@@ -118,6 +119,12 @@ class RestoreSource(NamedTuple):
         )
 
     @property
+    def later_cuts(self) -> tuple[int, ...]:
+        """Numbers of complete cuts that are kept and newer than this one: a take-over drops them."""
+        kept = () if self.cuts is None else self.cuts.kept
+        return tuple(one.cut for one in kept if one.cut > self.ref.cut and one.is_complete)
+
+    @property
     def owners(self) -> frozenset[str]:
         """Ids of the cluster and of those that wrote here before it."""
         return owners_of(self.cluster)
@@ -169,6 +176,7 @@ def plan_of(
         tuple(
             f"{source.image.topics_by_id[topic_id].name}-{number}" for topic_id, number in source.later_places
         ),
+        source.later_cuts,
     )
     return restore_plan(facts, pieces, gap=gap, wanted=wanted)
 
@@ -304,10 +312,11 @@ class _Reading:
             if named not in complete:
                 return f"--cut {choice.number}: that cut is not complete, records below its ends are missing"
             return f"--cut {choice.number}: that cut is loose, not of one moment; --allow-loose takes it"
-        if complete and choice.at_ms is not None and all(ref.at_ms > choice.at_ms for ref in complete):
-            oldest = complete[-1]
-            return f"--at: the oldest cut that is kept is {oldest.cut}, of {oldest.at_ms} ms since 1970"
-        if complete and not choice.allows_loose:
+        possible = [ref for ref in complete if ref.is_exact or choice.allows_loose]
+        if possible:  # --at alone excludes these: metadata is looked at once a cut is read
+            oldest, kind = possible[-1], "" if choice.allows_loose else "exact "
+            return f"--at: the oldest {kind}cut that is kept is {oldest.cut}, of {time_text(oldest.at_ms)}"
+        if complete:
             return "all complete cuts are loose, not of one moment; --allow-loose takes them"
         return "no cut is complete, so none can be restored"
 

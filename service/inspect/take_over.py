@@ -196,7 +196,7 @@ class _TakeOver:
         if choice.number not in (None, until) or (choice.at_ms, choice.metadata_offset) != (None, None):
             raise ConfigError(
                 f"the prefix was taken over for cut {until} by a restore that is not complete: leave out "
-                f"--cut, --at and --metadata-offset; another cut can be chosen once its cluster has started"
+                f"--cut, --at and --metadata-offset; an older cut can be chosen once its cluster has started"
             )
         if order.cluster_id not in (None, claim.file.cluster_id):
             raise ConfigError(
@@ -328,6 +328,8 @@ class _TakeOver:
 def heir_cuts(cluster_id: str, source: RestoreSource, plan: RestorePlan, stamp: Stamp) -> Cuts:
     """Return `CUT` of the heir: the cut that it begins from is the newest, those before it stay kept.
 
+    Newer ones are of a past that is given up: what they name beyond this cut is in no chain of the heir, and
+    goes after the grace.
     Readers of chains and tails alone do not find all of it where a segment reaches beyond it.
     """
     has_overlap = any(one.segment_key for one in plan.partitions.values())

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from service.base.errors import ConfigError, CorruptionError
+from service.base.times import time_text
 from service.base.types import TopicIdPartition
 from service.inspect.restore_plan import PartitionPlan, RestorePlan
 from service.inspect.restore_source import CutChoice, RestoreSource, read_source
@@ -183,8 +184,33 @@ def test_cuts_are_chosen_by_number_time_and_metadata(world: World, pool: Executo
         assert read(world, pool, choice)[1].ref.cut == expected
     with pytest.raises(ConfigError, match="kept are 1 to 2"):
         read(world, pool, CutChoice(number=3))
-    with pytest.raises(ConfigError, match="oldest cut that is kept is 1"):
+    assert time_text(older.at_ms).endswith("Z")
+    with pytest.raises(
+        ConfigError, match=r"oldest exact cut that is kept is 1, of 20\d\d-\d\d-\d\dT[\d:.]+Z$"
+    ):
         read(world, pool, CutChoice(at_ms=older.at_ms - 1))
+
+
+def test_a_time_before_all_exact_cuts_names_the_oldest_of_those(world: World, pool: Executor) -> None:
+    cutting = Cutting(world)
+    loose = cutting.cut(ends(world), is_exact=False)
+    cutting.cut(ends(world))
+    with pytest.raises(ConfigError, match="oldest exact cut that is kept is 2"):
+        read(world, pool, CutChoice(at_ms=loose.at_ms))
+    with pytest.raises(ConfigError, match="oldest cut that is kept is 1"):
+        read(world, pool, CutChoice(at_ms=loose.at_ms - 1, allows_loose=True))
+
+
+def test_newer_cuts_that_a_take_over_would_give_up_are_told(world: World, pool: Executor) -> None:
+    cutting = Cutting(world)
+    for is_complete in (True, True, True, False):
+        cutting.cut(ends(world), is_complete=is_complete)
+    assert not any("newer cuts" in note for note in read(world, pool)[1].notes)
+    notes = read(world, pool, CutChoice(number=1))[1].notes
+    assert notes == (
+        "2 newer cuts can be restored, too, up to cut 3; a take-over from this one gives them up for good, "
+        "a clone (--to) leaves them",
+    )
 
 
 def test_a_cut_that_is_not_complete_is_not_taken(world: World, pool: Executor) -> None:
