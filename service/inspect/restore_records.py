@@ -7,7 +7,7 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -31,7 +31,7 @@ from service.metadata.image import (
 from service.metadata.image_frames import image_records
 from service.metadata.persistent import PartitionMap, PersistentMap
 from service.metadata.records import NO_LEADER, ZERO_UUID, MetadataRecord
-from service.remote.catalog import CatalogEntry
+from service.remote.catalog import CatalogEntry, Erasure
 from service.remote.format.cut_codec import Place
 from service.remote.format.keys import MAX_EPOCH
 
@@ -107,8 +107,10 @@ def heir_records(
     features: Sequence[FeatureRange],
     *,
     is_clone: bool = False,
+    erasures: Iterable[Erasure] = (),
 ) -> Iterator[MetadataRecord]:
-    """Yield the records, features first. `entries` are those of the catalog, of the chains as written.
+    """Yield the records, features first. `entries` are those of the catalog, of the chains as written;
+    `erasures` the orders that CUT lists: they are fulfilled again, for what comes back may be from before.
 
     Topics that the plan lacks are left out, with their settings. A clone has no objects of deleted topics.
     """
@@ -131,6 +133,9 @@ def heir_records(
             restored_tails=PersistentMap(
                 {place: _restored_tail(one) for place, one in plan.partitions.items()}
             ),
+            rewrites=PersistentMap(),
+            erasures=PersistentMap({one.id: one for one in heir.erasures(erasures)}),
+            erased=PersistentMap(),
             transaction=None,
         )
     )
@@ -191,6 +196,13 @@ class _Heir:
         for topic_id, state in self._image.recovered.items():
             if topic_id in self.topics and state.settings_unknown:
                 yield topic_id, state._replace(unchecked_partitions=())
+
+    def erasures(self, listed: Iterable[Erasure]) -> Iterator[Erasure]:
+        """Yield the orders that concern topics which come back, as open ones."""
+        for erasure in listed:
+            topics = tuple(topic_id for topic_id in erasure.topics if topic_id in self.topics)
+            if topics:
+                yield erasure._replace(topics=topics, done_ms=-1, is_restored=True)
 
 
 def _levels(image: MetadataImage, features: Sequence[FeatureRange]) -> dict[str, int]:

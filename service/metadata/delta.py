@@ -20,6 +20,7 @@ from service.metadata.frames import UnknownRecord
 from service.metadata.image import KRAFT_VERSION, ConfigResource, MetadataImage, OpenTransaction
 from service.metadata.persistent import REMOVED
 from service.metadata.records import (
+    ZERO_UUID,
     AbortTransactionRecord,
     AccessControlEntryRecord,
     BeginTransactionRecord,
@@ -29,6 +30,8 @@ from service.metadata.records import (
     ConfigRecord,
     DelegationTokenRecord,
     EndTransactionRecord,
+    ErasedRecord,
+    ErasureRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
     LifeRecord,
@@ -43,17 +46,21 @@ from service.metadata.records import (
     RemoteLogRecord,
     RemoveAccessControlEntryRecord,
     RemoveDelegationTokenRecord,
+    RemoveErasureRecord,
     RemoveRestoredTailRecord,
+    RemoveRewriteRecord,
     RemoveTombstoneRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     RestoredTailRecord,
+    RewriteRecord,
     TombstoneRecord,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
     UserScramCredentialRecord,
 )
+from service.metadata.rewrites_delta import RewritesDelta
 from service.metadata.topics_delta import TopicsDelta
 
 
@@ -70,6 +77,7 @@ class MetadataDelta:
         self._topics = TopicsDelta(image)
         self._cluster = ClusterDelta(image)
         self._catalog = CatalogDelta(image, self._topics)
+        self._rewrites = RewritesDelta(image, self._topics)
         self._access = AccessDelta(image)
         self.deleted_topics = self._topics.deleted
         self.changed_partitions = self._topics.changed_partitions
@@ -78,6 +86,7 @@ class MetadataDelta:
         self.set_acls = self._access.set_acls
         self.remote, self.recovered = self._catalog.changed, self._catalog.recovered
         self.restored_tails = self._catalog.restored
+        self.rewrites, self.erasures = self._rewrites.rewrites, self._rewrites.erasures
         self.users, self.quota_entities = self._access.users, self._access.entities
         self.configs: set[ConfigResource] = set()
         self._config_values: dict[ConfigResource, dict[str, str]] = {}
@@ -148,6 +157,7 @@ class MetadataDelta:
         topics = yield from self._topics.build_in_steps()
         configs = {k: v or REMOVED for k, v in self._config_values.items()}
         catalog = yield from self._catalog.build_in_steps()
+        rewrites = yield from self._rewrites.build_in_steps()
         access = yield from self._access.build_in_steps()
         return MetadataImage(
             offset=offset,
@@ -167,6 +177,9 @@ class MetadataDelta:
             life_id=self._catalog.life_id,
             recovered=catalog.recovered,
             restored_tails=catalog.restored_tails,
+            rewrites=rewrites.rewrites,
+            erasures=rewrites.erasures,
+            erased=rewrites.erased,
             acls=access.acls,
             scram=access.scram,
             tokens=access.tokens,
@@ -187,6 +200,17 @@ class MetadataDelta:
         topic = self._topics.remove(record)
         self._set_config((_TOPIC, topic.name), {})
         self._catalog.remove_topic(topic)
+        self._rewrites.remove_topic(topic)
+
+    def _change_partition(self, record: PartitionRecord | PartitionChangeRecord) -> None:
+        topic_id, number = record.topic_id or ZERO_UUID, record.partition_id
+        old = self._topics.partition(topic_id, number) if self._rewrites.has_any else None
+        if isinstance(record, PartitionRecord):
+            self._topics.set_partition(record)
+        else:
+            self._topics.change_partition(record)
+        if old is not None:
+            self._rewrites.change_partition((topic_id, number), old)
 
     def _config(self, record: ConfigRecord) -> None:
         resource = (record.resource_type, record.resource_name)
@@ -249,8 +273,8 @@ _TOPIC: Final = 2
 
 _APPLY: Final[Mapping[type[Any], Callable[[MetadataDelta, Any], None]]] = {
     TopicRecord: lambda delta, record: delta._topics.create(record),
-    PartitionRecord: lambda delta, record: delta._topics.set_partition(record),
-    PartitionChangeRecord: lambda delta, record: delta._topics.change_partition(record),
+    PartitionRecord: MetadataDelta._change_partition,
+    PartitionChangeRecord: MetadataDelta._change_partition,
     ClearElrRecord: lambda delta, record: delta._topics.clear_elr(record),
     RemoveTopicRecord: MetadataDelta._remove_topic,
     RemoteLogRecord: lambda delta, record: delta._catalog.set_entry(record),
@@ -260,6 +284,11 @@ _APPLY: Final[Mapping[type[Any], Callable[[MetadataDelta, Any], None]]] = {
     RecoveredTopicRecord: lambda delta, record: delta._catalog.set_recovered(record),
     RestoredTailRecord: lambda delta, record: delta._catalog.set_tail(record),
     RemoveRestoredTailRecord: lambda delta, record: delta._catalog.remove_tail(record),
+    RewriteRecord: lambda delta, record: delta._rewrites.set_rewrite(record),
+    RemoveRewriteRecord: lambda delta, record: delta._rewrites.remove_rewrite(record),
+    ErasureRecord: lambda delta, record: delta._rewrites.set_erasure(record),
+    RemoveErasureRecord: lambda delta, record: delta._rewrites.remove_erasure(record),
+    ErasedRecord: lambda delta, record: delta._rewrites.note_erased(record),
     UserScramCredentialRecord: lambda delta, record: delta._access.set_credential(record),
     RemoveUserScramCredentialRecord: lambda delta, record: delta._access.remove_credential(record),
     DelegationTokenRecord: lambda delta, record: delta._access.set_token(record),

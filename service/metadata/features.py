@@ -30,9 +30,12 @@ ELR_VERSION: Final = "eligible.leader.replicas.version"
 """At level 1 replicas that left a too small ISR may still be elected (KIP-966)."""
 CATALOG_VERSION: Final = "firn.catalog.version"
 """At level 1 the log may hold the records of the remote catalog, which only Firn reads; at `CUTS_LEVEL` those
-of a restore, too, and the keeper of the prefix asks brokers for cuts."""
+of a restore, too, and the keeper of the prefix asks brokers for cuts; at `REWRITES_LEVEL` also those of
+rewrites and erasures."""
 CUTS_LEVEL: Final = 2
 """Level of `CATALOG_VERSION` from which on every node knows cuts and restored tails."""
+REWRITES_LEVEL: Final = 3
+"""Level of `CATALOG_VERSION` from which on every node knows rewrites of chains and erasures."""
 OWN_PREFIX: Final = "firn."
 """Begins the names of Firn's own features, which Kafka's nodes do not have."""
 RECORDS_VERSION: Final = "firn.records.version"
@@ -65,7 +68,7 @@ def cluster_features() -> tuple[FeatureRange, ...]:
     """Return the features that a node of a cluster supports, by name."""
     beyond = (
         FeatureRange(ELR_VERSION, 0, 1),
-        FeatureRange(CATALOG_VERSION, 0, CUTS_LEVEL),
+        FeatureRange(CATALOG_VERSION, 0, REWRITES_LEVEL),
         FeatureRange(RECORDS_VERSION, 0, 1),
         FeatureRange(KRAFT_VERSION, 0, 1),
     )
@@ -75,6 +78,11 @@ def cluster_features() -> tuple[FeatureRange, ...]:
 def has_cuts(features: Mapping[str, int]) -> bool:
     """Return whether every node of a cluster with these finalized levels knows cuts and restored tails."""
     return features.get(CATALOG_VERSION, 0) >= CUTS_LEVEL
+
+
+def has_rewrites(features: Mapping[str, int]) -> bool:
+    """Return whether every node of a cluster with these finalized levels knows rewrites and erasures."""
+    return features.get(CATALOG_VERSION, 0) >= REWRITES_LEVEL
 
 
 def bootstrap_records() -> tuple[MetadataRecord, ...]:

@@ -17,7 +17,7 @@ from service.metadata.credentials import ScramCredentials
 from service.metadata.partition_index import PartitionIndex
 from service.metadata.persistent import PartitionMap, PersistentMap
 from service.metadata.records import NO_LEADER, MetadataRecord
-from service.remote.catalog import CatalogEntry, Tombstone
+from service.remote.catalog import CatalogEntry, Erasure, RewriteIntent, Tombstone
 from service.security.acls import AclSet
 from service.security.tokens import DelegationToken
 
@@ -141,6 +141,10 @@ class RestoredTail(NamedTuple):
     segment_key: str
 
 
+Place = tuple[UUID, int]
+"""(topic id, partition)"""
+Erased = PersistentMap[Place, frozenset[int]]
+"""Brokers whose logs of a partition are clean; `remote.catalog.IN_BUCKET` for its objects."""
 ConfigResource = tuple[int, str]
 """(resource type, resource name), as in `ConfigRecord`."""
 
@@ -173,6 +177,12 @@ class MetadataImage:
     """Topics with remaining recovery work."""
     restored_tails: PersistentMap[tuple[UUID, int], RestoredTail] = field(default_factory=PersistentMap)
     """Partitions of a restored cluster whose tails are not loaded yet."""
+    rewrites: PersistentMap[Place, RewriteIntent] = field(default_factory=PersistentMap)
+    """Runs of chains that are being written anew, each in its partition's leader epoch of now."""
+    erasures: PersistentMap[UUID, Erasure] = field(default_factory=PersistentMap)
+    """Orders to erase keys, by id, at most `remote.catalog.MAX_ERASURES`."""
+    erased: PersistentMap[UUID, Erased] = field(default_factory=PersistentMap)
+    """Clean places by order, of those that have any."""
     acls: AclSet = field(default_factory=lambda: AclSet.EMPTY)
     scram: ScramCredentials = field(default_factory=PersistentMap)
     tokens: PersistentMap[str, DelegationToken] = field(default_factory=PersistentMap)
@@ -216,6 +226,14 @@ class MetadataImage:
     def config(self, resource_type: int, resource_name: str) -> Mapping[str, str]:
         """Return the overrides of one resource; empty where there are none."""
         return self.configs.get((resource_type, resource_name), {})
+
+
+def live_rewrite(image: MetadataImage, place: Place) -> RewriteIntent | None:
+    """Return the partition's rewrite, if it began in the leader epoch of now."""
+    intent = image.rewrites.get(place)
+    partition = None if intent is None else image.partition(*place)
+    is_live = partition is not None and intent is not None and intent.leader_epoch == partition.leader_epoch
+    return intent if is_live else None
 
 
 def collision_key(name: str) -> str | None:

@@ -7,20 +7,25 @@ shared partition maps are skipped. ACLs that differ are taken as the whole set t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Final
+from uuid import UUID
 
 from service.base.steps import Steps
 from service.metadata.access_records import other_differences, same_entries
 from service.metadata.delta import MetadataDelta
-from service.metadata.image import MetadataImage, RecoveredTopic, TopicImage
+from service.metadata.image import Erased, MetadataImage, Place, RecoveredTopic, TopicImage
 from service.metadata.image_frames import (
     broker_record,
     controller_record,
+    erased_records,
+    erasure_record,
     partition_record,
     restored_tail_record,
+    rewrite_record,
 )
+from service.metadata.persistent import PersistentMap
 from service.metadata.records import (
     ConfigRecord,
     FeatureLevelRecord,
@@ -29,7 +34,9 @@ from service.metadata.records import (
     ProducerIdsRecord,
     RecoveredTopicRecord,
     RemoteLogRecord,
+    RemoveErasureRecord,
     RemoveRestoredTailRecord,
+    RemoveRewriteRecord,
     RemoveTombstoneRecord,
     RemoveTopicRecord,
     TombstoneRecord,
@@ -39,6 +46,8 @@ from service.metadata.records import (
 
 _NO_BROKER: Final = -1
 _TOPIC: Final = 2
+_NO_NOTES: Final[Erased] = PersistentMap()
+_NOBODY: Final[frozenset[int]] = frozenset()
 
 
 def difference_in_steps(before: MetadataImage, after: MetadataImage) -> Steps[MetadataDelta]:
@@ -77,6 +86,8 @@ def _differences(before: MetadataImage, after: MetadataImage) -> Iterator[Metada
         )
     yield from _catalog(before, after)
     yield from _recovery(before, after)
+    yield from _rewrites(before, after)
+    yield from _erasures(before, after)
 
 
 def _features(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord]:
@@ -167,3 +178,56 @@ def _recovery(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataR
         tail = after.restored_tails[key]
         same = before.restored_tails.get(key) == tail
         yield None if same else restored_tail_record(key, tail)
+
+
+def _rewrites(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:
+    for key in before.rewrites:
+        old, now = before.rewrites[key], after.partition(*key)
+        if key in after.rewrites or now is None or now.leader_epoch != old.leader_epoch:
+            yield None  # replaced below, or ended with its topic or its leader epoch
+        else:
+            yield RemoveRewriteRecord(topic_id=key[0], partition_id=key[1], rewrite_id=old.rewrite_id)
+    for key in after.rewrites:
+        intent = after.rewrites[key]
+        yield None if before.rewrites.get(key) == intent else rewrite_record(key, intent)
+
+
+def _erasures(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:
+    for erasure_id in before.erasures:
+        yield None if erasure_id in after.erasures else RemoveErasureRecord(id=erasure_id)
+    for erasure_id in after.erasures:
+        erasure = after.erasures[erasure_id]
+        old, new = before.erased.get(erasure_id, _NO_NOTES), after.erased.get(erasure_id, _NO_NOTES)
+        takes_back = yield from _takes_back(old, new, after)
+        if takes_back:  # notes are only added by records: the order begins anew
+            yield RemoveErasureRecord(id=erasure_id)
+            old = _NO_NOTES
+        same = before.erasures.get(erasure_id) == erasure and not takes_back
+        yield None if same else erasure_record(erasure)
+        yield from _notes(erasure_id, old, new, before, after)
+
+
+def _takes_back(old: Erased, new: Erased, after: MetadataImage) -> Generator[None, None, bool]:
+    """Return whether a place has lost a note, other than with its topic; a step for each place."""
+    if old is new:
+        return False
+    for place, brokers in old.items():
+        yield None
+        if not brokers <= new.get(place, _NOBODY) and place[0] in after.topics_by_id:
+            return True
+    return False
+
+
+def _notes(
+    erasure_id: UUID, old: Erased, new: Erased, before: MetadataImage, after: MetadataImage
+) -> Iterator[MetadataRecord | None]:
+    """Yield records of the places whose notes are others. A partition that has changed may have lost notes
+    that came again since."""
+    changed: list[tuple[Place, frozenset[int]]] = []
+    for place, brokers in new.items():
+        yield None
+        is_same = old.get(place) == brokers and before.partition(*place) == after.partition(*place)
+        if not is_same:
+            changed.append((place, brokers))
+    changed.sort()
+    yield from erased_records(erasure_id, changed)

@@ -2,13 +2,15 @@
 
 The order is that of Apache Kafka's ``MetadataImage.write``: features, brokers, controllers, topics, configs,
 client quotas, producer ids, access control entries, SCRAM credentials, delegation tokens; then the remote
-catalog, tombstones, the life, recovered topics and restored tails. Records of a kind are sorted by name or
-id, so that equal images have equal bytes.
+catalog, tombstones, the life, recovered topics, restored tails, rewrites and erasures. Records of a kind are
+sorted by name or id, so that equal images have equal bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Final
 from uuid import UUID
 
 from service.metadata.access_records import entry_records, quota_records, scram_records, token_records
@@ -19,6 +21,7 @@ from service.metadata.image import (
     ControllerImage,
     MetadataImage,
     PartitionImage,
+    Place,
     RestoredTail,
     TopicImage,
 )
@@ -28,6 +31,8 @@ from service.metadata.records import (
     ConfigRecord,
     ControllerEndpoint,
     ControllerFeature,
+    ErasedRecord,
+    ErasureRecord,
     FeatureLevelRecord,
     LifeRecord,
     MetadataRecord,
@@ -38,10 +43,14 @@ from service.metadata.records import (
     RegisterControllerRecord,
     RemoteLogRecord,
     RestoredTailRecord,
+    RewriteRecord,
     TombstoneRecord,
     TopicRecord,
 )
+from service.remote.catalog import Erasure, RewriteIntent
 
+MAX_ERASED_IN_RECORD: Final = 1_000
+"""Partitions that one `ErasedRecord` names: replay takes a record in one step."""
 _NO_BROKER = -1
 
 
@@ -87,6 +96,12 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
         yield RecoveredTopicRecord(topic_id=topic_id, **image.recovered[topic_id]._asdict())
     for key in sorted(image.restored_tails):
         yield restored_tail_record(key, image.restored_tails[key])
+    for key in sorted(image.rewrites):
+        yield rewrite_record(key, image.rewrites[key])
+    for erasure_id in sorted(image.erasures):
+        yield erasure_record(image.erasures[erasure_id])
+        if (notes := image.erased.get(erasure_id)) is not None:
+            yield from erased_records(erasure_id, ((place, notes[place]) for place in sorted(notes)))
 
 
 def _topic(topic: TopicImage) -> Iterator[MetadataRecord]:
@@ -117,6 +132,35 @@ def partition_record(topic: TopicImage, partition_id: int, partition: PartitionI
 def restored_tail_record(key: tuple[UUID, int], tail: RestoredTail) -> RestoredTailRecord:
     """Return the record of a partition, by topic id and index, whose tails are not loaded yet."""
     return RestoredTailRecord(topic_id=key[0], partition_id=key[1], **tail._asdict())
+
+
+def rewrite_record(key: Place, intent: RewriteIntent) -> RewriteRecord:
+    """Return the record of a partition's rewrite."""
+    return RewriteRecord(topic_id=key[0], partition_id=key[1], **intent._asdict())
+
+
+def erasure_record(erasure: Erasure) -> ErasureRecord:
+    """Return the record of an order to erase."""
+    return ErasureRecord(**erasure._asdict())
+
+
+def erased_records(erasure_id: UUID, places: Iterable[tuple[Place, Iterable[int]]]) -> Iterator[ErasedRecord]:
+    """Yield the records of clean places, each with the brokers; places of one topic come one after the
+    other."""
+    for topic_id, those in groupby(places, key=lambda one: one[0][0]):
+        by_broker: dict[int, list[int]] = {}
+        for (_, partition), brokers in those:
+            for broker_id in brokers:
+                by_broker.setdefault(broker_id, []).append(partition)
+        for broker_id in sorted(by_broker):
+            numbers = by_broker[broker_id]
+            for at in range(0, len(numbers), MAX_ERASED_IN_RECORD):
+                yield ErasedRecord(
+                    erasure_id=erasure_id,
+                    broker_id=broker_id,
+                    topic_id=topic_id,
+                    partitions=tuple(numbers[at : at + MAX_ERASED_IN_RECORD]),
+                )
 
 
 def broker_record(broker: BrokerImage) -> RegisterBrokerRecord:

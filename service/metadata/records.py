@@ -479,6 +479,68 @@ class RemoveRestoredTailRecord(MetadataRecord):
     partition_id: int = field(metadata={"kafka_type": "int32"})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteRecord(MetadataRecord):
+    """Firn's: a run of a partition's chain is being written anew (`remote.catalog.RewriteIntent`)."""
+
+    API_KEY: ClassVar[int] = FIRST_OWN_ID + 7
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    partition_id: int = field(metadata={"kafka_type": "int32"})
+    rewrite_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    base_offset: int = field(metadata={"kafka_type": "int64"})
+    last_offset: int = field(metadata={"kafka_type": "int64"})
+    kind: int = field(metadata={"kafka_type": "int8"})
+    leader_epoch: int = field(metadata={"kafka_type": "int32"})
+    started_ms: int = field(metadata={"kafka_type": "int64"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveRewriteRecord(MetadataRecord):
+    """Firn's: a rewrite is committed, or given up."""
+
+    API_KEY: ClassVar[int] = FIRST_OWN_ID + 8
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    partition_id: int = field(metadata={"kafka_type": "int32"})
+    rewrite_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureRecord(MetadataRecord):
+    """Firn's: an order to erase keys, as a whole (`remote.catalog.Erasure`); a later record of the same id
+    replaces it."""
+
+    API_KEY: ClassVar[int] = FIRST_OWN_ID + 9
+    id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    key: str = field(metadata={"kafka_type": "string"})
+    stored_size: int = field(metadata={"kafka_type": "int64"})
+    crc32c: int = field(metadata={"kafka_type": "int64"})
+    keys: int = field(metadata={"kafka_type": "int32"})
+    topics: tuple[UUID | None, ...] = field(metadata={"kafka_type": "uuid"})
+    started_ms: int = field(metadata={"kafka_type": "int64"})
+    done_ms: int = field(metadata={"kafka_type": "int64"})
+    is_restored: bool = field(metadata={"kafka_type": "bool"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveErasureRecord(MetadataRecord):
+    """Firn's: removal of an order to erase, with all notes of it."""
+
+    API_KEY: ClassVar[int] = FIRST_OWN_ID + 10
+    id: UUID | None = field(metadata={"kafka_type": "uuid"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedRecord(MetadataRecord):
+    """Firn's: partitions of a topic in which an order's records are erased: from the log of a broker or, for
+    broker -1, from the bucket."""
+
+    API_KEY: ClassVar[int] = FIRST_OWN_ID + 11
+    erasure_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    broker_id: int = field(metadata={"kafka_type": "int32"})
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    partitions: tuple[int, ...] = field(metadata={"kafka_type": "int32"})
+
+
 RECORD_TYPES: Final[dict[int, type[MetadataRecord]]] = {
     record_type.API_KEY: record_type
     for record_type in (
@@ -514,6 +576,11 @@ RECORD_TYPES: Final[dict[int, type[MetadataRecord]]] = {
         RecoveredTopicRecord,
         RestoredTailRecord,
         RemoveRestoredTailRecord,
+        RewriteRecord,
+        RemoveRewriteRecord,
+        ErasureRecord,
+        RemoveErasureRecord,
+        ErasedRecord,
     )
 }
 """Record types that this software reads and writes, by id."""

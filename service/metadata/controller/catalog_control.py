@@ -16,12 +16,21 @@ from service.metadata.features import CATALOG_VERSION
 from service.metadata.frames import newest
 from service.metadata.image import MetadataImage
 from service.metadata.records import (
+    MetadataRecord,
     NoOpRecord,
     RemoteLogRecord,
     RemoveRestoredTailRecord,
+    RemoveRewriteRecord,
     RemoveTombstoneRecord,
 )
-from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, LoadedTail, decide_commit
+from service.remote.catalog import (
+    CatalogCommit,
+    CatalogEntry,
+    CatalogResult,
+    LoadedTail,
+    RewriteIntent,
+    decide_commit,
+)
 
 
 def commit_catalog(
@@ -48,9 +57,10 @@ def commit_catalog(
     if needs_level and not has_catalog(image):
         raise RequestError(ErrorCode.unsupported_version, f"The cluster's level of {CATALOG_VERSION} is 0.")
     entries: dict[tuple[UUID, int], CatalogEntry] = {}
-    records = []
+    intents: dict[tuple[UUID, int], RewriteIntent | None] = {}
+    records: list[MetadataRecord] = []
     results = []
-    for tip, previous_version, entry in commits:
+    for tip, previous_version, entry, rewrite_id in commits:
         partition = image.partition(tip.topic_id, tip.partition)
         if partition is None:
             results.append(CatalogResult.UNKNOWN_PARTITION)
@@ -66,6 +76,8 @@ def commit_catalog(
                 previous_version=previous_version,
                 entry=entry,
                 leader_epoch=partition.leader_epoch,
+                rewrite_id=rewrite_id,
+                intent=intents.get(key, image.rewrites.get(key)),
             )
         except ValueError as e:
             raise RequestError(ErrorCode.invalid_request, f"remote catalog of {tip}: {e}") from e
@@ -76,6 +88,11 @@ def commit_catalog(
         if result is CatalogResult.COMMITTED and entry != current:
             entries[key] = entry
             records.append(remote_log_record(*key, entry))
+            if rewrite_id is not None:
+                intents[key] = None
+                records.append(
+                    RemoveRewriteRecord(topic_id=key[0], partition_id=key[1], rewrite_id=rewrite_id)
+                )
     return decided(records, results)
 
 

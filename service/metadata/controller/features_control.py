@@ -13,7 +13,13 @@ from service.base.errors import RequestError
 from service.metadata.controller.activation import MIN_ISR, cluster_min_isr
 from service.metadata.controller.decision import ControllerResult, QuorumLevel, decided
 from service.metadata.controller.requests import ResourceType
-from service.metadata.features import CATALOG_VERSION, CUTS_LEVEL, ELR_VERSION, supported_features
+from service.metadata.features import (
+    CATALOG_VERSION,
+    CUTS_LEVEL,
+    ELR_VERSION,
+    REWRITES_LEVEL,
+    supported_features,
+)
 from service.metadata.image import KRAFT_VERSION, FeatureRange, MetadataImage
 from service.metadata.records import ConfigRecord, FeatureLevelRecord, MetadataRecord, NoOpRecord
 
@@ -138,6 +144,10 @@ def _reason(image: MetadataImage, update: FeatureUpdate, electorate: Electorate)
 
 def _why_not_lower(image: MetadataImage, catalog_level: int) -> str | None:
     """Return why the log's records do not allow this level of the remote catalog; None where they do."""
+    if catalog_level < REWRITES_LEVEL and image.erasures:
+        return "Keys are being erased, which the lower level does not allow."
+    if catalog_level < REWRITES_LEVEL and image.rewrites:
+        return "Chains are being rewritten, which the lower level does not allow."
     if catalog_level < CUTS_LEVEL and image.restored_tails:
         return "Partitions of a restore are still loading, which the lower level does not allow."
     if catalog_level < 1 and (image.remote or image.tombstones):

@@ -13,7 +13,7 @@ from service.metadata.delta import MetadataDelta
 from service.metadata.features import cluster_features
 from service.metadata.image import MetadataImage, PartitionImage, RecoveredTopic, RestoredTail
 from service.metadata.persistent import PersistentMap
-from service.remote.catalog import CatalogEntry
+from service.remote.catalog import CatalogEntry, Erasure
 from service.remote.format.coverage import Coverage
 from service.remote.format.cut_codec import Cut, CutRef
 from service.remote.format.metadata_ref import MetadataRef
@@ -25,10 +25,13 @@ REF = CutRef(3, "cut/3", 1, 1, 1, True, True)
 ENTRY = CatalogEntry(9, "m9", 8, 0, 5, 1, 10)
 NUMBERS = HeirNumbers(1_000_000_007, 8, UUID(int=88))
 IMAGE = replace(FULL, restored_tails=PersistentMap())
+ERASURE = Erasure(UUID(int=71), "erase/71", 90, 5, 3, (UUID(int=6), TOPIC), 40)
+"""of topics of which one comes back"""
+LISTED = (ERASURE._replace(done_ms=80), ERASURE._replace(id=UUID(int=72), topics=(UUID(int=6),)))
 
 TAKEN_OVER = {"acls", "scram", "tokens", "client_quotas", "tombstones", "configs"}
 REPLACED = {
-    "features": {"firn.catalog.version": 2},  # the lost cluster's "a.7" is of software that is not here
+    "features": {"firn.catalog.version": 3},  # the lost cluster's "a.7" is of software that is not here
     "brokers": {},
     "controllers": {},
     "next_producer_id": 1_000_000_007,
@@ -37,6 +40,9 @@ REPLACED = {
     "life_id": UUID(int=88),
     "recovered": {TOPIC: RecoveredTopic((), settings_unknown=True)},
     "restored_tails": {(TOPIC, 0): RestoredTail(9, 9, 1_000_009, "cut/3", "")},
+    "rewrites": {},
+    "erasures": {ERASURE.id: ERASURE._replace(topics=(TOPIC,), is_restored=True)},
+    "erased": {},
 }
 OF_THE_LOG = {"offset", "epoch", "timestamp_ms"}
 
@@ -51,7 +57,14 @@ def plan() -> RestorePlan:
 def heir(*, is_clone: bool = False) -> MetadataImage:
     placement = Placement((4, 5), None, fits=True)
     records = heir_records(
-        IMAGE, plan(), placement, NUMBERS, {(TOPIC, 0): ENTRY}, cluster_features(), is_clone=is_clone
+        IMAGE,
+        plan(),
+        placement,
+        NUMBERS,
+        {(TOPIC, 0): ENTRY},
+        cluster_features(),
+        is_clone=is_clone,
+        erasures=LISTED,
     )
     return MetadataDelta(MetadataImage()).replay_all(records).build(1, 1, 1)
 

@@ -339,7 +339,7 @@ def test_no_epoch_offset_or_producer_id_is_given_out_again(world: World, pool: E
             assert tail.go_on == restored.plan.partitions[topic.id, number].end + GAP
             assert tail.cut_key == restored.plan.ref.key
     assert image.life == restored.source.image.life + 1
-    assert image.features["firn.catalog.version"] == 2
+    assert image.features["firn.catalog.version"] == 3
 
 
 def test_replicas_are_placed_on_the_heirs_brokers(world: World, pool: Executor) -> None:

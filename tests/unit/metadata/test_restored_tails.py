@@ -165,8 +165,8 @@ def test_only_the_leader_of_now_says_that_a_partition_is_loaded() -> None:
 
 def test_new_clusters_have_cuts_and_the_level_stays_while_tails_load() -> None:
     levels = {one.name: one.feature_level for one in cluster_bootstrap_records()}  # type: ignore[attr-defined]
-    assert levels[CATALOG_VERSION] == 2
-    assert [has_cuts({CATALOG_VERSION: level}) for level in (0, 1, 2)] == [False, False, True]
+    assert levels[CATALOG_VERSION] == 3
+    assert [has_cuts({CATALOG_VERSION: level}) for level in (0, 1, 2, 3)] == [False, False, True, True]
     down = FeatureUpdate(CATALOG_VERSION, 1, UpgradeType.SAFE_DOWNGRADE)
     image = image_of(*RESTORED[:2], *RESTORED[4:])
     with pytest.raises(RequestError, match="still loading"):

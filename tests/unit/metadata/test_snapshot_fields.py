@@ -16,6 +16,7 @@ from service.metadata.image import MetadataImage
 from service.metadata.image_diff import apply_snapshot
 from service.metadata.persistent import PartitionMap, PersistentMap
 from service.metadata.snapshot_codec import decode_snapshot, encode_image
+from service.remote.catalog import RewriteKind
 from service.security.acls import AclEntry, AclSet
 from service.security.principal import Principal
 from service.security.scram_credential import ScramCredential
@@ -46,6 +47,8 @@ def sample(hint: Any, number: int, *, is_key: bool = False) -> Any:
         if args[-1] is ...:
             return (sample(args[0], number),)
         return tuple(0 if is_key and one is int else sample(one, number) for one in args)  # partition 0
+    if origin is frozenset:
+        return frozenset({sample(args[0], number)})
     if origin is PartitionMap:
         return PartitionMap.of({0: sample(args[0], number)})
     if origin in (PersistentMap, Mapping):
@@ -55,7 +58,13 @@ def sample(hint: Any, number: int, *, is_key: bool = False) -> Any:
         values = {name: sample(one, number) for name, one in get_type_hints(hint).items()}
         assert not [name for name, default in hint._field_defaults.items() if values[name] == default]
         return hint(**values)
-    return {int: number, str: f"a.{number}", bool: True, UUID: UUID(int=number)}[hint]
+    return {
+        int: number,
+        str: f"a.{number}",
+        bool: True,
+        UUID: UUID(int=number),
+        RewriteKind: RewriteKind.ERASE,
+    }[hint]
 
 
 ACCESS: dict[str, Any] = {

@@ -285,7 +285,7 @@ ALONE = [
 IN_A_CLUSTER = [
     [
         "eligible.leader.replicas.version 0-1",
-        "firn.catalog.version 0-2",
+        "firn.catalog.version 0-3",
         "firn.records.version 0-1",
         "group.version 0-1",
         "kraft.version 0-1",
