@@ -1,8 +1,9 @@
 """Clones a cluster into another prefix, as it was at a cut. The source is only read, and may live.
 
 What the cut's chains and tails name is copied under the same keys, then manifests and HEADs are written, then
-the small documents. Cut off anywhere, the same command goes on. Objects that the source's retention takes
-meanwhile make the clone fail, with their names. Blocks.
+the small documents. A clone of some topics has nothing of the others: tails, metadata and cut are written
+without them. Cut off anywhere, the same command goes on. Objects that the source's retention takes meanwhile
+make the clone fail, with their names. Blocks.
 """
 
 from __future__ import annotations
@@ -12,9 +13,20 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple
+from uuid import UUID
+
+from crc32c import crc32c
 
 from service.base.errors import ConfigError, CorruptionError
 from service.base.world import World
+from service.inspect.clone_tails import (
+    CopySections,
+    PartOfTail,
+    TailsToCopy,
+    chosen_cut,
+    chosen_tails,
+    section_copier,
+)
 from service.inspect.object_copies import CopyObject
 from service.inspect.restore_archive import AT_ONCE, OpenedChain, each, open_heir_chain
 from service.inspect.restore_chain import NewVersion
@@ -25,7 +37,7 @@ from service.inspect.take_over import RESTORER, Restored, Say, heir_cuts, topic_
 from service.metadata.controller.adoption_control import EPOCH_MARGIN
 from service.remote.catalog import CatalogEntry
 from service.remote.format.ancestors import MAX_ANCESTORS, Ancestor
-from service.remote.format.cut_codec import Place, encode_cuts
+from service.remote.format.cut_codec import Place, TailRef, encode_cut, encode_cuts
 from service.remote.format.keys import CLUSTER_KEY, CUT_NAME, TOPICS_KEY, head_key, partition_prefix
 from service.remote.format.manifest import PageRef
 from service.remote.format.manifest_codec import (
@@ -107,18 +119,20 @@ class _Clone:
             raise ConfigError("some of the archive cannot be read (firn fsck)", *plan.problems[:_MOST_NAMED])
         cluster_id = self._claim(found)
         writer = Writer(RESTORER, claim_id(cluster_id, found.source_id, found.ref.cut))
-        copied = sum(one.chain.segments for one in plan.partitions.values()) + len(found.cut.tails)
+        tails = self._tails(found, plan)
+        copied = sum(one.chain.segments for one in plan.partitions.values()) + len(tails.whole)
+        copied += len(tails.parts)
         self.say(
             f"copying some {copied} objects: {copied} requests, {copied * _WRITE_PRICE:.2f} US$ by S3's "
             f"list, some {max(copied * _COPY_S / AT_ONCE / 60, 1):.0f} min"
         )
-        self._copy_all([(ref.key, ref.size) for ref in found.cut.tails])
+        refs = self._copy_tails(tails)
         entries: dict[Place, CatalogEntry] = {}
         places = iter(sorted(plan.partitions))
         while some := list(islice(places, AT_ONCE)):
             entries.update(self._partitions(found, plan, some, cluster_id, writer))
         self._fail_if_missing()
-        self._write_documents(found, plan, cluster_id, writer)
+        self._write_documents(found, plan, refs, cluster_id, writer)
         return Restored(cluster_id, found, plan, entries, writer.incarnation)
 
     def _claim(self, found: RestoreSource) -> str:
@@ -147,6 +161,29 @@ class _Clone:
         if not conditional.create(self.target, CLUSTER_KEY, encode_cluster(file)):
             raise ConfigError("--to: another process has taken the prefix at this moment")
         return wanted
+
+    def _tails(self, found: RestoreSource, plan: RestorePlan) -> TailsToCopy:
+        if self.order.wanted is None:
+            return TailsToCopy(found.cut.tails, ())
+        return chosen_tails(self.source, found.cut, _topics(plan), found.owners, self.pool)
+
+    def _copy_tails(self, tails: TailsToCopy) -> list[TailRef]:
+        """Copy tails; return how the clone's cut names them."""
+        self._copy_all([(ref.key, ref.size) for ref in tails.whole])
+        refs = list(tails.whole)
+        with section_copier(self.source, self.target, self.world.threads) as copy:
+            for ref in self.pool.map(lambda part: self._copied_part(copy, part), tails.parts):
+                if isinstance(ref, str):
+                    self.missing.append(ref)
+                else:
+                    refs.append(ref)
+        return refs
+
+    def _copied_part(self, copy: CopySections, part: PartOfTail) -> TailRef | str:
+        try:
+            return copy(part)
+        except ObjectNotFound as e:
+            return str(e)
 
     def _partitions(
         self, found: RestoreSource, plan: RestorePlan, some: list[Place], cluster_id: str, writer: Writer
@@ -216,23 +253,39 @@ class _Clone:
         return place, catalog_entry(chain)
 
     def _write_documents(
-        self, found: RestoreSource, plan: RestorePlan, cluster_id: str, writer: Writer
+        self,
+        found: RestoreSource,
+        plan: RestorePlan,
+        tails: list[TailRef],
+        cluster_id: str,
+        writer: Writer,
     ) -> None:
         stamp = Stamp(self.world.clock.now_ms(), writer)
-        try:
-            self.copy(found.cut.metadata.key, found.cut.metadata.size)
-            self.copy(found.ref.key, found.ref.stored_size)
-        except UNREADABLE as e:
-            raise_of_the_store(e)
-            raise ConfigError(f"the source has let go of the cut meanwhile: {e}") from e
+        ref = found.ref
+        if self.order.wanted is None:
+            try:
+                self.copy(found.cut.metadata.key, found.cut.metadata.size)
+                self.copy(ref.key, ref.stored_size)
+            except UNREADABLE as e:
+                raise_of_the_store(e)
+                raise ConfigError(f"the source has let go of the cut meanwhile: {e}") from e
+        else:
+            chosen = chosen_cut(found.cut, found.image, _topics(plan), tails, writer.incarnation)
+            self.target.put(chosen.cut.metadata.key, chosen.snapshot)
+            data = encode_cut(chosen.cut)
+            self.target.put(ref.key, data)
+            ref = ref._replace(stored_size=len(data), crc32c=crc32c(data))
         ancestors = _ancestors(found, stamp.written_ms)
         life = max(found.image.life, found.highest.life) + 1
         names = {topic.name for topic in plan.topics}
         rows = [row for row in topic_rows(found.image) if row.name in names]
         self.target.put(TOPICS_KEY, encode_topics(cluster_id, 0, rows, stamp, life=life, ancestors=ancestors))
-        if self.order.wanted is None:  # else the cut has topics that the clone lacks, and is none of its own
-            cuts = heir_cuts(cluster_id, found._replace(cuts=None), plan, stamp)
-            self.target.put(CUT_NAME, encode_cuts(cuts))
+        cuts = heir_cuts(cluster_id, found._replace(cuts=None, ref=ref), plan, stamp)
+        self.target.put(CUT_NAME, encode_cuts(cuts))
+
+
+def _topics(plan: RestorePlan) -> frozenset[UUID]:
+    return frozenset(topic.topic_id for topic in plan.topics)
 
 
 def _ancestors(found: RestoreSource, now_ms: int) -> tuple[Ancestor, ...]:

@@ -22,7 +22,8 @@ from service.remote.stores.s3_encryption import S3Encryption
 from service.remote.stores.store import ObjectStore
 
 WINDOW_BYTES: Final = 4 << 20
-_AT_ONCE: Final = 4
+AT_ONCE: Final = 4
+"""Objects whose bytes pass through here at a time."""
 _CONNECTIONS: Final = 64
 _FORBIDDEN: Final = ("AccessDenied", "403")
 
@@ -37,7 +38,7 @@ def through_here(source: ObjectStore, target: ObjectStore, threads: Threads) -> 
     Few objects at a time, as their bytes are in memory; read by threads of their own, as obstore's client
     must not be called while it asks for the bytes of an upload.
     """
-    with threads.pool("reads", _AT_ONCE) as readers, threads.pool("copies", _AT_ONCE) as writers:
+    with threads.pool("reads", AT_ONCE) as readers, threads.pool("copies", AT_ONCE) as writers:
 
         def windows(key: str, size: int) -> Iterator[Buffer]:
             for start in range(0, size, WINDOW_BYTES):

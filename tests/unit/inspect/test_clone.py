@@ -8,25 +8,30 @@ from pathlib import Path
 
 import pytest
 
-from service.base.errors import ConfigError
+from service.base.errors import ConfigError, CorruptionError
 from service.base.threads import SystemThreads
 from service.inspect.clone import CloneOrder, clone
 from service.inspect.fsck import fsck
 from service.inspect.object_copies import through_here
 from service.inspect.restore_source import CutChoice, read_source
 from service.inspect.take_over import Restored, TakeOverOrder, take_over
-from service.remote.format.keys import CUT_NAME, HeadKey
+from service.metadata.image import RestoredTail
+from service.metadata.records import ConfigRecord, MetadataRecord
+from service.records.batch import iter_headers
+from service.remote.format.cut_codec import decode_cut
+from service.remote.format.keys import HeadKey
 from service.remote.format.manifest_codec import encode_cluster
 from service.remote.format.stamp import Stamp
 from service.remote.reading.object_reader import open_cluster_file, open_published, open_topics
+from service.remote.reading.tails import find_tail
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.read_only_store import ReadOnlyStore
 from service.remote.stores.store import ObjectStore
-from service.replicas.cut_tails import open_cut_tails
+from service.replicas.cut_tails import open_cut_tails, tail_runs
 from service.tiering.archive_attempt import catalog_entry
 from tests.support.world import make_world
 from tests.unit.inspect.archives import partition_records
-from tests.unit.inspect.cuts import EVENTS, TIERED, Cutting, internal_log, stored
+from tests.unit.inspect.cuts import EVENTS, OFFSETS, TIERED, Cutting, damage, internal_log, log_bytes, stored
 from tests.unit.tiering.world import CLUSTER, WRITER, Crash, Fault, FaultyStore, World, no_faults
 
 HEIR = "clone-of-the-tests-001"
@@ -155,7 +160,61 @@ def test_a_clone_may_have_some_of_the_topics(world: World, target: MemoryStore, 
     assert [topic.name for topic in restored.plan.topics] == ["__consumer_offsets"]
     assert [row.name for row in open_topics(target).topics] == ["__consumer_offsets"]
     assert not [key for key in stored(target) if key.startswith("data/")]
-    assert CUT_NAME not in stored(target)  # that has topics which the clone lacks
+    _, again = read_source(target, CutChoice(), pool, gap=1_000)
+    assert [topic.name for topic in again.topics] == ["__consumer_offsets"]
+    assert again.passed_over == ()
+
+
+def test_of_topics_that_were_not_asked_for_not_a_byte_is_in_the_clone(
+    world: World, target: MemoryStore, pool: Executor
+) -> None:
+    first, second = world.replicas
+    records: list[MetadataRecord] = [
+        ConfigRecord(resource_type=2, resource_name="events", name="retention.ms", value="5")
+    ]
+    cutting = Cutting(world, records, internal=internal_log(), number=1)
+    cutting.cut({one: one.log.log_end_offset for one in (first, second)})
+    plan = run(world, target, pool, wanted=lambda name: name != "events").plan
+    tails = open_cut_tails(target, plan.ref.key, dict.fromkeys(plan.partitions, (0, 1 << 40)), pool)
+    one = plan.partitions[OFFSETS, 0]
+    tail = RestoredTail(one.chain_end, one.loaded_end, one.go_on, one.cut_key, one.segment_key)
+    loaded = tail_runs(target, tails, (OFFSETS, 0), tail, -1)
+    assert b"".join(bytes(one.data) for one in loaded) == internal_log()
+    keys = [info.key for info in target.list("")]
+    assert (kept := [key for key in keys if key.startswith("tail/")]) == [
+        "tail/00000000000000000002-00-0000000001-00000000-0000-0000-0000-000000000002.tail"
+    ]
+    [metadata] = [key for key in keys if key.startswith("metadata/")]
+    assert b"events" not in target.get(metadata, max_size=1 << 20)
+    whole = b"".join(target.get(key, max_size=1 << 30) for key in keys)
+    assert target.get(kept[0], max_size=1 << 30).startswith(internal_log())
+    for replica in (first, second):
+        log = log_bytes(replica)
+        *_, last = iter_headers(log)
+        data = log[last.position : last.end]
+        assert data in world.bucket.get(kept[0], max_size=1 << 30)
+        assert data not in whole
+    cut = decode_cut(target.get(plan.ref.key, max_size=1 << 20))
+    assert ([*cut.topics], len(cut.tails)) == ([OFFSETS], 1)
+    assert fsck(target).errors == []
+
+
+def test_tails_without_any_of_the_topics_stay_where_they_are(
+    world: World, target: MemoryStore, pool: Executor
+) -> None:
+    said: list[str] = []
+    run(world, target, pool, wanted=lambda name: name == "nothing", said=said)
+    assert "copying some 0 objects" in said[0]
+    assert not [key for key in stored(target) if key.startswith("tail/")]
+
+
+def test_a_damaged_section_is_not_copied(world: World, target: MemoryStore, pool: Executor) -> None:
+    [tail] = [info.key for info in world.bucket.list("") if info.key.startswith("tail/")]
+    footer = find_tail(world.bucket, tail).footer
+    damage(world, tail, next(one.position for one in footer.sections if one.topic_id == OFFSETS) + 70)
+    with pytest.raises(CorruptionError, match=r"tail/.* is damaged"):
+        run(world, target, pool, wanted=lambda name: name != "events")
+    assert not [key for key in stored(target) if key.startswith("tail/")]
 
 
 @pytest.mark.parametrize("key", ["cluster.json", "anything"])
