@@ -35,7 +35,7 @@ from service.remote.format.fields import (
     uuid_field,
     uuid_value,
 )
-from service.remote.format.keys import MAX_EPOCH, CutKey, TailKey, parse_key
+from service.remote.format.keys import MAX_EPOCH, CutKey, ErasureKey, TailKey, parse_key
 from service.remote.format.manifest_codec import MAX_SMALL_BYTES
 from service.remote.format.metadata_ref import (
     MAX_LIFE,
@@ -154,8 +154,8 @@ class CutRef(NamedTuple):
     is_complete: bool
 
 
-class Erasure(NamedTuple):
-    """An order to erase keys, which a restore must carry out; `key` names the object with the hashed keys."""
+class ErasureRef(NamedTuple):
+    """Reference to an order to erase keys, which a restore must carry out: its document lies under `key`."""
 
     id: UUID
     key: str
@@ -172,7 +172,7 @@ class Cuts(NamedTuple):
 
     cluster_id: str
     kept: tuple[CutRef, ...]
-    erasures: tuple[Erasure, ...] = ()
+    erasures: tuple[ErasureRef, ...] = ()
     stamp: Stamp | None = None
     oldest_metadata: MetadataEnd | None = None
 
@@ -363,10 +363,13 @@ def _cut_ref(row: dict[str, Any]) -> CutRef:
     )
 
 
-def _erasure(row: dict[str, Any]) -> Erasure:
-    return Erasure(
-        uuid_field(row, "id"),
-        str_field(row, "key"),
+def _erasure(row: dict[str, Any]) -> ErasureRef:
+    erasure_id, key = uuid_field(row, "id"), str_field(row, "key")
+    if parse_key(key) != ErasureKey(erasure_id):
+        raise CorruptionError(f"{key[:120]!r} is not the key of erasure {erasure_id}")
+    return ErasureRef(
+        erasure_id,
+        key,
         int_field(row, "stored_size", 1, MAX_STORED_BYTES),
         int_field(row, "crc32c", 0, 0xFFFFFFFF),
     )

@@ -8,6 +8,7 @@ Layout (docs/bucket-format.md), relative to the prefix::
     CUT
     cut/<cut>-<uuid>.json.gz
     tail/<cut>-<level>-<node>-<uuid>.tail
+    erase/<uuid>.json.gz
     data/<topic-id>/<partition>/<base>-<last>-<epoch>-<uuid>.seg
     data/<topic-id>/<partition>/manifest/<version>-<epoch>-<uuid>.json.gz
     data/<topic-id>/<partition>/page/<base>-<last>-<level>-<uuid>.json.gz
@@ -32,6 +33,7 @@ METADATA_PREFIX = "metadata"
 CUT_NAME = "CUT"
 CUT_PREFIX = "cut"
 TAIL_PREFIX = "tail"
+ERASE_PREFIX = "erase"
 HEAD_NAME = "HEAD"
 
 MAX_OFFSET = (1 << 63) - 1
@@ -46,6 +48,7 @@ _MANIFEST = re.compile(rf"manifest/([0-9]{{20}})-([0-9]{{10}})-({_UUID})\.json\.
 _METADATA = re.compile(rf"metadata/([0-9]{{20}})-([0-9]{{10}})-({_UUID})\.checkpoint", re.ASCII)
 _CUT = re.compile(rf"cut/([0-9]{{20}})-({_UUID})\.json\.gz", re.ASCII)
 _TAIL = re.compile(rf"tail/([0-9]{{20}})-([0-9]{{2}})-([0-9]{{10}})-({_UUID})\.tail", re.ASCII)
+_ERASURE = re.compile(rf"erase/({_UUID})\.json\.gz", re.ASCII)
 _SEGMENT_END = re.compile(rf"([0-9]{{10}})-{_UUID}\.seg", re.ASCII)
 _PAGE = re.compile(rf"page/([0-9]{{20}})-([0-9]{{20}})-([0-9]{{2}})-({_UUID})\.json\.(?:gz|zst)", re.ASCII)
 
@@ -115,8 +118,14 @@ class TailKey(NamedTuple):
     uuid: UUID
 
 
+class ErasureKey(NamedTuple):
+    """The keys, hashed, that the order `id` erases."""
+
+    id: UUID
+
+
 PartitionKey = SegmentKey | ManifestKey | PageKey | HeadKey
-ParsedKey = PartitionKey | SharedKey | MetadataKey | CutKey | TailKey
+ParsedKey = PartitionKey | SharedKey | MetadataKey | CutKey | TailKey | ErasureKey
 
 
 def topic_prefix(topic_id: UUID) -> str:
@@ -168,6 +177,10 @@ def tail_key(key: TailKey) -> str:
     return f"{TAIL_PREFIX}/{key.cut:020d}-{key.level:02d}-{key.node_id:010d}-{key.uuid}.tail"
 
 
+def erasure_key(erasure_id: UUID) -> str:
+    return f"{ERASE_PREFIX}/{erasure_id}.json.gz"
+
+
 def parse_key(key: str) -> ParsedKey | None:
     """Return the parsed key, None for a key outside this layout (which a sweeper leaves alone).
 
@@ -178,7 +191,7 @@ def parse_key(key: str) -> ParsedKey | None:
         return SharedKey(key)
     match = _PARTITION.fullmatch(key)
     if match is None:
-        return _parse_metadata(key) or _parse_cut(key)
+        return _parse_metadata(key) or _parse_cut(key) or _parse_erasure(key)
     topic_id, partition, rest = UUID(match[1]), int(match[2]), match[3]
     if partition > MAX_PARTITION:
         return None
@@ -214,6 +227,11 @@ def _parse_cut(key: str) -> CutKey | TailKey | None:
         if 0 < cut <= MAX_OFFSET and node_id <= MAX_EPOCH:
             return TailKey(cut, int(found[2]), node_id, UUID(found[4]))
     return None
+
+
+def _parse_erasure(key: str) -> ErasureKey | None:
+    found = _ERASURE.fullmatch(key)
+    return ErasureKey(UUID(found[1])) if found is not None else None
 
 
 def is_segment_of(key: str, prefix: str, base_offset: int, last_offset: int) -> bool:

@@ -8,7 +8,8 @@ refers to; when it would refer to more than 256 pages of one level, the oldest 6
 
 So a manifest has a bounded size however long the partition lives, a commit writes it and rarely a page, and a
 lookup reads one page per level. Segments leave only at the old end: `start_offset` rises, pages wholly below
-it leave the manifest, and a page that straddles it stays unchanged; its segments below are not live.
+it leave the manifest, and a page that straddles it stays unchanged; its segments below are not live. A
+rewrite puts others in place of a run of segments: its page, and those above it, are written anew.
 
 Every function that may have to read a page takes `load`, which returns it or raises. Callers that must not
 block pass one that raises for a page that is not in memory, download it, and call again.
@@ -29,6 +30,7 @@ from service.base.errors import CorruptionError, StorageError
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
 from service.remote.format.fields import saturated
 from service.remote.format.keys import ManifestKey, PageKey, manifest_key, page_key
+from service.remote.format.run_check import check_run
 from service.remote.format.stamp import Stamp
 
 MAX_MANIFEST_ENTRIES: Final = 1024
@@ -136,11 +138,14 @@ class ManifestPage:
 Load = Callable[[PageRef], ManifestPage]
 
 
+WrittenPage = tuple[ManifestPage, PageRef, bytes]
+
+
 class ManifestChange(NamedTuple):
     """The next version, and the new pages that have to be written before it, in order."""
 
     manifest: Manifest
-    pages: tuple[tuple[ManifestPage, PageRef, bytes], ...]
+    pages: tuple[WrittenPage, ...]
 
 
 class ManifestDrop(NamedTuple):
@@ -159,8 +164,27 @@ class ManifestDrop(NamedTuple):
     def keys(self) -> tuple[str, ...]:
         """Keys that may be deleted once this is committed and a grace has passed; keys of other owners are
         left out."""
-        gone: tuple[Child, ...] = (*self.segments, *self.pages)
-        return tuple(child.key for child in gone if child.owner is None)
+        return _own_keys((*self.segments, *self.pages))
+
+
+class ManifestReplacement(NamedTuple):
+    """The next version, the new pages that have to be written before it, in order, and what it no longer
+    names."""
+
+    manifest: Manifest
+    pages: tuple[WrittenPage, ...]
+    dropped: tuple[SegmentEntry, ...]
+    dropped_pages: tuple[PageRef, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys that may be deleted once this is committed and a grace has passed; keys of other owners are
+        left out."""
+        return _own_keys((*self.dropped, *self.dropped_pages))
+
+
+def _own_keys(children: Sequence[Child]) -> tuple[str, ...]:
+    return tuple(child.key for child in children if child.owner is None)
 
 
 class ManifestLimits(NamedTuple):
@@ -259,7 +283,7 @@ class Manifest:
             previous = entry.last_offset + 1
         chain = [*self.entries, *entries]
         refs = list(self.pages)
-        written: list[tuple[ManifestPage, PageRef, bytes]] = []
+        written: list[WrittenPage] = []
 
         def spill(level: int, children: Sequence[Child]) -> PageRef:
             # Without a stamp: the same segments then make the same bytes, should the page ever be lost.
@@ -315,6 +339,55 @@ class Manifest:
         it."""
         drop = self.drop_before(self.end_offset, leader_epoch=leader_epoch, load=load, stamp=stamp)
         return drop._replace(manifest=replace(drop.manifest, start_offset=0))
+
+    def replace_run(
+        self,
+        base_offset: int,
+        last_offset: int,
+        entries: Sequence[SegmentEntry],
+        *,
+        leader_epoch: int,
+        load: Load,
+        new_uuid: Callable[[], UUID],
+        encode_page: PageEncoder,
+        stamp: Stamp | None = None,
+    ) -> ManifestReplacement:
+        """Return the next version with `entries` in place of the live segments from `base_offset` to
+        `last_offset`, inclusive.
+
+        The run lies in one page of level 0 or in the manifest itself. Start, end, borders and epochs stay,
+        and what is masked below the start. Raises `ValueError` where there is no such run, or where `entries`
+        may not take its place (`run_check`).
+        """
+        dropped_pages: list[PageRef] = []
+        written: list[WrittenPage] = []
+        dropped: list[SegmentEntry] = []
+
+        def swapped(children: Sequence[Child]) -> tuple[Child, ...]:
+            child = _child_at(children, base_offset)
+            if not isinstance(child, PageRef):
+                dropped.extend(_run(children, base_offset, last_offset))
+                check_run(dropped, entries)
+                at = children.index(dropped[0])
+                return (*children[:at], *entries, *children[at + len(dropped) :])
+            # Without a stamp, as in `append`. The new page is this partition's, whoever owns the old one.
+            inner = swapped(load(child).children)
+            page = ManifestPage(self.topic_id, self.partition, child.level, inner)
+            data = encode_page(page)
+            ref = page_ref(page, page.key(new_uuid()), data)
+            written.append((page, ref, data))
+            dropped_pages.append(child)
+            return tuple(ref if one is child else one for one in children)
+
+        children = swapped(self.children)
+        if dropped[0].last_offset < self.start_offset:
+            raise ValueError(f"{dropped[0].key} lies below the start {self.start_offset}")
+        manifest = replace(
+            self._next(leader_epoch, stamp),
+            pages=tuple(child for child in children if isinstance(child, PageRef)),
+            entries=tuple(child for child in children if isinstance(child, SegmentEntry)),
+        )
+        return ManifestReplacement(manifest, tuple(written), tuple(dropped), tuple(dropped_pages))
 
     def _next(self, leader_epoch: int, stamp: Stamp | None) -> Manifest:
         return replace(
@@ -406,6 +479,22 @@ def _merge_levels(
             end = first + limits.page_refs
             refs[first:end] = [spill(level + 1, refs[first:end])]
         level += 1
+
+
+def _run(children: Sequence[Child], base_offset: int, last_offset: int) -> list[SegmentEntry]:
+    """Return the neighbouring segments that have exactly these offsets."""
+    found = [
+        child
+        for child in children
+        if isinstance(child, SegmentEntry)
+        and base_offset <= child.last_offset
+        and child.base_offset <= last_offset
+    ]
+    if not found or (found[0].base_offset, found[-1].last_offset) != (base_offset, last_offset):
+        raise ValueError(
+            f"offsets {base_offset} to {last_offset} are not whole segments of one page or of the manifest"
+        )
+    return found
 
 
 def _child_at(children: Sequence[Child], offset: int) -> Child | None:

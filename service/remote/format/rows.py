@@ -15,13 +15,16 @@ from uuid import UUID
 
 from service.base.errors import CorruptionError
 from service.base.types import NO_OFFSET, NO_TIMESTAMP
-from service.remote.format.documents import MAX_STORED_BYTES
+from service.remote.format.documents import MAX_STORED_BYTES, dump
 from service.remote.format.fields import (
+    MAX_INTEGER,
     epochs_field,
     int_field,
     later_int_field,
     object_field,
+    objects_field,
     optional_int_field,
+    parse_json_object,
     saturated,
     str_field,
     uuid_field,
@@ -35,7 +38,7 @@ from service.remote.format.keys import (
     parse_key,
     partition_prefix,
 )
-from service.remote.format.manifest import KeyOwner, PageRef, SegmentEntry
+from service.remote.format.manifest import MAX_MANIFEST_ENTRIES, KeyOwner, PageRef, SegmentEntry
 
 MAX_SEGMENT_BYTES: Final = 1 << 40
 MAX_GENERATION: Final = (1 << 31) - 1
@@ -116,6 +119,25 @@ def parse_entries(rows: Sequence[dict[str, Any]], home: str, most: int) -> tuple
     """
     found = _plain_entries(rows, home, most)
     return found if found is not None else tuple(parse_entry(row, home, most) for row in rows)
+
+
+def encode_entries(entries: Sequence[SegmentEntry]) -> bytes:
+    """Return the rows of segments alone, as a JSON document: what a request has of them."""
+    return dump({"segments": list(map(entry_row, entries))})
+
+
+def decode_entries(data: bytes, topic_id: UUID, partition: int) -> tuple[SegmentEntry, ...]:
+    """Return the segments that `encode_entries` wrote, at most as many as a manifest lists.
+
+    Raises `CorruptionError` where one is not a segment under a key of this partition.
+    """
+    if len(data) > MAX_STORED_BYTES:
+        raise CorruptionError(f"segments: {len(data)} bytes, at most {MAX_STORED_BYTES} are read")
+    rows = objects_field(parse_json_object(data, "segments"), "segments", MAX_MANIFEST_ENTRIES)
+    found = parse_entries(rows, partition_prefix(topic_id, partition), MAX_INTEGER)
+    if any(entry.owner is not None for entry in found):
+        raise CorruptionError("segments: one has another owner")
+    return found
 
 
 def _plain_entries(rows: Sequence[dict[str, Any]], home: str, most: int) -> tuple[SegmentEntry, ...] | None:

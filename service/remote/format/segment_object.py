@@ -9,6 +9,7 @@ Byte layout (docs/bucket-format.md; integers big-endian)::
     [producer snapshot]          Kafka's .snapshot bytes at the segment's end, may be empty
     [leader epochs]              text as in Kafka's leader-epoch-checkpoint
     [epoch history]              the same of the whole log up to the segment's end; older objects have none
+    [key filter]                 which keys its records may have; older objects have none
     [block table]                rows of 56 bytes, see `block_table`
     [JSON footer]                UTF-8
     [u32 length of the JSON][u32 crc32c of JSON and length][8 bytes b"FIRNSEG2"]
@@ -51,6 +52,7 @@ from service.remote.format.fields import (
 )
 from service.remote.format.keys import MAX_EPOCH, MAX_OFFSET, MAX_PARTITION, SegmentKey, segment_key
 from service.remote.format.manifest import SegmentEntry
+from service.remote.format.rewrite_origin import RewriteOrigin, origin_fields, parse_origin
 from service.remote.format.rows import MAX_GENERATION
 from service.remote.format.stamp import Stamp, stamp_fields, stamp_of
 
@@ -83,6 +85,10 @@ EPOCH_HISTORY: Final = "epoch_history"
 """Section that objects have beside those: a reader of before passes over it."""
 MAX_HISTORY_BYTES: Final = 4 << 20
 """More than 100,000 leader epochs do not belong to one log."""
+
+KEY_FILTER: Final = "key_filter"
+"""Section with a filter of the records' keys: a reader of before passes over it, too."""
+MAX_FILTER_BYTES: Final = 2 << 20
 
 LeaderEpochs = tuple[tuple[int, int], ...]
 """(leader epoch, its first offset), both strictly rising."""
@@ -135,7 +141,8 @@ class Footer:
     `transactional_batch_count` counts the batches with the transactional or the control bit; None where that
     is not known, because the object is older than that field. `max_timestamp` is -1 when no record has one;
     `max_timestamp_offset` is the offset of a record that has it, -1 where that is not known. `sections` are
-    the known ones. `open_from` is as in `manifest.SegmentEntry`.
+    the known ones. `open_from` is as in `manifest.SegmentEntry`. `rewrite` is None for an uploaded segment,
+    whose generation is 0. `keyed_record_count` counts the records with a key; None where it is not known.
     """
 
     identity: SegmentIdentity
@@ -154,6 +161,8 @@ class Footer:
     stamp: Stamp | None = None
     format_version: int = FORMAT_VERSION
     open_from: int = NO_OFFSET
+    rewrite: RewriteOrigin | None = None
+    keyed_record_count: int | None = None
 
     @property
     def tail_position(self) -> int:
@@ -242,9 +251,12 @@ def plan_object(
     producer_snapshot: bytes = b"",
     leader_epochs: LeaderEpochs,
     epoch_history: LeaderEpochs = (),
+    key_filter: bytes = b"",
+    keyed_record_count: int | None = None,
     transactional_batch_count: int | None,
     max_timestamp_offset: int = -1,
     generation: int = 0,
+    rewrite: RewriteOrigin | None = None,
     stamp: Stamp | None = None,
     open_from: int = NO_OFFSET,
 ) -> PlannedObject:
@@ -252,9 +264,9 @@ def plan_object(
 
     `log` starts a new pass over exactly `log_length` bytes; `blocks` cover them without a gap (see
     `BlockTableBuilder`); `transactional_batch_count` is None where it was not counted; `epoch_history` are
-    the log's leader epochs up to the segment's end, empty where they are not known. Raises `ValueError`
-    when `blocks` have a gap, or a bound of the format is exceeded: an object that readers would refuse is
-    never written.
+    the log's leader epochs up to the segment's end, empty where they are not known; `rewrite` comes with a
+    `generation` above 0. Raises `ValueError` when `blocks` have a gap, or a bound of the format is exceeded:
+    an object that readers would refuse is never written.
     """
     table = BlockTable.of(blocks)
     _check_plan(identity, log_length, table, leader_epochs)
@@ -265,10 +277,13 @@ def plan_object(
         "producer_snapshot": producer_snapshot,
         "leader_epochs": encode_leader_epochs(leader_epochs),
         **({EPOCH_HISTORY: encode_leader_epochs(epoch_history)} if epoch_history else {}),
+        **({KEY_FILTER: key_filter} if key_filter else {}),
         "block_table": table.encoded,
     }
     if len(bodies.get(EPOCH_HISTORY, b"")) > MAX_HISTORY_BYTES:
         raise ValueError(f"{len(epoch_history)} leader epochs in one log")
+    if len(key_filter) > MAX_FILTER_BYTES:
+        raise ValueError(f"a key filter of {len(key_filter)} bytes, at most {MAX_FILTER_BYTES} fit")
     sections = _lay_out(bodies, log_length)
     totals = table.totals()
     if not 0 <= (transactional_batch_count or 0) <= totals.batch_count:
@@ -289,13 +304,23 @@ def plan_object(
         generation=generation,
         stamp=stamp,
         open_from=open_from,
+        rewrite=rewrite,
+        keyed_record_count=keyed_record_count,
     )
     ending = encode_footer(draft)
     size = sections["block_table"].end + len(ending)
     tail = table.encoded + ending
-    footer = decode_footer(tail, size)
+    footer = _readable(tail, size)
     middle = tuple(body for name, body in bodies.items() if name != "block_table")
     return PlannedObject(footer, size, tail, middle, partial(_parts, log, footer, middle, tail))
+
+
+def _readable(tail: bytes, size: int) -> Footer:
+    """Return the footer in `tail`, as readers will. Raises `ValueError` where they would refuse it."""
+    try:
+        return decode_footer(tail, size)
+    except CorruptionError as e:
+        raise ValueError(str(e)) from e
 
 
 def _lay_out(bodies: Mapping[str, bytes], position: int) -> dict[str, Section]:
@@ -350,7 +375,7 @@ def _check_epochs(epochs: LeaderEpochs, identity: SegmentIdentity) -> None:
 def encode_footer(footer: Footer) -> bytes:
     """Return JSON footer and trailer, in version 2. The same footer always gives the same bytes."""
     identity = footer.identity
-    transactional = footer.transactional_batch_count
+    transactional, keyed = footer.transactional_batch_count, footer.keyed_record_count
     document = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -364,11 +389,13 @@ def encode_footer(footer: Footer) -> bytes:
         "leader_epoch": identity.leader_epoch,
         "uuid": str(identity.uuid),
         "generation": footer.generation,
+        **({} if footer.rewrite is None else {"rewrite": origin_fields(footer.rewrite)}),
         **stamp_fields(footer.stamp),
         "record_count": footer.record_count,
         "batch_count": footer.batch_count,
         **({} if transactional is None else {"transactional_batch_count": transactional}),
         **({} if footer.open_from == NO_OFFSET else {"open_from": footer.open_from}),
+        **({} if keyed is None else {"keyed_record_count": keyed}),
         "max_timestamp": footer.max_timestamp,
         "max_timestamp_offset": footer.max_timestamp_offset,
         "leader_epochs": [list(pair) for pair in footer.leader_epochs],
@@ -457,6 +484,7 @@ def decode_footer(suffix: Buffer, object_size: int) -> Footer:
     epochs = epochs_field(document, "leader_epochs", most)
     _check_epochs(epochs, identity)
     totals = table.totals()
+    generation = later_int_field(document, "generation", 0, MAX_GENERATION, 0)
     footer = Footer(
         identity=identity,
         log_length=log_length,
@@ -472,10 +500,12 @@ def decode_footer(suffix: Buffer, object_size: int) -> Footer:
         blocks=table,
         object_size=object_size,
         crc=trailer.crc,
-        generation=later_int_field(document, "generation", 0, MAX_GENERATION, 0),
+        generation=generation,
         stamp=stamp_of(document),
         format_version=trailer.version,
         open_from=later_int_field(document, "open_from", 0, identity.last_offset + 1, NO_OFFSET),
+        rewrite=parse_origin(document, generation),
+        keyed_record_count=later_int_field(document, "keyed_record_count", 0, totals.record_count, None),
     )
     counted = (footer.record_count, footer.batch_count, footer.max_timestamp)
     if counted != totals._replace(max_timestamp=min(totals.max_timestamp, most)):
@@ -535,4 +565,4 @@ def _sections(document: dict[str, Any], log_length: int, end: int, version: int)
         position = section.end
     if position != end:
         raise CorruptionError(f"sections end at {position}, the JSON footer begins at {end}")
-    return {name: found[name] for name in (*SECTION_NAMES, EPOCH_HISTORY) if name in found}
+    return {name: found[name] for name in (*SECTION_NAMES, EPOCH_HISTORY, KEY_FILTER) if name in found}

@@ -17,7 +17,7 @@ from service.remote.format.cut_codec import (
     Cut,
     CutRef,
     Cuts,
-    Erasure,
+    ErasureRef,
     PartitionCut,
     TailRef,
     decode_cut,
@@ -69,7 +69,7 @@ def reference(number: int, is_exact: bool = True, is_complete: bool = True) -> C
 CUTS = Cuts(
     "cluster",
     (reference(1), reference(2), reference(3, is_exact=False), reference(4, is_complete=False)),
-    (Erasure(ONE, f"erase/{ONE}.json.gz", 10, 3),),
+    (ErasureRef(ONE, f"erase/{ONE}.json.gz", 10, 3),),
     STAMP,
 )
 
@@ -189,7 +189,7 @@ def test_as_many_cuts_as_are_kept_fit() -> None:
     far = (1 << 53) - 300
     kept = tuple(reference(n)._replace(at_ms=far, stored_size=1 << 24) for n in range(far, far + 256))
     erasures = tuple(
-        Erasure(UUID(int=n), f"erase/{UUID(int=n)}.json.gz", 1 << 24, 1 << 31) for n in range(64)
+        ErasureRef(UUID(int=n), f"erase/{UUID(int=n)}.json.gz", 1 << 24, 1 << 31) for n in range(64)
     )
     data = encode_cuts(Cuts("c" * 40, kept, erasures, STAMP))
     assert len(data) < 65_536

@@ -14,7 +14,7 @@ from service.base.errors import CorruptionError
 from service.remote.format.fields import MAX_INTEGER
 from service.remote.format.keys import SegmentKey, partition_prefix, segment_key
 from service.remote.format.manifest import KeyOwner, SegmentEntry
-from service.remote.format.rows import entry_row, parse_entries, parse_entry
+from service.remote.format.rows import decode_entries, encode_entries, entry_row, parse_entries, parse_entry
 
 TOPIC = UUID(int=7)
 HOME = partition_prefix(TOPIC, 3)
@@ -51,6 +51,27 @@ def test_rows_as_they_are_written_are_read_by_columns_and_by_rows_alike() -> Non
     assert [entry.open_from for entry in found[:7]] == [0, -1, -1, 400, -1, -1, 595]
     assert [("open_from" in row) for row in rows(4)] == [True, False, False, True]
     assert parse_entries([], HOME, MAX_INTEGER) == ()
+
+
+def test_segments_of_a_request_are_read_as_those_of_a_manifest() -> None:
+    segments = parse_entries(rows(), HOME, MAX_INTEGER)
+    data = encode_entries(segments)
+    assert decode_entries(data, TOPIC, 3) == segments
+    assert decode_entries(encode_entries(()), TOPIC, 3) == ()
+    owned = segments[0]._replace(owner=KeyOwner(TOPIC, 3))
+    for wrong in (
+        lambda: decode_entries(data, TOPIC, 4),
+        lambda: decode_entries(data, UUID(int=8), 3),
+        lambda: decode_entries(data[:-1], TOPIC, 3),
+        lambda: decode_entries(data[:-2] + b",7]}", TOPIC, 3),
+        lambda: decode_entries(b"[]", TOPIC, 3),
+        lambda: decode_entries(b"{}", TOPIC, 3),
+        lambda: decode_entries(b" " * ((16 << 20) + 1), TOPIC, 3),
+        lambda: decode_entries(encode_entries(segments[:1] * 1025), TOPIC, 3),
+        lambda: decode_entries(encode_entries([owned]), TOPIC, 3),
+    ):
+        with pytest.raises(CorruptionError):
+            wrong()  # type: ignore[no-untyped-call]
 
 
 def test_rows_with_an_owner_or_of_an_older_writer_are_read_as_ever() -> None:
