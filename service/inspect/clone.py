@@ -275,6 +275,7 @@ class _Clone:
             data = encode_cut(chosen.cut)
             self.target.put(ref.key, data)
             ref = ref._replace(stored_size=len(data), crc32c=crc32c(data))
+        self._copy_orders(found)
         ancestors = _ancestors(found, stamp.written_ms)
         life = max(found.image.life, found.highest.life) + 1
         names = {topic.name for topic in plan.topics}
@@ -282,6 +283,15 @@ class _Clone:
         self.target.put(TOPICS_KEY, encode_topics(cluster_id, 0, rows, stamp, life=life, ancestors=ancestors))
         cuts = heir_cuts(cluster_id, found._replace(cuts=None, ref=ref), plan, stamp)
         self.target.put(CUT_NAME, encode_cuts(cuts))
+
+    def _copy_orders(self, found: RestoreSource) -> None:
+        """Copy the orders to erase keys: what the clone has of their topics may have the keys."""
+        for order in found.orders:
+            try:
+                self.copy(order.key, order.stored_size)
+            except UNREADABLE as e:
+                raise_of_the_store(e)
+                raise ConfigError(f"an order to erase keys ended meanwhile, clone again: {e}") from e
 
 
 def _topics(plan: RestorePlan) -> frozenset[UUID]:

@@ -18,6 +18,7 @@ from crc32c import crc32c
 from service.base.errors import ConfigError, CorruptionError, UnknownVersion
 from service.base.times import time_text
 from service.inspect.restore_archive import SeenChain, each, places_of, seen_chain, stamped_ms
+from service.inspect.restore_orders import orders_to_restore
 from service.inspect.restore_plan import OFFSET_GAP, FoundChain, PlanFacts, RestorePlan, restore_plan
 from service.metadata.batches import decode_batches
 from service.metadata.delta import MetadataDelta
@@ -25,6 +26,7 @@ from service.metadata.frames import UnknownRecord
 from service.metadata.image import MetadataImage
 from service.metadata.records import MetadataRecord, RemoveUserScramCredentialRecord
 from service.metadata.snapshot_codec import decode_snapshot
+from service.remote.catalog import Erasure
 from service.remote.format.ancestors import Ancestor
 from service.remote.format.coverage import Coverage
 from service.remote.format.cut_codec import METADATA_TOPIC_ID, Cut, CutRef, Cuts, Place
@@ -80,7 +82,7 @@ class Highest(NamedTuple):
 
 class RestoreSource(NamedTuple):
     """Documents that were read of a source, and chains as the plan was made of them. `cuts` is None where
-    `CUT` cannot be read."""
+    `CUT` cannot be read. `orders` to erase keys are carried out by the heir."""
 
     cluster: ClusterFile
     cuts: Cuts | None
@@ -91,6 +93,7 @@ class RestoreSource(NamedTuple):
     highest: Highest
     passed_over: tuple[str, ...] = ()
     chains: Mapping[Place, SeenChain] = MappingProxyType({})
+    orders: tuple[Erasure, ...] = ()
 
     @property
     def source_id(self) -> str:
@@ -210,6 +213,7 @@ class _Reading:
         self._passed: list[str] = []
         self._cluster = self._read_cluster()
         self._owners = owners_of(self._cluster)
+        self._orders: tuple[Erasure, ...] = ()
 
     def _read_cluster(self) -> ClusterFile:
         try:
@@ -226,6 +230,7 @@ class _Reading:
         if not wanted:
             raise ConfigError(self._why_none(choice, refs, is_known=cuts is not None))
         highest = self._highest(cuts)
+        self._orders = orders_to_restore(self._store, cuts, self._owners)
         for ref in wanted:
             try:
                 found = self._try(ref, cuts, highest, choice)
@@ -250,7 +255,9 @@ class _Reading:
         image = image_at(self._store, cut, index)
         chains = dict(each(self._pool, partial(self._chain, image, cut), places_of(image)))
         passed = tuple(self._passed)
-        read = RestoreSource(self._cluster, cuts, ref, cut, image, index, highest, passed, chains)
+        read = RestoreSource(
+            self._cluster, cuts, ref, cut, image, index, highest, passed, chains, self._orders
+        )
         found = {place: one.found for place, one in chains.items()}
         plan = plan_of(read, found, gap=self._gap, wanted=self._wanted)
         if plan.incomplete:
@@ -279,11 +286,6 @@ class _Reading:
         except CorruptionError as e:
             self._passed.append(f"{CUT_NAME} cannot be read, the documents of cuts are searched instead: {e}")
             return None
-        if cuts.erasures:
-            raise ConfigError(
-                f"{CUT_NAME} lists {len(cuts.erasures)} orders to erase keys, which this software does not "
-                f"carry out: a restore would bring them back; it takes later software"
-            )
         return cuts
 
     def _kept(self, cuts: Cuts) -> list[CutRef]:

@@ -36,7 +36,7 @@ from service.metadata.image import MetadataImage
 from service.metadata.records import MetadataRecord
 from service.remote.catalog import CatalogEntry
 from service.remote.format.ancestors import MAX_ANCESTORS, Ancestor
-from service.remote.format.cut_codec import Cuts, Place, encode_cuts
+from service.remote.format.cut_codec import Cuts, ErasureRef, Place, encode_cuts
 from service.remote.format.keys import CLUSTER_KEY, CUT_NAME, TOPICS_KEY, head_key
 from service.remote.format.manifest_codec import (
     MAX_SMALL_BYTES,
@@ -108,7 +108,14 @@ class Restored(NamedTuple):
         )
         features = cluster_features()
         return heir_records(
-            source.image, self.plan, placement, numbers, self.entries, features, is_clone=is_clone
+            source.image,
+            self.plan,
+            placement,
+            numbers,
+            self.entries,
+            features,
+            is_clone=is_clone,
+            erasures=source.orders,
         )
 
 
@@ -337,8 +344,8 @@ def heir_cuts(cluster_id: str, source: RestoreSource, plan: RestorePlan, stamp: 
     older = [] if source.cuts is None else [one for one in source.cuts.kept if one.cut < ref.cut]
     if has_overlap:  # earlier cuts may have waited for the same segment
         older = [one._replace(is_complete=False) for one in older]
-    erasures = () if source.cuts is None else source.cuts.erasures
-    return Cuts(cluster_id, (*older, ref), erasures, stamp)
+    orders = tuple(ErasureRef(one.id, one.key, one.stored_size, one.crc32c) for one in source.orders)
+    return Cuts(cluster_id, (*older, ref), orders, stamp)
 
 
 def topic_rows(image: MetadataImage) -> list[TopicsFileRow]:

@@ -15,8 +15,8 @@ from service.base.types import TopicIdPartition
 from service.inspect.restore_plan import PartitionPlan, RestorePlan
 from service.inspect.restore_source import CutChoice, RestoreSource, read_source
 from service.metadata.records import ConfigRecord, RemoveUserScramCredentialRecord
-from service.remote.format.cut_codec import Cuts, ErasureRef, decode_cut, encode_cut, encode_cuts
-from service.remote.format.keys import CUT_NAME, CutKey, cut_key, erasure_key
+from service.remote.format.cut_codec import Cuts, decode_cut, encode_cut, encode_cuts
+from service.remote.format.keys import CUT_NAME, CutKey, cut_key
 from service.remote.stores.read_only_store import ReadOnlyStore
 from tests.unit.inspect.cuts import (
     EVENTS,
@@ -475,14 +475,6 @@ def test_topics_that_were_made_after_the_cut_are_named(world: World, pool: Execu
     world.run()
     _, plan = read(world, pool)
     assert "1 topics were made after the cut and do not come back: younger" in plan.notes
-
-
-def test_orders_to_erase_that_cannot_be_carried_out_end_it(world: World, pool: Executor) -> None:
-    ref = Cutting(world).cut(ends(world))
-    erasure = ErasureRef(UUID(int=1), erasure_key(UUID(int=1)), 1, 1)
-    world.bucket.put(CUT_NAME, encode_cuts(Cuts(CLUSTER, (ref,), (erasure,))))
-    with pytest.raises(ConfigError, match="orders to erase"):
-        read(world, pool)
 
 
 def test_segments_that_a_cut_has_waited_for_come_back_although_retention_has_taken_them_since(

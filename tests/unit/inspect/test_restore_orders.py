@@ -1,0 +1,146 @@
+"""Orders to erase keys come back with every restore, whatever cut it is from (invariant T26)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from crc32c import crc32c
+
+from service.base.errors import ConfigError
+from service.base.threads import SystemThreads
+from service.inspect.clone import CloneOrder, clone
+from service.inspect.object_copies import through_here
+from service.inspect.restore_records import Placement
+from service.inspect.restore_source import CutChoice, read_source
+from service.inspect.take_over import Restored, TakeOverOrder, take_over
+from service.metadata.delta import MetadataDelta
+from service.metadata.image import MetadataImage
+from service.remote.catalog import Erasure
+from service.remote.format.cut_codec import Cuts, ErasureRef, decode_cuts, encode_cuts
+from service.remote.format.erase_codec import ErasedTopic, ErasureOrder, encode_erasure
+from service.remote.format.keys import CUT_NAME
+from service.remote.stores.memory_store import MemoryStore
+from service.remote.stores.read_only_store import ReadOnlyStore
+from tests.support.world import make_world
+from tests.unit.inspect.cuts import EVENTS, TIERED, Cutting, damage, internal_log
+from tests.unit.tiering.world import CLUSTER, World
+
+HEIR = "heir-of-the-tests-0002"
+ORDER, OTHER = UUID(int=41), UUID(int=42)
+
+
+@pytest.fixture
+def pool() -> Iterator[Executor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Two cuts, and an order that was given after both of them."""
+    world = World(tmp_path / "disk", partitions=1)
+    world.topic_configs = {"events": TIERED}
+    world.fill(2)
+    world.run()
+    cutting = Cutting(world, internal=internal_log())
+    for _ in range(2):
+        cutting.cut({one: one.log.log_end_offset for one in world.replicas})
+    kept = decode_cuts(world.bucket.get(CUT_NAME, max_size=1 << 16)).kept
+    refs = (written(world, order_of(ORDER)), written(world, order_of(OTHER, topic=UUID(int=99))))
+    world.bucket.put(CUT_NAME, encode_cuts(Cuts(CLUSTER, kept, refs)))
+    return world
+
+
+def order_of(order_id: UUID, *, topic: UUID = EVENTS, cluster_id: str = CLUSTER) -> ErasureOrder:
+    topics = (ErasedTopic(topic, "events", (7,)),)
+    return ErasureOrder(cluster_id, order_id, 5, -1, b"s" * 16, b"h" * 16, b"f" * 8, topics)
+
+
+def written(world: World, order: ErasureOrder) -> ErasureRef:
+    data = encode_erasure(order)
+    world.bucket.put(order.key, data)
+    return ErasureRef(order.id, order.key, len(data), crc32c(data))
+
+
+def restore(world: World, pool: Executor, choice: CutChoice = CutChoice()) -> Restored:  # noqa: B008
+    return take_over(
+        world.bucket,
+        TakeOverOrder(choice, HEIR, gap=10, quiet_ms=0),
+        make_world(world.clock, seed=9),
+        pool,
+        lambda words: None,
+        lambda source, plan: None,
+    )
+
+
+def orders_in(restored: Restored, *, is_clone: bool = False) -> list[Erasure]:
+    records = restored.first_records(Placement((4, 5, 6)), is_clone=is_clone)
+    image = MetadataDelta(MetadataImage()).replay_all(records).build(1, 1, 1)
+    return list(image.erasures.values())
+
+
+def listed(store: MemoryStore) -> list[UUID]:
+    return [one.id for one in decode_cuts(store.get(CUT_NAME, max_size=1 << 16)).erasures]
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_the_first_records_have_an_order_that_is_later_than_the_cut(
+    world: World, pool: Executor, cut: int
+) -> None:
+    (erasure,) = orders_in(restore(world, pool, CutChoice(number=cut)))
+    assert (erasure.id, erasure.topics, erasure.keys) == (ORDER, (EVENTS,), 1)
+    assert (erasure.is_open, erasure.is_restored) == (True, True)
+    assert len(world.bucket.get(erasure.key, max_size=1 << 16)) == erasure.stored_size
+
+
+def test_the_heirs_cut_lists_all_orders(world: World, pool: Executor) -> None:
+    """A restore of the heir needs them, too; that of a topic which is gone goes with its keeper's next look."""
+    restore(world, pool)
+    assert listed(world.bucket) == [ORDER, OTHER]
+
+
+def test_a_restore_that_goes_on_has_them_as_well(world: World, pool: Executor) -> None:
+    restore(world, pool)
+    assert [one.id for one in orders_in(restore(world, pool))] == [ORDER]
+
+
+def test_a_clone_has_their_objects(world: World, pool: Executor) -> None:
+    source, target = ReadOnlyStore(world.bucket), MemoryStore(SystemThreads())
+    with through_here(source, target, SystemThreads()) as copy:
+        restored = clone(
+            source,
+            target,
+            copy,
+            CloneOrder(CutChoice(), HEIR, gap=10),
+            make_world(world.clock, seed=9),
+            pool,
+            lambda words: None,
+            lambda source, plan: None,
+        )
+    (erasure,) = orders_in(restored, is_clone=True)
+    assert erasure.id == ORDER
+    assert len(target.get(erasure.key, max_size=1 << 16)) == erasure.stored_size
+    assert listed(target) == [ORDER, OTHER]
+
+
+def test_all_orders_in_the_bucket_count_if_cut_cannot_be_read(world: World, pool: Executor) -> None:
+    damage(world, CUT_NAME)
+    assert [one.id for one in read_source(world.bucket, CutChoice(), pool)[0].orders] == [ORDER, OTHER]
+
+
+def test_an_order_that_cannot_be_read_stops_a_restore(world: World, pool: Executor) -> None:
+    damage(world, order_of(ORDER).key)
+    with pytest.raises(ConfigError, match="a restore without it would bring them back"):
+        read_source(world.bucket, CutChoice(), pool)
+
+
+def test_an_order_of_another_cluster_stops_a_restore(world: World, pool: Executor) -> None:
+    cuts = decode_cuts(world.bucket.get(CUT_NAME, max_size=1 << 16))
+    ref = written(world, order_of(ORDER, cluster_id="another"))
+    world.bucket.put(CUT_NAME, encode_cuts(cuts._replace(erasures=(ref,))))
+    with pytest.raises(ConfigError, match="another"):
+        read_source(world.bucket, CutChoice(), pool)
