@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 from uuid import UUID
 
@@ -31,9 +31,17 @@ from service.remote.format.cut_codec import Place
 from service.replicas.partition_registry import Replicas
 from service.tiering.cuts.cut_metrics import CutMetrics
 from service.tiering.cuts.round import CutStep
-from service.tiering.cuts.saving import SavedTails, Standing, TakenEnd
+from service.tiering.cuts.saving import LostTails, SavedTails, Standing, TakenEnd
 from service.tiering.cuts.saving_plan import Saved
-from service.wire.cuts import MAX_HOLD_MS, CutEnd, CutEnds, CutTail, TakeCutRequest, TakeCutResponse
+from service.wire.cuts import (
+    MAX_HOLD_MS,
+    CutEnd,
+    CutEnds,
+    CutLosses,
+    CutTail,
+    TakeCutRequest,
+    TakeCutResponse,
+)
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +68,13 @@ class Saver(Protocol):
 
     def standing(self, place: Place, leader_epoch: int, /) -> Standing | None: ...
     async def save(
-        self, attempt_id: UUID, newest_id: UUID | None, cut: int, taken: Mapping[Place, TakenEnd], /
+        self,
+        attempt_id: UUID,
+        newest_id: UUID | None,
+        cut: int,
+        taken: Mapping[Place, TakenEnd],
+        lost: Iterable[LostTails],
+        /,
     ) -> SavedTails: ...
 
 
@@ -89,6 +103,7 @@ class _Attempt:
         self.timer: asyncio.TimerHandle | None = None
         self.steps: dict[CutStep, asyncio.Task[TakeCutResponse]] = {}
         self.taken: dict[Place, TakenEnd] = {}
+        self.lost: tuple[CutLosses, ...] = ()
         self.rows: dict[Place, CutEnd] | None = None
         """None until the ends are noted"""
         self.image: MetadataImage | None = None
@@ -125,6 +140,7 @@ class CutAnswers:
         the request has caused."""
         try:
             attempt = self._attempt(request)
+            attempt.lost = request.lost
             return await self._step(attempt, CutStep(request.step))
         except RequestError as e:
             return TakeCutResponse(error_code=e.code, error_message=e.message)
@@ -342,7 +358,9 @@ class CutAnswers:
     async def _save(self, attempt: _Attempt) -> TakeCutResponse:
         if attempt.rows is None:
             raise _late(attempt.id)
-        saved = await self._saver.save(attempt.id, attempt.newest_id, attempt.cut, attempt.taken)
+        saved = await self._saver.save(
+            attempt.id, attempt.newest_id, attempt.cut, attempt.taken, _lost(attempt.lost)
+        )
         piece = Slice()
         changed = await piece.go_on(_changed(attempt.rows, saved.standings))
         return TakeCutResponse(
@@ -379,6 +397,13 @@ class CutAnswers:
                 gate.ends()
             if attempt is not None:
                 self._is_open(attempt)
+
+
+def _lost(topics: Iterable[CutLosses]) -> Iterator[LostTails]:
+    for topic in topics:
+        if topic.topic_id is not None:
+            for one in topic.partitions:
+                yield LostTails((topic.topic_id, one.partition), one.leader_epoch, one.reaches)
 
 
 def _columns(standing: Standing) -> dict[str, Any]:

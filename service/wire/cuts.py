@@ -4,7 +4,8 @@ Version 0, flexible, on the listener between brokers. A cut is one moment of the
 (`tiering/cuts`); one request is one step of one attempt.
 
     request    BrokerId int32, BrokerEpoch int64, AttemptId uuid, NewestId uuid, Cut int64,
-               Step int8 (0 begin, 1 take, 2 save, 3 void), HoldMs int32
+               Step int8 (0 begin, 1 take, 2 save, 3 void), HoldMs int32,
+               tag 0: Lost [TopicId uuid, Partitions [Partition int32, LeaderEpoch int32, Reaches int64]]
     response   ErrorCode int16, ErrorMessage string?, ImageOffset int64,
                tag 0: Ends [TopicId uuid, Partitions [Partition int32, LeaderEpoch int32, Start int64,
                End int64, Stable int64, Saved int64, SavedHigh int64, LastEpoch int32, Version int64,
@@ -15,7 +16,8 @@ Version 0, flexible, on the listener between brokers. A cut is one moment of the
 the newest. `NewestId` is that of the newest cut's document, zero without one: a broker learns by it which of
 its tails a cut names. `HoldMs` is from 1 to 10000 in an attempt at an exact cut, the same in all its steps;
 *take* with 0 is of a loose one, which has no *begin*. `ImageOffset` is the end of the broker's metadata,
-exclusive.
+exclusive. `Lost`, in *save*: partitions of which the newest cut says that more is saved than chain and tails
+have, as some of the tails are gone or damaged: they have what is below `Reaches`.
 
 *take* is answered with the ends of all partitions that the broker leads; there `Saved` is what tails had
 before. *save* is answered with the tails that no cut names yet, and once more with each partition of which
@@ -30,7 +32,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
-__all__ = ["CutEnd", "CutEnds", "CutTail", "TakeCutRequest", "TakeCutResponse"]
+__all__ = ["CutEnd", "CutEnds", "CutLoss", "CutLosses", "CutTail", "TakeCutRequest", "TakeCutResponse"]
 
 MAX_HOLD_MS = 10_000
 """Greatest `HoldMs` that a broker takes."""
@@ -84,9 +86,33 @@ class CutTail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CutLoss:
+    """A partition with lost tails: chain and tails have what lies below `reaches`. It is told
+    the leader of that epoch."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[int] = 0
+    __flexible__: ClassVar[bool] = True
+    partition: int = field(metadata={"kafka_type": "int32"})
+    leader_epoch: int = field(metadata={"kafka_type": "int32"})
+    reaches: int = field(metadata={"kafka_type": "int64"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutLosses:
+    """Partitions of one topic."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[int] = 0
+    __flexible__: ClassVar[bool] = True
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    partitions: tuple[CutLoss, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TakeCutRequest:
     """One step of the attempt `attempt_id` at cut number `cut`. `hold_ms`: most time that a gate stays
-    closed."""
+    closed; `lost` is of *save*."""
 
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[int] = 0
@@ -98,6 +124,7 @@ class TakeCutRequest:
     cut: int = field(metadata={"kafka_type": "int64"})
     step: int = field(metadata={"kafka_type": "int8"})
     hold_ms: int = field(metadata={"kafka_type": "int32"})
+    lost: tuple[CutLosses, ...] = field(metadata={"tag": 0}, default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

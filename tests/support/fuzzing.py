@@ -23,7 +23,7 @@ from service.wire.api import (
     has_flexible_response_header,
 )
 from service.wire.catalog import CatalogChange, CommitCatalogRequest, CommitCatalogResponse
-from service.wire.cuts import CutEnd, CutEnds, CutTail, TakeCutRequest, TakeCutResponse
+from service.wire.cuts import CutEnd, CutEnds, CutLoss, CutLosses, CutTail, TakeCutRequest, TakeCutResponse
 from service.wire.health import DescribeHealthRequest, DescribeHealthResponse, ToldFinding
 from service.wire.sessions import (
     EndSessionsRequest,
@@ -153,9 +153,11 @@ def _cut(random: Random) -> tuple[Any, Any]:
     )  # fmt: skip
     tail = CutTail(key="k" * random.randrange(90), size=number(random), footer_position=3, footer_crc=4)
     topic = UUID(int=random.getrandbits(128) or 1)
+    loss = CutLoss(partition=random.randrange(9), leader_epoch=2, reaches=number(random))
     request = TakeCutRequest(
         broker_id=1, broker_epoch=2, attempt_id=topic, newest_id=random.choice((None, topic)),
         cut=number(random), step=random.randrange(-2, 6), hold_ms=random.choice((0, 1, 1 << 30)),
+        lost=(CutLosses(topic_id=topic, partitions=(loss,) * random.randrange(3)),) * random.randrange(3),
     )  # fmt: skip
     response = TakeCutResponse(
         error_code=random.choice(list(ErrorCode)),

@@ -8,16 +8,22 @@ cut lacks nothing of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.steps import Steps
 from service.remote.catalog import CatalogEntry
 from service.remote.format.cut_codec import NO_LEADER, PartitionCut
 from service.tiering.cuts.tail_table import TailTable
+from service.wire.cuts import CutLoss, CutLosses
 
 Rows = Mapping[UUID, tuple[PartitionCut, ...]]
 EntryOf = Callable[[UUID, int], CatalogEntry | None]
+
+
+_MOST_LOST: Final = 10_000
+"""Partitions that one request tells as lost."""
 
 
 class Lack(NamedTuple):
@@ -76,6 +82,18 @@ def without_lost(topics: Rows, lacks: Iterable[Lack]) -> Steps[dict[UUID, tuple[
                 changed[lack.topic_id] = list(topics[lack.topic_id])
             changed[lack.topic_id][lack.partition] = row
     return {**topics, **{topic_id: tuple(rows) for topic_id, rows in changed.items()}}
+
+
+def losses_of(topics: Rows, lacks: Iterable[Lack]) -> tuple[CutLosses, ...]:
+    """Return the partitions some of whose tails are lost, for their leaders to save them again; the others
+    next time."""
+    found: dict[UUID, list[CutLoss]] = {}
+    for lack in islice(
+        (one for one in lacks if topics[one.topic_id][one.partition].saved > one.reaches), _MOST_LOST
+    ):
+        loss = CutLoss(partition=lack.partition, leader_epoch=lack.leader_epoch, reaches=lack.reaches)
+        found.setdefault(lack.topic_id, []).append(loss)
+    return tuple(CutLosses(topic_id=topic, partitions=tuple(rows)) for topic, rows in found.items())
 
 
 def differs(topics: Rows, before: Rows, entry_of: EntryOf) -> Steps[bool]:

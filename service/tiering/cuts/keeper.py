@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -29,10 +29,10 @@ from service.remote.format.cut_codec import (
     MetadataEnd,
 )
 from service.remote.format.keys import CutKey, parse_key
-from service.remote.stores.errors import UNREADABLE, raise_of_the_store
+from service.remote.stores.errors import UNREADABLE, StoreRefused, raise_of_the_store
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.cuts.asking import CutAsker
-from service.tiering.cuts.completeness import Lack, Rows, differs, gone, lacks_of, without_lost
+from service.tiering.cuts.completeness import Lack, Rows, differs, gone, lacks_of, losses_of, without_lost
 from service.tiering.cuts.cut_objects import StoredCuts, read_stored, replace_stored, write_cut
 from service.tiering.cuts.hold_time import HoldTime
 from service.tiering.cuts.keeping import kept_of
@@ -46,7 +46,7 @@ from service.tiering.cuts.tail_reading import add_proved, read_listed, read_tail
 from service.tiering.cuts.tail_table import TailTable
 from service.tiering.prefix_fence import Displaced, NotNamed
 from service.tiering.tasks import Task
-from service.wire.cuts import TakeCutRequest
+from service.wire.cuts import CutLosses, TakeCutRequest
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +83,10 @@ class CutKeeper:
         """`CUT` as this process read or wrote it as keeper; None: it has to be read"""
         self._rows: Rows = {}
         """of the newest cut"""
+        self._lost: tuple[CutLosses, ...] = ()
+        """partitions that it says more of than chains and tails have"""
+        self._knows_losses = True
+        """no tail of it was refused, so what its tails lack is gone or damaged"""
         self._table = TailTable()
         self._pending = PendingCuts(context.catalog.entry)
         self._voids = 0
@@ -145,7 +149,7 @@ class CutKeeper:
 
     def _forget(self) -> None:
         """Forget what was known as keeper: another one may write cuts now."""
-        self._stored, self._rows, self._table = None, {}, TailTable()
+        self._stored, self._rows, self._table, self._lost = None, {}, TailTable(), ()
         self._pending.clear()
         self._documents.clear()
         self._metadata.forget()
@@ -207,7 +211,7 @@ class CutKeeper:
         documents.clear()
         documents.begin((cluster.cluster_id, *(one.cluster_id for one in cluster.ancestors)))
         stored = await context.pool.run(read_stored, context.store, documents.owners)
-        self._rows, self._table, metadata = {}, TailTable(), None
+        self._rows, self._table, self._lost, metadata = {}, TailTable(), (), None
         self._pending.clear()
         if (cuts := stored.cuts) is not None:
             newest = await self._newest_readable(cuts)
@@ -218,7 +222,9 @@ class CutKeeper:
                 else:
                     at_once(self._table.forget([METADATA_PLACE]))  # an ancestor's, whose log is another
                 if newest.cut == cuts.newest.cut:  # else the table has what came behind its ends
-                    self._pending.add(cuts.newest, await self._lacks(newest.topics))
+                    lacks = await self._lacks(newest.topics)
+                    self._pending.add(cuts.newest, lacks)
+                    self._lost = self._losses(newest.topics, lacks)
             own = cuts._replace(cluster_id=context.cluster_id, stamp=context.stamps())
             # After `CUT` was read: an heir's, which has ours as its ancestor, is not to be taken for ours.
             await context.fence.check_keeper()
@@ -245,6 +251,8 @@ class CutKeeper:
             if cut.cut != cuts.newest.cut:
                 numbers = range(cut.cut, cuts.newest.cut + 1)
                 lost.update(await read_listed(context, self._table, numbers, documents.owners))
+            # One that the store refuses may be readable later, and what is in it then counts.
+            self._knows_losses = not any(isinstance(why, StoreRefused) for why in lost.values())
             for key, why in lost.items():
                 log.error(
                     "%s of cut %d cannot be read, so it may lack records: %s", key, cuts.newest.cut, why
@@ -254,6 +262,9 @@ class CutKeeper:
 
     async def _lacks(self, topics: Rows, *, is_new: bool = False) -> list[Lack]:
         return await Slice().go_on(lacks_of(self._table, topics, self._context.catalog.entry, is_new=is_new))
+
+    def _losses(self, topics: Rows, lacks: Sequence[Lack]) -> tuple[CutLosses, ...]:
+        return losses_of(topics, lacks) if self._knows_losses else ()
 
     async def _attempt(self, stored: StoredCuts) -> _Outcome:
         """Make one attempt. Raises `VoidCut`, and what the store raises."""
@@ -332,6 +343,7 @@ class CutKeeper:
             cut=stored.next_cut,
             step=int(step),
             hold_ms=hold_ms,
+            lost=self._lost if step is CutStep.SAVE else (),
         )
 
     async def _differs(self, attempt: CutAttempt) -> bool:
@@ -348,6 +360,7 @@ class CutKeeper:
         piece = Slice()
         await piece.go_on(table.forget(await piece.go_on(gone(table, topics, METADATA_TOPIC_ID))))
         lacks = await self._lacks(topics, is_new=True)
+        lost = self._losses(topics, lacks)
         topics = await piece.go_on(without_lost(topics, lacks))
         has_all = not any(row.leader_epoch == NO_LEADER for rows in topics.values() for row in rows)
         cut = Cut(
@@ -365,7 +378,7 @@ class CutKeeper:
         ref = await context.pool.run(write_cut, context.store, cut, attempt_id)
         self._documents.add(ref, cut)
         self._pending.add(ref, lacks)
-        self._rows = topics
+        self._rows, self._lost = topics, lost
         return ref
 
     async def _write(self, stored: StoredCuts, made: CutRef | None) -> StoredCuts:

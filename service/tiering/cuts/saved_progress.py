@@ -35,7 +35,7 @@ class TailProgress:
 
     __slots__ = (
         "adopted", "growth", "high_bytes", "high_sections", "high_whole_ms", "lacks_below", "lacks_since_ms",
-        "leader_epoch", "low_bytes", "low_whole_ms", "named", "saved", "wants_high",
+        "leader_epoch", "low_bytes", "low_whole_ms", "named", "renewed_for", "saved", "wants_high",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +58,8 @@ class TailProgress:
         self.wants_high = False
         """it is saved at level 1 with the next cut that has room"""
         self.lacks_since_ms: int | None = None
+        self.renewed_for: UUID | None = None
+        """the newest cut's document when it was last found that tails are lost"""
         self.lacks_below = 0
         """since when offsets below `lacks_below` have been neither in the chain nor in tails"""
 
@@ -89,6 +91,21 @@ class TailProgress:
             self.low_whole_ms = now_ms
         if saved.high >= end:
             self.high_whole_ms, self.wants_high = now_ms, False
+
+    def lost(self, newest_id: UUID | None, reaches: int, chain_end: int) -> None:
+        """Begin anew, at level 1, where tails that the cut `newest_id` names are gone or damaged: chain and
+        tails had only what is below `reaches`. It is told again until another cut is the newest."""
+        if self.renewed_for == newest_id or chain_end > reaches or reaches >= self.saved.low:
+            return  # the chain has gone beyond, if the second
+        self.begin_anew()
+        self.renewed_for = newest_id
+
+    def begin_anew(self) -> None:
+        """Have everything behind the chain saved again: what tails have does not count any more."""
+        self.named = self.saved = Saved(0, 0, -1)
+        self.adopted = self.high_bytes = self.low_bytes = self.high_sections = 0
+        self.low_whole_ms = self.high_whole_ms = None
+        self.wants_high = True
 
     def compacted(self, cleaned_end: int, retention_ms: int, now_ms: int) -> None:
         """Begin anew where compaction may have taken tombstones and markers, which stay for `retention_ms`,

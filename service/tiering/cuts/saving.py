@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
@@ -135,6 +135,14 @@ class SavedTails(NamedTuple):
     standings: Mapping[Place, Standing]
 
 
+class LostTails(NamedTuple):
+    """A partition of which tails are gone or damaged: chain and tails have what lies below `reaches`."""
+
+    place: Place
+    leader_epoch: int
+    reaches: int
+
+
 class _Save(NamedTuple):
     """One save: the attempt, the number of its cut, the ends of partitions, and when it began."""
 
@@ -175,10 +183,15 @@ class TailSaver:
         return Standing(progress.saved, waits=False, is_tailed=True)
 
     async def save(
-        self, attempt_id: UUID, newest_id: UUID | None, cut: int, taken: Mapping[Place, TakenEnd]
+        self,
+        attempt_id: UUID,
+        newest_id: UUID | None,
+        cut: int,
+        taken: Mapping[Place, TakenEnd],
+        lost: Iterable[LostTails] = (),
     ) -> SavedTails:
         """Upload what chains and tails lack of `taken`, as far as one tail of each level has room.
-        `newest_id` is that of the newest cut's document, None without one.
+        `newest_id` is that of the newest cut's document, None without one; of it some tails may be `lost`.
 
         Raises `NotNamed` or `Displaced` where this broker may not write to the bucket, `CorruptionError` and
         `StorageError`: what was uploaded before is reported with the next attempt.
@@ -190,6 +203,7 @@ class TailSaver:
             await piece.go_on(self._progress.begun(newest_id, cut))
             await piece.go_on(self._progress.keep(taken))
             await self._adopt(newest_id, taken, piece)
+            await piece.go_on(self._renew(newest_id, lost))
             standings = await piece.go_on(self._plan(save))
             is_written = await self._save_level(save, standings, piece, is_high=True)
             is_written |= await self._save_level(save, standings, piece, is_high=False)
@@ -232,6 +246,22 @@ class TailSaver:
         high_tails = document.high_tails if saved.high > chain_end else 0
         growth = Growth(now_ms, local.runs.bytes_written)
         return TailProgress(one.leader_epoch, saved, live_bytes, growth, high_tails)
+
+    def _renew(self, newest_id: UUID | None, lost: Iterable[LostTails]) -> Steps[None]:
+        """Have partitions saved again of which the newest cut has less than it says."""
+        for one in lost:
+            yield
+            progress = self._progress.partitions.get(one.place)
+            if progress is None or progress.leader_epoch != one.leader_epoch:
+                continue
+            before = progress.saved
+            progress.lost(newest_id, one.reaches, self._chain_end(one.place))
+            if progress.saved != before:
+                log.warning(
+                    "partition %d of topic %s is saved again from its start, or its chain's end: tails with "
+                    "its records from offset %d on are gone or damaged",
+                    *(one.place[1], one.place[0], one.reaches),
+                )
 
     def _chain_end(self, place: Place) -> int:
         entry: CatalogEntry | None = self._context.catalog.entry(*place)

@@ -26,12 +26,12 @@ _TRIES: Final = 3
 
 async def read_tails(
     context: TieringContext, table: TailTable, cut: Cut, owners: Collection[str]
-) -> dict[str, str]:
+) -> dict[str, Exception]:
     """Add the tails that a cut names; return those that cannot be read, and why.
 
     Raises a store's error that is not of one object.
     """
-    lost: dict[str, str] = {}
+    lost: dict[str, Exception] = {}
 
     async def read(ref: TailRef) -> tuple[TailRef, TailFooter] | None:
         for left in reversed(range(_TRIES)):
@@ -39,10 +39,10 @@ async def read_tails(
                 return ref, await context.pool.run(open_tail, context.store, ref, owners)
             except CorruptionError as e:
                 if not left:
-                    lost[ref.key] = str(e)
+                    lost[ref.key] = e
             except UNREADABLE as e:
                 raise_of_the_store(e)
-                lost[ref.key] = str(e)
+                lost[ref.key] = e
                 break
         return None
 
@@ -56,16 +56,16 @@ async def read_tails(
 
 async def read_listed(
     context: TieringContext, table: TailTable, numbers: Container[int], owners: Collection[str]
-) -> dict[str, str]:
+) -> dict[str, Exception]:
     """Add the tails that lie in the bucket and were written for cuts of these numbers; return those that
     cannot be read, and why.
 
     Raises a store's error that is not of one object.
     """
 
-    def find() -> tuple[list[OpenTail], dict[str, str]]:
+    def find() -> tuple[list[OpenTail], dict[str, Exception]]:
         found: list[OpenTail] = []
-        lost: dict[str, str] = {}
+        lost: dict[str, Exception] = {}
         for info in context.store.list(TAIL_PREFIX):
             key = parse_key(info.key)
             if isinstance(key, TailKey) and key.cut in numbers:
@@ -73,7 +73,7 @@ async def read_listed(
                     found.append(find_tail(context.store, info.key, owners))
                 except UNREADABLE as e:
                     raise_of_the_store(e)
-                    lost[info.key] = str(e)
+                    lost[info.key] = e
         return found, lost
 
     found, lost = await context.pool.run(find)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -18,7 +19,7 @@ from service.wire.api import (
     parse_request_header,
     response_frame,
 )
-from service.wire.cuts import CutEnd, CutEnds, CutTail, TakeCutRequest, TakeCutResponse
+from service.wire.cuts import CutEnd, CutEnds, CutLoss, CutLosses, CutTail, TakeCutRequest, TakeCutResponse
 from service.wire.primitives import ManyElements
 
 CUT = ApiKey.TAKE_CUT
@@ -49,6 +50,24 @@ RESPONSE = bytes.fromhex(
     "01 1c 02 02 6b 000000000000000b 000000000000000c 000000000000000d 00"
 )
 PLAIN = bytes.fromhex("00000011 00000007 00 0000 00 ffffffffffffffff 00")
+
+
+LOSSES = replace(
+    ASKED,
+    step=2,
+    lost=(CutLosses(topic_id=TOPIC, partitions=(CutLoss(partition=3, leader_epoch=4, reaches=5),)),),
+)
+WITH_LOSSES = bytes.fromhex(
+    "0000006c 4e24 0000 00000007 0001 6d 00"
+    "00000002 0000000000000009 00000000000000000000000000001234 00000000000000000000000000000000"
+    "0000000000000101 02 00000014"
+    "01 00 24 02 00000000000000000000000000000077 02 00000003 00000004 0000000000000005 00 00"
+)
+
+
+def test_the_request_with_lost_tails_has_these_bytes() -> None:
+    assert encode_request(CUT, 0, 7, "m", LOSSES).hex() == WITH_LOSSES.hex()
+    assert decode_request(parse_request_header(WITH_LOSSES[4:]), WITH_LOSSES[4:]) == LOSSES
 
 
 def test_the_request_has_these_bytes() -> None:

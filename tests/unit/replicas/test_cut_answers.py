@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ from service.replicas.cut_answers import CutAnswers
 from service.replicas.partition_registry import Replicas
 from service.tiering.cuts.cut_metrics import CutMetrics
 from service.tiering.cuts.round import CutStep
-from service.tiering.cuts.saving import SavedTails, Standing, TakenEnd
+from service.tiering.cuts.saving import LostTails, SavedTails, Standing, TakenEnd
 from service.tiering.cuts.saving_plan import Saved
-from service.wire.cuts import CutEnd, CutTail, TakeCutRequest, TakeCutResponse
+from service.wire.cuts import CutEnd, CutLoss, CutLosses, CutTail, TakeCutRequest, TakeCutResponse
 from tests.support.virtual_loop import VirtualLoop
 from tests.unit.hot.logs import TIP
 from tests.unit.partition.leading import EPOCH, Led
@@ -64,6 +64,7 @@ class Saver:
     def __init__(self) -> None:
         self.known: Standing | None = None
         self.asked: list[tuple[UUID, UUID | None, int]] = []
+        self.lost: list[LostTails] = []
         self.error: Exception | None = None
         self.goes_on = asyncio.Event()
         self.goes_on.set()
@@ -72,8 +73,14 @@ class Saver:
         return self.known if leader_epoch == EPOCH else None
 
     async def save(
-        self, attempt_id: UUID, newest_id: UUID | None, cut: int, taken: Mapping[Place, TakenEnd]
+        self,
+        attempt_id: UUID,
+        newest_id: UUID | None,
+        cut: int,
+        taken: Mapping[Place, TakenEnd],
+        lost: Iterable[LostTails],
     ) -> SavedTails:
+        self.lost += lost
         self.asked.append((attempt_id, newest_id, cut))
         await self.goes_on.wait()
         if self.error is not None:
@@ -142,6 +149,23 @@ def play(tmp_path: Path, scenario: Scenario) -> Asked:
         return loop.run_until_complete(run())
     finally:
         loop.close()
+
+
+def test_partitions_whose_tails_are_lost_are_told_to_who_saves(tmp_path: Path) -> None:
+    loss = CutLoss(partition=3, leader_epoch=5, reaches=17)
+
+    async def scenario(asked: Asked) -> None:
+        for step in (CutStep.BEGIN, CutStep.TAKE):
+            await asked.ask(step)
+        topics = (
+            CutLosses(topic_id=TIP.topic_id, partitions=(loss,)),
+            CutLosses(topic_id=None, partitions=(loss,)),
+        )
+        saved = await asked.ask(CutStep.SAVE, lost=topics)
+        assert saved.error_code is ErrorCode.none
+        assert asked.saver.lost == [LostTails((TIP.topic_id, 3), 5, 17)]
+
+    play(tmp_path, scenario)
 
 
 def end(answer: TakeCutResponse) -> CutEnd:

@@ -23,7 +23,7 @@ from service.remote.format.keys import CUT_NAME, CutKey, MetadataKey, cut_key, m
 from service.remote.format.metadata_ref import MetadataRef
 from service.remote.format.tail_object import TailFooter, decode_footer
 from service.remote.reading.tail_records import read_pieces
-from service.tiering.cuts.saving import SavedTails, Standing, TakenEnd
+from service.tiering.cuts.saving import LostTails, SavedTails, Standing, TakenEnd
 from tests.unit.tiering.world import CLUSTER, Replica, World
 
 _METADATA = MetadataRef(metadata_key(MetadataKey(5, 1, UUID(int=5))), 5, 1, 10, 20)
@@ -40,7 +40,13 @@ class CutKeeper:
         self.rows: dict[UUID, list[PartitionCut]] = {}
         self._ids = iter(range(1000, 1 << 30))
 
-    def save(self, *, ends: dict[Replica, int] | None = None, attempt: UUID | None = None) -> SavedTails:
+    def save(
+        self,
+        *,
+        ends: dict[Replica, int] | None = None,
+        attempt: UUID | None = None,
+        lost: Sequence[LostTails] = (),
+    ) -> SavedTails:
         """Have the broker save up to the high watermarks, or up to `ends`."""
         taken = {
             (one.tip.topic_id, one.tip.partition): TakenEnd(
@@ -50,7 +56,9 @@ class CutKeeper:
         }
         self.attempt = attempt or UUID(int=next(self._ids))
         self.taken = taken
-        return self.world.do(self.world.manager.tails.save(self.attempt, self.newest_id, self.cut, taken))
+        return self.world.do(
+            self.world.manager.tails.save(self.attempt, self.newest_id, self.cut, taken, lost)
+        )
 
     def name(self, saved: SavedTails, cluster_id: str = CLUSTER) -> None:
         """Write the cut: what was saved last is named by it."""

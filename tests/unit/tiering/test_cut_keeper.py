@@ -346,7 +346,44 @@ def test_a_tail_whose_bytes_changed_on_their_way_is_read_again(
     world.check_kept()
 
 
+def test_a_leader_is_told_of_lost_tails_and_saves_them_again(world: CutWorld) -> None:
+    """Its partition has no chain, so nothing else would ever complete a cut."""
+    world.round()
+    (lost,) = (key for key in world.keys("tail") if "-0000000002-" in key)
+    data = bytearray(world.bucket.get(lost, max_size=1 << 20))
+    data[-20] ^= 1
+    world.bucket.put(lost, bytes(data))
+    world.reboot()
+    world.begin()
+    world.round()
+    assert world.cluster.fakes[2].told == [(TOPIC, 1, 3, 0)]
+    assert world.cluster.fakes[1].told == [(TOPIC, 1, 3, 0)], "who leads it knows that it does"
+    assert world.complete() == [1, 2]
+    cut = world.newest()
+    assert lost not in [ref.key for ref in cut.tails]
+    assert cut.topics[TOPIC][1].saved == 7
+    world.check_kept_but(1)
+    world.logs[TOPIC, 1].end = 8
+    world.round()
+    assert world.cluster.fakes[2].told == [(TOPIC, 1, 3, 0)], "once"
+    assert world.complete() == [1, 2, 3]
+
+
+def test_tails_that_the_store_refuses_are_not_saved_again(world: CutWorld) -> None:
+    world.round()
+    (refused,) = (key for key in world.keys("tail") if "-0000000002-" in key)
+    world.reboot()
+    world.store.decide = lambda operation, key: Fault.REFUSE if key == refused else Fault.PASS
+    world.begin()
+    world.round()
+    assert world.complete() == [1]
+    assert world.cluster.fakes[2].told == []
+    assert len(world.keys("tail")) == 3
+
+
 def test_records_of_a_lost_tail_are_awaited_and_not_said_to_be_saved(world: CutWorld) -> None:
+    for one in world.cluster.fakes.values():
+        one.heeds = False
     world.round()
     (lost,) = (key for key in world.keys("tail") if "-0000000002-" in key)
     saved = {place: one.saved for place, one in world.logs.items() if one.leader == 2}
