@@ -151,13 +151,14 @@ def _write_varint(out: cython.p_uchar, at: cython.longlong, value: cython.longlo
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _copy(
+def copy_bytes(
     out: cython.p_uchar,
     at: cython.longlong,
     data: cython.p_const_uchar,
     position: cython.longlong,
     size: cython.longlong,
 ) -> cython.longlong:
+    """Copy ``data[position : position + size]`` to ``out[at:]``; return the position after it."""
     if cython.compiled:
         memcpy(out + at, data + position, size)
     else:
@@ -194,7 +195,7 @@ def _write_records(
             return following
         if marks[index] == 0 or later_ms != 0:
             if first >= 0:
-                at = _copy(out, at, data, first, position - first)
+                at = copy_bytes(out, at, data, first, position - first)
                 first = -1
         elif first < 0:
             first = position
@@ -216,14 +217,14 @@ def _write_records(
             at = _write_varint(out, at, size)
             out[at] = 0
             at = _write_varint(out, at + 1, delta)
-            at = _copy(out, at, data, rest, following - rest)
+            at = copy_bytes(out, at, data, rest, following - rest)
         position = following
     if first >= 0:
-        at = _copy(out, at, data, first, position - first)
+        at = copy_bytes(out, at, data, first, position - first)
     return at
 
 
-def _check_copy(slots: int, secret_words: int, judged: int, marks: int, count: int) -> None:
+def _checkcopy_bytes(slots: int, secret_words: int, judged: int, marks: int, count: int) -> None:
     if slots < 1 or secret_words < 2 or judged < 3 or marks < count or count < 0:
         raise IndexError(f"{count} records, room for {marks}, {slots} slots")
 
@@ -248,7 +249,9 @@ def judge_records(
     status: cython.longlong
     if len(header) < 61:
         raise IndexError("not a header")
-    _check_copy(len(table) // 3, len(secret), len(judged), len(marks), int.from_bytes(header[57:61], "big"))
+    _checkcopy_bytes(
+        len(table) // 3, len(secret), len(judged), len(marks), int.from_bytes(header[57:61], "big")
+    )
     if len(buf) == 0:
         judged[0] = judged[1] = 0
         judged[2] = -1
@@ -370,7 +373,7 @@ def _seal(out: cython.p_uchar, at: cython.longlong, size: cython.longlong) -> cy
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _is_needed(
+def is_needed(
     data: cython.p_const_uchar,
     at: cython.longlong,
     end_offset: cython.longlong,
@@ -389,11 +392,11 @@ def _is_needed(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _write_empty(
+def write_empty(
     data: cython.p_const_uchar, at: cython.longlong, out: cython.p_uchar, used: cython.longlong
 ) -> cython.longlong:
     """Write the header of the batch at ``data[at]`` as an empty batch; return the position after it."""
-    _copy(out, used, data, at, 61)
+    copy_bytes(out, used, data, at, 61)
     _put(out, used + 21, data[at + 22] & 0x38, 2)
     _put(out, used + 27, -1, 8)
     _put(out, used + 57, 0, 4)
@@ -404,7 +407,7 @@ def _write_empty(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _write_rest(
+def write_rest(
     data: cython.p_const_uchar,
     at: cython.longlong,
     size: cython.longlong,
@@ -416,7 +419,7 @@ def _write_rest(
 ) -> cython.longlong:
     """Write the batch at ``data[at]`` with its marked records; return the position after it, or a status."""
     written: cython.longlong
-    _copy(out, used, data, at, 61)
+    copy_bytes(out, used, data, at, 61)
     if later_ms != 0:
         _put(out, used + 21, data[at + 22] | 0x40, 2)
         _put(out, used + 27, int64(data, at + 27) + later_ms, 8)
@@ -487,7 +490,7 @@ def copy_batches(
         raise IndexError("too few numbers")
     if state[0] < 0 or state[0] > room:
         raise IndexError(f"{state[0]} of {room} bytes are used")
-    _check_copy(len(table) // 3, len(secret), 3, len(marks), 0)
+    _checkcopy_bytes(len(table) // 3, len(secret), 3, len(marks), 0)
     check_batches(len(buf), positions, first, sizes)
     if len(buf) == 0 or first >= count:
         return _OK, first
@@ -529,17 +532,17 @@ def copy_batches(
             if judged[0] > 0 and attributes & 0x40 == 0 and (judged[1] > 0 or flags & 2):
                 later_ms = _later_by(horizon_ms, int64(data, at + 27))
             if judged[0] == 0:
-                if flags & 4 or _is_needed(data, at, end_offset, ids, ends, known) != 0:
-                    used = _write_empty(data, at, target, used)
+                if flags & 4 or is_needed(data, at, end_offset, ids, ends, known) != 0:
+                    used = write_empty(data, at, target, used)
             elif judged[0] == records and later_ms == 0:
-                used = _copy(target, used, data, at, size)
+                used = copy_bytes(target, used, data, at, size)
             else:
-                written = _write_rest(data, at, size, mark, judged, later_ms, target, used)
+                written = write_rest(data, at, size, mark, judged, later_ms, target, used)
                 if written == _TIMESTAMP_OVERFLOW:  # written without a horizon: its tombstones stay
                     if judged[0] == records:
-                        written = _copy(target, used, data, at, size)
+                        written = copy_bytes(target, used, data, at, size)
                     else:
-                        written = _write_rest(data, at, size, mark, judged, 0, target, used)
+                        written = write_rest(data, at, size, mark, judged, 0, target, used)
                 if written < 0:
                     status = written
                     break

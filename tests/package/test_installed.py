@@ -32,6 +32,8 @@ KERNELS = (
     "time_kernel",
     "key_kernel",
     "compaction_kernel",
+    "filter_kernel",
+    "erasure_kernel",
     "commit_kernel",
 )
 

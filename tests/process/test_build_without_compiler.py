@@ -17,10 +17,13 @@ KERNELS = (
     "time_kernel",
     "key_kernel",
     "compaction_kernel",
+    "filter_kernel",
+    "erasure_kernel",
     "commit_kernel",
 )
 KERNEL_FILES = (
-    *("__init__.py", "kernel_status.py", "without_cython.py", "kernel.pxd", "column_buffers.pxd"),
+    *("__init__.py", "kernel_status.py", "without_cython.py"),
+    *("kernel.pxd", "column_buffers.pxd", "key_kernel.pxd", "compaction_kernel.pxd"),
     *(f"{name}.py" for name in KERNELS),
 )
 

@@ -17,6 +17,8 @@ NAMES: Final = (
     "time_kernel",
     "key_kernel",
     "compaction_kernel",
+    "filter_kernel",
+    "erasure_kernel",
     "commit_kernel",
 )
 """Each after those that it imports."""
