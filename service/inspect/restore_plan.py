@@ -371,13 +371,13 @@ def _leaderless(facts: PlanFacts, plans: Iterable[PartitionPlan]) -> Iterator[st
             (known if one.end > 0 else unknown).append(f"{name}-{one.partition}")
     if known:
         yield (
-            f"{len(known)} partitions had no leader at the cut; they come back as the cut before had them, "
-            f"or as far as their archive goes: {_some(known)}"
+            f"{len(known)} partitions had no leader at the cut, or one that could not read them; they come "
+            f"back as the cut before had them, or as far as their archive goes: {_some(known)}"
         )
     if unknown:
         yield (
-            f"{len(unknown)} partitions had no leader at the cut, and the bucket has nothing of them; they "
-            f"come back empty: {_some(unknown)}"
+            f"{len(unknown)} partitions had no leader at the cut, or one that could not read them, and the "
+            f"bucket has nothing of them; they come back empty: {_some(unknown)}"
         )
 
 

@@ -95,6 +95,10 @@ class CutGate:
         """Note a partition that begins to lead, and may not know yet what the leader before has shown."""
         self._doubtful[partition] = None
 
+    def cannot_lead(self, partition: Gated) -> None:
+        """Note a partition whose log has failed: what its leader before has shown is not awaited."""
+        self._doubtful.pop(partition, None)
+
     def still_doubtful(self) -> Steps[Gated | None]:
         """Return one of the partitions of which that is still so."""
         while self._doubtful:

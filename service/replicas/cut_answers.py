@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final, Protocol
 from uuid import UUID
 
@@ -39,6 +40,8 @@ from service.wire.cuts import (
     CutEnds,
     CutLosses,
     CutTail,
+    OfflinePartition,
+    OfflinePartitions,
     TakeCutRequest,
     TakeCutResponse,
 )
@@ -47,6 +50,8 @@ log = logging.getLogger(__name__)
 
 _KNOWN: Final = 2
 """Attempts whose ends are kept: several keepers may ask at the same time, for a moment."""
+_MOST_OFFLINE: Final = 1000
+"""Failed logs that are looked at: one makes a cut loose."""
 _OVER: Final = 256
 """Attempts before these that are known to be over."""
 
@@ -247,7 +252,11 @@ class CutAnswers:
         else:
             self._close_gate(attempt)
         assert attempt.image is not None
-        return TakeCutResponse(error_code=ErrorCode.none, image_offset=attempt.image.offset + 1)
+        return TakeCutResponse(
+            error_code=ErrorCode.none,
+            image_offset=attempt.image.offset + 1,
+            offline=self._offline(attempt.image),
+        )
 
     def _check_may_save(self) -> None:
         if not self._fence.may_write:
@@ -295,7 +304,18 @@ class CutAnswers:
             error_code=ErrorCode.none,
             image_offset=attempt.image.offset + 1,
             ends=await Slice().go_on(_by_topic(attempt.rows)),
+            offline=self._offline(attempt.image),
         )
+
+    def _offline(self, image: MetadataImage) -> tuple[OfflinePartitions, ...]:
+        """Return the partitions that this broker leads and cannot read."""
+        topics: dict[UUID, list[OfflinePartition]] = {}
+        for topic_id, number in islice(self._replicas.offline_places, _MOST_OFFLINE):
+            partition = image.partition(topic_id, number)
+            if partition is not None and partition.leader == self._node_id:
+                row = OfflinePartition(partition=number, leader_epoch=partition.leader_epoch)
+                topics.setdefault(topic_id, []).append(row)
+        return tuple(OfflinePartitions(topic_id=one, partitions=tuple(rows)) for one, rows in topics.items())
 
     async def _note_at_once(self, attempt: _Attempt) -> None:
         """Note the ends of this moment, with nothing held back before."""

@@ -61,6 +61,13 @@ class Replicas:
     def note_failure(self, partition: Partition) -> None:
         """Note that the log of an online partition has failed."""
         self._failed.add(partition)
+        self.gate.cannot_lead(partition)
+
+    @property
+    def offline_places(self) -> set[tuple[UUID, int]]:
+        """Topic ids and numbers of the partitions here whose logs have failed, or could not be opened."""
+        failed = {(one.tip.topic_id, one.tip.partition) for one in self._failed}
+        return failed | {(topic, number) for topic, number in self._offline if isinstance(topic, UUID)}
 
     def remove(self, partition: Partition) -> None:
         self._failed.discard(partition)

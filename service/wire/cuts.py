@@ -10,7 +10,8 @@ Version 0, flexible, on the listener between brokers. A cut is one moment of the
                tag 0: Ends [TopicId uuid, Partitions [Partition int32, LeaderEpoch int32, Start int64,
                End int64, Stable int64, Saved int64, SavedHigh int64, LastEpoch int32, Version int64,
                Waits bool, IsTailed bool]],
-               tag 1: Tails [Key string, Size int64, FooterPosition int64, FooterCrc int64]
+               tag 1: Tails [Key string, Size int64, FooterPosition int64, FooterCrc int64],
+               tag 2: Offline [TopicId uuid, Partitions [Partition int32, LeaderEpoch int32]]
 
 `BrokerId` and `BrokerEpoch` are the keeper's. `Cut` is the number that the cut will have: one above that of
 the newest. `NewestId` is that of the newest cut's document, zero without one: a broker learns by it which of
@@ -19,9 +20,12 @@ its tails a cut names. `HoldMs` is from 1 to 10000 in an attempt at an exact cut
 exclusive. `Lost`, in *save*: partitions of which the newest cut says that more is saved than chain and tails
 have, as some of the tails are gone or damaged: they have what is below `Reaches`.
 
-*take* is answered with the ends of all partitions that the broker leads; there `Saved` is what tails had
-before. *save* is answered with the tails that no cut names yet, and once more with each partition of which
-`Saved`, `SavedHigh`, `LastEpoch`, `Waits` or `IsTailed` are others by now: these go into the document.
+`Offline` answers *begin* and *take*: partitions that the broker leads and whose logs have failed. Nobody can
+tell what was seen of them since the newest cut, so a cut without them is not exact.
+
+*take* is answered with the ends of all others that the broker leads; there `Saved` is what tails had before.
+*save* is answered with the tails that no cut names yet, and once more with each partition of which `Saved`,
+`SavedHigh`, `LastEpoch`, `Waits` or `IsTailed` are others by now: these go into the document.
 """
 
 # No `annotations` from the future: `schema` reads the types of these fields.
@@ -32,7 +36,10 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
-__all__ = ["CutEnd", "CutEnds", "CutLoss", "CutLosses", "CutTail", "TakeCutRequest", "TakeCutResponse"]
+__all__ = [
+    "CutEnd", "CutEnds", "CutLoss", "CutLosses", "CutTail", "OfflinePartition", "OfflinePartitions",
+    "TakeCutRequest", "TakeCutResponse",
+]  # fmt: skip
 
 MAX_HOLD_MS = 10_000
 """Greatest `HoldMs` that a broker takes."""
@@ -110,6 +117,28 @@ class CutLosses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OfflinePartition:
+    """A partition that the broker leads in this epoch, and whose log has failed."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[int] = 0
+    __flexible__: ClassVar[bool] = True
+    partition: int = field(metadata={"kafka_type": "int32"})
+    leader_epoch: int = field(metadata={"kafka_type": "int32"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfflinePartitions:
+    """Partitions of one topic."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[int] = 0
+    __flexible__: ClassVar[bool] = True
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    partitions: tuple[OfflinePartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TakeCutRequest:
     """One step of the attempt `attempt_id` at cut number `cut`. `hold_ms`: most time that a gate stays
     closed; `lost` is of *save*."""
@@ -129,7 +158,8 @@ class TakeCutRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeCutResponse:
-    """`ends` answer *take*; `tails`, and what `ends` has changed, answer *save*."""
+    """`ends` answer *take*; `tails`, and what `ends` has changed, answer *save*; `offline` is in the answers to
+    *begin* and *take*."""
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[int] = 0
@@ -139,3 +169,4 @@ class TakeCutResponse:
     image_offset: int = field(metadata={"kafka_type": "int64"}, default=-1)
     ends: tuple[CutEnds, ...] = field(metadata={"tag": 0}, default=())
     tails: tuple[CutTail, ...] = field(metadata={"tag": 1}, default=())
+    offline: tuple[OfflinePartitions, ...] = field(metadata={"tag": 2}, default=())

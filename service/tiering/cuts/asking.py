@@ -105,10 +105,11 @@ class CutAsker:
         if isinstance(answer, str):
             return [] if ask.step is CutStep.VOID else attempt.failed(ask.broker_id, answer, now_ms)
         if ask.step is CutStep.BEGIN:
-            return attempt.begun(ask.broker_id, answer.image_offset, now_ms)
+            return attempt.begun(ask.broker_id, answer.image_offset, now_ms, _offline(answer))
         if ask.step is CutStep.TAKE:
             ends = await Slice().go_on(_ends(answer))
-            return attempt.taken(ask.broker_id, answer.image_offset, ends, self._clock.monotonic_ms())
+            now_ms = self._clock.monotonic_ms()
+            return attempt.taken(ask.broker_id, answer.image_offset, ends, now_ms, _offline(answer))
         if ask.step is CutStep.SAVE:
             tails = [TailRef(one.key, one.size, one.footer_position, one.footer_crc) for one in answer.tails]
             await Slice().go_on(_noted(attempt, await Slice().go_on(_ends(answer))))
@@ -139,6 +140,12 @@ def _steps(
 
 def _noted(attempt: CutAttempt, ends: Mapping[Place, PartitionCut]) -> Steps[None]:
     yield from attempt.note_saved(ends)
+
+
+def _offline(answer: TakeCutResponse) -> list[Place]:
+    return [
+        (topic.topic_id or _NO_TOPIC, one.partition) for topic in answer.offline for one in topic.partitions
+    ]
 
 
 def _ends(answer: TakeCutResponse) -> Steps[dict[Place, PartitionCut]]:

@@ -27,6 +27,7 @@ from service.remote.format.cut_codec import (
     CutRef,
     Cuts,
     MetadataEnd,
+    Place,
 )
 from service.remote.format.keys import CutKey, parse_key
 from service.remote.stores.errors import UNREADABLE, StoreRefused, raise_of_the_store
@@ -90,6 +91,8 @@ class CutKeeper:
         self._table = TailTable()
         self._pending = PendingCuts(context.catalog.entry)
         self._voids = 0
+        self._offline: dict[Place, int] = {}
+        """partitions whose leaders cannot read their logs, as of the last answers"""
         self._torn = self._tries = 0
         """cuts in a row of which no moment came, and tries at the one that is due"""
         self._hold = HoldTime()
@@ -154,6 +157,7 @@ class CutKeeper:
         self._documents.clear()
         self._metadata.forget()
         self._voids = self._torn = self._tries = 0
+        self._offline = {}
         self._hold.forget()
         self._context.metrics.cut_keeper.clear()
         self._context.metrics.forget(Task.CUT)
@@ -271,9 +275,9 @@ class CutKeeper:
         context, cluster = self._context, self._cluster
         settings, brokers = cluster.settings(), frozenset(cluster.brokers())
         is_alone = brokers == {cluster.node_id}
-        is_exact = (is_alone or self._torn < _VOID_IN_A_ROW) and not await Slice().go_on(
-            _has_leaderless(cluster)
-        )
+        # What was seen of a partition that nobody can read now may have been answered to in another one.
+        is_readable = not self._offline and not await Slice().go_on(_has_leaderless(cluster))
+        is_exact = is_readable and (is_alone or self._torn < _VOID_IN_A_ROW)
         # One broker alone takes its ends in one turn of its loop, which is a moment without any gate.
         holds = is_exact and not is_alone
         hold_ms = self._hold.now_ms(settings.hold_ms, settings.longest_hold_ms)
@@ -310,7 +314,23 @@ class CutKeeper:
             asker.give_up(str(e))
             raise
         finally:
+            self._note_offline(attempt)
             await asker.close()
+
+    def _note_offline(self, attempt: CutAttempt) -> None:
+        """Note whose logs brokers cannot read: until they can, cuts are loose, as without a leader."""
+        before = self._offline
+        if attempt.offline or attempt.topics:
+            self._offline = attempt.offline
+        if new := self._offline.keys() - before.keys():
+            name_of = self._cluster.name_of
+            names = sorted(f"{name_of(one[0])}-{one[1]} (broker {self._offline[one]})" for one in new)
+            log.warning(
+                "cuts are loose, and lack the newest records of %d partitions, as long as their leaders "
+                "cannot read their logs: %s",
+                len(self._offline),
+                ", ".join(names[:_NAMED_OFFLINE]),
+            )
 
     def _reached(self, newest: CutRef | None) -> MetadataEnd:
         """Return how far the metadata of the newest cut goes, which that of the next has to reach."""
@@ -436,6 +456,7 @@ class _Outcome(NamedTuple):
     made: CutRef | None = None
 
 
+_NAMED_OFFLINE: Final = 20
 _NAMED: Final = 100
 """Most partitions that keep a cut from being complete and are told by name."""
 

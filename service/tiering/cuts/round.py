@@ -7,8 +7,8 @@ partition, and that very leader, in that very epoch, must have answered. Then *s
 archive lacks up to its ends, and names its tails.
 
 Where any of that fails the attempt is void, and every broker that was asked is told. An attempt that is loose
-closes no gates, and takes of a partition without a leader, or whose leader does not answer, what the cut
-before has.
+closes no gates, and takes of a partition without a leader, or whose leader does not answer or cannot read its
+log, what the cut before has.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ class CutAttempt:
         self.due_ms = 0
         """the time at which the attempt is void unless it got on; of the caller's clock"""
         self.ends: dict[Place, PartitionCut] = {}
+        self.offline: dict[Place, int] = {}
+        """partitions whose logs have failed, with their leaders, as far as these have answered"""
         self.tails: list[TailRef] = []
         self.topics: dict[UUID, tuple[PartitionCut, ...]] = {}
         self._brokers = frozenset(brokers)
@@ -101,21 +103,33 @@ class CutAttempt:
             return self._ask(AttemptPhase.BEGIN, CutStep.BEGIN, now_ms + self._hold_ms)
         return self._ask(AttemptPhase.TAKE, CutStep.TAKE, now_ms + TAKE_MS)
 
-    def begun(self, broker_id: int, metadata_end: int, now_ms: int) -> list[Ask]:
-        """A broker has closed its gate; its metadata ends at `metadata_end`, exclusive."""
+    def begun(
+        self, broker_id: int, metadata_end: int, now_ms: int, offline: Iterable[Place] = ()
+    ) -> list[Ask]:
+        """A broker has closed its gate; its metadata ends at `metadata_end`, exclusive. It leads the
+        partitions that are `offline`, and cannot tell what was seen of them: an exact cut needs them."""
         if not self._answered(AttemptPhase.BEGIN, broker_id):
             return []
+        self.offline.update(dict.fromkeys(offline, broker_id))
+        if self.offline:
+            return self.fail(f"broker {broker_id} cannot read the logs of {len(self.offline)} partitions")
         self.metadata_end = max(self.metadata_end, metadata_end)
         if self._owing:
             return []
         return self._ask(AttemptPhase.TAKE, CutStep.TAKE, now_ms + TAKE_MS)
 
     def taken(
-        self, broker_id: int, metadata_end: int, ends: Mapping[Place, PartitionCut], now_ms: int
+        self,
+        broker_id: int,
+        metadata_end: int,
+        ends: Mapping[Place, PartitionCut],
+        now_ms: int,
+        offline: Iterable[Place] = (),
     ) -> list[Ask]:
-        """A broker has noted the ends of all partitions that it leads."""
+        """A broker has noted the ends of all partitions that it leads but those that are `offline`."""
         if not self._answered(AttemptPhase.TAKE, broker_id):
             return []
+        self.offline.update(dict.fromkeys(offline, broker_id))
         if not self.is_exact:
             self.metadata_end = max(self.metadata_end, metadata_end)
         self._taken.append(ends)

@@ -13,8 +13,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import StorageError
+from service.metadata.delta import MetadataDelta
 from service.metadata.image import BrokerImage, MetadataImage, RestoredTail
 from service.metadata.persistent import PersistentMap
+from service.metadata.records import PartitionRecord, TopicRecord
 from service.partition.partition import Partition
 from service.remote.catalog import CatalogEntry
 from service.remote.format.cut_codec import Place, TailRef
@@ -24,7 +26,16 @@ from service.tiering.cuts.cut_metrics import CutMetrics
 from service.tiering.cuts.round import CutStep
 from service.tiering.cuts.saving import LostTails, SavedTails, Standing, TakenEnd
 from service.tiering.cuts.saving_plan import Saved
-from service.wire.cuts import CutEnd, CutLoss, CutLosses, CutTail, TakeCutRequest, TakeCutResponse
+from service.wire.cuts import (
+    CutEnd,
+    CutLoss,
+    CutLosses,
+    CutTail,
+    OfflinePartition,
+    OfflinePartitions,
+    TakeCutRequest,
+    TakeCutResponse,
+)
 from tests.support.virtual_loop import VirtualLoop
 from tests.unit.hot.logs import TIP
 from tests.unit.partition.leading import EPOCH, Led
@@ -164,6 +175,32 @@ def test_partitions_whose_tails_are_lost_are_told_to_who_saves(tmp_path: Path) -
         saved = await asked.ask(CutStep.SAVE, lost=topics)
         assert saved.error_code is ErrorCode.none
         assert asked.saver.lost == [LostTails((TIP.topic_id, 3), 5, 17)]
+
+    play(tmp_path, scenario)
+
+
+def test_a_partition_that_cannot_be_read_is_told_and_awaited_by_nobody(tmp_path: Path) -> None:
+    async def scenario(asked: Asked) -> None:
+        topic = TopicRecord(name=TIP.topic, topic_id=TIP.topic_id)
+        partition = PartitionRecord(
+            partition_id=TIP.partition, topic_id=TIP.topic_id, replicas=(OWN,), isr=(OWN,), leader=OWN,
+            leader_epoch=EPOCH, partition_epoch=0, directories=(None,),
+        )  # fmt: skip
+        known = MetadataDelta(MetadataImage()).replay_all([topic, partition]).build(99, 1, 0)
+        asked.metadata.image = replace(asked.metadata.image, topics_by_id=known.topics_by_id)
+        asked.gate.doubt(asked.partition)
+        asked.partition.log.fail(OSError(5, "broken"))
+        asked.replicas.note_failure(asked.partition)
+        expected = (
+            OfflinePartitions(
+                topic_id=TIP.topic_id,
+                partitions=(OfflinePartition(partition=TIP.partition, leader_epoch=EPOCH),),
+            ),
+        )
+        begun = await asked.ask(CutStep.BEGIN)
+        assert (begun.error_code, begun.offline) == (ErrorCode.none, expected)
+        taken = await asked.ask(CutStep.TAKE)
+        assert (taken.ends, taken.offline) == ((), expected)
 
     play(tmp_path, scenario)
 

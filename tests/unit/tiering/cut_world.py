@@ -21,7 +21,15 @@ from service.remote.stores.errors import ObjectNotFound
 from service.tiering.cuts.ports import CutSettings, MetadataGone, MetadataTail
 from service.tiering.cuts.round import CutStep, Led
 from service.tiering.metadata_copy import MetadataSnapshot
-from service.wire.cuts import CutEnd, CutEnds, CutTail, TakeCutRequest, TakeCutResponse
+from service.wire.cuts import (
+    CutEnd,
+    CutEnds,
+    CutTail,
+    OfflinePartition,
+    OfflinePartitions,
+    TakeCutRequest,
+    TakeCutResponse,
+)
 from tests.unit.tiering.world import GRACE_MS, World
 
 TOPIC, OTHER = UUID(int=70), UUID(int=71)
@@ -47,6 +55,7 @@ class Log:
         self.end = end
         self.waits = False
         self.is_tailed = True
+        self.is_offline = False
         self.saved = self.named = 0
 
 
@@ -70,12 +79,28 @@ class FakeBroker:
             self._begun(request)
         end = self.world.cluster.metadata_end
         if step is CutStep.TAKE:
-            return TakeCutResponse(error_code=ErrorCode.none, image_offset=end, ends=self._ends(at_take=True))
+            return TakeCutResponse(
+                error_code=ErrorCode.none,
+                image_offset=end,
+                ends=self._ends(at_take=True),
+                offline=self._offline(),
+            )
         if step is CutStep.SAVE:
             self._save(request)
             tails = tuple(tail for _, _, tail in self.pending)
             return TakeCutResponse(error_code=ErrorCode.none, ends=self._ends(at_take=False), tails=tails)
-        return TakeCutResponse(error_code=ErrorCode.none, image_offset=end)
+        offline = self._offline() if step is CutStep.BEGIN else ()
+        return TakeCutResponse(error_code=ErrorCode.none, image_offset=end, offline=offline)
+
+    def _offline(self) -> tuple[OfflinePartitions, ...]:
+        return tuple(
+            OfflinePartitions(
+                topic_id=topic_id,
+                partitions=(OfflinePartition(partition=partition, leader_epoch=one.epoch),),
+            )
+            for (topic_id, partition), one in self._led()
+            if one.is_offline
+        )
 
     def _led(self) -> list[tuple[Place, Log]]:
         return [(place, one) for place, one in self.world.logs.items() if one.leader == self.node_id]
@@ -93,6 +118,8 @@ class FakeBroker:
     def _ends(self, *, at_take: bool) -> tuple[CutEnds, ...]:
         topics: dict[UUID, list[CutEnd]] = {}
         for (topic_id, partition), one in self._led():
+            if one.is_offline:
+                continue
             entry = self.world.catalog.entries.get((topic_id, partition))
             saved = max(one.saved, entry.end_offset if entry is not None else 0)
             row = CutEnd(
@@ -123,7 +150,7 @@ class FakeBroker:
         sections: list[TailSection] = []
         data = b""
         for (topic_id, partition), one in sorted(self._led()):
-            if one.waits or not one.is_tailed or one.saved >= one.end:
+            if one.waits or not one.is_tailed or one.saved >= one.end or one.is_offline:
                 continue
             body = b"records of %d" % one.end
             section = TailSection(

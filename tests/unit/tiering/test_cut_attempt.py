@@ -47,6 +47,36 @@ def checked(attempt: CutAttempt, image: tuple[Led, ...] = IMAGE) -> list[Ask]:
     return attempt.checked(3)
 
 
+def test_a_failed_log_ends_an_exact_attempt_before_any_gate_is_held_for_long() -> None:
+    attempt = CutAttempt(BROKERS, is_exact=True, hold_ms=20)
+    attempt.start(0)
+    attempt.begun(1, 50, 1)
+    assert attempt.begun(2, 50, 1, [(A, 1)]) == asks(CutStep.VOID, 1, 2, 3)
+    assert (attempt.offline, attempt.has_missed) == ({(A, 1): 2}, False)
+    assert attempt.why == "broker 2 cannot read the logs of 1 partitions"
+
+
+def test_a_log_that_fails_between_the_steps_is_known_for_the_next_attempt() -> None:
+    attempt = CutAttempt(BROKERS, is_exact=True, hold_ms=20)
+    attempt.start(0)
+    for one in BROKERS:
+        attempt.begun(one, 50, 1)
+    attempt.taken(1, 50, ENDS[1], 2)
+    attempt.taken(2, 50, {}, 2, [(A, 1)])
+    attempt.taken(3, 50, ENDS[3], 2)
+    assert checked(attempt) == asks(CutStep.VOID, 1, 2, 3)
+    assert attempt.offline == {(A, 1): 2}
+
+
+def test_a_loose_cut_has_what_was_known_of_a_partition_whose_log_has_failed() -> None:
+    attempt = CutAttempt(BROKERS, is_exact=False, hold_ms=0)
+    attempt.start(0)
+    for one in BROKERS:
+        attempt.taken(one, 50, {} if one == 2 else ENDS[one], 2, [(A, 1)] if one == 2 else [])
+    assert checked(attempt) == asks(CutStep.SAVE, 1, 2, 3)
+    assert attempt.topics[A] == (row(4), row(-1, 6))
+
+
 def test_an_exact_cut_goes_from_closed_gates_to_ends_to_tails() -> None:
     attempt = CutAttempt(BROKERS, is_exact=True, hold_ms=20)
     assert attempt.start(0) == asks(CutStep.BEGIN, 1, 2, 3)

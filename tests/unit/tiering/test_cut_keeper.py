@@ -190,6 +190,35 @@ def test_a_partition_that_waits_no_longer_is_saved_although_nothing_is_new(world
     world.check_kept()
 
 
+# -- logs that their leaders cannot read
+
+
+def test_cuts_are_loose_while_a_leader_cannot_read_its_log_and_exact_again_then(
+    world: CutWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.round()
+    world.logs[TOPIC, 1].is_offline = True
+    world.logs[TOPIC, 0].end = 9
+    world.round()
+    assert (world.numbers(), world.voids()) == ([1], 1)
+    world.round()
+    world.logs[TOPIC, 0].end = 10
+    world.round()
+    assert (world.numbers(), world.voids()) == ([1, 2, 3], 1), "one attempt is void, not all"
+    cut = world.newest()
+    assert not cut.is_exact
+    assert [row.end for row in cut.topics[TOPIC]] == [10, 7]
+    assert cut.topics[TOPIC][1].leader_epoch == -1
+    assert caplog.text.count("events-1 (broker 2)") == 1
+    world.logs[TOPIC, 1].is_offline = False
+    world.logs[TOPIC, 0].end = 11
+    world.round()
+    world.round()
+    assert world.newest().is_exact
+    assert [row.end for row in world.newest().topics[TOPIC]] == [11, 7]
+    world.check_kept()
+
+
 # -- what fails
 
 
