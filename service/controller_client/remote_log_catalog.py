@@ -17,16 +17,35 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
 from service.base.types import TopicIdPartition
+from service.controller_client import rewrite_messages
 from service.controller_client.forwarding import Asker
-from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, LoadedTail, Tombstone
+from service.metadata.controller.rewrite_control import RewriteChange
+from service.remote.catalog import (
+    CatalogCommit,
+    CatalogEntry,
+    CatalogResult,
+    ErasedPlace,
+    ErasedPlaces,
+    Erasure,
+    LoadedTail,
+    Notes,
+    RewriteAnswer,
+    RewriteIntent,
+    Tombstone,
+)
+from service.remote.erased_notes import NoteQueue
 from service.wire.api import ApiKey
 from service.wire.catalog import (
     MAX_COMMITS,
+    MAX_ERASED_PLACES,
+    MAX_ERASURES_IN_REQUEST,
     CatalogChange,
+    CatalogErasure,
     CommitCatalogRequest,
     CommitCatalogResponse,
     LoadedPartition,
     LoadedTopic,
+    OrderOp,
 )
 from service.wire.errors import UnsupportedVersion
 
@@ -35,8 +54,20 @@ _RESULTS: Final = (
     CatalogResult.FENCED,
     CatalogResult.VERSION_CONFLICT,
     CatalogResult.UNKNOWN_PARTITION,
+    CatalogResult.NO_INTENT,
 )
 """Results by their number on the wire"""
+_REFUSALS: Final = frozenset(
+    {
+        ErrorCode.unsupported_version,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.invalid_topic_exception,
+        ErrorCode.policy_violation,
+    }
+)
+"""Errors by which the controller refuses a rewrite or an erasure for good."""
+_ALWAYS_ALLOWED: Final = frozenset({"commits", "forgotten_topics", "loaded"})
+"""Fields of a request to which such errors are an unknown outcome, as any other."""
 
 
 class CatalogView(Protocol):
@@ -44,6 +75,9 @@ class CatalogView(Protocol):
 
     def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None: ...
     def tombstones(self) -> Mapping[UUID, Tombstone]: ...
+    def rewrite(self, topic_id: UUID, partition: int) -> RewriteIntent | None: ...
+    def erasures(self) -> Mapping[UUID, Erasure]: ...
+    def erased(self, erasure_id: UUID) -> ErasedPlaces: ...
     async def reached(self, offset: int) -> None:
         """Return once the image holds `offset`. Raises `StorageError` where it never will."""
 
@@ -56,7 +90,7 @@ class Registration(NamedTuple):
 
 
 class RpcCatalog:
-    """`remote.catalog.Catalog` over the queue to the controller. Owned by the event loop."""
+    """`remote.catalog.NodeCatalog` over the queue to the controller. Owned by the event loop."""
 
     def __init__(
         self,
@@ -70,6 +104,7 @@ class RpcCatalog:
         self._view = view
         self._registration = registration
         self._timeout_ms = timeout_ms
+        self._notes = NoteQueue(self._note_erased, most=MAX_ERASED_PLACES, most_keys=MAX_ERASURES_IN_REQUEST)
 
     def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None:
         return self._view.entry(topic_id, partition)
@@ -81,7 +116,7 @@ class RpcCatalog:
         """Do what `Catalog.commit` does, then wait until the image has the commits, at most the timeout."""
         results: list[CatalogResult] = []
         for batch in batches(commits):
-            answer = await self._ask(tuple(map(change_of, batch)))
+            answer = await self._ask(commits=tuple(map(change_of, batch)))
             if len(answer.results) != len(batch):
                 raise StorageError(f"the catalog gave {len(answer.results)} results for {len(batch)} commits")
             results += [result_of(number) for number in answer.results]
@@ -94,7 +129,7 @@ class RpcCatalog:
         left = tuple(topic_ids)
         while left:
             now, left = left[:MAX_COMMITS], left[MAX_COMMITS:]
-            answer = await self._ask((), now)
+            answer = await self._ask(forgotten_topics=now)
             with suppress(TimeoutError):
                 await self._reached(answer.metadata_offset)
 
@@ -107,16 +142,64 @@ class RpcCatalog:
         left = tuple(loaded)
         while left:
             now, left = left[:MAX_COMMITS], left[MAX_COMMITS:]
-            answer = await self._ask((), loaded=loaded_topics(now))
+            answer = await self._ask(loaded=loaded_topics(now))
             with suppress(TimeoutError):
                 await self._reached(answer.metadata_offset)
+
+    # -- rewrites and erasures
+
+    def rewrite(self, topic_id: UUID, partition: int) -> RewriteIntent | None:
+        return self._view.rewrite(topic_id, partition)
+
+    async def begin_rewrite(self, tip: TopicIdPartition, intent: RewriteIntent) -> RewriteAnswer:
+        """Begin a rewrite; return once the image has it, at most after the timeout."""
+        return await self._change(RewriteChange(tip, intent.rewrite_id, intent))
+
+    async def give_up_rewrite(self, tip: TopicIdPartition, rewrite_id: UUID) -> None:
+        await self._change(RewriteChange(tip, rewrite_id))
+
+    async def _change(self, change: RewriteChange) -> RewriteAnswer:
+        answer = await self._told(rewrites=(rewrite_messages.rewrite_change(change),))
+        [result] = rewrite_messages.answers_of(answer.rewrite_answers, 1)
+        return result
+
+    def erasures(self) -> Mapping[UUID, Erasure]:
+        return self._view.erasures()
+
+    def erased(self, erasure_id: UUID) -> ErasedPlaces:
+        return self._view.erased(erasure_id)
+
+    async def note_erased(self, erasure_id: UUID, places: Collection[ErasedPlace], broker_id: int) -> None:
+        """Note clean places; those of several calls go in one request."""
+        await self._notes.note(erasure_id, places, broker_id)
+
+    async def _note_erased(self, notes: Notes) -> None:
+        await self._told(erased=rewrite_messages.erased_notes(notes))
+
+    async def start_erasure(self, erasure: Erasure) -> None:
+        await self._told(erasures=(rewrite_messages.started(erasure),))
+
+    async def finish_erasure(self, erasure_id: UUID, done_ms: int) -> None:
+        await self._told(erasures=(CatalogErasure(op=OrderOp.DONE, id=erasure_id, done_ms=done_ms),))
+
+    async def remove_erasure(self, erasure_id: UUID) -> None:
+        await self._told(erasures=(CatalogErasure(op=OrderOp.REMOVED, id=erasure_id),))
+
+    async def _told(self, **what: tuple[Any, ...]) -> CommitCatalogResponse:
+        """Ask, then wait until the image has it, at most the timeout."""
+        answer = await self._ask(**what)
+        with suppress(TimeoutError):
+            await self._reached(answer.metadata_offset)
+        return answer
+
+    # -- requests
 
     async def barrier(self) -> int:
         """Wait until the image holds all that the controller had committed at this call; return that offset.
 
         Raises `StorageError` after the timeout, or where this broker is fenced or was replaced.
         """
-        answer = await self._ask(())
+        answer = await self._ask()
         try:
             await self._reached(answer.metadata_offset)
         except TimeoutError as e:
@@ -127,29 +210,18 @@ class RpcCatalog:
         async with asyncio.timeout(self._timeout_ms / 1000):
             await self._view.reached(offset)
 
-    async def _ask(
-        self,
-        commits: tuple[CatalogChange, ...],
-        forgotten: tuple[UUID, ...] = (),
-        loaded: tuple[LoadedTopic, ...] = (),
-    ) -> CommitCatalogResponse:
+    async def _ask(self, **what: tuple[Any, ...]) -> CommitCatalogResponse:
+        """Ask for what the fields of `CommitCatalogRequest` say; without any it is a barrier."""
         broker_id, broker_epoch = self._registration()
-        message = CommitCatalogRequest(
-            broker_id=broker_id,
-            broker_epoch=broker_epoch,
-            commits=commits,
-            forgotten_topics=forgotten,
-            loaded=loaded,
-        )
+        message = CommitCatalogRequest(broker_id=broker_id, broker_epoch=broker_epoch, **what)
         try:
             answer = await self._controllers.ask(ApiKey.COMMIT_CATALOG, message, timeout_ms=self._timeout_ms)
         except (RequestError, UnsupportedVersion) as e:
             raise StorageError(f"the catalog did not answer: {e}") from e
         code: int = answer.error_code
-        if code == ErrorCode.invalid_request:
-            raise RequestError(
-                ErrorCode.invalid_request, "the catalog refuses an entry that no chain can have"
-            )
+        if code == ErrorCode.invalid_request or (code in _REFUSALS and not what.keys() <= _ALWAYS_ALLOWED):
+            why = answer.error_message or "the catalog refuses an entry that no chain can have"
+            raise RequestError(ErrorCode(code), why)
         if code != ErrorCode.none:
             name = code.name if isinstance(code, ErrorCode) else str(code)
             raise StorageError(f"the catalog refuses this broker: {name}")
@@ -179,6 +251,7 @@ def change_of(commit: CatalogCommit) -> CatalogChange:
         partition=commit.tip.partition,
         previous_version=commit.previous_version,
         **commit.entry._asdict(),
+        rewrite_id=commit.rewrite_id,
     )
 
 
@@ -189,7 +262,8 @@ def commits_of(
     if len(request.commits) > MAX_COMMITS:
         raise RequestError(ErrorCode.invalid_request, f"{len(request.commits)} commits in one request")
     return [
-        CatalogCommit(_tip(one, topic_name), one.previous_version, _entry(one)) for one in request.commits
+        CatalogCommit(_tip(one, topic_name), one.previous_version, _entry(one), one.rewrite_id)
+        for one in request.commits
     ]
 
 
@@ -243,6 +317,6 @@ def result_of(number: int) -> CatalogResult:
     return _RESULTS[number]
 
 
-def error_response(code: ErrorCode) -> Any:
+def error_response(code: ErrorCode, message: str | None = None) -> Any:
     """Build the controller's response to a request that it refused as a whole, without any change."""
-    return CommitCatalogResponse(error_code=code)
+    return CommitCatalogResponse(error_code=code, error_message=message)

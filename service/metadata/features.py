@@ -85,6 +85,18 @@ def has_rewrites(features: Mapping[str, int]) -> bool:
     return features.get(CATALOG_VERSION, 0) >= REWRITES_LEVEL
 
 
+def why_without_rewrites(features: Mapping[str, int]) -> str | None:
+    """Return why rewrites and erasures cannot begin at these finalized levels, and the remedy; None where
+    they can."""
+    if has_rewrites(features):
+        return None
+    return (
+        f"The cluster's level of {CATALOG_VERSION} is {features.get(CATALOG_VERSION, 0)}; rewrites of the "
+        f"archive and erasures need {REWRITES_LEVEL}: firn cluster features upgrade "
+        f"{CATALOG_VERSION}={REWRITES_LEVEL}"
+    )
+
+
 def bootstrap_records() -> tuple[MetadataRecord, ...]:
     """Return the feature levels of a new cluster of one node."""
     return (

@@ -29,6 +29,7 @@ from service.config.settings import BrokerConfig
 from service.controller_client.broker_lifecycle import Exit, FullDirectories, MoveAway, Recover, Serve
 from service.controller_client.broker_lifecycle import Timing as LifeTiming
 from service.controller_client.broker_lifecycle_manager import Membership
+from service.controller_client.catalog_image import CatalogImage
 from service.controller_client.controller_channel import Controllers, Here
 from service.controller_client.forwarded_admin import RemoteAdmin
 from service.controller_client.forwarding import Forwarder
@@ -62,7 +63,6 @@ from service.network.request_meter import RequestQuotas
 from service.network.server import Server
 from service.node.standalone_control_plane import Home, endpoints_of, metadata_options
 from service.node.supervisor import NodeEnds
-from service.remote.catalog import CatalogEntry, Tombstone
 from service.security.tokens import token_rules
 from service.serving.api_table import BROKER_APIS
 from service.serving.authorization import BY_CONTROLLER, NOTHING
@@ -529,22 +529,6 @@ def _life_timing(cluster: ClusterConfig) -> LifeTiming:
         registration_timeout_ms=cluster.initial_broker_registration_timeout_ms,
         controlled_shutdown=cluster.controlled_shutdown_enable,
     )
-
-
-class CatalogImage:
-    """`remote_log_catalog.CatalogView` of this node's own image."""
-
-    def __init__(self, metadata: Publisher) -> None:
-        self._metadata = metadata
-
-    def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None:
-        return self._metadata.image.remote.get((topic_id, partition))
-
-    def tombstones(self) -> Mapping[UUID, Tombstone]:
-        return self._metadata.image.tombstones
-
-    async def reached(self, offset: int) -> None:
-        await self._metadata.committed(offset)
 
 
 def _controllers(config: BrokerConfig) -> str:

@@ -166,6 +166,8 @@ class ErasedPlace(NamedTuple):
     leader_epoch: int
 
 
+Notes = Mapping[tuple[UUID, int], Collection[ErasedPlace]]
+"""Places that are told to be clean, by (order's id, broker's id or `IN_BUCKET`)."""
 ErasedPlaces = Mapping[tuple[UUID, int], frozenset[int]]
 """Brokers whose logs of a partition are clean, by (topic id, partition); `IN_BUCKET` for its objects."""
 

@@ -92,6 +92,8 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.END_SESSIONS: Served(OfCluster(AclOperation.ALTER), late="end_sessions"),
     ApiKey.DESCRIBE_HEALTH: Served(OfCluster(AclOperation.DESCRIBE), late="describe_health"),
     ApiKey.TAKE_CUT: Served(OfCluster(AclOperation.CLUSTER_ACTION), late="take_cut"),
+    ApiKey.REWRITE_RANGE: Served(OfCluster(AclOperation.CLUSTER_ACTION), late="rewrite_range"),
+    ApiKey.ERASURES: Served(ASKS_ITSELF, late="erasures"),
 }
 BROKER_APIS: Final[dict[int, Served]] = table(_ROWS)
 """APIs that the broker itself handles. The controller handles the others of its listeners (see `node`)."""

@@ -18,6 +18,7 @@ from service.base.uuids import encode_uuid
 from service.config.overrides import may_be_secret
 from service.metadata.controller.requests import ConfigOperation, CreateTopicResult, ResourceType
 from service.security.audited_change import MOST_NAMED, AuditedChange
+from service.wire.erasures import ErasureOp
 
 if TYPE_CHECKING:
     from service.security.tokens import DelegationToken
@@ -26,6 +27,7 @@ NONE: Final = ErrorCode.none
 _NO_DIRECTORY: Final = UUID(int=0)
 _VALUE_CHARACTERS: Final = 100
 _TIERING: Final = ("remote.storage.enable", "remote.log.copy.disable", "remote.log.delete.on.disable")
+_ERASURE_CHANGES: Final = {ErasureOp.START: "started", ErasureOp.CANCEL: "cancelled"}
 _SIGNS: Final = {ConfigOperation.SET: "=", ConfigOperation.APPEND: "+=", ConfigOperation.SUBTRACT: "-="}
 
 Words = Callable[[Any, Any], Iterable[AuditedChange]]
@@ -55,6 +57,14 @@ def automatically_created(results: Iterable[CreateTopicResult]) -> AuditedChange
     done = [one for one in results if one.error is NONE]
     items = (f"{printable(one.name)} [partitions={one.num_partitions}]" for one in done)
     return AuditedChange("topics-auto-created", "topics created automatically", items, len(done))
+
+
+def changed_erasures(request: Any, response: Any) -> Iterable[AuditedChange]:
+    word = _ERASURE_CHANGES.get(request.op)
+    if word is None or response.error_code is not NONE:
+        return ()
+    name = "a new order" if request.id is None else str(request.id)
+    return _change(f"erasure-{word}", f"erasures of keys {word}", (name,), 1)
 
 
 def deleted_topics(request: Any, response: Any) -> Iterable[AuditedChange]:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from service.replication.throttle import ReplicationThrottle
     from service.security.authorizer import Authorizer
     from service.serving.control_plane import ControlPlane
+    from service.serving.rewrite_ports import ErasureOrders, RangePublisher
     from service.serving.transaction_coordinators import TransactionCoordinators
 
 
@@ -150,6 +151,10 @@ class Broker:
         """cluster that was restored from this one, and has its prefix"""
         self.cuts: CutAnswers | None = None
         """this broker's part of cuts; None until its cold tier runs, and without a bucket"""
+        self.range_publisher: RangePublisher | None = None
+        """publishes rewrites that workers elsewhere have made; None until the cold tier runs"""
+        self.erasure_orders: ErasureOrders | None = None
+        """orders to erase keys; None until the cold tier runs"""
         self._careful_until = 0.0
         self._refusals, self._passing = (RateLimitedLog(_log, now=self.loop.time) for _ in range(2))
         self._storage_errors = RateLimitedLog(_log, now=self.loop.time)

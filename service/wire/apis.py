@@ -108,6 +108,8 @@ class ApiKey(IntEnum):
     END_SESSIONS = 20002
     DESCRIBE_HEALTH = 20003
     TAKE_CUT = 20004
+    REWRITE_RANGE = 20005
+    ERASURES = 20006
 
 
 class ListenerType(Flag):
@@ -373,6 +375,8 @@ APIS: dict[int, Api] = {
         Api(ApiKey.END_SESSIONS, 0, 0, 0, BOTH, CHANGES, canonical="sessions", is_own=True),
         Api(ApiKey.DESCRIBE_HEALTH, 0, 0, 0, BROKER, READS, canonical="health", is_own=True),
         Api(ApiKey.TAKE_CUT, 0, 0, 0, BROKER, IDEMPOTENT, canonical="cuts", is_own=True),
+        Api(ApiKey.REWRITE_RANGE, 0, 0, 0, BROKER, IDEMPOTENT, canonical="rewrites", is_own=True),
+        Api(ApiKey.ERASURES, 0, 0, 0, BROKER, IDEMPOTENT, canonical="erasures", is_own=True),
     )
 }  # fmt: skip
 

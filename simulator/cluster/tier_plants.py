@@ -44,8 +44,8 @@ def deposed_leaders_commit() -> None:
     """Let a deposed leader write the archive, and the catalog commit it."""
 
     def make(decide: Any) -> Any:
-        return lambda current, *, previous_version, entry, leader_epoch: decide(
-            current, previous_version=previous_version, entry=entry, leader_epoch=entry.leader_epoch
+        return lambda current, *, entry, leader_epoch, **more: decide(
+            current, entry=entry, leader_epoch=entry.leader_epoch, **more
         )
 
     _swap(catalog_control, "decide_commit", make)

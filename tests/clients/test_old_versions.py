@@ -84,8 +84,8 @@ OF_CONTROLLERS = {
     "RemoveRaftVoter": (81, 0, 0),
 }
 """Requests that brokers forward to the controllers of a cluster."""
-OURS = {20001, 20002, 20003, 20004}
-"""ListSessions, EndSessions, DescribeHealth and TakeCut, which Kafka has not."""
+OURS = {20001, 20002, 20003, 20004, 20005, 20006}
+"""ListSessions, EndSessions, DescribeHealth, TakeCut, RewriteRange and Erasures, which Kafka has not."""
 WAIT = timedelta(seconds=10)
 EVERY = [(name, version) for name, (_, low, high) in SERVED.items() for version in range(low, high + 1)]
 

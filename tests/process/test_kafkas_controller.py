@@ -208,6 +208,15 @@ class _Nothing:
     def entry(self, topic_id: UUID, partition: int) -> None:
         return None
 
+    def rewrite(self, topic_id: UUID, partition: int) -> None:
+        return None
+
+    def erasures(self) -> dict[UUID, Any]:
+        return {}
+
+    def erased(self, erasure_id: UUID) -> dict[Any, frozenset[int]]:
+        return {}
+
     def tombstones(self) -> dict[UUID, Any]:
         return {}
 

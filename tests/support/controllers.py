@@ -21,6 +21,7 @@ from service.config.settings import BrokerConfig
 from service.controller_client.broker_lifecycle import Exit, Recover, Serve
 from service.controller_client.broker_lifecycle import Timing as BrokerTiming
 from service.controller_client.broker_lifecycle_manager import Membership
+from service.controller_client.catalog_image import CatalogImage
 from service.controller_client.controller_channel import Controllers
 from service.controller_client.forwarding import Forwarder
 from service.controller_client.lifecycle_messages import Feature, Identity
@@ -248,9 +249,10 @@ class Broker:
         await until(lambda: Recover() in self.told)
         membership.logs_ready()
         await until(lambda: Serve() in self.told)
-        view: Any = _View(self.publisher)
         self.catalog = RpcCatalog(
-            self.controllers, view, lambda: Registration(self.node_id, membership.epoch)
+            self.controllers,
+            CatalogImage(self.publisher),
+            lambda: Registration(self.node_id, membership.epoch),
         )
         self.forwarder = Forwarder(self.controllers, self.catalog.barrier)
         return self
@@ -286,22 +288,6 @@ class Broker:
             await channels.close()
         if self.server is not None:
             self.server.close()
-
-
-class _View:
-    """`rpc_catalog.CatalogView` of a broker's own image."""
-
-    def __init__(self, publisher: Publisher) -> None:
-        self._publisher = publisher
-
-    def entry(self, topic_id: UUID, partition: int) -> Any:
-        return self._publisher.image.remote.get((topic_id, partition))
-
-    def tombstones(self) -> Any:
-        return self._publisher.image.tombstones
-
-    async def reached(self, offset: int) -> None:
-        await self._publisher.committed(offset)
 
 
 def new_topics(*names: str, partitions: int = 1, timeout_ms: int = 10_000) -> Any:

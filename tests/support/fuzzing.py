@@ -22,9 +22,20 @@ from service.wire.api import (
     encode_response,
     has_flexible_response_header,
 )
-from service.wire.catalog import CatalogChange, CommitCatalogRequest, CommitCatalogResponse
+from service.wire.catalog import (
+    CatalogChange,
+    CatalogErasure,
+    CatalogRewrite,
+    CommitCatalogRequest,
+    CommitCatalogResponse,
+    ErasedNote,
+    LoadedPartition,
+    LoadedTopic,
+)
 from service.wire.cuts import CutEnd, CutEnds, CutLoss, CutLosses, CutTail, TakeCutRequest, TakeCutResponse
+from service.wire.erasures import ErasuresRequest, ErasuresResponse
 from service.wire.health import DescribeHealthRequest, DescribeHealthResponse, ToldFinding
+from service.wire.rewrites import RewriteRangeRequest, RewriteRangeResponse
 from service.wire.sessions import (
     EndSessionsRequest,
     EndSessionsResponse,
@@ -94,6 +105,10 @@ def _own(key: int, random: Random) -> tuple[bytes, bytes]:
         request, response = _health(random)
     elif key == ApiKey.TAKE_CUT:
         request, response = _cut(random)
+    elif key == ApiKey.REWRITE_RANGE:
+        request, response = _rewrite(random)
+    elif key == ApiKey.ERASURES:
+        request, response = _erasures(random)
     else:
         request, response = _sessions(key, random)
     frame = encode_request(key, 0, 1, "fuzz", request)[4:]
@@ -118,8 +133,75 @@ def _catalog(random: Random) -> tuple[Any, Any]:
         broker_epoch=2,
         commits=(change,) * random.randrange(3),
         forgotten_topics=(change.topic_id,) * random.randrange(2),
+        rewrites=(_rewrite_change(random),) * random.randrange(3),
+        erased=(_erased(random),) * random.randrange(3),
+        erasures=(_erasure_change(random),) * random.randrange(3),
     )
-    response = CommitCatalogResponse(error_code=ErrorCode.none, results=(0,) * random.randrange(4))
+    response = CommitCatalogResponse(
+        error_code=ErrorCode.none,
+        results=(0,) * random.randrange(4),
+        rewrite_answers=(1,) * random.randrange(3),
+        error_message=random.choice((None, "", "why")),
+    )
+    return request, response
+
+
+def _id(random: Random) -> UUID | None:
+    return random.choice((None, UUID(int=random.getrandbits(128) or 1)))
+
+
+def _rewrite_change(random: Random) -> CatalogRewrite:
+    number = _int(64)
+    return CatalogRewrite(
+        topic_id=_id(random), partition=random.randrange(9), op=random.randrange(-1, 3),
+        rewrite_id=_id(random), base_offset=number(random), last_offset=number(random),
+        kind=random.randrange(-1, 4), leader_epoch=3, started_ms=number(random),
+    )  # fmt: skip
+
+
+def _erased(random: Random) -> ErasedNote:
+    one = LoadedPartition(partition=random.randrange(9), leader_epoch=random.randrange(-1, 4))
+    topic = LoadedTopic(topic_id=_id(random), partitions=(one,) * random.randrange(3))
+    return ErasedNote(
+        erasure_id=_id(random), broker_id=random.randrange(-2, 3), topics=(topic,) * random.randrange(3)
+    )
+
+
+def _erasure_change(random: Random) -> CatalogErasure:
+    number = _int(64)
+    return CatalogErasure(
+        op=random.randrange(-1, 4), id=_id(random), key="k" * random.randrange(60),
+        stored_size=number(random), crc32c=number(random), keys=_int(32)(random),
+        topics=(_id(random),) * random.randrange(4), started_ms=number(random), done_ms=number(random),
+    )  # fmt: skip
+
+
+def _rewrite(random: Random) -> tuple[Any, Any]:
+    number = _int(64)
+    request = RewriteRangeRequest(
+        topic_id=_id(random), partition=random.randrange(-1, 9), rewrite_id=_id(random),
+        step=random.randrange(-1, 4), kind=random.randrange(-1, 4), base_offset=number(random),
+        last_offset=number(random), erasure_id=_id(random), old_keys=("k" * 9,) * random.randrange(4),
+        entries=_bytes(random),
+    )  # fmt: skip
+    response = RewriteRangeResponse(
+        error_code=random.choice(list(ErrorCode)), error_message=random.choice((None, "why")),
+        leader_epoch=_int(32)(random), version=number(random),
+    )  # fmt: skip
+    return request, response
+
+
+def _erasures(random: Random) -> tuple[Any, Any]:
+    number = _int(64)
+    request = ErasuresRequest(
+        op=random.randrange(-1, 6), id=_id(random), order=random.choice((None, _bytes(random))),
+        topic_id=_id(random), partition=_int(32)(random), scope=random.randrange(-1, 4),
+        from_offset=number(random),
+    )  # fmt: skip
+    response = ErasuresResponse(
+        error_code=random.choice(list(ErrorCode)), document=random.choice((None, "{}")),
+        next_offset=number(random),
+    )  # fmt: skip
     return request, response
 
 

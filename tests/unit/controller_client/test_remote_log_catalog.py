@@ -23,7 +23,15 @@ from service.controller_client.remote_log_catalog import (
     response_of,
     result_of,
 )
-from service.remote.catalog import Catalog, CatalogCommit, CatalogEntry, CatalogResult, Tombstone
+from service.remote.catalog import (
+    Catalog,
+    CatalogCommit,
+    CatalogEntry,
+    CatalogResult,
+    Erasure,
+    RewriteIntent,
+    Tombstone,
+)
 from service.wire.apis import ApiKey
 from service.wire.catalog import MAX_COMMITS, CommitCatalogRequest, CommitCatalogResponse
 from service.wire.errors import UnsupportedVersion
@@ -161,6 +169,15 @@ class View:
     def tombstones(self) -> dict[UUID, Tombstone]:
         return {}
 
+    def rewrite(self, topic_id: UUID, partition: int) -> RewriteIntent | None:
+        return None
+
+    def erasures(self) -> dict[UUID, Erasure]:
+        return {}
+
+    def erased(self, erasure_id: UUID) -> dict[tuple[UUID, int], frozenset[int]]:
+        return {}
+
     async def reached(self, offset: int) -> None:
         self.waited.append(offset)
         while self.offset < offset:
@@ -265,9 +282,10 @@ def test_the_controllers_side_reads_what_the_brokers_wrote() -> None:
 
 
 def test_results_have_fixed_numbers() -> None:
-    assert [result_of(number).value for number in range(4)] == [
+    assert [result_of(number).value for number in range(5)] == [
         "committed",
         "fenced",
         "version-conflict",
         "unknown-partition",
+        "no-intent",
     ]

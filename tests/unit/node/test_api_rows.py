@@ -42,7 +42,7 @@ def test_rows_say_what_brokers_and_controllers_serve() -> None:
     brokers = {
         0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30,
         31, 32, 33, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 55, 57, 60, 61, 64,
-        65, 66, 68, 69, 74, 75, 80, 81, 20001, 20002, 20003, 20004,
+        65, 66, 68, 69, 74, 75, 80, 81, 20001, 20002, 20003, 20004, 20005, 20006,
     }  # fmt: skip
     controllers = {
         1, 17, 18, 19, 20, 29, 30, 31, 32, 33, 36, 37, 38, 39, 40, 41, 43, 44, 45, 46, 49, 50, 51, 52, 53, 54,
@@ -58,7 +58,7 @@ def test_rows_say_what_is_forwarded_and_what_may_be_sent_again() -> None:
     assert {api.key for api in rows if api.is_forwardable} == forwardable
     safe = {30, 33, 45, 46, 49, 55, 64, 67}
     assert {api.key for api in rows if api.is_forwardable and api.is_safe_again} == safe
-    idempotent = {30, 33, 45, 49, 62, 63, 64, 67, 70, 73, 20000, 20004}
+    idempotent = {30, 33, 45, 49, 62, 63, 64, 67, 70, 73, 20000, 20004, 20005, 20006}
     assert {api.key for api in rows if api.effect is RequestEffect.IDEMPOTENT} == idempotent
     reads = {
         1, 2, 3, 9, 10, 15, 16, 17, 18, 23, 29, 32, 35, 36, 41, 46, 48, 50, 55, 59, 60, 61, 65, 66, 69, 74,
@@ -100,11 +100,11 @@ def test_each_row_of_every_table_names_its_authorization() -> None:
 ON_THE_CLUSTER = {
     "a broker alone": {
         "describe": {29, 35, 50, 20001, 20003}, "describe configs": {48, 74}, "alter": {57, 20002},
-        "cluster action": {20004},
+        "cluster action": {20004, 20005},
     },
     "a broker in a cluster": {
         "describe": {29, 35, 50, 20001, 20003}, "describe configs": {48, 74}, "alter": {20002},
-        "cluster action": {20004},
+        "cluster action": {20004, 20005},
     },
     "a controller": {
         "alter": {30, 31, 43, 45, 51, 57, 60, 64, 80, 81, 20002},
@@ -117,11 +117,11 @@ ON_THE_CLUSTER = {
 ASKED_BY_HANDLERS = {
     "a broker alone": {
         0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 32, 33, 37, 41,
-        42, 44, 47, 60, 61, 65, 66, 68, 69, 75,
+        42, 44, 47, 60, 61, 65, 66, 68, 69, 75, 20006,
     },
     "a broker in a cluster": {
         0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 21, 22, 23, 24, 25, 26, 27, 28, 32, 33, 41, 42, 44, 47,
-        60, 61, 65, 66, 68, 69, 75,
+        60, 61, 65, 66, 68, 69, 75, 20006,
     },
     "a controller": {19, 20, 32, 33, 37, 38, 39, 40, 41, 44},
 }  # fmt: skip
@@ -224,6 +224,8 @@ BROKER_VERSIONS = """
     20002 EndSessions 0-0
     20003 DescribeHealth 0-0
     20004 TakeCut 0-0
+    20005 RewriteRange 0-0
+    20006 Erasures 0-0
 """
 CONTROLLER_VERSIONS = """
     1 Fetch 4-18

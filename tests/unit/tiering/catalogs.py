@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -19,18 +20,17 @@ from service.controller_client.remote_log_catalog import (
     error_response,
     response_of,
 )
-from service.metadata.controller.catalog_control import commit_catalog, remote_log_record
-from service.metadata.controller.requests import CatalogSender, Endpoint, ResourceType
-from service.metadata.delta import MetadataDelta
-from service.metadata.image import MetadataImage
-from service.metadata.records import (
-    ConfigRecord,
-    PartitionRecord,
-    RegisterBrokerRecord,
-    RemoteLogRecord,
-    TopicRecord,
+from service.controller_client.rewrite_messages import (
+    answer_numbers,
+    erased_of,
+    erasures_of,
+    rewrites_of,
+    started_of,
 )
-from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
+from service.metadata.controller.catalog_control import commit_catalog
+from service.metadata.controller.requests import CatalogSender, Endpoint
+from service.metadata.records import RemoteLogRecord, RemoveRewriteRecord
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, RewriteAnswer
 from service.remote.stores.errors import StoreUnavailable
 from service.wire.api import (
     decode_request,
@@ -39,21 +39,14 @@ from service.wire.api import (
     parse_request_header,
     response_frame,
 )
+from service.wire.catalog import CommitCatalogRequest, OrderOp
 from tests.unit.tiering.world import CatalogView, MemoryCatalog, faulty
 
 BROKER = Registration(1, 10)
 
 
 class ImageCatalog(MemoryCatalog):
-    """Each commit is decided on a metadata image, and its record is read for what the image says then.
-
-    `leaders` are the brokers that lead other partitions than broker 1 does.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.leaders: dict[tuple[UUID, int], int] = {}
-        self.brokers = {1: 10, 2: 20}
+    """Each commit is decided on a metadata image, and its record is read for what the image says then."""
 
     async def commit_from(
         self, sender: CatalogSender, commits: Sequence[CatalogCommit]
@@ -64,9 +57,12 @@ class ImageCatalog(MemoryCatalog):
             return [self._commit(one, sender) for one in commits]
 
     def _commit(self, one: CatalogCommit, sender: CatalogSender | None = None) -> CatalogResult:
-        decision = commit_catalog(self._image(), [one], sender=sender)
+        decision = commit_catalog(self.image_now(), [one], sender=sender)
         for frame in decision.frames:
             record = frame.record
+            if isinstance(record, RemoveRewriteRecord):
+                self.read(record)
+                continue
             assert isinstance(record, RemoteLogRecord)
             assert record.topic_id is not None
             values = {name: getattr(record, name) for name in CatalogEntry._fields}
@@ -75,47 +71,22 @@ class ImageCatalog(MemoryCatalog):
         [result] = decision.response
         return result
 
-    def _image(self) -> MetadataImage:
-        records: list[Any] = [
-            RegisterBrokerRecord(
-                broker_id=number,
-                incarnation_id=UUID(int=number),
-                broker_epoch=epoch,
-                end_points=(),
-                rack=None,
-            )
-            for number, epoch in self.brokers.items()
-        ]
-        for number, topic_id in enumerate(sorted({topic_id for topic_id, _ in self.leader_epochs})):
-            name = f"topic-{number}"
-            records.append(TopicRecord(name=name, topic_id=topic_id))
-            off = topic_id in self.off
-            for key, value in (("remote.storage.enable", not off), ("remote.log.delete.on.disable", off)):
-                records.append(
-                    ConfigRecord(
-                        resource_type=ResourceType.TOPIC,
-                        resource_name=name,
-                        name=key,
-                        value=str(value).lower(),
-                    )
-                )
-        for (topic_id, partition), epoch in self.leader_epochs.items():
-            records.append(
-                PartitionRecord(
-                    partition_id=partition,
-                    topic_id=topic_id,
-                    replicas=(1,),
-                    isr=(1,),
-                    removing_replicas=(),
-                    adding_replicas=(),
-                    leader=self.leaders.get((topic_id, partition), 1),
-                    leader_epoch=epoch,
-                    partition_epoch=epoch,
-                    directories=(),
-                )
-            )
-        records += [remote_log_record(*key, entry) for key, entry in self.entries.items()]
-        return MetadataDelta(MetadataImage()).replay_all(records).build(len(records), 1, 0)
+
+def told(catalog: MemoryCatalog, request: CommitCatalogRequest, sender: CatalogSender) -> list[RewriteAnswer]:
+    """Decide what a request tells of rewrites and erasures. Raises `RequestError`."""
+    rewrites, notes = rewrites_of(request, lambda topic_id: "events"), erased_of(request)
+    answers = catalog.decide_rewrites(rewrites, sender) if rewrites else []
+    if notes:
+        catalog.decide_notes(notes, sender)
+    for change in erasures_of(request):
+        erasure_id = change.id or UUID(int=0)
+        if change.op == OrderOp.STARTED:
+            catalog.decide_start(started_of(change), sender)
+        elif change.op == OrderOp.DONE:
+            catalog.decide_finish(erasure_id, change.done_ms, sender)
+        else:
+            catalog.decide_remove(erasure_id, sender)
+    return answers
 
 
 class Wire:
@@ -172,14 +143,15 @@ class Wire:
             answer = error_response(ErrorCode.not_controller)
         else:
             sender = CatalogSender(request.broker_id, request.broker_epoch)
-            commits = commits_of(request, lambda topic_id: "events")
             try:
+                commits = commits_of(request, lambda topic_id: "events")
                 results = await self._decide(sender, commits) if commits else []
                 for topic_id in request.forgotten_topics:
                     self.catalog.buried.pop(topic_id, None)
-                answer = response_of(results, 5)
+                answers = told(self.catalog, request, sender)
+                answer = replace(response_of(results, 5), rewrite_answers=answer_numbers(answers))
             except RequestError as e:
-                answer = error_response(e.code)
+                answer = error_response(e.code, e.message)
         return memoryview(response_frame(header, answer))[4:]
 
     async def _decide(self, sender: CatalogSender, commits: Sequence[CatalogCommit]) -> list[CatalogResult]:
@@ -195,6 +167,9 @@ class Reached:
         self.view = view
         self.entry = view.entry
         self.tombstones = view.tombstones
+        self.rewrite = view.rewrite
+        self.erasures = view.erasures
+        self.erased = view.erased
         self.reached_offsets: list[int] = []
 
     async def reached(self, offset: int) -> None:
@@ -222,4 +197,16 @@ def by_rpc(view: CatalogView, wire: Wire, registration: Registration = BROKER) -
         return await catalog.commit(commits)
 
     view.commit = commit  # type: ignore[method-assign]
-    view.forget_topics = catalog.forget_topics  # type: ignore[method-assign]
+    for name in ("forget_topics", *_CHANGES):
+        setattr(view, name, getattr(catalog, name))
+
+
+_CHANGES = (
+    "begin_rewrite",
+    "give_up_rewrite",
+    "note_erased",
+    "start_erasure",
+    "finish_erasure",
+    "remove_erasure",
+)
+"""Methods of a node's catalog that change rewrites and erasures."""

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,10 +29,11 @@ from service.controller_client.remote_log_catalog import (
     error_response,
     response_of,
 )
+from service.controller_client.rewrite_messages import answer_numbers
 from service.metadata.controller.catalog_control import commit_catalog, forget_topics
 from service.metadata.controller.requests import CatalogSender, ResourceType
 from service.metadata.delta import MetadataDelta
-from service.metadata.image import MetadataImage
+from service.metadata.image import MetadataImage, live_rewrite
 from service.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -43,15 +45,23 @@ from service.metadata.records import (
     TombstoneRecord,
     TopicRecord,
 )
-from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, Tombstone
+from service.remote.catalog import (
+    CatalogCommit,
+    CatalogEntry,
+    CatalogResult,
+    Erasure,
+    RewriteIntent,
+    Tombstone,
+)
 from service.remote.format.manifest_codec import TopicsFileRow
 from service.remote.format.stamp import Writer
 from service.remote.stores.store import ObjectStore
 from service.tiering.metadata_copy import MetadataSnapshot
 from service.tiering.shared_objects import TopicsSnapshot
 from service.wire.api import decode_request, parse_request_header, response_frame
+from tests.unit.tiering.catalog_rewrites import RewritesView
 from tests.unit.tiering.catalogs import Quorum as OneController
-from tests.unit.tiering.catalogs import Wire
+from tests.unit.tiering.catalogs import Wire, told
 from tests.unit.tiering.stepped import SteppedManager
 from tests.unit.tiering.world import CLUSTER, MemoryCatalog, Replica, World, faulty
 
@@ -76,17 +86,27 @@ class Quorum(MemoryCatalog):
         self.log.append((before, self.image, delta))
         self.entries = dict(self.image.remote)
         self.buried = dict(self.image.tombstones)
+        self.intents, self.orders = dict(self.image.rewrites), dict(self.image.erasures)
+        self.notes = {erasure_id: dict(notes) for erasure_id, notes in self.image.erased.items()}
         self.leader_epochs = {
             (topic.id, number): partition.leader_epoch
             for topic in self.image.topics_by_id.values()
             for number, partition in topic.partitions.items()
         }
 
+    def image_now(self) -> MetadataImage:
+        return self.image
+
+    def read(self, *records: Any) -> None:
+        if records:
+            self.write(*records)
+
     def clone(self) -> Quorum:
         """Another cluster that has this one's past."""
         other = Quorum({}, 0)
         other.image, other.log, other.history = self.image, list(self.log), list(self.history)
         other.entries, other.buried = dict(self.entries), dict(self.buried)
+        other.intents, other.orders, other.notes = dict(self.intents), dict(self.orders), dict(self.notes)
         other.leader_epochs = dict(self.leader_epochs)
         other.published_end = dict(self.published_end)
         return other
@@ -226,13 +246,18 @@ class ClusterWire(Wire):
         if self._happens():
             answer = error_response(ErrorCode.not_controller)
         else:
+            results: list[CatalogResult] = []
             try:
-                results, offset = self.catalog.decide_from(
-                    sender, commits_of(request, lambda topic_id: "events"), request.forgotten_topics
-                )
-                answer = response_of(results, offset)
+                answers = told(self.catalog, request, sender)
+                if request.rewrites or request.erased or request.erasures:
+                    offset = self.catalog.image.offset
+                else:
+                    results, offset = self.catalog.decide_from(
+                        sender, commits_of(request, lambda topic_id: "events"), request.forgotten_topics
+                    )
+                answer = replace(response_of(results, offset), rewrite_answers=answer_numbers(answers))
             except RequestError as e:
-                answer = error_response(e.code)
+                answer = error_response(e.code, e.message)
         return memoryview(response_frame(header, answer))[4:]
 
 
@@ -255,12 +280,33 @@ class InlineThreads(SystemThreads):
         return _Inline()
 
 
-class Here:
+class _Sending:
+    """The decisions of a quorum about rewrites and erasures, for one broker process."""
+
+    def __init__(self, quorum: Quorum, sender: CatalogSender) -> None:
+        self.decide_rewrites = partial(quorum.decide_rewrites, sender=sender)
+        self.decide_notes = partial(quorum.decide_notes, sender=sender)
+        self.decide_start = partial(quorum.decide_start, sender=sender)
+        self.decide_finish = partial(quorum.decide_finish, sender=sender)
+        self.decide_remove = partial(quorum.decide_remove, sender=sender)
+
+
+class Here(RewritesView):
     """The catalog and the barrier of a broker in the process of its controller."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
         self._sender = CatalogSender(member.number, member.broker_epoch)
+        self.catalog = _Sending(member.quorum, self._sender)
+
+    def rewrite(self, topic_id: UUID, partition: int) -> RewriteIntent | None:
+        return live_rewrite(self._member.image, (topic_id, partition))
+
+    def erasures(self) -> dict[UUID, Erasure]:
+        return dict(self._member.image.erasures)
+
+    def erased(self, erasure_id: UUID) -> dict[tuple[UUID, int], frozenset[int]]:
+        return dict(self._member.image.erased.get(erasure_id, {}))
 
     def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None:
         return self._member.image.remote.get((topic_id, partition))

@@ -20,7 +20,7 @@ from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.inspect.fsck import fsck
 from service.records.batch import iter_headers
-from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, Tombstone, decide_commit
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, Tombstone
 from service.remote.format.keys import HeadKey
 from service.remote.format.manifest import (
     Manifest,
@@ -42,6 +42,7 @@ from service.tiering.shared_objects import TopicsSnapshot
 from service.tiering.steps import CommitStep, Probe, no_probe
 from tests.support.world import make_world
 from tests.unit.hot.logs import START_MS, batch
+from tests.unit.tiering.catalog_rewrites import Rewrites, RewritesView
 from tests.unit.tiering.stepped import SteppedManager
 
 CLUSTER = "cluster-of-the-tests-1"
@@ -163,10 +164,11 @@ class FaultyStore:
                 self.on_head(decode_head(bytes(data)))
 
 
-class MemoryCatalog:
+class MemoryCatalog(Rewrites):
     """The quorum's compare-and-set, in a dictionary. `leader_epochs` are those of its image."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.entries: dict[tuple[UUID, int], CatalogEntry] = {}
         self.leader_epochs: dict[tuple[UUID, int], int] = {}
         self.buried: dict[UUID, Tombstone] = {}
@@ -187,22 +189,20 @@ class MemoryCatalog:
         if key not in self.leader_epochs:
             return CatalogResult.UNKNOWN_PARTITION
         current = self.entries.get(key)
-        result = decide_commit(
-            current,
-            previous_version=one.previous_version,
-            entry=one.entry,
-            leader_epoch=self.leader_epochs[key],
-        )
+        result = self.decided(one)
         if one.entry.is_given_up and current != one.entry and one.tip.topic_id not in self.off:
             return CatalogResult.VERSION_CONFLICT
         if result is CatalogResult.COMMITTED and current != one.entry:
             self.entries[key] = one.entry
             self.history.append(one)
+            self.fulfilled(one)
         return result
 
 
-class CatalogView:
+class CatalogView(RewritesView):
     """The catalog as one node sees it: its image may lag."""
+
+    catalog: MemoryCatalog
 
     def __init__(self, catalog: MemoryCatalog) -> None:
         self.catalog = catalog
