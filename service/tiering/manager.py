@@ -105,7 +105,7 @@ class TieringManager:
             is_conditional=is_conditional,
         )  # fmt: skip
         fence.heir_changed = heir_changed
-        needed = NeededChains(store, pool, self._metadata_end, lambda: cuts is not None and cuts.needs_chains)
+        needed = NeededChains(store, pool, self._metadata_end, cuts)
         eraser = Eraser(
             store, chains, catalog, pool, fence, self.metrics, clock, settings.grace_ms, self._backoff, needed
         )

@@ -158,8 +158,8 @@ class TakeCutRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeCutResponse:
-    """`ends` answer *take*; `tails`, and what `ends` has changed, answer *save*; `offline` is in the answers to
-    *begin* and *take*."""
+    """`ends` answer *take*; `tails`, and what `ends` has changed, answer *save*; `offline` answers *begin*
+    and *take*."""
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[int] = 0

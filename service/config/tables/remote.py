@@ -135,7 +135,7 @@ REMOTE: Final = (
         "firn.cut.interval.ms", LONG, 10_000,
         "Time between two cuts: moments of the whole cluster from which the bucket can restore it. The "
         "records that no segment in the bucket has are uploaded with each, and nothing while nothing "
-        "changes. -1: no cuts.",
+        "changes. -1: no cuts. The value of the broker that keeps the prefix counts.",
         check=cut_interval_problem, dynamic=True,
     ),
     key(

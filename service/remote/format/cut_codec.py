@@ -167,7 +167,8 @@ class Cuts(NamedTuple):
     """`CUT`: the cuts that are kept, oldest first, the newest among them.
 
     `oldest_metadata`: the metadata of all of them goes at least up to there; None where that is not told.
-    Objects that were dropped from chains beyond it may still be needed.
+    Objects that were dropped from chains beyond it may still be needed. `holds_chains`: what they name of
+    chains stays as long as they do, as the keeper's settings say; None of software of before.
     """
 
     cluster_id: str
@@ -175,6 +176,7 @@ class Cuts(NamedTuple):
     erasures: tuple[ErasureRef, ...] = ()
     stamp: Stamp | None = None
     oldest_metadata: MetadataEnd | None = None
+    holds_chains: bool | None = None
 
     @property
     def newest(self) -> CutRef:
@@ -318,6 +320,8 @@ def encode_cuts(cuts: Cuts) -> bytes:
     }
     if cuts.oldest_metadata is not None:
         document["oldest_metadata"] = cuts.oldest_metadata._asdict()
+    if cuts.holds_chains is not None:
+        document["holds_chains"] = cuts.holds_chains
     data = seal(document)
     try:
         decode_cuts(data)
@@ -343,7 +347,8 @@ def decode_cuts(data: bytes) -> Cuts:
     if "oldest_metadata" in fields:
         row = object_field(fields, "oldest_metadata")
         oldest = MetadataEnd(int_field(row, "life", 0, MAX_LIFE), int_field(row, "offset", 0, MAX_INTEGER))
-    return Cuts(str_field(fields, "cluster_id"), kept, erasures, stamp_of(fields), oldest)
+    holds = _truth(fields["holds_chains"], "holds_chains") if "holds_chains" in fields else None
+    return Cuts(str_field(fields, "cluster_id"), kept, erasures, stamp_of(fields), oldest, holds)
 
 
 def _cut_ref(row: dict[str, Any]) -> CutRef:

@@ -118,7 +118,7 @@ class CutKeeper:
                 self._forget()
                 self._due_ms = now_ms
             elif settings.interval_ms < 0:
-                await self._claim()
+                await self.claim()
             elif now_ms >= self._due_ms:
                 self._due_ms = now_ms + settings.interval_ms
                 await self.round()
@@ -141,10 +141,12 @@ class CutKeeper:
         is_safe = fence.is_conditional or len(cluster.brokers()) < 2
         return fence.is_ours and is_safe and cluster.is_enabled()
 
-    async def _claim(self) -> None:
-        """Read and claim the cuts that there are, although no more are taken: their checkpoints are kept."""
-        if self._stored is not None:
+    async def claim(self) -> None:
+        """Read and claim the cuts that there are, although no more are taken: their checkpoints are kept, and
+        `CUT` says that chains need not be."""
+        if self._stored is not None and not self._holds_otherwise(self._stored):
             return
+        self._stored = None
         try:
             await self._adopt()
         except (StorageError, CorruptionError, RequestError) as e:
@@ -197,7 +199,8 @@ class CutKeeper:
         stored = self._stored or await self._adopt()
         outcome = await self._attempt(stored)
         is_moved = await self._pending.move(self._context)
-        if outcome.made is not None or is_moved or self._is_to_be_thinned(stored):
+        is_due = self._is_to_be_thinned(stored) or self._holds_otherwise(stored)
+        if outcome.made is not None or is_moved or is_due:
             self._stored = None  # until it is known what was written
             stored = await self._write(stored, outcome.made)
         self._stored = stored
@@ -229,7 +232,11 @@ class CutKeeper:
                     lacks = await self._lacks(newest.topics)
                     self._pending.add(cuts.newest, lacks)
                     self._lost = self._losses(newest.topics, lacks)
-            own = cuts._replace(cluster_id=context.cluster_id, stamp=context.stamps())
+            own = cuts._replace(
+                cluster_id=context.cluster_id,
+                stamp=context.stamps(),
+                holds_chains=self._cluster.needs_chains,
+            )
             # After `CUT` was read: an heir's, which has ours as its ancestor, is not to be taken for ours.
             await context.fence.check_keeper()
             stored = _won(await context.pool.run(replace_stored, context.store, stored, own))
@@ -412,7 +419,8 @@ class CutKeeper:
         erasures = () if before is None else before.erasures
         await context.fence.check_keeper()
         oldest = self._documents.oldest_metadata(kept)
-        cuts = Cuts(context.cluster_id, kept, erasures, context.stamps(), oldest)
+        holds_chains = self._cluster.needs_chains
+        cuts = Cuts(context.cluster_id, kept, erasures, context.stamps(), oldest, holds_chains)
         written = _won(await context.pool.run(replace_stored, context.store, stored, cuts))
         self._documents.written(cuts)
         self._pending.keep(kept)
@@ -430,6 +438,10 @@ class CutKeeper:
         now_ms, grace_ms = context.clock.now_ms(), context.settings.grace_ms
         is_due = now_ms - cuts.stamp.written_ms > grace_ms or context.needed.is_waited_for
         return is_due and kept_of(cuts.kept, now_ms, grace_ms) != cuts.kept
+
+    def _holds_otherwise(self, stored: StoredCuts) -> bool:
+        """Return whether `CUT` says something else than the settings of now about chains that cuts name."""
+        return stored.cuts is not None and stored.cuts.holds_chains != self._cluster.needs_chains
 
     def _report(self, stored: StoredCuts, outcome: _Outcome) -> None:
         """Tell health and metrics up to when the bucket has everything, and what it lacks of later."""

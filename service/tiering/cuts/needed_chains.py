@@ -3,7 +3,8 @@
 Of each partition a cut needs the chain that its metadata names. What a change of the metadata takes out of a
 chain is needed by cuts whose metadata lacks that change, and will never be needed by another, as each cut has
 all metadata of the one before. `CUT` says how far the metadata of all kept cuts goes at least. So one number
-decides, whoever deletes, and however old its own metadata is (invariant T19).
+decides, whoever deletes, and however old its own metadata is (invariant T19). Whether cuts hold chains at all
+is the keeper's setting, and stands in `CUT`, too: brokers whose own is another go by that.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from service.remote.format.metadata_ref import MAX_LIFE
 from service.remote.reading.tails import open_cuts
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
+from service.tiering.cuts.ports import CutCluster
 from service.tiering.offload_pool import OffloadPool
 
 NEVER_NAMED: Final = MetadataEnd(0, 0)
@@ -32,14 +34,13 @@ class NeededChains:
         store: ObjectStore,
         pool: OffloadPool,
         metadata_end: Callable[[], MetadataEnd | None],
-        is_in_use: Callable[[], bool],
+        cluster: CutCluster | None,
     ) -> None:
-        """`metadata_end` of the image, None while it is not known. `is_in_use`: cuts are taken in this
-        prefix, or tails of one are loading."""
+        """`metadata_end` of the image, None while it is not known. Without `cluster` there are no cuts."""
         self._store = store
         self._pool = pool
         self._metadata_end = metadata_end
-        self._is_in_use = is_in_use
+        self._cluster = cluster
         self._waits: MetadataEnd | None = None
 
     def dropped(self) -> MetadataEnd:
@@ -51,10 +52,13 @@ class NeededChains:
 
         Raises what the store raises, and `CorruptionError` for a `CUT` that cannot be read.
         """
-        settled = _ALL
-        if self._is_in_use():
+        settled, cluster = _ALL, self._cluster
+        if cluster is not None and (cluster.is_loading or cluster.is_enabled()):
             with suppress(ObjectNotFound):  # there are no cuts
-                settled = (await self._pool.run(open_cuts, self._store)).oldest_metadata or NEVER_NAMED
+                cuts = await self._pool.run(open_cuts, self._store)
+                is_held = cluster.needs_chains if cuts.holds_chains is None else cuts.holds_chains
+                if is_held or cluster.is_loading:
+                    settled = cuts.oldest_metadata or NEVER_NAMED
         self.note_settled(settled)
         return settled
 

@@ -48,8 +48,8 @@ class CutCluster(Protocol):
 
     @property
     def needs_chains(self) -> bool:
-        """True while cuts are loaded, or taken more than once in a grace: what they name of chains stays as
-        long as they do."""
+        """True while cuts are loaded, or taken more than once in a grace, as this node's settings say: what
+        they name of chains stays as long as they do. The keeper's word counts (`needed_chains`)."""
 
     @property
     def node_id(self) -> int: ...

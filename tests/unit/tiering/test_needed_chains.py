@@ -42,6 +42,11 @@ class DroppingWorld(CutWorld):
         self.clock.advance(ms)
         self.run()
 
+    def claim(self) -> None:
+        """What the keeper does where it takes no cuts."""
+        assert self.manager.cuts is not None
+        self.do(self.manager.cuts.claim())
+
     def cut_without_end(self) -> None:
         """A cut that waits for a segment."""
         self.logs[TOPIC, 0].waits = True
@@ -116,6 +121,52 @@ def test_an_orphan_that_an_old_cut_may_name_is_not_swept(world: DroppingWorld) -
 
 
 def test_deletions_go_on_as_before_where_no_cuts_are_taken(world: DroppingWorld) -> None:
+    world.cluster.now = CutSettings(interval_ms=-1)
+    world.claim()
+    world.drop_all()
+    world.pass_on(GRACE_MS)
+    assert not world.segments()
+
+
+def test_a_broker_that_is_told_to_take_no_cuts_keeps_what_the_keepers_cuts_name(world: DroppingWorld) -> None:
+    """`firn.cut.interval.ms` is the keeper's: another broker's own says nothing about its chains."""
+    world.cluster.now = CutSettings(interval_ms=-1)
+    world.drop_all()
+    world.pass_on(3 * GRACE_MS)
+    assert len(world.segments()) == 3, "CUT says that chains are held"
+
+
+def test_a_broker_that_would_take_cuts_lets_go_where_the_keeper_takes_none(world: DroppingWorld) -> None:
+    world.cluster.now = CutSettings(interval_ms=-1)
+    world.claim()
+    world.cluster.now = CutSettings()
+    world.drop_all()
+    world.pass_on(GRACE_MS)
+    assert not world.segments()
+
+
+def test_cut_says_so_once_the_keepers_setting_changes(world: DroppingWorld) -> None:
+    def holds() -> bool | None:
+        cuts = world.cuts_there()
+        assert cuts is not None
+        return cuts.holds_chains
+
+    assert holds() is True
+    before = world.numbers()
+    for interval_ms, expected in ((-1, False), (10_000, True)):
+        world.cluster.now = CutSettings(interval_ms=interval_ms)
+        if interval_ms < 0:
+            world.claim()
+        else:
+            world.round()
+        assert holds() is expected
+    assert world.numbers() == before
+
+
+def test_of_software_of_before_each_broker_goes_by_its_own_setting(world: DroppingWorld) -> None:
+    cuts = world.cuts_there()
+    assert cuts is not None
+    world.bucket.put("CUT", encode_cuts(cuts._replace(holds_chains=None)))
     world.cluster.now = CutSettings(interval_ms=-1)
     world.drop_all()
     world.pass_on(GRACE_MS)
