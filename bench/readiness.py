@@ -332,7 +332,7 @@ def puts(arguments: argparse.Namespace) -> bool:
         ("1 MB/s", loaded[1] - idle[1], tails + documents),
         ("  of these tails, but for the metadata's", grown("firn_tails_written_total"), tails),
         ("  of these cuts, two PUTs each", 2 * grown("firn_cut_written_total"), documents),
-        ("besides, with cuts or without: cluster.json", idle[2] - before[2], an_hour(1, RENEW_MS / 1000)),
+        ("besides, idle or not: cluster.json (ADR 26)", idle[2] - before[2], an_hour(1, RENEW_MS / 1000)),
     )
     for what, count, reckoned in rows:
         told = an_hour(count, seconds)
