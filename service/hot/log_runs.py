@@ -66,11 +66,17 @@ class LogRuns:
 
     def runs_from(self, offset: int) -> tuple[LogRun, ...]:
         """Return the segments that have `offset` and what follows it, oldest first. Raises `LogOffline`."""
+        return self.runs_between(offset, None)
+
+    def runs_between(self, offset: int, last_offset: int | None) -> tuple[LogRun, ...]:
+        """Return the segments that have offsets from `offset` to `last_offset` (None: to the log's end),
+        oldest first. Raises `LogOffline`."""
         self._state.check()
         segments = self._state.segments
+        end = len(segments) if last_offset is None else segments.slot_of(last_offset) + 1
         return tuple(
             LogRun(one.log.peek(), one.indexes.offset, one.base_offset, one.size, one.is_written)
-            for one in segments.all[max(segments.slot_of(offset), 0) :]
+            for one in segments.all[max(segments.slot_of(offset), 0) : end]
         )
 
     @property

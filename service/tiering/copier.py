@@ -98,11 +98,11 @@ def copy_segment(
     except ValueError as e:
         raise CorruptionError(f"{source.name} cannot be laid out as an object: {e}") from e
     store.put_stream(planned.key, planned.parts(), planned.size)
-    _verify_arrival(store, planned)
+    verify_arrival(store, planned)
     return entry_of(planned.footer)
 
 
-def _verify_arrival(store: ObjectStore, planned: PlannedObject) -> None:
+def verify_arrival(store: ObjectStore, planned: PlannedObject) -> None:
     """Raise `StorageError` unless the store shows the object's size and last bytes (invariant T3): after the
     commit local bytes may go."""
     suffix, size = store.get_suffix(planned.key, TRAILER.size)

@@ -69,22 +69,57 @@ def scan_log(
     Raises `CorruptionError` unless whole batches fill the range, every checksum holds, offsets rise within
     ``[first_offset, last_offset]`` and leader epochs never fall.
     """
-    found = ScannedLog()
-    table = BlockTableBuilder(block_bytes)
+    scanner = LogScanner(
+        last_offset=last_offset,
+        name=name,
+        block_bytes=block_bytes,
+        with_least_timestamps=with_least_timestamps,
+    )
     pieces = scan_pieces(read, start, end, first_offset=first_offset, name=name, piece_bytes=block_bytes)
     for batches, position, piece in pieces:
-        least = NO_TIMESTAMP
-        if with_least_timestamps:
-            least = least_timestamp(batches, piece, MAX_INFLATED_BYTES)
-        _sum_up(found, table, batches, least, piece)
+        scanner.add(batches, piece)
         if on_batches is not None:
             on_batches(batches, position)
         if on_pieces is not None:
             on_pieces(batches, piece)
-    if found.last_offset > last_offset:
-        raise CorruptionError(f"{name}: holds offset {found.last_offset}, beyond {last_offset}")
-    found.blocks = table.finish()
-    return found
+    return scanner.finish()
+
+
+class LogScanner:
+    """Sums of a log whose batches are verified elsewhere, and added run by run in order: its length need not
+    be known before."""
+
+    def __init__(
+        self,
+        *,
+        last_offset: int,
+        name: str,
+        block_bytes: int = 1 << 20,
+        with_least_timestamps: bool = True,
+    ) -> None:
+        """Arguments as of `scan_log`."""
+        self._found = ScannedLog()
+        self._table = BlockTableBuilder(block_bytes)
+        self._last_offset = last_offset
+        self._name = name
+        self._with_least_timestamps = with_least_timestamps
+
+    def add(self, batches: BatchScan, piece: memoryview) -> None:
+        """Add the next batches, which fill `piece`. `CorruptionError` where leader epochs fall."""
+        least = NO_TIMESTAMP
+        if self._with_least_timestamps:
+            least = least_timestamp(batches, piece, MAX_INFLATED_BYTES)
+        _sum_up(self._found, self._table, batches, least, piece)
+
+    def finish(self) -> ScannedLog:
+        """Return the sums. `CorruptionError` for an offset beyond the last one."""
+        found = self._found
+        if found.last_offset > self._last_offset:
+            raise CorruptionError(
+                f"{self._name}: holds offset {found.last_offset}, beyond {self._last_offset}"
+            )
+        found.blocks = self._table.finish()
+        return found
 
 
 def _sum_up(

@@ -60,7 +60,7 @@ def prove_segment(
         raise CorruptionError(f"an epoch history of {history.length} bytes")
     epochs: list[tuple[int, int]] = []
     transactional = 0
-    for window in _windows(footer.blocks):
+    for window in block_windows(footer.blocks):
         begin = window[0].position
         data = memoryview(read(begin, window[-1].end - begin))
         for block in window:
@@ -121,7 +121,7 @@ def _prove_block(
     return found
 
 
-def _windows(blocks: Iterable[LogBlock]) -> Iterator[list[LogBlock]]:
+def block_windows(blocks: Iterable[LogBlock]) -> Iterator[list[LogBlock]]:
     """Yield runs of neighbouring blocks of up to `WINDOW_BYTES` together, at least one each."""
     window: list[LogBlock] = []
     for block in blocks:
