@@ -28,7 +28,10 @@ TIERED: dict[str, Any] = {
     "local_retention_bytes": "1",
 }
 GRACE_MS = 1_000
-SETTINGS = {"firn.remote.object.grace.ms": str(GRACE_MS)}
+SETTINGS = {
+    "firn.remote.object.grace.ms": str(GRACE_MS),
+    "firn.cut.interval.ms": "-1",  # a cut that is kept for longer than the grace lacks what has gone
+}
 KAFKA_STORAGE_ERROR = 56
 
 

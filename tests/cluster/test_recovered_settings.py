@@ -20,7 +20,10 @@ from tests.support.wire import RawConnection, schema
 
 TIERED = {"remote_storage_enable": "true", "segment_bytes": "1048576", "local_retention_bytes": "1"}
 DAY_MS = 86_400_000
-SETTINGS = {"firn.remote.object.grace.ms": "1000"}
+SETTINGS = {
+    "firn.remote.object.grace.ms": "1000",
+    "firn.cut.interval.ms": "-1",  # a cut that is kept for longer than the grace lacks what has gone
+}
 
 
 def old_rows(count: int) -> list[Any]:

@@ -29,7 +29,12 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def cluster(tmp_path: Path, store: Store) -> Iterator[Cluster]:
-    settings = {**BRISK, **store.node_settings, "firn.remote.object.grace.ms": "1000"}
+    settings = {
+        **BRISK,
+        **store.node_settings,
+        "firn.remote.object.grace.ms": "1000",
+        "firn.cut.interval.ms": "-1",  # a cut that is kept for longer than the grace lacks what has gone
+    }
     with Cluster(tmp_path / "nodes", settings=settings) as made:
         yield made.start()
 

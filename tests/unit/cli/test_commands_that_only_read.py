@@ -145,7 +145,7 @@ def test_spark_creates_no_folder(bucket: Path, tmp_path: Path) -> None:
     assert (tmp_path / "state").is_dir()
 
 
-def test_what_is_a_file_is_no_folder(tmp_path: Path) -> None:
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ConfigError, match="there is no folder"):
         open_store((tmp_path / "file").as_uri(), world=WORLD, must_exist=True)

@@ -165,7 +165,7 @@ def test_a_clone_may_have_some_of_the_topics(world: World, target: MemoryStore, 
     assert again.passed_over == ()
 
 
-def test_of_topics_that_were_not_asked_for_not_a_byte_is_in_the_clone(
+def test_a_clone_has_not_a_byte_of_topics_that_were_not_asked_for(
     world: World, target: MemoryStore, pool: Executor
 ) -> None:
     first, second = world.replicas

@@ -163,7 +163,7 @@ def test_cut_says_so_once_the_keepers_setting_changes(world: DroppingWorld) -> N
     assert world.numbers() == before
 
 
-def test_of_software_of_before_each_broker_goes_by_its_own_setting(world: DroppingWorld) -> None:
+def test_each_broker_goes_by_its_own_setting_where_cut_says_nothing(world: DroppingWorld) -> None:
     cuts = world.cuts_there()
     assert cuts is not None
     world.bucket.put("CUT", encode_cuts(cuts._replace(holds_chains=None)))

@@ -242,7 +242,7 @@ def test_a_partition_without_a_chain_is_saved_again_from_its_start_once(tmp_path
     [(1, 0), (0, 2), (0, 1 << 40)],
     ids=["another leader's", "all is there", "nonsense"],
 )
-def test_what_is_not_lost_is_not_saved_again(tmp_path: Path, epochs: int, reaches: int) -> None:
+def test_records_that_are_not_lost_are_not_saved_again(tmp_path: Path, epochs: int, reaches: int) -> None:
     world, keeper = plain(tmp_path)
     (replica,) = world.replicas
     replica.append(2, 5)
