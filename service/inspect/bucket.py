@@ -1,4 +1,4 @@
-"""Dumpers of a bucket's objects: segment, manifest, page, HEAD, cluster.json, topics.json, CUT, cut, tail."""
+"""Dumpers of a bucket's objects: segment, tail, manifest, page, HEAD, `cluster.json`, CUT, cut, erasure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from service.inspect.source import Source
 from service.remote.format import manifest_codec as codec
 from service.remote.format.cut_codec import CUT_FORMAT, decode_cut, decode_cuts
 from service.remote.format.documents import MAX_STORED_BYTES, unpack
+from service.remote.format.erase_codec import ERASURE_FORMAT, decode_erasure
 from service.remote.format.fields import int_field, parse_json_object, uuid_field
 from service.remote.format.segment_object import SUFFIX_HINT, Footer, decode_footer, tail_length
 from service.remote.format.stamp import stamp_fields
@@ -32,10 +33,12 @@ def dump_segment(source: Source) -> Dump:
         "log_length": footer.log_length,
         **identity._asdict(),
         "generation": footer.generation,
+        "rewrite": footer.rewrite._asdict() if footer.rewrite is not None else None,
         **stamp_fields(footer.stamp),
         "record_count": footer.record_count,
         "batch_count": footer.batch_count,
         "transactional_batch_count": footer.transactional_batch_count,
+        "keyed_record_count": footer.keyed_record_count,
         "max_timestamp": footer.max_timestamp,
         "max_timestamp_offset": footer.max_timestamp_offset,
         "leader_epochs": footer.leader_epochs,
@@ -154,17 +157,33 @@ def dump_tail(source: Source) -> Dump:
     return Dump("tail", head, (("sections", _rows(footer.sections)),))
 
 
+def dump_erasure(source: Source) -> Dump:
+    """Dump an order to erase keys, without the secret and the hashes: with both a key can be guessed."""
+    order = decode_erasure(source.read(MAX_STORED_BYTES))
+    head = {
+        "cluster_id": order.cluster_id,
+        "id": order.id,
+        "started_ms": order.started_ms,
+        "before_ms": order.before_ms,
+        **stamp_fields(order.stamp),
+        "keys": order.keys,
+    }
+    return Dump("order to erase keys", head, (("topics", _rows(order.topics)),))
+
+
 _DUMPERS: Final[dict[str, Callable[[Source], Dump]]] = {
     "manifest": dump_manifest,
     "page": dump_page,
     "cut": dump_cut,
+    "erase": dump_erasure,
 }
 """by the folder of a packed document"""
-_FORMATS: Final = {codec.PAGE_FORMAT: "page", CUT_FORMAT: "cut"}
+_FORMATS: Final = {codec.PAGE_FORMAT: "page", CUT_FORMAT: "cut", ERASURE_FORMAT: "erase"}
 
 
 def dump_packed(source: Source) -> Dump:
-    """Dump a packed document: a manifest, a page or a cut, by its folder, else by its `format`."""
+    """Dump a packed document: a manifest, a page, a cut or an order to erase keys, by its folder, else by its
+    `format`."""
     kind = source.folder
     if kind not in _DUMPERS:
         document = _inflated_json(source.read(MAX_STORED_BYTES), source.name)

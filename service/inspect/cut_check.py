@@ -25,7 +25,16 @@ from service.base.errors import CorruptionError
 from service.inspect.cuts_repair import has_later_cuts
 from service.inspect.fsck_report import CutsReport, FsckReport
 from service.remote.format.coverage import Span, cover
-from service.remote.format.cut_codec import METADATA_TOPIC_ID, Cut, CutRef, Cuts, PartitionCut, Place, TailRef
+from service.remote.format.cut_codec import (
+    METADATA_TOPIC_ID,
+    Cut,
+    CutRef,
+    Cuts,
+    ErasureRef,
+    PartitionCut,
+    Place,
+    TailRef,
+)
 from service.remote.format.keys import (
     CUT_NAME,
     CUT_PREFIX,
@@ -94,6 +103,8 @@ class CutCheck:
         self._snapshots: dict[MetadataRef, str] = {}
         """snapshots of the metadata that were read, and what is wrong with each"""
         self._again: dict[Place, tuple[ChainEnd, ...]] = {}
+        self.erasures: tuple[ErasureRef, ...] | None = ()
+        """orders to erase keys that `CUT` lists; None where it cannot be read"""
 
     def run(self) -> None:
         """Check everything. Errors are in the report."""
@@ -104,8 +115,10 @@ class CutCheck:
                 self._report.error(CUT_NAME, "it is gone, and there are cuts")
             return
         except CorruptionError as e:
+            self.erasures = None
             self._report.error(CUT_NAME, str(e))
             return
+        self.erasures = cuts.erasures
         newest, complete = cuts.newest, cuts.complete
         self._report.cuts = CutsReport(
             len(cuts.kept), newest.cut, newest.at_ms, complete.cut if complete else None

@@ -64,6 +64,11 @@ class CutNeeds:
                 if any(dead_keys((info.key,), self._cuts, named, unread_up_to=self._unread)):
                     yield info
 
+    @property
+    def erasures(self) -> frozenset[UUID]:
+        """Ids of the orders to erase keys that `CUT` lists."""
+        return frozenset() if self._cuts is None else frozenset(one.id for one in self._cuts.erasures)
+
     def changed_ms(self) -> int:
         """Return when `CUT` was last written, by the store's clock."""
         return self._store.head(CUT_NAME).last_modified_ms

@@ -3,18 +3,20 @@
 For each partition: HEAD -> manifest -> pages -> one contiguous chain -> every object exists, with the
 manifest's size -> footer verified and equal to its manifest entry -> with `deep`, every section's and block's
 checksum, and every batch: checksum, order of offsets, leader epochs, counts, least timestamps where they are
-claimed. HEADs, topics and `topics.json` are compared with the newest copy of the metadata, which may be older
-than any of them. Objects that no manifest names are listed as orphans. Cuts and their
-tails are checked against the chains (`cut_check`). Reads are ranges of a few MiB (or one
-block where that is larger); listings and chains are walked side by side, so memory does not grow with the
-bucket. Nodes may write meanwhile: an error is checked again before it counts, so that a bucket is clean at
-any moment (invariant T10).
+claimed. Rewritten segments have the offsets, epochs and records that they may have by what they took the
+place of (`rewrite_check`). HEADs, topics and `topics.json` are compared with the newest copy of the metadata,
+which may be older than any of them. Objects that no manifest names are listed as orphans, but for those of a
+rewrite under way. Cuts and their tails are checked against the chains (`cut_check`), and the documents of
+orders to erase keys (`erasure_check`). Reads are ranges of a few MiB (or one block where that is larger);
+listings and chains are walked side by side, so memory does not grow with the bucket. Nodes may write
+meanwhile: an error is checked again before it counts, so that a bucket is clean at any moment (invariant
+T10).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 from itertools import groupby
@@ -24,9 +26,12 @@ from uuid import UUID
 from service.base.errors import CorruptionError
 from service.inspect.committed import Committed, describe_entry, read_committed
 from service.inspect.cut_check import ChainEnd, CutCheck
+from service.inspect.erasure_check import check_erasures
 from service.inspect.fsck_report import FsckReport
 from service.inspect.partition_check import Subject, check_partition
 from service.inspect.readable_store import ReadableStore
+from service.inspect.unnamed_objects import copy_facts
+from service.remote.format.cut_codec import ErasureRef
 from service.remote.format.keys import (
     CLUSTER_KEY,
     DATA_PREFIX,
@@ -108,17 +113,22 @@ class _Check:
             for future in self._pending:
                 future.cancel()
         self._compare(committed, wanted)
-        self._cuts(wanted)
+        listed = self._cuts(wanted)
+        if wanted is None:
+            check_erasures(self.store, self.report, self._owners, committed, listed)
 
-    def _cuts(self, wanted: UUID | None) -> None:
+    def _cuts(self, wanted: UUID | None) -> Sequence[ErasureRef] | None:
+        """Check the cuts; return the orders to erase keys that `CUT` lists, None where it cannot be read."""
         ends = {
             (UUID(one.topic_id), one.partition): ChainEnd(one.start_offset, one.end_offset, one.last_epoch)
             for one in self.report.partitions
         }
-        CutCheck(self.store, self.report, self._owners, ends, wanted, self._pool).run()
+        check = CutCheck(self.store, self.report, self._owners, ends, wanted, self._pool)
+        check.run()
+        return check.erasures
 
     def _start(self, key: HeadKey, name: str | None, committed: Committed) -> None:
-        subject = Subject(key, name, self._owners, committed.entry(key))
+        subject = Subject(key, name, self._owners, committed.entry(key), copy_facts(committed, key))
         work = partial(check_partition, self.store, subject, deep=self.report.deep)
         if self._pool is None:
             self._add(work())

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 _SUMS: Final = (
     "segments",
+    "rewritten",
     "batches",
     "records",
     "checked_bytes",
@@ -78,15 +79,18 @@ class PartitionReport:
 @dataclass(slots=True)
 class FsckReport:
     """The report of a bucket, or one topic of it. `notes` are neither errors nor orphans; `cuts` is None
-    where no cut was ever written."""
+    where no cut was ever written; `rewritten` are those of the `segments` that a rewrite made, `erasures`
+    the orders to erase keys."""
 
     deep: bool
     cluster_id: str | None = None
     partitions: list[PartitionReport] = field(default_factory=list)
     segments: int = 0
+    rewritten: int = 0
     batches: int = 0
     records: int = 0
     checked_bytes: int = 0
+    erasures: int = 0
     errors: list[FsckFinding] = field(default_factory=list)
     error_count: int = 0
     orphans: list[OrphanObject] = field(default_factory=list)
@@ -157,6 +161,7 @@ class FsckReport:
             "deep": self.deep,
             "cluster_id": self.cluster_id,
             "segments": self.segments,
+            "rewritten": self.rewritten,
             "batches": self.batches,
             "records": self.records,
             "checked_bytes": self.checked_bytes,
@@ -167,6 +172,7 @@ class FsckReport:
                 {name: getattr(one, name) for name in PartitionReport.__slots__} for one in self.partitions
             ],
             "cuts": None if self.cuts is None else asdict(self.cuts),
+            "erasures": self.erasures,
             "errors": [one._asdict() for one in self.errors],
             "unknown_topics": [
                 {name: getattr(one, name) for name in UnknownTopic.__slots__}
@@ -192,6 +198,10 @@ class FsckReport:
                 f"cuts: {cuts.kept} kept, the newest is {cuts.newest}, {complete}; "
                 f"{cuts.tails} tails of {cuts.tail_bytes} bytes"
             )
+        if self.rewritten:
+            lines.append(f"rewritten: {self.rewritten} segments")
+        if self.erasures:
+            lines.append(f"erasures: {self.erasures} orders to erase keys")
         lines += [f"note: {where}: {what}" for where, what in self.notes]
         lines += [
             f"unknown topic: {one.topic_id}: {one.objects} objects of {one.size_bytes} bytes that "

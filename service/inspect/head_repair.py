@@ -363,7 +363,7 @@ class _Partition:
         added: tuple[SegmentEntry, ...] = ()
         if found.chain.manifest.version < newest:
             last = found.chain.manifest
-            added = tuple(self._following(last.end_offset, last.leader_epoch))
+            added = tuple(self._following(last.end_offset))
         repair = HeadRepair(self._key, wrong, found.chain, newest + 1, current, found.repaged, added)
         return found.exact, repair
 
@@ -414,15 +414,22 @@ class _Partition:
 
     # -- segments without a manifest
 
-    def _following(self, offset: int, leader_epoch: int) -> Iterator[SegmentEntry]:
-        """Yield consecutive segments from `offset` on; of several at one offset that of the highest epoch."""
+    def _following(self, offset: int) -> Iterator[SegmentEntry]:
+        """Yield consecutive segments from `offset` on.
+
+        Of several at one offset it is one from which segments reach farthest; of these that of the greatest
+        generation, as an erased record must not come back, and then that of the highest epoch.
+        """
+        reaches = self._listing.reaches()
         while candidates := self._listing.segments.get(offset):
-            ranked = sorted(
-                candidates, key=lambda one: (one.parsed.leader_epoch, one.parsed.last_offset), reverse=True
-            )
-            entry = next((found for one in ranked if (found := self._sound(one)) is not None), None)
-            if entry is None:
+            sound = [(one, found) for one in candidates if (found := self._sound(one)) is not None]
+            if not sound:
                 return
+            ranks = [
+                (reaches[one.key], found.generation, one.parsed.leader_epoch, found.last_offset)
+                for one, found in sound
+            ]
+            entry = sound[ranks.index(max(ranks))][1]
             yield entry
             offset = entry.last_offset + 1
 
@@ -441,7 +448,7 @@ class _Partition:
             )
         start = entry.start_offset if entry is not None else min(listing.segments)
         bases = listing.first_holding(start, 0)
-        entries = tuple(self._following(bases[0], 0)) if bases else ()
+        entries = tuple(self._following(bases[0])) if bases else ()
         end = entries[-1].last_offset + 1 if entries else start
         reaches = max(one.parsed.last_offset for found in listing.segments.values() for one in found) + 1
         least = max(reaches, entry.end_offset if entry is not None else 0)

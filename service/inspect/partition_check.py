@@ -19,7 +19,9 @@ from service.base.errors import CorruptionError
 from service.base.types import Buffer
 from service.inspect.committed import describe_entry
 from service.inspect.fsck_report import MAX_LISTED, FsckFinding, FsckReport, PartitionReport
+from service.inspect.rewrite_check import check_rewrites
 from service.inspect.transaction_check import TransactionCheck
+from service.inspect.unnamed_objects import CopyFacts
 from service.remote.catalog import NO_VERSION, CatalogEntry
 from service.remote.format.keys import (
     HeadKey,
@@ -64,7 +66,7 @@ class Subject(NamedTuple):
     """The partition to check, and what is known of it; None: unknown.
 
     `entry` is the partition's in the newest copy of the metadata. It may be older than HEAD, and is newer
-    than HEAD by at most one commit.
+    than HEAD by at most one commit. `copied` is what the copy has of it beside.
     """
 
     key: HeadKey
@@ -72,6 +74,7 @@ class Subject(NamedTuple):
     owners: frozenset[str] | None = None
     """the prefix's cluster and its ancestors"""
     entry: CatalogEntry | None = None
+    copied: CopyFacts = CopyFacts()
 
     @property
     def where(self) -> str:
@@ -106,6 +109,8 @@ class _PartitionCheck:
         self._firsts: tuple[ListedManifest, ...] = ()
         """manifests of the first version, where only one of these can have been committed"""
         self._unjudged = 0
+        self._awaited = 0
+        """objects that may have been made for a rewrite under way"""
         self._doubts: list[FsckFinding] = []
         self._more_doubts = 0
         """number of doubts beyond those that a report lists"""
@@ -126,6 +131,12 @@ class _PartitionCheck:
                 self._subject.where,
                 f"{self._unjudged} objects may be live or orphans, as the documents that would name them "
                 f"cannot be read (firn repair)",
+            )
+        if (intent := self._subject.copied.intent) is not None and self._awaited:
+            self.report.note(
+                self._subject.where,
+                f"{self._awaited} objects may be of the rewrite {intent.rewrite_id} of offsets "
+                f"{intent.base_offset} to {intent.last_offset}, which is under way",
             )
         self._confirm(head)
         if not self.report.is_clean:
@@ -240,11 +251,16 @@ class _PartitionCheck:
         )
         self.report.partitions.append(row)
         load = partial(self._load, manifest)
+        is_rewritten = False
         for entry in proved_segments(chain, load, self._doubt, partial(self._recover, manifest)):
+            is_rewritten = is_rewritten or entry.generation > 0
+            self.report.rewritten += entry.generation > 0
             row.segments += 1
             row.size_bytes += entry.size
             size = self._listed(entry.key) if entry.owner is None else None
             row.records += self._segment(manifest, entry, size)
+        if is_rewritten:
+            check_rewrites(self._store, manifest, load, self._doubt)
         self._walk_rest(chain)
 
     def _load(self, manifest: Manifest, ref: PageRef) -> ManifestPage:
@@ -334,6 +350,9 @@ class _PartitionCheck:
         parsed = parse_key(info.key)
         is_between = isinstance(parsed, PageKey) and any(_may_list(ref, parsed) for ref in self._recovered)
         if isinstance(parsed, HeadKey) or is_between:
+            return
+        if self._names_all and self._subject.copied.is_awaited(parsed):
+            self._awaited += 1
             return
         if self._names_all and not any(_may_list(ref, parsed) for ref in self._unknown):
             self.report.orphan(info.key, info.size)

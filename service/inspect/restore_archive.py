@@ -155,16 +155,18 @@ def _later_manifests(
 
 
 def _listed_overlap(store: ObjectStore, place: Place, end: int, row: PartitionCut) -> SegmentEntry | None:
-    """Return a segment that has all offsets of the partition from its chain's end to the cut's."""
+    """Return a segment that has all offsets of the partition from its chain's end to the cut's: one that was
+    uploaded behind the chain, or a rewritten one that may begin before."""
     found = [
         (parsed.leader_epoch, info.key)
         for info in store.list(partition_prefix(*place))
         if isinstance(parsed := parse_key(info.key), SegmentKey)
-        and end <= parsed.base_offset <= max(end, row.start)
+        and parsed.base_offset <= max(end, row.start)
         and parsed.last_offset + 1 >= row.end
     ]
     entries = (entry_of(open_footer(store, key)) for _, key in sorted(found, reverse=True))
-    return next((one for one in entries if is_of_the_cut(one, row.end, row.leader_epoch)), None)
+    possible = (one for one in entries if one.base_offset >= end or one.generation)
+    return next((one for one in possible if is_of_the_cut(one, row.end, row.leader_epoch)), None)
 
 
 class SeenChain(NamedTuple):

@@ -3,7 +3,8 @@
 The cut's catalog entry names a manifest, which lives for the grace of deleted objects: what retention,
 DeleteRecords or the deletion of the topic took since is back. Segments that were sealed after it and end at
 or below the cut's end follow; of one that reaches beyond, only the leader that loads the partition takes what
-lies below.
+lies below. A rewrite may since have put one segment in the place of some before and some behind the end of
+the cut's chain: it takes the place of the former here, too.
 """
 
 from __future__ import annotations
@@ -80,7 +81,12 @@ def heir_chain(
     base = _cut_at(known, end, load)
     following: tuple[SegmentEntry, ...] = ()
     overlap: SegmentEntry | None = None
-    if newest is not None:
+    across = _across(base, newest, end, epoch, load) if newest is not None and base.children else None
+    if across is not None and across.last_offset >= end:
+        overlap = across
+    elif newest is not None:
+        if across is not None:
+            base = _cut_at(base, across.base_offset, load)
         # A chain without segments may begin anew where records are.
         following, overlap = _following(newest, base.end_offset, end, epoch, load, is_new=not base.children)
     if base.children and start > base.start_offset:
@@ -92,6 +98,21 @@ def heir_chain(
             start_offset = max(following[0].base_offset, start)
     is_published = newest is not None and _is_same(base, following, start_offset, newest)
     return HeirChain(base, following, start_offset, is_published, overlap)
+
+
+def _across(base: Manifest, newest: Manifest, end: int, epoch: int, load: Load) -> SegmentEntry | None:
+    """Return the rewritten segment of `newest` that has records of both sides of the end of `base`.
+
+    None where there is none, and where it does not begin with a segment of `base`.
+    """
+    at = base.end_offset
+    entry = newest.find(at, load) if at < end else None
+    if entry is None or not entry.generation or entry.base_offset >= at:
+        return None
+    begins = base.find(entry.base_offset, load)
+    if begins is not None and begins.base_offset != entry.base_offset:
+        return None
+    return entry if is_of_the_cut(entry, end, epoch) else None
 
 
 def _cut_at(manifest: Manifest, end: int, load: Load) -> Manifest:

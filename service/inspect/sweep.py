@@ -8,12 +8,14 @@ objects, and topics that are not known to live are skipped, too. Such a topic is
 where its deletion was committed, or where the copy does not have it and its last record is newer than all of
 its objects. HEAD is read again before anything of its partition is deleted. What a kept cut needs stays, also
 of a chain that was replaced; cuts and tails that no kept cut names are swept once `CUT` is as old, and
-left-over probes of the store, too.
+left-over probes of the store, too. Below the end of a chain the copy decides: what may be of a rewrite that
+is in it, or that began after it, stays (`unnamed_objects`). Orders to erase keys are swept where neither
+`CUT` nor the copy has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from itertools import chain, groupby, islice
 from typing import Final, NamedTuple
@@ -24,9 +26,13 @@ from service.inspect.committed import Committed, TopicState, read_committed
 from service.inspect.cut_needs import CutNeeds
 from service.inspect.partition_check import Subject, check_partition
 from service.inspect.readable_store import ReadableStore
+from service.inspect.unnamed_objects import CopyFacts, copy_facts
+from service.metadata.bucket_copy import MetadataCopy
 from service.remote.format.keys import (
     CUT_NAME,
     DATA_PREFIX,
+    ERASE_PREFIX,
+    ErasureKey,
     HeadKey,
     ManifestKey,
     PageKey,
@@ -101,7 +107,8 @@ def find_orphans(
         if owner is None:
             continue
         if owner.topic_id in names:
-            subject = Subject(owner, names[owner.topic_id], entry=committed.entry(owner))
+            copied = copy_facts(committed, owner)
+            subject = Subject(owner, names[owner.topic_id], entry=committed.entry(owner), copied=copied)
             yield from _partition(readable, subject, age, needs)
         elif owner.topic_id not in skipped:
             skipped.add(owner.topic_id)
@@ -112,7 +119,18 @@ def find_orphans(
     if (first := next(dead, None)) is not None and now_ms - needs.changed_ms() >= older_than_ms:
         yield from _pieces(CUT_NAME, None, None, chain((first,), dead))
     yield from (Skipped(CUT_NAME, why) for why in needs.problems)
+    yield from _pieces(ERASE_PREFIX, None, None, _dead_erasures(store, committed.copy, needs, age))
     yield from _pieces(PROBE_PREFIX, None, None, filter(age.has, store.list(PROBE_PREFIX)))
+
+
+def _dead_erasures(store: ObjectStore, copy: MetadataCopy, needs: CutNeeds, age: Age) -> Iterator[ObjectInfo]:
+    """Yield documents of orders that neither `CUT` nor the copy has, and that are older than the copy."""
+    known = {*needs.erasures, *copy.image.erasures}
+    for info in store.list(ERASE_PREFIX):
+        parsed = parse_key(info.key)
+        is_dead = isinstance(parsed, ErasureKey) and parsed.id not in known
+        if is_dead and age.has(info) and info.last_modified_ms < copy.as_of_ms:
+            yield info
 
 
 def _whole_topic(
@@ -160,10 +178,41 @@ def _partition(
         return
     try:
         needed = needs.chain_keys(subject.key, head.version)
-        orphans = (info for info in _unnamed(store, subject.key, named) if info.key not in needed)
-        yield from _pieces(where, subject.key, head, filter(age.has, orphans))
+        judge = _Judge(subject, named, age, needed)
+        yield from _pieces(where, subject.key, head, judge.orphans(_unnamed(store, subject.key, named)))
+        if judge.left:
+            why = _why_left(subject.copied)
+            yield Skipped(where, f"{judge.left} objects below its end stay: {why}")
     except (ObjectNotFound, CorruptionError) as e:
         yield Skipped(where, f"it changed while it was checked: {e}")
+
+
+class _Judge:
+    """Judgement of a partition's unnamed objects; `left` counts those that are old enough, and that a rewrite
+    may have published yet."""
+
+    def __init__(self, subject: Subject, named: Chain, age: Age, needed: Collection[str]) -> None:
+        self._copied = subject.copied
+        self._manifest = named.manifest
+        self._age = age
+        self._needed = needed
+        self.left = 0
+
+    def orphans(self, unnamed: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
+        """Yield those that nothing will name and nothing needs."""
+        for info in unnamed:
+            if info.key in self._needed or not self._age.has(info):
+                continue
+            if self._copied.may_be_committed(info, self._manifest):
+                self.left += 1
+            else:
+                yield info
+
+
+def _why_left(copied: CopyFacts) -> str:
+    if (intent := copied.intent) is not None:
+        return f"offsets {intent.base_offset} to {intent.last_offset} are being rewritten"
+    return "they are newer than the newest copy of the metadata, and may be of a rewrite that began since"
 
 
 def _newer_manifest(store: ObjectStore, key: HeadKey, head: Head) -> str | None:

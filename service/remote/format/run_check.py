@@ -46,12 +46,20 @@ class SegmentOutline(NamedTuple):
 
 
 def check_run(old: Sequence[RunSegment], new: Sequence[RunSegment]) -> None:
-    """Raise `ValueError` unless the segments `new` may take the place of `old`, a run without gaps.
+    """Raise `ValueError` unless one rewrite may put the segments `new` in the place of `old`, a run without
+    gaps.
 
     They have the run's offsets and epochs, borders that it had, and a generation above all of it.
     """
-    if not 1 <= len(old) <= MAX_RUN_SEGMENTS or not 1 <= len(new) <= len(old):
-        raise ValueError(f"{len(new)} segments in place of {len(old)}, at most {MAX_RUN_SEGMENTS} of a run")
+    if len(old) > MAX_RUN_SEGMENTS:
+        raise ValueError(f"a run of {len(old)} segments, at most {MAX_RUN_SEGMENTS} are rewritten at once")
+    check_rewritten(old, new)
+
+
+def check_rewritten(old: Sequence[RunSegment], new: Sequence[RunSegment]) -> None:
+    """Raise `ValueError` unless some rewrites of `old`, a run without gaps, have left the segments `new`."""
+    if not 1 <= len(new) <= len(old):
+        raise ValueError(f"{len(new)} segments in place of {len(old)}")
     generation = 1 + max(segment.generation for segment in old)
     ends = {segment.last_offset for segment in old}
     epochs = run_epochs(old)

@@ -163,8 +163,9 @@ def proved_footer(
     """Return the footer of a segment, checked against its object's `size` (None: no object) and its manifest
     entry.
 
-    `topic` is the manifest's, `owners` are its cluster and that one's ancestors. Raises `CorruptionError`,
-    which says what differs.
+    `topic` is the manifest's, `owners` are its cluster and that one's ancestors. A rewritten segment has no
+    records but those of the run that it took the place of, and all of them after a merge. Raises
+    `CorruptionError`, which says what differs.
     """
     if size is None:
         raise CorruptionError("the object does not exist")
@@ -177,4 +178,16 @@ def proved_footer(
     named = identity.topic if entry.owner is None else topic
     if identity.cluster_id not in owners or named != topic:
         raise CorruptionError(f"of cluster {identity.cluster_id}, topic {identity.topic!r}")
+    _check_origin(footer)
     return footer
+
+
+def _check_origin(footer: Footer) -> None:
+    origin = footer.rewrite
+    if footer.generation and origin is None:
+        raise CorruptionError(f"of generation {footer.generation}, and says of no rewrite")
+    if origin is not None and not origin.may_have(footer.record_count):
+        raise CorruptionError(
+            f"{footer.record_count} records, made by a rewrite of kind {origin.kind} of {origin.segments} "
+            f"segments with {origin.record_count}"
+        )

@@ -102,6 +102,17 @@ class PartitionListing:
         ]
         return sorted(bases, reverse=True)
 
+    def reaches(self) -> dict[str, int]:
+        """Return the last offset that segments without a gap reach from each segment on, by its key."""
+        found: dict[str, int] = {}
+        farthest: dict[int, int] = {}
+        for base in sorted(self.segments, reverse=True):
+            for one in self.segments[base]:
+                last = one.parsed.last_offset
+                found[one.key] = max(last, farthest.get(last + 1, last))
+            farthest[base] = max(found[one.key] for one in self.segments[base])
+        return found
+
     def paths(self, base: int, last_offset: int) -> Iterator[tuple[ListedSegment, ...]]:
         """Yield runs of segments from offset `base` to `last_offset` without gap or overlap; a bounded
         number."""
@@ -128,7 +139,10 @@ class PartitionListing:
             stack.append((following, iter(useful.get(following, ()))))
 
     def _leading_to(self, base: int, last_offset: int) -> dict[int, list[ListedSegment]]:
-        """Return segments from which a chain leads to `last_offset`, by base offset; newest epochs first."""
+        """Return segments from which a chain leads to `last_offset`, by base offset.
+
+        Of several the rewritten ones come first, as what they replaced stays for a grace; then newest epochs.
+        """
         useful: dict[int, list[ListedSegment]] = {}
         for start in sorted((one for one in self.segments if base <= one <= last_offset), reverse=True):
             leading = [
@@ -136,9 +150,15 @@ class PartitionListing:
                 for one in self.segments[start]
                 if one.parsed.last_offset == last_offset or one.parsed.last_offset + 1 in useful
             ]
+            if len(leading) > 1:
+                leading.sort(key=lambda one: (self._generation(one), one.parsed.leader_epoch), reverse=True)
             if leading:
-                useful[start] = sorted(leading, key=lambda one: one.parsed.leader_epoch, reverse=True)
+                useful[start] = leading
         return useful
+
+    def _generation(self, segment: ListedSegment) -> int:
+        footer = self.footer(segment)
+        return -1 if footer is None else footer.generation
 
     def are_alike(self, one: Iterable[ListedSegment], other: Iterable[ListedSegment]) -> bool:
         """Return whether two chains have the same records: equal blocks in each position, by their

@@ -3,19 +3,24 @@
 It verifies every section's and block's checksum, and every batch: checksum, order of offsets, leader epochs,
 counts, least timestamps where the footer has them. Reads are ranges of a few MiB (or one block where that is
 larger).
+
+The leader epochs of an uploaded segment are those of its batches. A rewritten one has the epochs of the run
+that it took the place of, also those of which no batch is left: there each batch lies where its epoch does.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
+from operator import itemgetter
 from typing import Final
 
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 from service.base.types import NO_TIMESTAMP, Buffer
-from service.records.scan import MAX_BATCH_BYTES
+from service.records.scan import MAX_BATCH_BYTES, BatchScan
 from service.remote.format.block_table import LogBlock
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.segment_object import (
@@ -58,6 +63,8 @@ def prove_segment(
         decode_epoch_history(read(history.position, history.length), footer)
     elif history is not None:
         raise CorruptionError(f"an epoch history of {history.length} bytes")
+    if entry.generation:
+        on_pieces = _EpochRanges(entry, on_pieces).check
     epochs: list[tuple[int, int]] = []
     transactional = 0
     for window in block_windows(footer.blocks):
@@ -73,8 +80,38 @@ def prove_segment(
             f"{transactional} transactional batches, the footer says {footer.transactional_batch_count}"
         )
     claimed = [(epoch, max(start, epochs[0][1])) for epoch, start in entry.leader_epochs]
-    if claimed != epochs:
+    if claimed != epochs and not entry.generation:
         raise CorruptionError(f"leader epochs {epochs[:4]} in the batches, {claimed[:4]} in the manifest")
+
+
+class _EpochRanges:
+    """Ranges of a rewritten segment's leader epochs, in which its batches have to lie."""
+
+    def __init__(self, entry: SegmentEntry, and_then: OnPieces | None) -> None:
+        self._epochs = entry.leader_epochs
+        self._and_then = and_then
+
+    def check(self, run: BatchScan, data: memoryview) -> None:
+        """Raise `CorruptionError` unless each batch is of the epoch at its offsets.
+
+        A batch without records, which stands for those that are gone, may be of any epoch that it touches.
+        """
+        first, last = self._at(run.base_offsets[0]), self._at(run.last_offsets[-1])
+        is_one = first == last and min(run.leader_epochs) == max(run.leader_epochs) == self._epochs[first][0]
+        if not is_one:
+            rows = (run.base_offsets, run.last_offsets, run.leader_epochs, run.record_counts)
+            for base, end, epoch, records in zip(*rows, strict=True):
+                first = self._at(base)
+                possible = self._epochs[first : (first if records else self._at(end)) + 1]
+                if all(epoch != one for one, _ in possible):
+                    raise CorruptionError(
+                        f"the batch at offset {base} is of leader epoch {epoch}, not of {possible[0][0]}"
+                    )
+        if self._and_then is not None:
+            self._and_then(run, data)
+
+    def _at(self, offset: int) -> int:
+        return max(bisect_right(self._epochs, offset, key=itemgetter(1)) - 1, 0)
 
 
 def _prove_block(

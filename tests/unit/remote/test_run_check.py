@@ -1,10 +1,16 @@
-"""What may take the place of a run of segments, and what not."""
+"""Segments that may take the place of a run, and those that may not."""
 
 from __future__ import annotations
 
 import pytest
 
-from service.remote.format.run_check import SegmentOutline, check_run, run_epochs, segment_epochs
+from service.remote.format.run_check import (
+    SegmentOutline,
+    check_rewritten,
+    check_run,
+    run_epochs,
+    segment_epochs,
+)
 
 OLD = (
     SegmentOutline(100, 109, ((2, 60),), 0),
@@ -68,7 +74,8 @@ def test_one_object_has_no_more_offsets_than_an_index_of_it() -> None:
 def test_a_run_has_at_most_256_segments() -> None:
     old = [SegmentOutline(n, n, ((0, 0),), 0) for n in range(257)]
     check_run(old[:256], [SegmentOutline(0, 255, ((0, 0),), 1)])
-    with pytest.raises(ValueError, match="1 segments in place of 257, at most 256"):
+    check_rewritten(old, [SegmentOutline(0, 256, ((0, 0),), 1)])
+    with pytest.raises(ValueError, match="a run of 257 segments, at most 256"):
         check_run(old, [SegmentOutline(0, 256, ((0, 0),), 1)])
 
 
