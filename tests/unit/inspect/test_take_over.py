@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
@@ -480,3 +481,26 @@ def test_a_source_that_writes_at_the_same_moment_is_displaced_if_that_is_forced(
     assert open_cluster_file(world.bucket).cluster_id == CLUSTER
     attempt(order(is_forced=True))
     assert open_cluster_file(world.bucket).cluster_id == HEIR
+
+
+def calls_of_a_restore(folder: Path, pool: Executor, segments: int) -> Counter[str]:
+    """Calls of the store that plan and take over a cluster with so many segments in each partition."""
+    world = World(folder, partitions=2)
+    world.topic_configs = {"events": TIERED}
+    world.fill(segments)
+    world.run()
+    world.run()
+    assert all(len(world.live(one)) == segments for one in world.replicas)
+    Cutting(world).cut({one: one.log.log_end_offset for one in world.replicas})
+    store, calls = FaultyStore(world.bucket), Counter[str]()
+    store.decide = lambda operation, key: calls.update([operation]) or Fault.PASS  # type: ignore[func-returns-value]
+    assert run(world, pool, store=store).missing == ()
+    return calls
+
+
+def test_a_restore_makes_as_many_calls_however_long_the_chains_are(tmp_path: Path, pool: Executor) -> None:
+    few, many = (calls_of_a_restore(tmp_path / str(count), pool, count) for count in (1, 40))
+    assert few == many
+    assert few["list"] == 6, (
+        "the documents of cuts twice, and of each partition its manifests, and its objects"
+    )
