@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -80,6 +80,15 @@ class NodeCutCluster:
     def name_of(self, topic_id: UUID, /) -> str:
         topic = self._image.topics_by_id.get(topic_id)
         return str(topic_id) if topic is None else topic.name
+
+    def replicas(self, topic_id: UUID, /) -> Sequence[Sequence[int]]:
+        topic = self._image.topics_by_id.get(topic_id)
+        if topic is None:
+            return ()
+        return [topic.partitions[number].replicas for number in range(len(topic.partitions))]
+
+    def fenced_brokers(self) -> Collection[int]:
+        return [one.id for one in self._image.brokers.values() if one.fenced]
 
     @property
     def life(self) -> int:

@@ -16,7 +16,7 @@ from service.base.errors import FirnError
 from service.base.rate import Rate, RateLimit
 from service.base.types import TopicIdPartition
 from service.base.world import World
-from service.remote.catalog import Catalog
+from service.remote.catalog import NodeCatalog
 from service.remote.format.cut_codec import MetadataEnd
 from service.remote.format.manifest import USUAL_LIMITS, ManifestLimits
 from service.remote.format.stamp import Stamp, Writer
@@ -33,6 +33,9 @@ from service.tiering.cuts.ports import CutCluster
 from service.tiering.cuts.saved_metadata import SavedMetadata
 from service.tiering.cuts.saving import TailSaver, TailSettings
 from service.tiering.eraser import Eraser
+from service.tiering.erasing.bucket_work import BucketWork
+from service.tiering.erasing.order_keeper import OrderKeeper
+from service.tiering.erasing.remains import VersionsOf
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload_pool import OffloadPool
@@ -56,7 +59,8 @@ class TieringManager:
     `is_conditional`: the store honours conditional writes. `is_urgent`: as in `TieringContext`; call
     `scheduler.wake` when it changes. `cuts` is the cluster of which cuts are taken; None: none are.
     `heir_changed` is called with the cluster that was restored from this one and has its prefix, and None
-    once it has not.
+    once it has not. `versions` removes old versions of objects that an erasure dropped; None where the store
+    has none.
     """
 
     is_loading: Callable[[UUID, int], bool] = staticmethod(lambda topic_id, partition: False)
@@ -65,7 +69,7 @@ class TieringManager:
     def __init__(
         self,
         store: ObjectStore,
-        catalog: Catalog,
+        catalog: NodeCatalog,
         *,
         cluster_id: str,
         writer: Writer,
@@ -84,6 +88,7 @@ class TieringManager:
         cuts: CutCluster | None = None,
         heir_changed: Callable[[str | None], None] = lambda _: None,
         tail_settings: Callable[[], TailSettings] = TailSettings,
+        versions: VersionsOf | None = None,
     ) -> None:
         self.metrics = TieringMetrics()
         self.settings = settings
@@ -121,6 +126,12 @@ class TieringManager:
             lambda: self.maintenance.election.wake(),  # the prefix may be taken over now
         )  # fmt: skip
         self.tails = TailSaver(context, writer.node_id, tail_settings, Rate(copy_limit))
+        self._catalog = catalog
+        self._versions = versions
+        self.orders: OrderKeeper | None = None
+        """the keeper's part in orders to erase keys"""
+        self.bucket_work: BucketWork | None = None
+        """the leaders' part"""
         self.maintenance, self.cuts = self._make_keepers(metadata, cuts)
         self._task: asyncio.Task[None] | None = None
 
@@ -142,7 +153,10 @@ class TieringManager:
         if cuts is None:
             return maintenance, None
         saved = SavedMetadata(context, cuts, copies, documents, maintenance.wake)
-        keeper = CutKeeper(context, cuts, saved, documents, maintenance.election.note_displaced)
+        self.orders = orders = OrderKeeper(
+            context, self._catalog, cuts, documents, self._metadata_end, self._versions
+        )
+        keeper = CutKeeper(context, cuts, saved, documents, maintenance.election.note_displaced, orders)
         maintenance.election.role_changed = keeper.wake
         return maintenance, keeper
 
@@ -163,6 +177,20 @@ class TieringManager:
             await asyncio.wait({self._task})
         await self._commits.close()
         await self._pool.close(self.settings.stop_timeout_ms)
+
+    @property
+    def context(self) -> TieringContext:
+        """Context that all partitions of the node share."""
+        return self._context
+
+    @property
+    def keeps_prefix(self) -> bool:
+        """True while this process keeps the prefix, of a cluster that knows cuts."""
+        return self.cuts is not None and self.cuts.may_cut
+
+    def stamp(self) -> Stamp:
+        """Return the stamp of an object that is written now."""
+        return self._stamp()
 
     @property
     def may_delete_local(self) -> bool:

@@ -225,6 +225,11 @@ class PartitionArchiver:
             self.begun.append(Task.COPY)
             raise failure
 
+    @property
+    def is_unsettled(self) -> bool:
+        """True while the outcome of a proposal is not known."""
+        return self._pending.proposal is not None
+
     def depose(self) -> None:
         """End the work under way before its next effect: this node does not lead the partition any more."""
         self.term.is_deposed = True

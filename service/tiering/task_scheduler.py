@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -79,6 +79,7 @@ class TaskScheduler:
         """when the breaker lets a partition try, where one waits for that"""
         self._archivers: dict[Key, PartitionArchiver] = {}
         self._busy: set[Key] = set()
+        self._running: dict[Key, asyncio.Task[None]] = {}
         self._unchecked: set[Key] = set()
         """partitions whose HEAD was not compared since the start, nor failed to be"""
         self._had_compared_all = False
@@ -227,7 +228,7 @@ class TaskScheduler:
                     continue  # it is dirty: the next pass removes it
                 self._busy.add(key)
                 self._free[lane] -= 1
-                tasks.create_task(
+                self._running[key] = tasks.create_task(
                     self._run_task(key, archiver, lane), name=f"tiering-{archiver.partition.tip}"
                 )
 
@@ -249,6 +250,7 @@ class TaskScheduler:
         finally:
             self._free[lane] += 1
             self._busy.discard(key)
+            self._running.pop(key, None)
             if archiver.term.is_deposed:
                 archiver.abandon()
             self._mark_dirty(key)
@@ -304,6 +306,20 @@ class TaskScheduler:
     def store_pause_ms(self, now_ms: int) -> int:
         """Return how long the breaker still keeps calls from the store."""
         return self._breaker.wait_ms(now_ms) if self._breaker.refuses(now_ms) else 0
+
+    def led(self) -> Iterator[TieredPartition]:
+        """Yield the partitions that this node leads."""
+        yield from self._partitions()
+
+    async def quiet(self, topic_id: UUID, partition: int) -> bool:
+        """Wait until the task of a partition that runs now has ended; return whether what was proposed until
+        then is settled."""
+        key = topic_id, partition
+        running = self._running.get(key)
+        if running is not None:
+            await asyncio.wait({running})
+        archiver = self._archivers.get(key)
+        return archiver is not None and not archiver.is_unsettled
 
     def led_epoch(self, topic_id: UUID, partition: int) -> int | None:
         """Return the leader epoch in which this node archives the partition; None where it does not."""

@@ -45,6 +45,7 @@ from service.tiering.cuts.round import AttemptPhase, CutAttempt, CutStep
 from service.tiering.cuts.saved_metadata import CutMetadata, SavedMetadata
 from service.tiering.cuts.tail_reading import add_proved, read_listed, read_tails
 from service.tiering.cuts.tail_table import TailTable
+from service.tiering.erasing.order_keeper import OrderKeeper
 from service.tiering.prefix_fence import Displaced, NotNamed
 from service.tiering.tasks import Task
 from service.wire.cuts import CutLosses, TakeCutRequest
@@ -74,12 +75,15 @@ class CutKeeper:
         metadata: SavedMetadata,
         documents: KeptDocuments,
         note_displaced: Callable[[Displaced], None],
+        orders: OrderKeeper,
     ) -> None:
         self._context = context
         self._cluster = cluster
         self._metadata = metadata
         self._documents = documents
         self._note_displaced = note_displaced
+        self._orders = orders
+        orders.wake = self.wake
         self._stored: StoredCuts | None = None
         """`CUT` as this process read or wrote it as keeper; None: it has to be read"""
         self._rows: Rows = {}
@@ -119,6 +123,7 @@ class CutKeeper:
                 self._due_ms = now_ms
             elif settings.interval_ms < 0:
                 await self.claim()
+                await self.keep_orders()
             elif now_ms >= self._due_ms:
                 self._due_ms = now_ms + settings.interval_ms
                 await self.round()
@@ -126,6 +131,8 @@ class CutKeeper:
                     self._due_ms = min(self._due_ms, clock.monotonic_ms() + _AGAIN_MS)
                 continue
             else:
+                if self._orders.is_pressed:
+                    await self.keep_orders()
                 self._due_ms = min(self._due_ms, now_ms + settings.interval_ms)
                 wait_ms = min(self._due_ms - now_ms, _LOOK_MS)
             with suppress(TimeoutError):
@@ -152,8 +159,27 @@ class CutKeeper:
         except (StorageError, CorruptionError, RequestError) as e:
             log.warning("the cuts in the bucket cannot be read: %s", e)
 
+    async def keep_orders(self) -> None:
+        """Have `CUT` list the orders to erase keys, and go on with them, without a cut."""
+        if not self._orders.has_orders:
+            return
+        try:
+            stored = self._stored or await self._adopt()
+            await self._orders.look(stored.cuts)
+            if self._orders.differs(stored.cuts):
+                self._stored = None  # until it is known what was written
+                stored = await self._write(stored, None)
+            self._stored = stored
+            await self._orders.written(stored.cuts)
+        except Displaced as e:
+            self._forget()
+            self._note_displaced(e)
+        except (StorageError, CorruptionError, RequestError, ValueError) as e:
+            self._void(e)
+
     def _forget(self) -> None:
         """Forget what was known as keeper: another one may write cuts now."""
+        self._orders.forget()
         self._stored, self._rows, self._table, self._lost = None, {}, TailTable(), ()
         self._pending.clear()
         self._documents.clear()
@@ -197,14 +223,17 @@ class CutKeeper:
 
     async def _round(self) -> None:
         stored = self._stored or await self._adopt()
+        await self._orders.look(stored.cuts)
         outcome = await self._attempt(stored)
         is_moved = await self._pending.move(self._context)
         is_due = self._is_to_be_thinned(stored) or self._holds_otherwise(stored)
+        is_due = is_due or self._orders.differs(stored.cuts)
         if outcome.made is not None or is_moved or is_due:
             self._stored = None  # until it is known what was written
             stored = await self._write(stored, outcome.made)
         self._stored = stored
         self._report(stored, outcome)
+        await self._orders.written(stored.cuts)
 
     async def _adopt(self) -> StoredCuts:
         """Read the newest cut, its tails and what kept cuts name, and write `CUT` again where there is one.
@@ -305,9 +334,11 @@ class CutKeeper:
             self._note_moment(attempt)
             _check(attempt)
             is_new = await self._metadata.prepare(
-                self._table, attempt.metadata_end, is_wanted=context.needed.wants_cut(reached)
+                self._table,
+                attempt.metadata_end,
+                is_wanted=context.needed.wants_cut(reached) or self._orders.wants_cut(),
             )
-            is_new |= newest is None or (is_exact and not newest.is_exact)
+            is_new |= newest is None or (is_exact and not newest.is_exact) or self._orders.wants_cut()
             if not (is_new or self._pending.newest_lacks or await self._differs(attempt)):
                 asker.give_up("nothing has changed")
                 return _Outcome(at_ms)
@@ -413,10 +444,9 @@ class CutKeeper:
         another process has written it."""
         context, before = self._context, stored.cuts
         refs = [*(() if before is None else before.kept), *(() if made is None else (made,))]
-        kept = kept_of(
-            [self._pending.judged(ref) for ref in refs], context.clock.now_ms(), context.settings.grace_ms
-        )
-        erasures = () if before is None else before.erasures
+        judged = self._orders.kept(tuple(map(self._pending.judged, refs)))
+        kept = kept_of(judged, context.clock.now_ms(), context.settings.grace_ms)
+        erasures = self._orders.listed()
         await context.fence.check_keeper()
         oldest = self._documents.oldest_metadata(kept)
         holds_chains = self._cluster.needs_chains

@@ -72,6 +72,12 @@ class KeptDocuments:
         self._names[ref.key] = _Names(tails, cut.metadata.key, metadata)
         self._checkpoints.add(cut.metadata.key)
 
+    async def tails_of(self, ref: CutRef) -> Sequence[str]:
+        """Return the tails that a cut names. Raises what reading its document raises."""
+        if ref.key not in self._names:
+            await self.open(ref)
+        return self._names[ref.key].tails
+
     def oldest_metadata(self, refs: Iterable[CutRef]) -> MetadataEnd | None:
         """Return how far the metadata of all these cuts goes at least; None where that of one is not
         known."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from typing import NamedTuple, Protocol
-from uuid import UUID
 
 from service.tiering.cuts.round import Led
+from service.tiering.erasing.ports import ErasureCluster
 from service.wire.cuts import TakeCutRequest, TakeCutResponse
 
 
@@ -33,7 +33,7 @@ class MetadataGone(Exception):
     """The metadata log does not have these records any more: a newer checkpoint has to stand for them."""
 
 
-class CutCluster(Protocol):
+class CutCluster(ErasureCluster, Protocol):
     """Cluster as the keeper of its prefix sees it, by its own metadata. Used on the event loop only."""
 
     def settings(self) -> CutSettings:
@@ -62,9 +62,6 @@ class CutCluster(Protocol):
 
     def partitions(self) -> Iterable[Led]:
         """Return all partitions, by topic, each topic's from 0 on."""
-
-    def name_of(self, topic_id: UUID, /) -> str:
-        """Return the topic's name; its id as text where it does not exist."""
 
     @property
     def life(self) -> int:

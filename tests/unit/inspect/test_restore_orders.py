@@ -1,4 +1,4 @@
-"""Orders to erase keys come back with every restore, whatever cut it is from (invariant T26)."""
+"""Orders to erase keys come back with every restore, whatever cut it is from."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from service.remote.format.erase_codec import ErasedTopic, ErasureOrder, encode_
 from service.remote.format.keys import CUT_NAME
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.read_only_store import ReadOnlyStore
+from service.remote.stores.store import ObjectStore
 from tests.support.world import make_world
 from tests.unit.inspect.cuts import EVENTS, TIERED, Cutting, damage, internal_log
 from tests.unit.tiering.world import CLUSTER, World
@@ -83,7 +84,7 @@ def orders_in(restored: Restored, *, is_clone: bool = False) -> list[Erasure]:
     return list(image.erasures.values())
 
 
-def listed(store: MemoryStore) -> list[UUID]:
+def listed(store: ObjectStore) -> list[UUID]:
     return [one.id for one in decode_cuts(store.get(CUT_NAME, max_size=1 << 16)).erasures]
 
 
@@ -98,7 +99,7 @@ def test_the_first_records_have_an_order_that_is_later_than_the_cut(
 
 
 def test_the_heirs_cut_lists_all_orders(world: World, pool: Executor) -> None:
-    """A restore of the heir needs them, too; that of a topic which is gone goes with its keeper's next look."""
+    """A restore of the heir needs them, too; one whose topics are gone goes later."""
     restore(world, pool)
     assert listed(world.bucket) == [ORDER, OTHER]
 

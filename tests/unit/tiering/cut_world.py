@@ -182,6 +182,7 @@ class FakeCluster:
         self.world = world
         self.fakes = {one: FakeBroker(world, one) for one in brokers}
         self.alive = set(brokers)
+        self.fenced: set[int] = set()
         self.now = CutSettings()
         self.is_on, self.is_loading = True, False
         self.metadata_end = 10
@@ -209,6 +210,13 @@ class FakeCluster:
 
     def name_of(self, topic_id: UUID, /) -> str:
         return {TOPIC: "events", OTHER: "other"}.get(topic_id, str(topic_id))
+
+    def replicas(self, topic_id: UUID, /) -> list[tuple[int, ...]]:
+        known = self.world.catalog.replicas
+        return [known.get(place, (1,)) for place in sorted(self.world.logs) if place[0] == topic_id]
+
+    def fenced_brokers(self) -> Collection[int]:
+        return self.fenced
 
     async def reach(self, metadata_end: int, /) -> None:
         self.reached.append(metadata_end)

@@ -1,0 +1,287 @@
+"""Answers of one broker to Erasures (`wire/erasures.py`): orders to erase keys, and what is left of them.
+
+The keeper of the prefix takes and cancels orders. Every broker tells what it knows of them, and counts
+records of an order's keys in its own logs, in the objects of the partitions that it leads, and, as keeper, in
+tails: one part for each request. Owned by the event loop; whatever blocks runs on the offload pool.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.clock import Clock
+from service.base.errors import CorruptionError, RequestError, StorageError
+from service.base.lru_cache import LruCache
+from service.metadata.image import MetadataImage
+from service.partition.partition import Partition
+from service.remote.catalog import IN_BUCKET, Erasure
+from service.remote.format.erase_codec import ErasureOrder, decode_erasure
+from service.remote.reading.erasure_orders import open_order
+from service.tiering.erasing.counting import (
+    END,
+    CountedPart,
+    count_in_chain,
+    count_in_log,
+    count_in_tails,
+)
+from service.tiering.erasing.hits import OrderInHand, in_hand
+from service.tiering.erasing.order_keeper import OrderKeeper
+from service.tiering.manager import TieringManager
+from service.wire.erasures import ErasureOp, ErasureScope, ErasuresRequest, ErasuresResponse
+
+_MOST_INLINE: Final = 2
+"""Orders that come with requests and stay in memory for the next one."""
+
+
+class ErasureHost(Protocol):
+    """The node, as far as these answers need it (`serving.request_host.Broker`)."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def cluster_id(self) -> str: ...
+    @property
+    def replicas(self) -> HeldReplicas: ...
+
+
+class HeldReplicas(Protocol):
+    """Partitions of which this node has a replica."""
+
+    def get(self, topic_id: UUID, partition: int, /) -> Partition | None: ...
+
+
+class ErasureAnswers:
+    """Answers of one broker about orders to erase keys."""
+
+    def __init__(self, node_id: int, host: ErasureHost, manager: TieringManager) -> None:
+        self._node_id = node_id
+        self._host = host
+        self._manager = manager
+        self._inline: LruCache[bytes, OrderInHand] = LruCache(_MOST_INLINE)
+        self._by_id: LruCache[UUID, OrderInHand] = LruCache(_MOST_INLINE)
+
+    async def answer(
+        self, request: ErasuresRequest, may_delete: Callable[[str], bool] | None
+    ) -> ErasuresResponse:
+        """Carry a request out. `may_delete` tells whether the client may delete a topic's records."""
+        try:
+            return await self._answer(request, may_delete)
+        except RequestError as e:
+            return failed(e.code, str(e))
+        except CorruptionError as e:
+            return failed(ErrorCode.kafka_storage_error, str(e))
+        except StorageError as e:
+            return failed(ErrorCode.coordinator_not_available, str(e))
+
+    async def _answer(
+        self, request: ErasuresRequest, may_delete: Callable[[str], bool] | None
+    ) -> ErasuresResponse:
+        op = request.op
+        if op == ErasureOp.LIST:
+            return done(self._list())
+        if op == ErasureOp.START:
+            order = self._checked(self._given(request), may_delete)
+            return done(self._row(await self._keeper().start(order)))
+        if op == ErasureOp.CANCEL:
+            return done(self._row(await self._cancel(_id_of(request), may_delete)))
+        return await self._count(request)
+
+    def _keeper(self) -> OrderKeeper:
+        orders = self._manager.orders
+        if orders is None or not self._manager.keeps_prefix:
+            raise RequestError(ErrorCode.not_coordinator, "this broker does not keep the prefix")
+        return orders
+
+    async def _cancel(self, erasure_id: UUID, may_delete: Callable[[str], bool] | None) -> Erasure:
+        keeper, image = self._keeper(), self._host.image
+        erasure = image.erasures.get(erasure_id)
+        for topic_id in () if erasure is None else erasure.topics:
+            topic = image.topics_by_id.get(topic_id)
+            if topic is not None and may_delete is not None and not may_delete(topic.name):
+                raise RequestError(ErrorCode.topic_authorization_failed, f"topic {topic.name}")
+        return await keeper.cancel(erasure_id)
+
+    # -- a new order
+
+    def _given(self, request: ErasuresRequest) -> ErasureOrder:
+        """Return the order in a request, which has to be this cluster's."""
+        try:
+            order = decode_erasure(bytes(request.order or b""))
+        except CorruptionError as e:
+            raise RequestError(ErrorCode.invalid_request, f"not an order to erase keys: {e}") from e
+        if order.cluster_id != self._host.cluster_id or order.id != _id_of(request):
+            raise RequestError(ErrorCode.invalid_request, "the order is of another cluster, or another one")
+        return order
+
+    def _checked(self, order: ErasureOrder, may_delete: Callable[[str], bool] | None) -> ErasureOrder:
+        """Return the order with this node's time and topics' names of now.
+
+        Raises `RequestError` where one of the topics is not there, or its records are not erased so.
+        """
+        image = self._host.image
+        topics = []
+        for one in order.topics:
+            topic = image.topics_by_id.get(one.topic_id)
+            if topic is None or (may_delete is not None and not may_delete(topic.name)):
+                code = ErrorCode.unknown_topic_id if topic is None else ErrorCode.topic_authorization_failed
+                raise RequestError(code, f"topic {one.topic_id if topic is None else topic.name}")
+            if len(one.ends) > len(topic.partitions):
+                raise RequestError(
+                    ErrorCode.invalid_request,
+                    f"topic {topic.name} has {len(topic.partitions)} partitions, the order {len(one.ends)}",
+                )
+            topics.append(one._replace(name=topic.name))
+        stamp = self._manager.stamp()
+        return order._replace(topics=tuple(topics), started_ms=stamp.written_ms, stamp=stamp)
+
+    # -- what is known
+
+    def _list(self) -> dict[str, Any]:
+        work = self._manager.bucket_work
+        problems = {} if work is None else work.problems
+        return {
+            "broker": self._node_id,
+            "is_keeper": self._manager.keeps_prefix,
+            "orders": [self._row(one) for _, one in sorted(self._host.image.erasures.items())],
+            "problems": [
+                {
+                    "order": str(order_id),
+                    "topic": self._name(topic_id),
+                    "partition": partition,
+                    "why": why,
+                }
+                for (order_id, (topic_id, partition)), why in problems.items()
+            ],
+        }
+
+    def _row(self, erasure: Erasure) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "id": str(erasure.id),
+            "state": "open" if erasure.is_open else "done",
+            "started_ms": erasure.started_ms,
+            "done_ms": None if erasure.is_open else erasure.done_ms,
+            "keys": erasure.keys,
+            "topics": [{"id": str(one), "name": self._name(one)} for one in erasure.topics],
+            "is_restored": erasure.is_restored,
+        }
+        orders = self._manager.orders
+        if orders is not None and self._manager.keeps_prefix:
+            row |= self._known(orders, erasure)
+        return row
+
+    def _known(self, orders: OrderKeeper, erasure: Erasure) -> dict[str, Any]:
+        left, remains = orders.places_left(erasure.id), orders.remains(erasure.id)
+        return {
+            "waits": orders.why(erasure.id),
+            "replicas_left": left.replicas,
+            "archives_left": left.chains,
+            "left": [
+                {
+                    "topic": self._name(one.topic_id),
+                    "partition": one.partition,
+                    "broker": None if one.broker_id == IN_BUCKET else one.broker_id,
+                }
+                for one in left.named
+            ],
+            "grace_until_ms": None if erasure.is_open else erasure.done_ms + self._manager.settings.grace_ms,
+            "remains": [] if remains is None else list(remains.named),
+            "versions_left": 0 if remains is None else remains.versions.left,
+            "locked": [] if remains is None else list(remains.versions.locked),
+        }
+
+    def _name(self, topic_id: UUID) -> str:
+        topic = self._host.image.topics_by_id.get(topic_id)
+        return str(topic_id) if topic is None else topic.name
+
+    # -- counting
+
+    async def _count(self, request: ErasuresRequest) -> ErasuresResponse:
+        """Count records of an order's keys in one part of what this broker answers for."""
+        order = await self._in_hand(request)
+        context, scope = self._manager.context, request.scope
+        if scope == ErasureScope.TAILS:
+            tails = await self._keeper().named_tails()
+            count = partial(count_in_tails, context.store, tails, request.from_offset, order)
+            return counted(await context.pool.watch(count))
+        place = request.topic_id or UUID(int=0), request.partition
+        partition = self._host.replicas.get(*place)
+        if partition is None:
+            raise RequestError(ErrorCode.not_leader_or_follower, f"no replica of {place[0]}/{place[1]}")
+        if scope == ErasureScope.LOCAL:
+            runs = partition.log.runs.runs_from(
+                max(request.from_offset, partition.log.local_log_start_offset)
+            )
+            count_local = partial(
+                count_in_log,
+                runs,
+                partition.log.log_end_offset,
+                order.ends.get(place, 0),
+                request.from_offset,
+                order,
+            )
+            return counted(await context.pool.watch(count_local))
+        if not partition.is_leader:
+            raise RequestError(ErrorCode.not_leader_or_follower, f"{partition.tip} has another leader")
+        count_objects = partial(
+            count_in_chain,
+            context.store,
+            context.chains,
+            partition.tip,
+            context.catalog.entry(*place),
+            order,
+            request.from_offset,
+            reads_objects=request.op == ErasureOp.VERIFY,
+        )
+        return counted(await context.pool.watch(count_objects))
+
+    async def _in_hand(self, request: ErasuresRequest) -> OrderInHand:
+        """Return the order that comes with a request, or that the metadata has under its id."""
+        if request.order:
+            data = bytes(request.order)
+            known = self._inline.get(data)
+            if known is None:
+                known = in_hand(self._given(request))
+                self._inline.put(data, known, 1)
+            return known
+        erasure = self._host.image.erasures.get(_id_of(request))
+        if erasure is None:
+            raise RequestError(ErrorCode.resource_not_found, f"there is no order {request.id}")
+        known = self._by_id.get(erasure.id)
+        if known is None:
+            context = self._manager.context
+            known = in_hand(await context.pool.run(open_order, context.store, erasure))
+            self._by_id.put(erasure.id, known, 1)
+        return known
+
+
+def _id_of(request: ErasuresRequest) -> UUID:
+    if request.id is None or not request.id.int:
+        raise RequestError(ErrorCode.invalid_request, "an order has an id")
+    return request.id
+
+
+def done(document: Mapping[str, Any]) -> ErasuresResponse:
+    """Return an answer that is a document."""
+    return ErasuresResponse(error_code=ErrorCode.none, document=json.dumps(document))
+
+
+def counted(part: CountedPart) -> ErasuresResponse:
+    """Return the answer for a part that was counted."""
+    return ErasuresResponse(
+        error_code=ErrorCode.none,
+        document=json.dumps(part.counted._asdict()),
+        next_offset=part.next_offset,
+    )
+
+
+def failed(code: ErrorCode, message: str) -> ErasuresResponse:
+    """Return an error."""
+    return ErasuresResponse(error_code=code, error_message=message, next_offset=END)

@@ -1,0 +1,336 @@
+"""Leaders' part of orders in the bucket: the chains of the partitions that this node leads lose the keys.
+
+A partition's turn comes once all its replicas have told that their logs are clean, and the archiving task
+that ran then has ended: what is archived from then on has none of the keys. All objects of the chain below
+the order's end are looked at (`hits.py`); runs of neighbours with a hit are written anew, one run at a time
+on a node. Where a pass finds nothing more, the catalog is told `IN_BUCKET`. Nothing of this is kept: a
+restart, or another leader, looks at the chain again, and finds what is clean already by its filters.
+
+Owned by the event loop; whatever blocks runs on the offload pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from service.base.errors import CorruptionError, RequestError, StorageError
+from service.base.lru_cache import LruCache
+from service.remote.catalog import IN_BUCKET, CatalogEntry, ErasedPlace, Erasure
+from service.remote.format.cut_codec import Place
+from service.remote.format.manifest import Child, Load, Manifest, PageRef, SegmentEntry
+from service.remote.reading.erasure_orders import open_order
+from service.remote.stores.store import ObjectStore
+from service.tiering.archive_attempt import TieringContext
+from service.tiering.copier import CallProgress
+from service.tiering.erasing.hits import OrderInHand, in_hand, look_at_object
+from service.tiering.erasing.ports import (
+    ErasedRun,
+    ErasureCatalog,
+    ErasureCluster,
+    LedPartitions,
+    RewriteRun,
+    RunOutcome,
+)
+from service.tiering.ports import TieredPartition
+from service.tiering.prefix_fence import Displaced
+from service.tiering.tasks import is_worth_a_line
+
+log = logging.getLogger(__name__)
+
+_LOOK_MS: Final = 30_000
+"""Orders are looked at this often without any news."""
+MOST_ENTRIES: Final = 256
+MOST_LOG_BYTES: Final = 1 << 30
+MOST_SPAN: Final = (1 << 31) - 1
+_LOOKED_AT_ONCE: Final = 64
+"""Objects that one call on a thread looks at."""
+_MOST_CLEAN: Final = 200_000
+"""Most objects that are known to be clean and not looked at again."""
+_MOST_ORDERS: Final = 4
+"""Orders whose keys are in memory; at most 100,000 keys each."""
+
+
+class _Found(NamedTuple):
+    """Result of looking at a part of a chain: keys of clean objects, the first run of objects with a hit,
+    and the offset from which to look on; None at the end."""
+
+    clean: tuple[str, ...]
+    run: tuple[SegmentEntry, ...]
+    next_offset: int | None
+    bytes_read: int
+
+
+class BucketWork:
+    """Work of this node in the bucket for open orders."""
+
+    def __init__(
+        self,
+        context: TieringContext,
+        catalog: ErasureCatalog,
+        cluster: ErasureCluster,
+        partitions: LedPartitions,
+        rewrite: RewriteRun,
+        run_bytes: int,
+    ) -> None:
+        """`run_bytes`: neighbours are written anew together up to that size."""
+        self._context = context
+        self._catalog = catalog
+        self._cluster = cluster
+        self._partitions = partitions
+        self._rewrite = rewrite
+        self._run_bytes = run_bytes
+        self._orders: LruCache[UUID, OrderInHand] = LruCache(_MOST_ORDERS)
+        self._clean: dict[tuple[UUID, str], None] = {}
+        """objects without a hit, the oldest first; changed on the loop alone, read on threads too"""
+        self._failures: dict[tuple[UUID, Place], int] = {}
+        self._woken = asyncio.Event()
+        self.problems: dict[tuple[UUID, Place], str] = {}
+        """why partitions that this node leads are not clean yet, by order"""
+
+    def wake(self) -> None:
+        """Look at the orders now: the metadata has changed."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Carry out orders until cancelled."""
+        while True:
+            self._woken.clear()
+            wait_ms = await self.round()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._woken.wait()
+
+    async def round(self) -> int:
+        """Do what can be done now; return how long to wait for the next try without any news, in ms."""
+        open_orders = [one for one in self._catalog.erasures().values() if one.is_open]
+        ids = {one.id for one in open_orders}
+        for known in [one for one in self.problems if one[0] not in ids]:
+            self.problems.pop(known)
+        for known in [one for one in self._failures if one[0] not in ids]:
+            self._failures.pop(known)
+        wait_ms = _LOOK_MS
+        if not self._context.fence.may_write or self._context.metrics.store is not None:
+            return self._context.backoff_ms(1) if open_orders else wait_ms
+        for erasure in open_orders:
+            for partition in self._to_do(erasure):
+                wait_ms = min(wait_ms, await self._try(erasure, partition))
+        return wait_ms
+
+    def _to_do(self, erasure: Erasure) -> list[TieredPartition]:
+        """Return the partitions that this node leads and whose turn has come."""
+        told = self._catalog.erased(erasure.id)
+        topics = set(erasure.topics)
+        found = []
+        for partition in self._partitions.led():
+            topic_id, number = partition.tip.topic_id, partition.tip.partition
+            if topic_id not in topics:
+                continue
+            by = told.get((topic_id, number), frozenset())
+            replicas = self._cluster.replicas(topic_id)
+            if IN_BUCKET not in by and number < len(replicas) and by.issuperset(replicas[number]):
+                found.append(partition)
+        return found
+
+    async def _try(self, erasure: Erasure, partition: TieredPartition) -> int:
+        """Carry an order out in one chain; return how long to wait before it is tried again, in ms."""
+        place = partition.tip.topic_id, partition.tip.partition
+        known = erasure.id, place
+        try:
+            why = await self._carry_out(erasure, partition)
+        except (Displaced, StorageError, CorruptionError, RequestError) as e:
+            why = str(e) or type(e).__name__
+        if why is None:
+            self.problems.pop(known, None)
+            self._failures.pop(known, None)
+            return _LOOK_MS
+        self.problems[known] = why
+        count = self._failures[known] = self._failures.get(known, 0) + 1
+        if is_worth_a_line(count):
+            log.log(
+                logging.INFO if count == 1 else logging.WARNING,
+                "%s: order %s is not carried out in the bucket, %d times in a row, will retry: %s",
+                partition.tip, erasure.id, count, why,
+            )  # fmt: skip
+        return self._context.backoff_ms(count)
+
+    async def _carry_out(self, erasure: Erasure, partition: TieredPartition) -> str | None:
+        """Return None once the chain is clean and the catalog knows; else why it is not."""
+        place = partition.tip.topic_id, partition.tip.partition
+        epoch = partition.leader_epoch
+        if not await self._partitions.quiet(*place):
+            return "a commit of the partition is not settled"
+        order = await self._order(erasure)
+        end = order.ends.get(place, 0)
+        while True:
+            if partition.leader_epoch != epoch:
+                return RunOutcome.FENCED.value
+            entry = self._catalog.entry(*place)
+            if entry is None or not entry.segments or entry.start_offset >= end:
+                break
+            is_changed = await self._pass(order, partition, entry, end)
+            if isinstance(is_changed, str):
+                return is_changed
+            if not is_changed:
+                break
+        await self._context.fence.check(self._context.settings.fence_age_ms)
+        if partition.leader_epoch != epoch:
+            return RunOutcome.FENCED.value
+        await self._catalog.note_erased(erasure.id, [ErasedPlace(*place, epoch)], IN_BUCKET)
+        return None
+
+    async def _pass(
+        self, order: OrderInHand, partition: TieredPartition, entry: CatalogEntry, end: int
+    ) -> bool | str:
+        """Look at a whole chain, and write anew what has a hit; return whether anything was, or why it could
+        not be."""
+        offset: int | None = entry.start_offset
+        is_changed = False
+        while offset is not None:
+            now = self._catalog.entry(partition.tip.topic_id, partition.tip.partition)
+            if now is None or not now.segments:
+                return is_changed
+            await self._wait_for_quota()
+            found = await self._context.pool.watch(partial(self._look, order, partition, now, offset, end))
+            self._note_clean(order.order.id, found.clean)
+            context = self._context
+            context.copy_rate.spend(found.bytes_read, context.clock.monotonic_ms())
+            offset = found.next_offset
+            if found.run:
+                outcome = await self._rewrite(
+                    ErasedRun(
+                        partition.tip,
+                        found.run[0].base_offset,
+                        found.run[-1].last_offset,
+                        order.order.id,
+                        order.keys,
+                        end,
+                    )
+                )
+                if outcome is RunOutcome.CHANGED:
+                    return True  # looked at anew
+                if outcome is not RunOutcome.DONE:
+                    return str(outcome.value)
+                is_changed = True
+        return is_changed
+
+    def _note_clean(self, order_id: UUID, keys: Iterable[str]) -> None:
+        self._clean.update(dict.fromkeys((order_id, key) for key in keys))
+        while len(self._clean) > _MOST_CLEAN:
+            self._clean.pop(next(iter(self._clean)))
+
+    async def _wait_for_quota(self) -> None:
+        """Wait until the quota of copies has room: objects that are read here count as copied."""
+        context = self._context
+        while wait_ms := context.copy_rate.wait_ms(context.clock.monotonic_ms()):
+            await asyncio.sleep(wait_ms / 1000)
+
+    async def _order(self, erasure: Erasure) -> OrderInHand:
+        known = self._orders.get(erasure.id)
+        if known is None:
+            known = in_hand(await self._context.pool.run(open_order, self._context.store, erasure))
+            self._orders.put(erasure.id, known, 1)
+        return known
+
+    def _look(
+        self,
+        order: OrderInHand,
+        partition: TieredPartition,
+        entry: CatalogEntry,
+        offset: int,
+        end: int,
+        progress: CallProgress,
+    ) -> _Found:
+        """Look at some objects of a chain from `offset` on. Runs on an offload thread."""
+        chains = self._context.chains
+        manifest = chains.load(partition.tip, entry.manifest_key).manifest
+        part = _Part(self._context.store, order, end, self._clean, self._run_bytes, progress)
+        for group in groups_from(manifest, chains.loader(partition.tip), offset):
+            for one in group:
+                if not part.takes(one):
+                    return part.found(None if one.base_offset >= end else one.base_offset)
+            if part.run:
+                return part.found(part.run[-1].last_offset + 1)
+        return part.found(None)
+
+
+class _Part:
+    """Part of a chain that one call looks at: it ends with the first run of objects with a hit."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        order: OrderInHand,
+        end: int,
+        clean: Container[tuple[UUID, str]],
+        run_bytes: int,
+        progress: CallProgress,
+    ) -> None:
+        self.run: list[SegmentEntry] = []
+        self._store = store
+        self._order = order
+        self._end = end
+        self._known = clean
+        self._run_bytes = run_bytes
+        self._progress = progress
+        self._clean: list[str] = []
+        self._looked = 0
+        self._bytes_read = 0
+
+    def takes(self, one: SegmentEntry) -> bool:
+        """Look at the next object; return False where the part ends before it."""
+        if one.base_offset >= self._end or (self.run and not fits(self.run, one, self._run_bytes)):
+            return False
+        order_id = self._order.order.id
+        if (order_id, one.key) in self._known:
+            return not self.run
+        if self._looked >= _LOOKED_AT_ONCE:
+            return False
+        self._looked += 1
+        look = look_at_object(self._store, one, self._order, self._end, self._progress)
+        self._bytes_read += look.bytes_read
+        if look.hits:
+            self.run.append(one)
+            return True
+        self._clean.append(one.key)
+        return not self.run
+
+    def found(self, next_offset: int | None) -> _Found:
+        return _Found(tuple(self._clean), tuple(self.run), next_offset, self._bytes_read)
+
+
+def fits(run: Sequence[SegmentEntry], one: SegmentEntry, run_bytes: int) -> bool:
+    """Return whether an object may be written anew together with the run before it, as one object."""
+    size = sum(entry.log_length for entry in run) + one.log_length
+    span = one.last_offset - run[0].base_offset
+    return len(run) < MOST_ENTRIES and size <= min(run_bytes, MOST_LOG_BYTES) and span < MOST_SPAN
+
+
+def groups_from(manifest: Manifest, load: Load, offset: int) -> Iterator[tuple[SegmentEntry, ...]]:
+    """Yield the live segments from the one that holds `offset` on: those of each page of the lowest level,
+    then those of the manifest itself. A run that is replaced lies within one group."""
+    first = max(offset, manifest.start_offset)
+    yield from _groups(manifest.pages, load, first)
+    own = tuple(one for one in manifest.entries if one.last_offset >= first)
+    if own:
+        yield own
+
+
+def _groups(children: Iterable[Child], load: Load, first: int) -> Iterator[tuple[SegmentEntry, ...]]:
+    for child in children:
+        if not isinstance(child, PageRef) or child.last_offset < first:
+            continue
+        page = load(child)
+        if page.level:
+            yield from _groups(page.children, load, first)
+            continue
+        own = tuple(
+            one for one in page.children if isinstance(one, SegmentEntry) and one.last_offset >= first
+        )
+        if own:
+            yield own

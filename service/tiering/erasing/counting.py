@@ -1,0 +1,161 @@
+"""Count records of an order's keys, a part at a time: in a chain, in tails, in a local log. Blocks.
+
+For `firn erase plan` and `verify`, which ask for one part after the other, so that no request takes long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from service.base.types import TopicIdPartition
+from service.records.erasure import count_hits
+from service.records.scan import scan_pieces
+from service.remote.catalog import CatalogEntry
+from service.remote.reading.tails import find_tail
+from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.store import ObjectStore
+from service.tiering.chain import ChainStore
+from service.tiering.copier import CallProgress
+from service.tiering.cuts.tail_writer import SegmentRun
+from service.tiering.erasing.bucket_work import groups_from
+from service.tiering.erasing.hits import OrderInHand, count_in_section, look_at_object
+
+PART_OBJECTS: Final = 64
+PART_BYTES: Final = 64 << 20
+_PIECE_BYTES: Final = 1 << 20
+END: Final = -1
+"""In place of an offset: the part was the last one."""
+
+
+class Counted(NamedTuple):
+    """Counts of one part; those of parts add up.
+
+    `objects` were looked at, or files, or tails, of `size` bytes; of these `hit_objects` with `hit_size`
+    bytes have records of the keys, or may have. `records` are known to be of the keys. `requests` and
+    `bytes_read` are what it took.
+    """
+
+    objects: int = 0
+    size: int = 0
+    hit_objects: int = 0
+    hit_size: int = 0
+    records: int = 0
+    requests: int = 0
+    bytes_read: int = 0
+
+    def plus(self, other: Counted) -> Counted:
+        return Counted(*(one + another for one, another in zip(self, other, strict=True)))
+
+
+class CountedPart(NamedTuple):
+    """Counts of a part, and from where to go on: an offset, or a number of a tail; `END` at the end."""
+
+    counted: Counted
+    next_offset: int
+
+
+def count_in_chain(
+    store: ObjectStore,
+    chains: ChainStore,
+    tip: TopicIdPartition,
+    entry: CatalogEntry | None,
+    order: OrderInHand,
+    offset: int,
+    progress: CallProgress,
+    *,
+    reads_objects: bool,
+) -> CountedPart:
+    """Count in the objects of a chain from `offset` on; `entry` is the catalog's. Without `reads_objects`
+    filters alone are read, and an object that may have records of the keys counts as one that has."""
+    end = order.ends.get((tip.topic_id, tip.partition), 0)
+    found = Counted()
+    if entry is None or not entry.segments:
+        return CountedPart(found, END)
+    manifest = chains.load(tip, entry.manifest_key).manifest
+    for group in groups_from(manifest, chains.loader(tip), offset):
+        for one in group:
+            if one.base_offset >= end:
+                return CountedPart(found, END)
+            if found.objects >= PART_OBJECTS or found.bytes_read >= PART_BYTES:
+                return CountedPart(found, one.base_offset)
+            look = look_at_object(
+                store, one, order, end, progress, counts_all=True, reads_objects=reads_objects
+            )
+            is_hit = look.hits > 0
+            found = found.plus(
+                Counted(
+                    1,
+                    one.size,
+                    int(is_hit),
+                    one.size if is_hit else 0,
+                    look.hits if reads_objects else 0,
+                    look.requests,
+                    look.bytes_read,
+                )
+            )
+    return CountedPart(found, END)
+
+
+def count_in_log(
+    runs: Sequence[SegmentRun],
+    log_end: int,
+    end: int,
+    offset: int,
+    order: OrderInHand,
+    progress: CallProgress,
+) -> CountedPart:
+    """Count in segments of a local log, whose records below `log_end` are whole, from `offset` up to the
+    order's `end`; at most `PART_BYTES` are read."""
+    found = Counted()
+    until = min(log_end, end)
+    for run in runs:
+        if run.base_offset >= until or not run.size:
+            continue
+        start = run.position_of(offset)
+        if start >= run.size:
+            continue
+        read = hits = 0
+        next_offset = offset
+        pieces = scan_pieces(
+            run.file.read, start, run.size, first_offset=0, name=run.name, piece_bytes=_PIECE_BYTES
+        )
+        is_cut_off = False
+        for batches, _, piece in pieces:
+            progress.advance(len(piece))
+            read += len(piece)
+            hits += count_hits(order.keys, piece, batches, until)
+            next_offset = batches.last_offsets[-1] + 1
+            is_cut_off = next_offset >= until or found.bytes_read + read >= PART_BYTES
+            if is_cut_off:
+                break
+        size = run.size if start == 0 else 0
+        found = found.plus(Counted(1, size, int(hits > 0), size if hits else 0, hits, 0, read))
+        offset = next_offset
+        if is_cut_off:
+            return CountedPart(found, END if offset >= until else offset)
+    return CountedPart(found, END)
+
+
+def count_in_tails(
+    store: ObjectStore, tails: Sequence[str], number: int, order: OrderInHand, progress: CallProgress
+) -> CountedPart:
+    """Count in the tails of these keys from the one with that number on."""
+    found = Counted()
+    while number < len(tails):
+        if found.objects >= PART_OBJECTS or found.bytes_read >= PART_BYTES:
+            return CountedPart(found, number)
+        try:
+            tail = find_tail(store, tails[number])
+        except ObjectNotFound:  # its cuts went meanwhile
+            number += 1
+            continue
+        hits = read = 0
+        for section in tail.footer.sections:
+            if section.first_offset < order.ends.get((section.topic_id, section.partition), 0):
+                hits += count_in_section(store, tails[number], section, order, progress)
+                read += section.length
+        size = tail.ref.size
+        found = found.plus(Counted(1, size, int(hits > 0), size if hits else 0, hits, 1, read))
+        number += 1
+    return CountedPart(found, END)

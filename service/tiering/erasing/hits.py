@@ -1,0 +1,128 @@
+"""Search objects and tails for records of an order's keys. Blocks; safe from any thread.
+
+An object's key filter says that it has none of the keys, or that it may have some; only its records say that
+it has. Footer and filter come by one ranged GET where they lie together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from service.base.errors import CorruptionError
+from service.base.types import Buffer
+from service.records.erasure import ErasureKeys, count_hits
+from service.records.scan import scan_pieces
+from service.remote.format.cut_codec import Place
+from service.remote.format.erase_codec import ErasureOrder
+from service.remote.format.manifest import SegmentEntry
+from service.remote.format.segment_object import Footer
+from service.remote.format.tail_object import TailSection
+from service.remote.reading.object_reader import footer_of
+from service.remote.reading.tail_records import read_section as read_tail_section
+from service.remote.stores.errors import ObjectTruncated, naming
+from service.remote.stores.store import ObjectStore
+from service.tiering.copier import CallProgress
+
+_BEFORE_FOOTER: Final = 128 << 10
+"""Bytes before an object's footer that are read with it: most filters are smaller."""
+_PIECE_BYTES: Final = 4 << 20
+
+
+class OrderInHand(NamedTuple):
+    """An order, and what judges records by it. `ends`: of each partition the offset below which records go,
+    exclusive."""
+
+    order: ErasureOrder
+    keys: ErasureKeys
+    ends: Mapping[Place, int]
+
+
+class ObjectLook(NamedTuple):
+    """Result of looking at one object. `hits` is the number of records that are to go, at least 1 where the
+    search ended with the first of them. `is_read`: the object was read whole, up to its first hit."""
+
+    hits: int
+    requests: int
+    bytes_read: int
+    is_read: bool
+
+
+def in_hand(order: ErasureOrder) -> OrderInHand:
+    """Return an order, ready to judge records."""
+    ends = {
+        (topic.topic_id, partition): end for topic in order.topics for partition, end in enumerate(topic.ends)
+    }
+    return OrderInHand(order, ErasureKeys.of(order.secret, order.hashes, order.before_ms), ends)
+
+
+def look_at_object(
+    store: ObjectStore,
+    entry: SegmentEntry,
+    order: OrderInHand,
+    end_offset: int,
+    progress: CallProgress,
+    *,
+    counts_all: bool = False,
+    reads_objects: bool = True,
+) -> ObjectLook:
+    """Return whether one object of a chain has records of the keys below `end_offset`.
+
+    `counts_all`: the search goes on behind the first hit. Without `reads_objects` an object that may have
+    some counts as one hit. Raises `CorruptionError` or what the store raises.
+    """
+    if entry.base_offset >= end_offset:
+        return ObjectLook(0, 0, 0, is_read=False)
+    progress.advance(1)
+    footer, _, data = _read_end(store, entry)
+    requests, read = 1, len(data)
+    if footer.keyed_record_count == 0:
+        return ObjectLook(0, requests, read, is_read=False)
+    if not reads_objects:
+        return ObjectLook(1, requests, read, is_read=False)
+    hits = 0
+    with naming(entry.key):
+        pieces = scan_pieces(
+            lambda position, length: store.get_range(entry.key, position, length),
+            0,
+            entry.log_length,
+            first_offset=entry.base_offset,
+            name="log",
+            piece_bytes=_PIECE_BYTES,
+        )
+        for batches, _, piece in pieces:
+            progress.advance(len(piece))
+            requests, read = requests + 1, read + len(piece)
+            hits += count_hits(order.keys, piece, batches, end_offset)
+            if hits and not counts_all:
+                break
+    return ObjectLook(hits, requests, read, is_read=True)
+
+
+def _read_end(store: ObjectStore, entry: SegmentEntry) -> tuple[Footer, int, Buffer]:
+    """Return an object's footer, and the bytes from a position to its end."""
+    start = max(min(entry.log_length, entry.footer_position), entry.footer_position - _BEFORE_FOOTER)
+    with naming(entry.key):
+        try:
+            data = store.get_range(entry.key, start, entry.size - start)
+        except ObjectTruncated as e:
+            raise CorruptionError("shorter than the manifest says") from e
+    return footer_of(entry, memoryview(data)[entry.footer_position - start :]), start, data
+
+
+def count_in_section(
+    store: ObjectStore,
+    key: str,
+    section: TailSection,
+    order: OrderInHand,
+    progress: CallProgress,
+) -> int:
+    """Return how many records of the keys one section of a tail has, all of it proved."""
+    end = order.ends.get((section.topic_id, section.partition), 0)
+    if section.first_offset >= end:
+        return 0
+    hits = 0
+    for run in read_tail_section(store, key, section):
+        progress.advance(len(run.data))
+        hits += count_hits(order.keys, run.data, run.batches, end)
+    return hits

@@ -1,0 +1,464 @@
+"""Keeper's part in orders to erase keys: `CUT` lists them, cuts that still have the keys go, and they end.
+
+An order is in `CUT` before the metadata has it, and until nothing of it is left, so that a restore from
+whatever cut carries it out. Once all replicas and chains are clean, the newest complete cut (exact, if there
+is an exact one) has to name clean tails and clean chains; the cuts before it are given up then, and the order
+is *done*. A grace later, when no object that was dropped is left (`remains.py`), the order itself goes:
+first from `CUT`, then from the metadata, its object last, so that nothing names an object that is gone.
+
+What is known of an order is in memory alone; a new keeper finds it out again. Owned by the event loop, by
+the task of `cuts.keeper.CutKeeper`, but for `start` and `cancel`, which wait for that task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import CorruptionError, RequestError, StorageError
+from service.base.slices import Slice
+from service.remote.catalog import Erasure
+from service.remote.format.cut_codec import MAX_ERASURES, CutRef, Cuts, ErasureRef, MetadataEnd
+from service.remote.format.documents import MAX_STORED_BYTES
+from service.remote.format.erase_codec import ErasureOrder, decode_erasure, encode_erasure
+from service.remote.format.keys import TailKey, parse_key
+from service.remote.reading.erasure_orders import open_order
+from service.remote.reading.tails import find_tail, open_cuts
+from service.remote.stores import conditional
+from service.remote.stores.errors import UNREADABLE, ObjectNotFound, raise_of_the_store
+from service.remote.stores.store import ObjectStore
+from service.tiering.archive_attempt import TieringContext
+from service.tiering.copier import CallProgress
+from service.tiering.cuts.kept_documents import KeptDocuments
+from service.tiering.cuts.needed_chains import NEVER_NAMED
+from service.tiering.erasing.hits import OrderInHand, count_in_section, in_hand
+from service.tiering.erasing.order_progress import PlacesLeft, places_left
+from service.tiering.erasing.ports import ErasureCatalog, ErasureCluster
+from service.tiering.erasing.remains import Remains, VersionsOf, what_remains
+from service.tiering.tasks import is_worth_a_line
+
+log = logging.getLogger(__name__)
+
+_STRAY_MS: Final = 60_000
+"""Time for which `CUT` goes on listing an order that the metadata lacks: its keeper may be about to start
+it."""
+_REMAINS_MS: Final = 600_000
+"""At most so long until what was dropped is looked for again."""
+_POLICY: Final = ErrorCode.policy_violation
+_NOT_FOUND: Final = ErrorCode.resource_not_found
+
+
+class OrderRefused(RequestError):
+    """An order cannot be taken, or not any more."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """Knowledge of one order in the metadata."""
+
+    ends: Mapping[UUID, tuple[int, ...]]
+    left: PlacesLeft = PlacesLeft(0, 0, ())  # noqa: RUF009  # immutable
+    clean_from: int | None = None
+    """tails of cuts from this number on were saved from clean logs"""
+    over: MetadataEnd | None = None
+    """the metadata's end at which all replicas and chains had told"""
+    clean_tails: set[str] = field(default_factory=set)
+    accepted: int | None = None
+    """number of the first cut that is kept"""
+    why: str = "it was not looked at yet"
+    look_due_ms: int = 0
+    """when to look for what remains, by the monotonic clock"""
+    remains: Remains | None = None
+
+
+@dataclass(slots=True)
+class _Starting:
+    """An order that is to be listed in `CUT` before the metadata has it."""
+
+    erasure: Erasure
+    listed: asyncio.Future[None]
+
+
+class OrderKeeper:
+    """Orders of one prefix, as one process keeps them while it is the keeper."""
+
+    def __init__(
+        self,
+        context: TieringContext,
+        catalog: ErasureCatalog,
+        cluster: ErasureCluster,
+        documents: KeptDocuments,
+        metadata_end: Callable[[], MetadataEnd | None],
+        versions: VersionsOf | None = None,
+    ) -> None:
+        """`metadata_end` of the image; `versions` of the bucket, None where it has none."""
+        self._context = context
+        self._catalog = catalog
+        self._cluster = cluster
+        self._documents = documents
+        self._metadata_end = metadata_end
+        self._versions = versions
+        self._known: dict[UUID, _Known] = {}
+        self._starting: dict[UUID, _Starting] = {}
+        self._gone: set[UUID] = set()
+        """orders of which nothing is left, or that were cancelled: `CUT` does not list them any more"""
+        self._left: dict[UUID, str] = {}
+        """objects of orders that the metadata does not have any more, by id"""
+        self._strays: dict[UUID, tuple[ErasureRef, int]] = {}
+        """orders in `CUT` that the metadata lacks, and since when, by the monotonic clock"""
+        self._failures = 0
+        self.wake: Callable[[], None] = lambda: None
+        """called when `CUT` is to be written soon"""
+
+    def forget(self) -> None:
+        """Forget everything: another process may keep the prefix now."""
+        self._known.clear()
+        self._gone.clear()
+        self._left.clear()
+        self._strays.clear()
+        for one in self._starting.values():
+            if not one.listed.done():
+                one.listed.set_exception(StorageError("this broker does not keep the prefix any more"))
+        self._starting.clear()
+
+    @property
+    def is_pressed(self) -> bool:
+        """True while somebody waits for `CUT` to be written."""
+        return bool(self._left) or any(not one.listed.done() for one in self._starting.values())
+
+    @property
+    def has_orders(self) -> bool:
+        """True while there is anything to look at."""
+        return bool(self._starting or self._strays or self._left or self._catalog.erasures())
+
+    # -- what `CUT` says
+
+    def listed(self) -> tuple[ErasureRef, ...]:
+        """Return the orders that `CUT` has to list."""
+        found = [one for one in self._catalog.erasures().values() if one.id not in self._gone]
+        found += [
+            one.erasure for one in self._starting.values() if one.erasure.id not in {e.id for e in found}
+        ]
+        rows = {one.id: ErasureRef(one.id, one.key, one.stored_size, one.crc32c) for one in found}
+        rows |= {stray.id: stray for stray, _ in self._strays.values() if stray.id not in rows}
+        return tuple(rows[one] for one in sorted(rows))
+
+    def differs(self, cuts: Cuts | None) -> bool:
+        """Return whether `CUT` is to be written although no cut was made."""
+        if cuts is None:
+            return False
+        return cuts.erasures != self.listed() or self.kept(cuts.kept) != cuts.kept
+
+    def kept(self, cuts: tuple[CutRef, ...]) -> tuple[CutRef, ...]:
+        """Return the cuts without those that still have the keys of an order."""
+        first = max((one.accepted for one in self._known.values() if one.accepted is not None), default=0)
+        return tuple(ref for ref in cuts if ref.cut >= first)
+
+    def wants_cut(self) -> bool:
+        """Return whether an order waits for a newer cut, or for one with other tails."""
+        return any(one.over is not None and one.accepted is None for one in self._known.values())
+
+    # -- rounds
+
+    async def look(self, cuts: Cuts | None) -> None:
+        """Judge the orders by `CUT` as it is. Errors are logged, and hold up nothing else."""
+        try:
+            self._look_for_strays(cuts)
+            await self._look(cuts)
+        except (StorageError, CorruptionError, RequestError) as e:
+            self._failures += 1
+            if is_worth_a_line(self._failures):
+                log.warning(
+                    "orders to erase keys wait, failed %d times in a row, will retry: %s", self._failures, e
+                )
+        else:
+            self._failures = 0
+
+    async def written(self, cuts: Cuts | None) -> None:
+        """Go on with what waited for `CUT`, which is now as `cuts` say; None: there is none.
+
+        Raises what the catalog and the store raise.
+        """
+        rows = {one.id for one in cuts.erasures} if cuts is not None else None
+        for one in self._starting.values():
+            if (rows is None or one.erasure.id in rows) and not one.listed.done():
+                one.listed.set_result(None)
+        for erasure in list(self._catalog.erasures().values()):
+            known = self._known.get(erasure.id)
+            if known is None:
+                continue
+            if erasure.is_open and self._is_done(known, cuts):
+                await self._context.fence.check_keeper()
+                await self._catalog.finish_erasure(erasure.id, self._context.clock.now_ms())
+                log.info("order %s to erase keys is done", erasure.id)
+            elif erasure.id in self._gone and (rows is None or erasure.id not in rows):
+                await self._remove(erasure)
+        for erasure_id in [one for one in self._left if rows is None or one not in rows]:
+            await self._context.pool.run(self._context.store.delete, [self._left[erasure_id]])
+            del self._left[erasure_id]
+        self._gone -= {
+            one
+            for one in self._gone
+            if one not in self._catalog.erasures() and (rows is None or one not in rows)
+        }
+
+    async def _remove(self, erasure: Erasure) -> None:
+        """Remove an order from the metadata; its object goes once `CUT` does not list it."""
+        await self._context.fence.check_keeper()
+        await self._catalog.remove_erasure(erasure.id)
+        self._gone.add(erasure.id)
+        self._left[erasure.id] = erasure.key
+        log.info("order %s to erase keys is removed", erasure.id)
+
+    def _look_for_strays(self, cuts: Cuts | None) -> None:
+        """Remember the orders in `CUT` that the metadata lacks, and forget them after a while."""
+        now_ms = self._context.clock.monotonic_ms()
+        known = {*self._catalog.erasures(), *self._starting}
+        rows = () if cuts is None else cuts.erasures
+        strays = {one.id: one for one in rows if one.id not in known and one.id not in self._gone}
+        since = {one: at for one, (_, at) in self._strays.items()}
+        self._strays = {
+            one: (row, since.get(one, now_ms))
+            for one, row in strays.items()
+            if now_ms - since.get(one, now_ms) < _STRAY_MS
+        }
+
+    async def _look(self, cuts: Cuts | None) -> None:
+        erasures = self._catalog.erasures()
+        for gone in [one for one in self._known if one not in erasures]:
+            del self._known[gone]
+        for erasure in list(erasures.values()):
+            known = self._known.get(erasure.id)
+            try:
+                if known is None:
+                    order = await self._context.pool.run(open_order, self._context.store, erasure)
+                    ends = {topic.topic_id: topic.ends for topic in order.topics}
+                    known = self._known[erasure.id] = _Known(ends)
+                if erasure.is_open:
+                    await self._judge(erasure, known, cuts)
+                elif erasure.id not in self._gone:
+                    await self._look_for_remains(erasure, known, cuts)
+            except UNREADABLE as e:
+                raise_of_the_store(e)
+                if known is not None:
+                    known.why = str(e)
+                log.error("order %s to erase keys waits: %s", erasure.id, e)
+
+    async def _judge(self, erasure: Erasure, known: _Known, cuts: Cuts | None) -> None:
+        """Find out what an open order still waits for."""
+        told = self._catalog.erased(erasure.id)
+        known.left = await Slice().go_on(places_left(erasure.topics, told, self._cluster.replicas))
+        if known.left.replicas:
+            known.clean_from = known.over = known.accepted = None
+            known.why = f"{known.left.replicas} replicas have not erased yet"
+            return
+        if known.clean_from is None:
+            # An attempt at the next cut may be under way, with tails of logs as they were.
+            known.clean_from = 0 if cuts is None else cuts.newest.cut + 2
+        if known.left.chains:
+            known.over = known.accepted = None
+            known.why = f"{known.left.chains} archives have not been looked through yet"
+            return
+        known.over = known.over or self._metadata_end()
+        if cuts is not None and known.over is not None and known.accepted is None:
+            await self._judge_cut(erasure, known, known.over, cuts)
+
+    async def _judge_cut(self, erasure: Erasure, known: _Known, over: MetadataEnd, cuts: Cuts) -> None:
+        """Accept the cut that is to be the first one, if it has nothing of the keys."""
+        ref = cuts.exact or cuts.complete
+        if ref is None:
+            known.why = "no cut is complete yet"
+            return
+        reached = self._documents.oldest_metadata([ref]) or NEVER_NAMED
+        if reached < over:
+            known.why = f"cut {ref.cut} has the archives as they were; a newer complete one is awaited"
+            return
+        named = await self._documents.tails_of(ref)
+        assert known.clean_from is not None
+        for key in named:
+            parsed = parse_key(key)
+            if key in known.clean_tails or (isinstance(parsed, TailKey) and parsed.cut >= known.clean_from):
+                continue
+            order = in_hand(await self._context.pool.run(open_order, self._context.store, erasure))
+            hits = await self._context.pool.watch(partial(_hits_in_tail, self._context.store, key, order))
+            if hits:
+                known.why = (
+                    f"{key}, a tail of cut {ref.cut}, has {hits} records of the keys; newer ones are awaited"
+                )
+                return
+            known.clean_tails.add(key)
+        known.accepted = ref.cut
+        known.why = "cuts that still have the keys are about to go"
+
+    def _is_done(self, known: _Known, cuts: Cuts | None) -> bool:
+        """Return whether no live object, tail, kept cut or replica has the keys. A broker that is away may
+        have files of a former replica, and be assigned one again."""
+        if known.over is None or known.left.is_any:
+            return False
+        if cuts is not None and (known.accepted is None or self.kept(cuts.kept) != cuts.kept):
+            return False
+        away = self._brokers_away()
+        if away:
+            known.why = away
+            return False
+        return True
+
+    def _brokers_away(self) -> str:
+        away = sorted(self._cluster.fenced_brokers())
+        if not away:
+            return ""
+        return (
+            f"brokers {', '.join(map(str, away))} are away and may have files with the keys; bring them back "
+            f"or unregister them"
+        )
+
+    # -- what is left of an order that is done
+
+    async def _look_for_remains(self, erasure: Erasure, known: _Known, cuts: Cuts | None) -> None:
+        """Find out whether all is gone that the order dropped, once the grace is over."""
+        context = self._context
+        now_ms, monotonic_ms = context.clock.now_ms(), context.clock.monotonic_ms()
+        grace_ms = context.settings.grace_ms
+        if now_ms < erasure.done_ms + grace_ms or monotonic_ms < known.look_due_ms:
+            return
+        known.look_due_ms = monotonic_ms + min(max(grace_ms, 1_000), _REMAINS_MS)
+        if away := self._brokers_away():
+            known.why = away
+            return
+        await context.fence.check_keeper()
+        tails = frozenset() if cuts is None else (await self._documents.kept(cuts)).tails
+        entries = {
+            (topic_id, partition): self._catalog.entry(topic_id, partition)
+            for topic_id in known.ends
+            for partition in range(len(known.ends[topic_id]))
+        }
+        known.remains = await context.pool.watch(
+            partial(
+                what_remains,
+                context.store,
+                context.chains,
+                known.ends,
+                entries,
+                tails,
+                erasure.done_ms,
+                self._versions,
+            )
+        )
+        known.why = known.remains.words
+        if known.remains.is_nothing:
+            self._gone.add(erasure.id)
+            self.wake()
+
+    # -- requests
+
+    async def start(self, order: ErasureOrder) -> Erasure:
+        """Take an order: write its object, have `CUT` list it, then tell the metadata. An order that is known
+        already is answered as it is.
+
+        Raises `OrderRefused`, what the store raises, or `StorageError` where the outcome is unknown; the same
+        order may be given again.
+        """
+        context = self._context
+        if (known := self._catalog.erasures().get(order.id)) is not None:
+            return known
+        if len(self.listed()) >= MAX_ERASURES and order.id not in self._starting:
+            raise OrderRefused(_POLICY, f"{MAX_ERASURES} orders are open; wait until one of them is gone")
+        await context.fence.check_keeper()
+        erasure = await context.pool.run(_write_order, context.store, order)
+        starting = self._starting.get(order.id)
+        if starting is None:
+            starting = self._starting[order.id] = _Starting(
+                erasure, asyncio.get_running_loop().create_future()
+            )
+        self.wake()
+        try:
+            await asyncio.shield(starting.listed)
+            await context.fence.check_keeper()
+            await self._catalog.start_erasure(erasure)
+        finally:
+            self._starting.pop(order.id, None)
+        return erasure
+
+    async def cancel(self, erasure_id: UUID) -> Erasure:
+        """End an order that is not done: what is erased stays erased, the rest stays.
+
+        Raises `OrderRefused` where there is no such order, or it is done; what the catalog and store raise.
+        """
+        erasure = self._catalog.erasures().get(erasure_id)
+        if erasure is None:
+            raise OrderRefused(_NOT_FOUND, f"there is no order {erasure_id}")
+        if not erasure.is_open:
+            raise OrderRefused(
+                _POLICY, f"order {erasure_id} is done; it goes by itself once all that it dropped is gone"
+            )
+        await self._remove(erasure)
+        self.wake()
+        return erasure
+
+    # -- status
+
+    async def named_tails(self) -> tuple[str, ...]:
+        """Return the keys of all tails that kept cuts name, in order. Raises what reading cuts raises."""
+        try:
+            cuts = await self._context.pool.run(open_cuts, self._context.store)
+        except ObjectNotFound:
+            return ()
+        named: set[str] = set()
+        for ref in cuts.kept:
+            named.update(await self._documents.tails_of(ref))
+        return tuple(sorted(named))
+
+    def why(self, erasure_id: UUID) -> str:
+        """Return what an order waits for, as of the last look."""
+        known = self._known.get(erasure_id)
+        return "it was not looked at yet" if known is None else known.why
+
+    def places_left(self, erasure_id: UUID) -> PlacesLeft:
+        """Return the places where an order is not carried out yet, as of the last look."""
+        known = self._known.get(erasure_id)
+        return PlacesLeft(0, 0, ()) if known is None else known.left
+
+    def remains(self, erasure_id: UUID) -> Remains | None:
+        """Return what of a done order is still in the bucket; None before it was looked for."""
+        known = self._known.get(erasure_id)
+        return None if known is None else known.remains
+
+
+def _write_order(store: ObjectStore, order: ErasureOrder) -> Erasure:
+    """Write the object of an order, or find it as an earlier try has written it. Runs on an offload
+    thread."""
+    key, data = order.key, encode_erasure(order)
+    if not conditional.create(store, key, data):
+        data = store.get(key, max_size=MAX_STORED_BYTES)
+        before = decode_erasure(data)
+        if before._replace(stamp=None) != order._replace(stamp=None, started_ms=before.started_ms):
+            raise OrderRefused(_POLICY, f"{key} has another order; give this one another id")
+        order = before
+    return Erasure(
+        id=order.id,
+        key=key,
+        stored_size=len(data),
+        crc32c=crc32c(data),
+        keys=order.keys,
+        topics=tuple(topic.topic_id for topic in order.topics),
+        started_ms=order.started_ms,
+        done_ms=-1,
+        is_restored=False,
+    )
+
+
+def _hits_in_tail(store: ObjectStore, key: str, order: OrderInHand, progress: CallProgress) -> int:
+    """Return how many records of the keys a tail has. Runs on an offload thread."""
+    try:
+        found = find_tail(store, key)
+    except ObjectNotFound:
+        return 0  # the cut that names it went meanwhile; it is judged again with the next
+    return sum(count_in_section(store, key, section, order, progress) for section in found.footer.sections)

@@ -1,0 +1,136 @@
+"""Search for what an order has dropped and is still in the bucket. Blocks; for an offload thread.
+
+Only an order that is done is asked: whatever was written later has none of its keys. So an object counts if
+no chain and no cut names it, it holds offsets below the order's end, and it is older than the end of the
+order. Leaders, the keeper and the sweeper delete it; this only looks, but for old versions of objects that
+are gone, which nobody else deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from service.base.types import TopicIdPartition
+from service.remote.catalog import CatalogEntry
+from service.remote.format.cut_codec import Place
+from service.remote.format.keys import TAIL_PREFIX, SegmentKey, TailKey, parse_key, topic_prefix
+from service.remote.format.manifest import live_segments
+from service.remote.stores.store import ObjectStore
+from service.tiering.chain import ChainStore
+from service.tiering.copier import CallProgress
+
+_SKEW_MS: Final = 60_000
+"""The store's clock and the keeper's may differ by so much."""
+_MOST_NAMED: Final = 20
+
+IsDead = Callable[[str, int], bool]
+"""Whether an object with this key, written at a time (wall clock, ms), was dropped by the order"""
+
+
+class VersionsLeft(NamedTuple):
+    """Old versions of dropped objects in a bucket that keeps versions: how many were removed, and how many
+    are left. `why` they are, with a time where the store tells one; `locked`: keys under retention, with
+    their dates."""
+
+    removed: int = 0
+    left: int = 0
+    why: str = ""
+    locked: tuple[str, ...] = ()
+
+
+VersionsOf = Callable[[Sequence[str], IsDead, CallProgress], VersionsLeft]
+"""Removes the old versions below these prefixes that are dead. Blocks."""
+
+
+class Remains(NamedTuple):
+    """Leftovers of an order: the number of objects, some of their keys, and old versions."""
+
+    objects: int
+    named: tuple[str, ...]
+    versions: VersionsLeft
+
+    @property
+    def is_nothing(self) -> bool:
+        return not self.objects and not self.versions.left
+
+    @property
+    def words(self) -> str:
+        """Leftovers in a sentence."""
+        said = []
+        if self.objects:
+            said.append(f"{self.objects} dropped objects are not deleted yet, such as {self.named[0]}")
+        if self.versions.left:
+            said.append(f"{self.versions.left} old versions of objects are left: {self.versions.why}")
+        return "; ".join(said) or "nothing is left of what it dropped"
+
+
+class _Dropped:
+    """Judgement of keys: what an order that was done at `done_ms` has dropped."""
+
+    def __init__(
+        self, ends: Mapping[UUID, Sequence[int]], live: frozenset[str], tails: frozenset[str], done_ms: int
+    ) -> None:
+        self._ends = ends
+        self._live = live
+        self._tails = tails
+        self._until_ms = done_ms + _SKEW_MS
+
+    def is_dead(self, key: str, modified_ms: int) -> bool:
+        if modified_ms > self._until_ms:
+            return False
+        parsed = parse_key(key)
+        if isinstance(parsed, TailKey):
+            return key not in self._tails
+        if not isinstance(parsed, SegmentKey) or key in self._live:
+            return False
+        ends = self._ends.get(parsed.topic_id, ())
+        return parsed.partition < len(ends) and parsed.base_offset < ends[parsed.partition]
+
+
+def what_remains(
+    store: ObjectStore,
+    chains: ChainStore,
+    ends: Mapping[UUID, Sequence[int]],
+    entries: Mapping[Place, CatalogEntry | None],
+    tails: frozenset[str],
+    done_ms: int,
+    versions: VersionsOf | None,
+    progress: CallProgress,
+) -> Remains:
+    """Return what is left of an order's topics. `entries` are those of their partitions, None without one;
+    `tails` are all that kept cuts name.
+
+    Entries are older than the listing, so an object that was named meanwhile counts until the next look.
+    """
+    live = frozenset(_live(chains, entries, progress))
+    dropped = _Dropped(ends, live, tails, done_ms)
+    prefixes = [*map(topic_prefix, ends), TAIL_PREFIX]
+    count = 0
+    named: list[str] = []
+    for prefix in prefixes:
+        for info in store.list(prefix):
+            progress.advance(1)
+            if dropped.is_dead(info.key, info.last_modified_ms):
+                count += 1
+                named += [info.key] if len(named) < _MOST_NAMED else []
+    left = VersionsLeft()
+    if versions is not None and not count:
+        left = versions(prefixes, dropped.is_dead, progress)
+    return Remains(count, tuple(named), left)
+
+
+def _live(
+    chains: ChainStore, entries: Mapping[Place, CatalogEntry | None], progress: CallProgress
+) -> Iterator[str]:
+    for (topic_id, partition), entry in entries.items():
+        if entry is None or not entry.segments:
+            continue
+        tip = TopicIdPartition(topic_id, "", partition)
+        manifest = chains.load(tip, entry.manifest_key).manifest
+        segments = live_segments(manifest, chains.loader(tip))
+        while some := [one.key for one in islice(segments, 1000)]:
+            progress.advance(len(some))
+            yield from some

@@ -1,0 +1,340 @@
+"""Orders to erase keys as the prefix's keeper keeps them: when `CUT` lists them, which cuts
+go, when they are done and when they are gone, whatever fails in between."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from service.base.errors import RequestError, StorageError
+from service.remote.catalog import IN_BUCKET, ErasedPlace, Erasure
+from service.remote.format.cut_codec import MAX_ERASURES
+from service.remote.format.erase_codec import ErasedTopic, ErasureOrder
+from service.remote.format.keys import ERASE_PREFIX, SegmentKey, segment_key
+from service.remote.reading.erasure_orders import open_order
+from service.tiering.erasing.order_keeper import OrderKeeper
+from tests.unit.tiering.cut_world import GRACE_MS, OTHER, TOPIC, CutWorld, Log
+from tests.unit.tiering.world import CLUSTER, Fault
+
+ORDER = UUID(int=500)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> CutWorld:
+    world = CutWorld(tmp_path)
+    world.logs = {(TOPIC, 0): Log(1, 5), (TOPIC, 1): Log(2, 7), (OTHER, 0): Log(3, 2)}
+    for (topic_id, partition), log in world.logs.items():
+        world.catalog.leader_epochs[topic_id, partition] = log.epoch
+        world.catalog.replicas[topic_id, partition] = (1, 2)
+    world.begin()
+    return world
+
+
+def orders(world: CutWorld) -> OrderKeeper:
+    assert world.manager.orders is not None
+    return world.manager.orders
+
+
+def order_of(number: int = ORDER.int, topic: UUID = TOPIC) -> ErasureOrder:
+    topics = (ErasedTopic(topic, "events", (5, 7)),)
+    return ErasureOrder(CLUSTER, UUID(int=number), 9, -1, b"s" * 16, b"h" * 16, b"f" * 8, topics)
+
+
+def start(world: CutWorld, order: ErasureOrder | None = None) -> Erasure:
+    """Give an order; the keeper writes `CUT` meanwhile, as its own task does."""
+    return world.do(started(world, order or order_of()))
+
+
+async def started(world: CutWorld, order: ErasureOrder) -> Erasure:
+    asked = asyncio.ensure_future(orders(world).start(order))
+    while not asked.done():
+        await asyncio.wait({asked}, timeout=0.005)
+        if orders(world).is_pressed:
+            await keep(world)
+    return await asked
+
+
+async def keep(world: CutWorld) -> None:
+    assert world.manager.cuts is not None
+    await world.manager.cuts.keep_orders()
+
+
+def tell(world: CutWorld, broker_id: int) -> None:
+    """All partitions of the topic are clean at a broker, or in the bucket."""
+    world.catalog.notes.setdefault(ORDER, {})
+    for place, log in world.logs.items():
+        if place[0] == TOPIC:
+            world.do(
+                world.view.note_erased(ORDER, [ErasedPlace(*place, log.epoch)], broker_id)
+                if broker_id != IN_BUCKET
+                else _noted(world, ErasedPlace(*place, log.epoch))
+            )
+
+
+async def _noted(world: CutWorld, place: ErasedPlace) -> None:
+    known = world.catalog.notes.setdefault(ORDER, {})
+    known[place[:2]] = known.get(place[:2], frozenset()) | {IN_BUCKET}
+
+
+def listed(world: CutWorld) -> list[UUID]:
+    cuts = world.cuts_there()
+    return [] if cuts is None else [one.id for one in cuts.erasures]
+
+
+def save_anew(world: CutWorld) -> None:
+    """All brokers save everything once more, as they do after an erasure."""
+    for log in world.logs.values():
+        log.saved = log.named = 0
+    world.cluster.metadata_end += 1
+
+
+def erased_everywhere(world: CutWorld) -> None:
+    """An order that is done."""
+    world.round()
+    start(world)
+    for broker_id in (1, 2, IN_BUCKET):
+        tell(world, broker_id)
+    for _ in range(4):
+        save_anew(world)
+        world.round()
+
+
+def test_cut_lists_an_order_before_the_metadata_has_it(world: CutWorld) -> None:
+    world.round()
+    seen: list[bool] = []
+    before = world.catalog.decide_start
+
+    def note(erasure: Erasure) -> None:
+        seen.append(listed(world) == [erasure.id])
+        before(erasure)
+
+    world.catalog.decide_start = note  # type: ignore[method-assign, assignment]
+    erasure = start(world)
+    assert seen == [True]
+    assert world.catalog.orders == {ORDER: erasure}
+    assert (erasure.keys, erasure.topics, erasure.is_open) == (1, (TOPIC,), True)
+    assert open_order(world.bucket, erasure).hashes == b"h" * 16
+
+
+def test_without_any_cut_an_order_is_taken_and_the_first_cut_lists_it(world: CutWorld) -> None:
+    assert start(world).id == ORDER
+    assert listed(world) == []
+    world.round()
+    assert listed(world) == [ORDER]
+
+
+def test_the_same_order_again_changes_nothing(world: CutWorld) -> None:
+    world.round()
+    erasure = start(world)
+    assert start(world) == erasure
+    assert world.keys(ERASE_PREFIX) == [erasure.key]
+
+
+def test_another_order_under_the_same_id_is_refused(world: CutWorld) -> None:
+    world.round()
+    world.store.decide = lambda operation, key: Fault.LIE if key.startswith("erase/") else Fault.PASS
+    with pytest.raises(StorageError):
+        start(world)
+    world.store.decide = lambda operation, key: Fault.PASS
+    with pytest.raises(RequestError, match="another order"):
+        start(world, order_of()._replace(hashes=b"x" * 16))
+    assert world.catalog.orders == {}
+    assert start(world).id == ORDER, "the first one can be given again"
+
+
+def test_more_orders_than_cut_can_list_are_refused(world: CutWorld) -> None:
+    world.round()
+    for number in range(MAX_ERASURES):
+        start(world, order_of(600 + number))
+    with pytest.raises(RequestError, match="orders are open"):
+        start(world, order_of(700))
+
+
+def test_an_order_waits_for_each_replica_then_for_archives(world: CutWorld) -> None:
+    world.round()
+    start(world)
+    tell(world, 1)
+    world.round()
+    left = orders(world).places_left(ORDER)
+    assert (left.replicas, left.chains) == (2, 2)
+    assert {(one.partition, one.broker_id) for one in left.named} == {(0, 2), (1, 2)}
+    tell(world, 2)
+    world.round()
+    left = orders(world).places_left(ORDER)
+    assert (left.replicas, left.chains) == (0, 2)
+    assert {one.broker_id for one in left.named} == {IN_BUCKET}
+    assert world.catalog.orders[ORDER].is_open
+
+
+def test_cuts_with_tails_of_before_are_given_up_once_a_later_one_has_none(world: CutWorld) -> None:
+    world.round()
+    world.logs[TOPIC, 0].end += 1
+    world.round()
+    start(world)
+    for broker_id in (1, 2):
+        tell(world, broker_id)
+    world.round()
+    tell(world, IN_BUCKET)
+    before = world.numbers()
+    assert before[0] == 1
+    for _ in range(2):
+        world.round()  # an idle cluster takes cuts nevertheless, while an order waits for them
+    assert world.numbers()[-1] > before[-1]
+    assert world.catalog.orders[ORDER].is_open, "these still name the tails of before"
+    assert world.numbers()[0] == 1
+    for _ in range(2):
+        save_anew(world)
+        world.round()
+    world.round()
+    assert not world.catalog.orders[ORDER].is_open
+    assert world.numbers()[0] > before[-1]
+    assert listed(world) == [ORDER], "a restore carries it out until it is gone"
+    world.check_kept()
+
+
+def test_an_order_is_not_done_while_a_broker_is_away(world: CutWorld) -> None:
+    """It may have files of a former replica, and be assigned one again."""
+    world.cluster.fenced = {7}
+    erased_everywhere(world)
+    assert world.catalog.orders[ORDER].is_open
+    assert "brokers 7 are away" in orders(world).why(ORDER)
+    world.cluster.fenced = set()
+    world.round()
+    assert not world.catalog.orders[ORDER].is_open
+
+
+def test_a_partition_that_was_added_since_counts_too(world: CutWorld) -> None:
+    world.logs[TOPIC, 2] = Log(1, 0)
+    world.catalog.leader_epochs[TOPIC, 2] = 3
+    world.catalog.replicas[TOPIC, 2] = (3,)
+    erased_everywhere(world)
+    assert world.catalog.orders[ORDER].is_open
+    assert orders(world).places_left(ORDER).replicas == 1
+
+
+def test_a_new_keeper_finds_out_anew_and_ends_it(world: CutWorld) -> None:
+    world.round()
+    start(world)
+    for broker_id in (1, 2, IN_BUCKET):
+        tell(world, broker_id)
+    world.round()
+    world.manager = world._boot()
+    world.begin()
+    for _ in range(4):
+        save_anew(world)
+        world.round()
+    assert not world.catalog.orders[ORDER].is_open
+    assert listed(world) == [ORDER]
+
+
+def sweep_twice(world: CutWorld) -> None:
+    """What no cut names is deleted a grace after it was found."""
+    for _ in range(2):
+        world.do(world.manager.sweep())
+        world.clock.advance(GRACE_MS + 1)
+
+
+def gone(world: CutWorld) -> None:
+    world.clock.advance(GRACE_MS + 1)
+    world.round()
+    world.round()
+
+
+def test_a_grace_later_nothing_of_the_order_is_left(world: CutWorld) -> None:
+    erased_everywhere(world)
+    key = world.catalog.orders[ORDER].key
+    world.round()
+    assert world.keys(ERASE_PREFIX) == [key]
+    sweep_twice(world)
+    gone(world)
+    assert world.catalog.orders == {}
+    assert listed(world) == []
+    assert world.keys(ERASE_PREFIX) == []
+
+
+def test_an_object_that_was_dropped_and_is_still_there_keeps_the_order(world: CutWorld) -> None:
+    erased_everywhere(world)
+    sweep_twice(world)
+    dropped = segment_key(SegmentKey(TOPIC, 0, 0, 3, 2, UUID(int=3)))
+    world.bucket.put(dropped, b"records")
+    world.catalog.orders[ORDER] = world.catalog.orders[ORDER]._replace(done_ms=world.clock.now_ms())
+    gone(world)
+    assert ORDER in world.catalog.orders
+    assert dropped in orders(world).why(ORDER)
+    world.bucket.delete([dropped])
+    sweep_twice(world)
+    gone(world)
+    assert world.catalog.orders == {}
+
+
+@pytest.mark.parametrize("operation", ["put", "delete"])
+def test_a_store_that_fails_at_the_end_is_asked_again(world: CutWorld, operation: str) -> None:
+    erased_everywhere(world)
+    sweep_twice(world)
+    fails = {"put": "CUT", "delete": "erase/"}[operation]
+    world.store.decide = lambda what, key: (
+        Fault.FAIL if what == operation and key.startswith(fails) else Fault.PASS
+    )
+    gone(world)
+    assert world.keys(ERASE_PREFIX), "nothing names an object that is gone"
+    world.store.decide = lambda what, key: Fault.PASS
+    gone(world)
+    assert world.catalog.orders == {}
+    assert listed(world) == []
+
+
+def test_an_order_is_cancelled(world: CutWorld) -> None:
+    world.round()
+    start(world)
+    assert world.do(orders(world).cancel(ORDER)).id == ORDER
+    world.round()
+    assert (world.catalog.orders, listed(world), world.keys(ERASE_PREFIX)) == ({}, [], [])
+    with pytest.raises(RequestError, match="no order"):
+        world.do(orders(world).cancel(ORDER))
+
+
+def test_one_that_is_done_is_not_cancelled(world: CutWorld) -> None:
+    erased_everywhere(world)
+    with pytest.raises(RequestError, match="is done"):
+        world.do(orders(world).cancel(ORDER))
+
+
+def test_an_order_in_cut_that_the_metadata_lacks_goes_after_a_while(world: CutWorld) -> None:
+    """Its keeper died before it told the metadata; or it is about to."""
+    world.round()
+    start(world)
+    row = world.catalog.orders.pop(ORDER)
+    world.manager = world._boot()
+    world.begin()
+    world.round()
+    assert listed(world) == [ORDER]
+    world.catalog.orders[ORDER] = row  # it was about to
+    world.round()
+    del world.catalog.orders[ORDER]
+    for _ in range(8):
+        world.round()
+    assert listed(world) == []
+
+
+def test_with_no_cuts_and_none_in_the_bucket_replicas_and_archives_are_enough(world: CutWorld) -> None:
+    world.cluster.now = world.cluster.now._replace(interval_ms=-1)
+    start(world)
+    for broker_id in (1, 2, IN_BUCKET):
+        tell(world, broker_id)
+    world.do(keep(world))
+    assert not world.catalog.orders[ORDER].is_open
+
+
+def test_a_deleted_topic_holds_up_no_order(world: CutWorld) -> None:
+    world.round()
+    start(world)
+    for place in [place for place in world.logs if place[0] == TOPIC]:
+        del world.logs[place]
+        del world.catalog.leader_epochs[place]
+    for _ in range(4):
+        save_anew(world)
+        world.round()
+    assert not world.catalog.orders[ORDER].is_open
