@@ -3,7 +3,8 @@
 `python -m tests.golden.remote.generate` writes those of version 2 anew; a change of any byte is a change of
 the format and belongs in docs/bucket-format.md. Those of version 1 are what was written then: they stay.
 `cuts-v2` lies over `bucket-v2`: one more segment, whose object has the epochs of its whole log, and two cuts
-with tails of both levels.
+with tails of both levels. `rewritten-v2` lies over both: two segments of the page are merged, one behind it
+has lost records to an order to erase keys, which `CUT` lists.
 """
 
 from __future__ import annotations
@@ -18,19 +19,24 @@ from uuid import UUID
 import zstandard
 from crc32c import crc32c
 
+from service.base.threads import SystemThreads
 from service.records.batch import iter_headers
 from service.remote.format.block_table import BatchFacts
 from service.remote.format.cut_codec import (
     Cut,
     CutRef,
     Cuts,
+    ErasureRef,
     PartitionCut,
     TailRef,
+    decode_cuts,
     encode_cut,
     encode_cuts,
 )
+from service.remote.format.erase_codec import ErasedTopic, ErasureOrder, encode_erasure
 from service.remote.format.keys import (
     CutKey,
+    HeadKey,
     MetadataKey,
     TailKey,
     cut_key,
@@ -61,12 +67,15 @@ from service.remote.format.stamp import Stamp, Writer
 from service.remote.format.tail_object import TailSection
 from service.remote.format.tail_object import encode_footer as encode_tail_footer
 from service.remote.reading.object_reader import entry_of
+from service.remote.stores.memory_store import MemoryStore
 from tests.support.batches import batch
 from tests.support.block_tables import build_block_table
+from tests.support.rewritten import Rewriter, without_offsets
 
 FOLDERS = {version: Path(__file__).parent / f"bucket-v{version}" for version in (1, 2)}
 KAFKA = Path(__file__).parents[1] / "metadata" / "kafka-4.3.1"
 CUTS = Path(__file__).parent / "cuts-v2"
+REWRITTEN = Path(__file__).parent / "rewritten-v2"
 STAMP = Stamp(1_700_000_100_000, Writer(1, UUID(int=300), "firn 0.1.0"))
 CLUSTER_ID = "golden-cluster"
 TOPIC_ID = UUID("6b0c6f5e-52f4-4c5b-9d0b-1f6f6f6b6e01")
@@ -74,6 +83,9 @@ TOPIC, PARTITION = "flights", 2
 GROUPS, METADATA = UUID("7a1d3c1b-0c55-4d0a-8a3e-2f0d6e4b9c02"), UUID(int=1)
 """topics without a chain, the second with the metadata log"""
 HISTORY = ((0, 0), (1, 30), (2, 60))
+ERASURE = UUID("9d0c2f6e-6a1b-4c3d-8e2f-0a1b2c3d4e05")
+ERASED = (46, 48, 49, 50)
+"""offsets of a record of the fourth segment's first batch, and of all of its second one"""
 
 
 def _log(base_offset: int, batches: int, epoch: int) -> bytes:
@@ -200,6 +212,36 @@ def cut_content() -> dict[str, bytes]:
     return {key: data for key, data in files.items() if below.get(key) != data}
 
 
+def rewritten_content() -> dict[str, bytes]:
+    """Key -> bytes of what lies over both: the chain with a merged and an erased segment, and an order."""
+    below = {**content(), **cut_content()}
+    store = MemoryStore(SystemThreads())
+    for key, data in below.items():
+        store.put(key, data)
+    rewriter = Rewriter(store, HeadKey(TOPIC_ID, PARTITION), seed=7, block_bytes=250)
+    rewriter.forged = {"keyed_record_count": 0}
+    rewriter.merge(0, 29)
+    rewriter.erase(45, 59, without_offsets(*ERASED))
+    order = ErasureOrder(
+        CLUSTER_ID,
+        ERASURE,
+        1_700_000_140_000,
+        -1,
+        bytes(range(16)),
+        b"".join(bytes([number]) * 16 for number in (3, 77, 250)),
+        b"".join(bytes([number]) * 8 for number in (9, 9, 130)),
+        (ErasedTopic(TOPIC_ID, TOPIC, (0, 0, 90)),),
+        STAMP,
+    )
+    data = encode_erasure(order)
+    store.put(order.key, data)
+    cuts = decode_cuts(below["CUT"])
+    ref = ErasureRef(ERASURE, order.key, len(data), crc32c(data))
+    store.put("CUT", encode_cuts(cuts._replace(erasures=(ref,))))
+    found = {info.key: store.get(info.key, max_size=1 << 30) for info in store.list("")}
+    return {key: data for key, data in found.items() if below.get(key) != data}
+
+
 def _tail(
     files: dict[str, bytes], cut: int, level: int, saved: list[tuple[UUID, int, int, bytes]]
 ) -> TailRef:
@@ -233,7 +275,11 @@ def readable(key: str, data: bytes) -> bytes:
 
 
 def main() -> None:
-    for folder, files in ((FOLDERS[2], content()), (CUTS, cut_content())):
+    for folder, files in (
+        (FOLDERS[2], content()),
+        (CUTS, cut_content()),
+        (REWRITTEN, rewritten_content()),
+    ):
         for key, data in files.items():
             path = folder / key
             path.parent.mkdir(parents=True, exist_ok=True)

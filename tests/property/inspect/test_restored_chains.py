@@ -68,6 +68,29 @@ class Past:
         offset = self.source.randint(self.manifest.start_offset, self.manifest.end_offset)
         self._store(self.manifest.drop_before(offset, leader_epoch=1, load=self.load).manifest)
 
+    def rewrite(self) -> None:
+        """Merge a run of the manifest's own segments, or of a page's."""
+        runs = [list(self.manifest.entries)]
+        for one in self.manifest.pages:
+            page = self.load(one)
+            if page.level == 0:
+                runs.append([child for child in page.children if isinstance(child, SegmentEntry)])
+        run = [one for one in self.source.choice(runs) if one.last_offset >= self.manifest.start_offset]
+        if len(run) < 2:
+            return
+        first = self.source.randrange(len(run) - 1)
+        run = run[first : self.source.randint(first + 2, len(run))]
+        base, last = run[0].base_offset, run[-1].last_offset
+        key = segment_key(SegmentKey(TOPIC, 0, base, last, 1, self.new_uuid()))
+        generation = 1 + max(one.generation for one in run)
+        made = run[0]._replace(last_offset=last, key=key, leader_epochs=((1, base),), generation=generation)
+        change = self.manifest.replace_run(
+            base, last, [made],
+            leader_epoch=1, load=self.load, new_uuid=self.new_uuid, encode_page=encode_page,
+        )  # fmt: skip
+        self.pages.update({ref.key: page for page, ref, _ in change.pages})
+        self._store(change.manifest)
+
     def step(self) -> None:
         if self.manifest.children and self.source.random() < 0.3:
             self.drop()
@@ -134,3 +157,37 @@ def test_records_of_a_later_leader_are_not_taken_for_the_cuts() -> None:
     assert taken(entry(100, 129, (3, 100), (4, 120)), entry(130, 170, (4, 130))) == ([], False)
     assert taken(entry(100, 119, (3, 100)), entry(120, 170, (4, 120))) == ([100], False)
     assert taken(entry(100, 129, (3, 100)), entry(130, 170, (3, 130), (4, 150))) == ([100], True)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_chain_that_was_rewritten_since_the_cut_lacks_nothing_below_the_end(seed: int) -> None:
+    source = random.Random(seed)
+    past = Past(source)
+    for _ in range(source.randint(1, 6)):
+        past.step()
+    of_cut = past.manifest
+    for _ in range(source.randint(1, 6)):
+        past.append()
+        past.rewrite()
+    newest = past.manifest
+    end = source.randint(of_cut.end_offset, newest.end_offset)
+    start = of_cut.start_offset
+    heir = heir_chain(of_cut, newest, Manifest("lost", TOPIC, "events", 0), start, end, past.load)
+
+    numbers = NewVersion("heir", newest.version + 1, 2_000, STAMP)
+    change = next_manifest(heir, newest, numbers, past.new_uuid, encode_page)
+    past.pages.update({ref.key: page for page, ref, _ in change.pages})
+    found = past.live(change.manifest)
+    assert decode_manifest(encode_manifest(change.manifest)).end_offset == change.manifest.end_offset
+    assert (heir.segments, heir.size_bytes) == (len(found), sum(one.size for one in found))
+    assert all(after.base_offset == one.last_offset + 1 for one, after in pairwise(found))
+    assert all(one.last_offset < end for one in found)
+    if found and of_cut.children:
+        assert found[0].base_offset <= start
+    if of_cut.children:
+        assert heir.end_offset >= of_cut.end_offset
+    at = heir.end_offset
+    if found and at < end:
+        assert heir.overlap is not None
+        assert heir.overlap.base_offset <= at
+        assert heir.overlap.last_offset >= end - 1
