@@ -18,7 +18,6 @@ from crc32c import crc32c
 from service.base.errors import ConfigError, CorruptionError, UnknownVersion
 from service.base.times import time_text
 from service.inspect.restore_archive import SeenChain, each, places_of, seen_chain, stamped_ms
-from service.inspect.restore_orders import orders_to_restore
 from service.inspect.restore_plan import OFFSET_GAP, FoundChain, PlanFacts, RestorePlan, restore_plan
 from service.metadata.batches import decode_batches
 from service.metadata.delta import MetadataDelta
@@ -32,6 +31,7 @@ from service.remote.format.coverage import Coverage
 from service.remote.format.cut_codec import METADATA_TOPIC_ID, Cut, CutRef, Cuts, Place
 from service.remote.format.keys import CUT_NAME, CUT_PREFIX
 from service.remote.format.manifest_codec import ClusterFile
+from service.remote.reading.erasure_orders import orders_to_restore
 from service.remote.reading.object_reader import (
     open_cluster_file,
     open_metadata,

@@ -23,9 +23,13 @@ from service.metadata.controller.remote_catalog import ControllerCatalog
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
+from service.remote.catalog import Erasure
+from service.remote.format.cut_codec import Cuts
 from service.remote.format.manifest_codec import TopicsFile
 from service.remote.format.metadata_ref import MetadataRef
-from service.remote.stores.errors import StoreRefused, raise_of_the_store
+from service.remote.reading.erasure_orders import orders_to_restore
+from service.remote.reading.tails import open_cuts
+from service.remote.stores.errors import UNREADABLE, ObjectNotFound, StoreRefused, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 from service.replicas.dynamic_config import check_topics, dynamic_config
 from service.tiering.recovery import RecoveredArchive, check_prefix, read_archive
@@ -37,13 +41,14 @@ _MOST_LOGGED: Final = 20
 
 
 class BucketContents(NamedTuple):
-    """Contents of the bucket: the newest copy of the metadata, `topics.json`, the archives of partitions, and
-    descriptions of problems with the first two."""
+    """Contents of the bucket: the newest copy of the metadata, `topics.json`, the archives of partitions,
+    descriptions of problems with the first two, and the orders to erase keys that are not gone."""
 
     newest: NewestCopy
     listed: TopicsFile | None
     archive: RecoveredArchive
     problems: Sequence[str]
+    erasures: tuple[Erasure, ...] = ()
 
 
 def read_bucket(store: ObjectStore, cluster_id: str, image: MetadataImage) -> BucketContents:
@@ -83,7 +88,22 @@ def read_bucket(store: ObjectStore, cluster_id: str, image: MetadataImage) -> Bu
         )
     copy = newest.copy.image if newest.copy is not None else MetadataImage()
     archive = read_archive(store, cluster_id, copy.remote, {*copy.tombstones, *image.tombstones}, ancestors)
-    return BucketContents(newest, listed, archive, problems)
+    erasures = orders_to_restore(store, _cuts(store, problems), owners)
+    return BucketContents(newest, listed, archive, problems, erasures)
+
+
+def _cuts(store: ObjectStore, problems: list[str]) -> Cuts | None:
+    """Return `CUT`; None where there is none or it cannot be read, which goes to `problems`."""
+    try:
+        return open_cuts(store)
+    except ObjectNotFound:
+        return None
+    except UnknownVersion:
+        raise
+    except UNREADABLE as e:
+        raise_of_the_store(e)
+        problems.append(f"{e}; all orders to erase keys in the bucket count")
+        return None
 
 
 async def adopt_bucket(
@@ -126,6 +146,7 @@ def found_of(bucket: BucketContents, image: MetadataImage, metadata: Publisher) 
         bucket.archive.last_producer_id,
         max(lives),
         _why_doubted(bucket, image, metadata, is_copy_newer=is_copy_newer),
+        bucket.erasures,
     )
 
 

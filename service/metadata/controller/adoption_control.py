@@ -35,7 +35,7 @@ from service.metadata.controller.recovered_topics import AdoptedPartition, Adopt
 from service.metadata.controller.requests import ResourceType
 from service.metadata.frames import newest
 from service.metadata.image import ConfigResource, MetadataImage, RecoveredTopic, TopicImage
-from service.metadata.image_frames import partition_record, restored_tail_record
+from service.metadata.image_frames import erasure_record, partition_record, restored_tail_record
 from service.metadata.records import (
     NO_LEADER,
     BeginTransactionRecord,
@@ -46,13 +46,14 @@ from service.metadata.records import (
     PartitionRecord,
     ProducerIdsRecord,
     RecoveredTopicRecord,
+    RemoveErasureRecord,
     RemoveRestoredTailRecord,
     RemoveTopicRecord,
     TombstoneRecord,
     TopicRecord,
 )
 from service.metadata.secret_settings import with_own_secrets
-from service.remote.catalog import CatalogEntry
+from service.remote.catalog import CatalogEntry, Erasure
 from service.remote.format.keys import MAX_EPOCH
 
 EPOCH_MARGIN: Final = 1_000
@@ -72,6 +73,7 @@ class BucketContent(NamedTuple):
     `copy` is the newest copy of the metadata, None where none is readable; `is_copy_newer` is False where
     ours continues it. `last_producer_id` is the highest in the archive, `life` the greatest in the bucket.
     `doubt`: the reason why settings may have changed after every known source; None where there is none.
+    `erasures` are the orders that are not gone: what the bucket brings back may have their records.
     """
 
     topics: Sequence[AdoptedTopic]
@@ -80,6 +82,7 @@ class BucketContent(NamedTuple):
     last_producer_id: int
     life: int
     doubt: str | None = None
+    erasures: Sequence[Erasure] = ()
 
 
 class Adoption(NamedTuple):
@@ -169,9 +172,22 @@ class _Adopting:
             if topic_id not in found:
                 yield from self._mark_doubted(own)
             yield from self._next_epochs(own)
+        yield from self._orders(found)
         ids = (self._image.next_producer_id, self._copy.next_producer_id, self._found.last_producer_id + 1)
         yield ProducerIdsRecord(broker_id=self._node_id, next_producer_id=_next_producer_id(max(ids)))
         yield EndTransactionRecord()
+
+    def _orders(self, found: Collection[UUID]) -> Iterator[MetadataRecord]:
+        """Open the bucket's orders to erase anew, for the topics that there are now; `found` are those of the
+        bucket. Orders of ours that it lacks are gone."""
+        for erasure_id in sorted(self._image.erasures):
+            yield RemoveErasureRecord(id=erasure_id)
+        there = {one for one in found if one not in self._image.tombstones}
+        there |= {one for one in self._image.topics_by_id if one not in self._deleted}
+        for erasure in self._found.erasures:
+            topics = tuple(one for one in erasure.topics if one in there)
+            if topics:
+                yield erasure_record(erasure._replace(topics=topics, done_ms=-1, is_restored=True))
 
     def _deletions(self) -> Iterator[MetadataRecord]:
         """Delete topics of ours that the copy has deleted, or whose name was given to another topic since.
