@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable
 from enum import Enum
-from typing import ParamSpec, TypeVar
+from typing import ClassVar, ParamSpec, TypeVar
 
 from service.base.turn_queues import NODES
 
@@ -31,7 +31,11 @@ class Life(Enum):
 class Process:
     """One process. `run` calls something as it, `kill` ends it between two of its steps."""
 
+    changes: ClassVar[int] = 0
+    """how many have been made, and have died"""
+
     def __init__(self, name: str) -> None:
+        Process.changes += 1
         self.name = name
         self.life = Life.RUNNING
         self.rate = 1.0
@@ -72,6 +76,7 @@ class Process:
         """SIGKILL: no step of it runs any more, no `finally` either."""
         if self.life is not Life.DEAD:
             self.life = Life.DEAD
+            Process.changes += 1
             self.held.clear()
             for end in self.at_death:
                 end()

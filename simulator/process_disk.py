@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from errno import EACCES, EAGAIN, EBADF, EIO, EMFILE, ENOSPC, ENOTSOCK
 from pathlib import Path
+from types import TracebackType
 from typing import Final, Protocol
 
 from service.base.disk import DiskError, Entry, LockHeld, Open, Space, disk_error
@@ -255,8 +255,8 @@ class SimDisk:
         except KeyError:
             raise disk_error(doing, f"descriptor {fd}", OSError(EBADF, "")) from None
 
-    @contextmanager
-    def _call(self, call: str, doing: str, path: Path) -> Iterator[None]:
+    def _call(self, call: str, doing: str, path: Path) -> _Errors:
+        """Begin a call; the context that is returned makes errors of it those of a disk."""
         self._threads.spend_up_to(_CALL_S)
         self.calls += 1
         self._trace.note(self._process.name, f"{call} {path}")
@@ -265,10 +265,7 @@ class SimDisk:
         errno = self._faults.fail(call, path)
         if errno is not None:
             raise disk_error(doing, path, OSError(errno, ""))
-        try:
-            yield
-        except OSError as e:
-            raise disk_error(doing, path, e) from e
+        return _Errors(doing, path)
 
     def _take(self, seconds: float) -> None:
         if seconds > 0:
@@ -278,6 +275,24 @@ class SimDisk:
         """Release the locks of the dead process, as the system does."""
         for path in self._held.values():
             self.platter.locks.pop(path, None)
+
+
+class _Errors:
+    """Context in which an `OSError` becomes a `DiskError` of what was done, and to which path."""
+
+    __slots__ = ("_doing", "_path")
+
+    def __init__(self, doing: str, path: Path) -> None:
+        self._doing, self._path = doing, path
+
+    def __enter__(self) -> None:
+        """Do nothing: the call has begun."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError):
+            raise disk_error(self._doing, self._path, error) from error
 
 
 def _entry(name: str, node: File | Directory) -> Entry:

@@ -15,9 +15,10 @@ P13 a replica that may lack records does not lead while one that has them all is
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError, RequestError
@@ -77,6 +78,8 @@ class _Seen:
         self.told = -1
         self.position = 0
         """offset up to which the committed part of its log was compared"""
+        self.place: tuple[File, int] | None = None
+        """file and byte position of that offset"""
         self._life: Lifecycle | None = None
 
     @property
@@ -224,13 +227,14 @@ class Oracle:
 
     def _compare(self, machine: Machine, run: Run, seen: _Seen, end: int) -> None:
         """Compare the log of `run` below `end` with the committed batches; new ones are committed by now."""
-        for base, next_offset, data in batches_of(machine, seen.position):
+        for batch in batches_of(machine, seen.position, seen.place):
+            base, next_offset, data = batch.base_offset, batch.next_offset, batch.data
             if next_offset > end:
                 break
             known = self.committed.setdefault(base, (next_offset, data))
             if known != (next_offset, data):
                 raise Violation(f"R3: {run.name} has another batch at {base} than was committed")
-            seen.position = next_offset
+            seen.position, seen.place = next_offset, (batch.file, batch.end)
             if next_offset > self.end:
                 self.end = next_offset
                 self._learn(data)
@@ -314,30 +318,38 @@ class Oracle:
             self._asked[broker] = life.epoch
 
 
-def batches_of(machine: Machine, offset: int) -> Iterator[tuple[int, int, bytes]]:
-    """Base offset, next offset and bytes of the batches of the metadata log from `offset` on, as a process
-    would read them; of a log that begins later, from there."""
+class _Batch(NamedTuple):
+    """A batch of a metadata log; `end` is the position in its file at which the next one begins."""
+
+    base_offset: int
+    next_offset: int
+    data: bytes
+    file: File
+    end: int
+
+
+def batches_of(machine: Machine, offset: int, place: tuple[File, int] | None) -> Iterator[_Batch]:
+    """Yield the batches of the metadata log from `offset` on, as a process would read them; of a log that
+    begins later, from there. `place`: where `offset` was when the batch before it was read."""
     names = _names(machine.platter, machine.metadata_dir / CLUSTER_METADATA_DIR)
-    bases = sorted(int(name.removesuffix(".log")) for name in names if name.endswith(".log"))
-    below = [base for base in bases if base <= offset]
-    for base in bases[max(len(below) - 1, 0) :]:
-        node = names[f"{base:020}.log"]
+    bases = sorted(name for name in names if name.endswith(".log"))
+    below = bisect_right(bases, f"{offset:020}.log")
+    for name in bases[max(below - 1, 0) :]:
+        node = names[name]
         if not isinstance(node, File):
             continue
+        # What is committed stays where it is: only what follows is new.
+        start = place[1] if place is not None and place[0] is node else 0
         try:
-            for header in complete_headers(memoryview(node.data)):
+            for header in complete_headers(memoryview(node.data), start):
                 if header.base_offset >= offset:
-                    start = header.position
-                    yield (
-                        header.base_offset,
-                        header.next_offset,
-                        bytes(node.data[start : start + header.size]),
-                    )
+                    data = bytes(node.data[header.position : header.end])
+                    yield _Batch(header.base_offset, header.next_offset, data, node, header.end)
         except CorruptionError:
             return
 
 
-def _names(platter: Platter, path: Path) -> dict[str, Any]:
+def _names(platter: Platter, path: Path) -> dict[str, File | Directory]:
     try:
         directory = platter.directory(path)
     except OSError:

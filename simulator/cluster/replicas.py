@@ -35,7 +35,7 @@ from simulator.client import Fetched
 from simulator.durable import segments
 from simulator.machine import Machine
 from simulator.model import Violation
-from simulator.process import CURRENT, Life
+from simulator.process import CURRENT, Life, Process
 
 Key = tuple[UUID, int]
 NOBODY: Final = -1
@@ -132,6 +132,8 @@ class Replicas:
         self._live: dict[tuple[str, Key], Partition] = {}
         self._cut: set[tuple[str, Key]] = set()
         self._down: set[int] = set()
+        self._changes = -1
+        """of processes, when it was last looked which of them are down"""
         self._unclean: dict[int, dict[Key, int]] = {}
         """by broker: partitions of which it may lack something, and its epoch when it died"""
         self._told: dict[Key, int] = {}
@@ -248,14 +250,9 @@ class Replicas:
         self._machines = machines
         if self._strangers:
             raise Violation(self._strangers[0])
-        for number, machine in enumerate(machines, 1):
-            is_down = machine.run is None or machine.run.process.life is Life.DEAD
-            if is_down == (number in self._down):
-                continue
-            if is_down:
-                self.died(number, epochs.get(number, -1))
-            else:
-                self._down.discard(number)
+        if self._changes != Process.changes:
+            self._changes = Process.changes
+            self._look_at_processes(machines, epochs)
         if not self._dirty:
             return
         dirty, self._dirty = self._dirty, {}
@@ -266,6 +263,16 @@ class Replicas:
             if partition is not None and machine.run is not None and machine.run.name == run:
                 self._look_at(machine, number, run, key, partition)
         self._cut.clear()
+
+    def _look_at_processes(self, machines: list[Machine], epochs: dict[int, int]) -> None:
+        for number, machine in enumerate(machines, 1):
+            is_down = machine.run is None or machine.run.process.life is Life.DEAD
+            if is_down == (number in self._down):
+                continue
+            if is_down:
+                self.died(number, epochs.get(number, -1))
+            else:
+                self._down.discard(number)
 
     def _look_at(self, machine: Machine, number: int, run: str, key: Key, partition: Partition) -> None:
         end, mark = partition.log.log_end_offset, partition.high_watermark

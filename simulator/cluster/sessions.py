@@ -19,6 +19,7 @@ from simulator.process import Life
 
 SESSION_S: Final = 8.5
 """``broker.session.timeout.ms`` by the fastest clock there is"""
+_SLOW: Final = frozenset({SLOW_FSYNC, SLOW_METADATA})
 _LEAVES: Final = (State.LEAVING, State.GONE)
 
 
@@ -51,7 +52,7 @@ class Sessions:
             if machine.run is not None and machine.run.process.life is Life.STOPPED:
                 self._kept_s[machine.name] = now_s
             # It learns of a new controller once the epoch is in its quorum's state.
-            if isinstance(machine.faults, DrawnFaults) and machine.faults.on & {SLOW_FSYNC, SLOW_METADATA}:
+            if isinstance(machine.faults, DrawnFaults) and not machine.faults.on.isdisjoint(_SLOW):
                 self._kept_s[machine.name] = now_s
         links = self._links
         if links.cut or links.slow_s or links.flips:
