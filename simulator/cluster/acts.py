@@ -59,10 +59,10 @@ async def create_topic(world: ClusterWorld, random: Random) -> None:
     configs = {**configs_of(random, kind), "min.insync.replicas": str(least)}
     if "tiered" not in kind and random.random() < 0.2:
         configs[UNCLEAN] = "true"
-    await _maybe_in_background(world, random, _create(world, machine, topic, count, factor, configs))
+    await _maybe_in_background(world, random, create(world, machine, topic, count, factor, configs))
 
 
-async def _create(
+async def create(
     world: ClusterWorld,
     machine: Machine,
     topic: TopicModel,
@@ -110,7 +110,7 @@ async def refuse_objects(world: ClusterWorld, random: Random) -> None:
         topic = TopicModel(f"t{len(world.topics)}", NOBODY, [], True, False, -1, deleted=True)
         world.topics.append(topic)
         configs = dict(refusal_acts.CONFIGS)
-        await _create(world, world.machines[node - 1], topic, len(brokers), 1, configs, brokers)
+        await create(world, world.machines[node - 1], topic, len(brokers), 1, configs, brokers)
         made.append(topic)
     if not any(topic.deleted for topic in made):
         await asyncio.sleep(1.0)

@@ -1,38 +1,43 @@
-"""Clients that produce one record after the other, each to any partition, once they know of the one before.
+"""Clients that produce one record after the other, to any partition, once they know of the one before.
 
-What such a client knows of is a cause of all that it produces afterwards: a cut that has the one and not the
-other is torn (T18). Links between nodes are a little slow meanwhile, so that nodes hear of a cut one after
-the other.
+They do a step now and then, and one after the other while a cut begins (`cut_moments.py`). Links between
+nodes are a little slow meanwhile, so that nodes hear of a cut one after the other, and most clients ask the
+broker that hears of it last: what only that one shows too early, or knows alone, is what they produce from.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
-from service.records.batch import CompressionType
-from service.records.builder import BatchBuilder
-from service.wire.api import ApiKey, request_module
 from simulator.client import Client, NoAnswer
 from simulator.cluster import client as clients
-from simulator.cluster.cuts import METADATA, Commit, Place
+from simulator.cluster.acts import create
+from simulator.cluster.chain_clients import ChainClient
+from simulator.cluster.cut_moments import CutMoments
+from simulator.cluster.replicas import NOBODY as NOBODY_LEADS
 from simulator.cluster.world import ClusterWorld
-from simulator.machine import Machine
 from simulator.model import PartitionModel, TopicModel
 from simulator.network import Link
+from simulator.topics import NOBODY, configs_of
 
-_CLIENTS: Final = 8
-_STEPS: Final = (100, 300, 600)
-_PAUSE_S: Final = 0.05
-_THINKS_S: Final = 0.006
-_SLOW_S: Final = (0.0, 0.006, 0.015)
+_CLIENTS: Final = 7
+_QUIET_S: Final = 0.3
+"""longest time between two steps of a client while no cut begins"""
+_THINKS_S: Final = 0.004
+_SLOW_S: Final = (0.0, 0.006, 0.015, 0.015)
 _LASTS_S: Final = (2.0, 5.0, 9.0)
-_ANSWER_S: Final = 8.0
+_PAUSE_S: Final = 0.05
+_NEWS_S: Final = 0.004
 _FIRST_CUT_S: Final = 40.0
+_CHANGES: Final = "min.compaction.lag.ms"
+"""a setting without effect on topics that are not compacted"""
+_SEALED: Final = 20
+"""batches that seal some segments"""
+
+Place = tuple[TopicModel, PartitionModel]
 
 
 class CuttingWorld(ClusterWorld):
@@ -40,10 +45,13 @@ class CuttingWorld(ClusterWorld):
 
     disasters = heirs = 0
     """times that everything was lost, and clusters that came back"""
+    chain_topic: TopicModel | None = None
+    """a topic with a partition at each broker alone"""
 
     def __init__(self, seed: int, **options: Any) -> None:
         super().__init__(seed, **options)
         self.bucket.late_calls_outlive = True
+        self.moments = CutMoments(self.loop, self.client_process)
 
     @property
     def counted(self) -> dict[str, int]:
@@ -67,36 +75,75 @@ class CuttingWorld(ClusterWorld):
             "firn.cut.interval.ms": random.choice(("1000", "1000", "3000")),
             "firn.tail.wait.ms": random.choice(("0", "4000")),
             "offsets.topic.replication.factor": "3",
+            # A record of the metadata twice a second is half of what a cluster at rest does.
+            "metadata.max.idle.interval.ms": random.choice(("500", "3000", "3000", "3000")),
         }
 
 
-async def chain(world: ClusterWorld, random: Random) -> None:
+class _Focus(NamedTuple):
+    """Where clients look while one cut begins: at a broker that has the only replica of `target`, and one of
+    `source`, which another one leads; `other` is anywhere else."""
+
+    broker: int
+    source: Place
+    other: Place
+    target: Place
+
+
+async def chain(world: CuttingWorld, random: Random) -> None:
     """Let some clients produce, read and ask for metadata, one step after the other, while cuts are taken."""
     if not list(world.partitions()):
         return
+    await _make_chain_topic(world, random)
     between, lasts_s = _slowed(world, random), random.choice(_LASTS_S)
-    spawn_chains(world, random, lasts_s)
+    last = int(between[0][1][1:]) if len(between) == 1 else None
+    spawn_chains(world, random, lasts_s, last)
     await asyncio.sleep(lasts_s)
     for link in between:
         world.network.links.slow_s.pop(link, None)
     world.disturbed()
 
 
-async def first_cut(world: ClusterWorld, random: Random) -> None:
+async def first_cut(world: CuttingWorld, random: Random) -> None:
     """Wait until a cut is complete, but not for ever: a history in which none is shows nothing of cuts."""
     until_s = world.loop.now_s + _FIRST_CUT_S
     while not world.oracle.cuts.complete and world.loop.now_s < until_s:
         await asyncio.sleep(_PAUSE_S)
 
 
-def spawn_chains(world: ClusterWorld, random: Random, lasts_s: float) -> None:
-    """Let some clients begin, each for so many seconds."""
-    for _ in range(_CLIENTS):
+async def _make_chain_topic(world: CuttingWorld, random: Random) -> None:
+    """Create a topic of which each broker has one partition, which nobody has to be waited for."""
+    if world.chain_topic is not None and not world.chain_topic.deleted:
+        return
+    topic = TopicModel(f"t{len(world.topics)}", NOBODY, [], True, False, -1, deleted=True)
+    world.chain_topic = topic
+    world.topics.append(topic)
+    machine, brokers = random.choice(world.machines), range(1, len(world.machines) + 1)
+    await create(world, machine, topic, len(brokers), 1, configs_of(random, "tiered"), list(brokers))
+
+
+def spawn_chains(world: CuttingWorld, random: Random, lasts_s: float, last: int | None = None) -> None:
+    """Let some clients begin, each for so many seconds. `last`: the broker that hears of cuts last."""
+    chains = _Chains(world, Random(random.getrandbits(48)), last)
+    for number in range(_CLIENTS):
         group = f"c{next(world.oracle.cuts.group_numbers)}"
-        world.spawn(_chain(world, Random(random.getrandbits(48)), group, random.choice(_STEPS), lasts_s))
+        client = ChainClient(world, Random(random.getrandbits(48)), group)
+        world.spawn(chains.run(number, client, Random(random.getrandbits(48)), lasts_s))
+    news = random.choice((None, chains.change, chains.change, chains.move_leaders))
+    if news is not None:
+        world.spawn(chains.make_news(news, lasts_s))
 
 
-def _slowed(world: ClusterWorld, random: Random) -> list[Link]:
+def seal_segments(world: CuttingWorld, random: Random) -> None:
+    """Produce to some tiered partitions what fills a few segments."""
+    there = [one for one in world.partitions() if one[0].tiered]
+    for topic, partition in random.sample(there, min(len(there), 2)):
+        batches = [clients.values_of(world, 1, 400) for _ in range(_SEALED)]
+        own = Random(random.getrandbits(48))
+        world.spawn(clients.produce(world, own, topic, partition, batches, idempotent=False, pause_s=0.3))
+
+
+def _slowed(world: CuttingWorld, random: Random) -> list[Link]:
     """Make links between nodes a little slow, all or one, most often from the broker that takes the cuts."""
     names = [one.name for one in world.machines]
     slow_s, links = random.choice(_SLOW_S), [(one, other) for one in names for other in names if one != other]
@@ -114,165 +161,124 @@ def _slowed(world: ClusterWorld, random: Random) -> list[Link]:
     return links
 
 
-async def _chain(world: ClusterWorld, random: Random, group: str, steps: int, lasts_s: float) -> None:
-    knows = _Knows(world, random, group)
-    until_s = world.loop.time() + lasts_s
-    try:
-        for _ in range(steps):
-            there = list(world.partitions())
-            if not there or world.loop.time() > until_s:
-                return
-            topic, partition = random.choice(there)
-            steps_of = knows.produce, knows.read, knows.ask, knows.commit
-            step = random.choices(steps_of, weights=(12, 6, 2, 1))[0]
-            is_done = await step(topic, partition)
-            await asyncio.sleep(random.random() * _THINKS_S if is_done else _PAUSE_S)
-    finally:
-        knows.close()
+class _Chains:
+    """Some clients that look at the same places while a cut begins."""
 
-
-class _Knows:
-    """One client, and what it knows of. It asks the leaders that the committed metadata say, on connections
-    that it keeps, so that a step takes hardly longer than a request."""
-
-    def __init__(self, world: ClusterWorld, random: Random, group: str) -> None:
+    def __init__(self, world: CuttingWorld, random: Random, last: int | None) -> None:
         self._world = world
         self._random = random
-        self._group = group
-        self._causes: list[Place] = []
-        self._committed: list[Commit] = []
-        """of its group, acknowledged since it produced the last record"""
-        self._position: Place | None = None
-        """up to where it has read some partition"""
-        self._coordinator: Client | None = None
-        self._clients: dict[int, Client] = {}
+        self._last = last
+        self._number = -1
+        """of the moment that `_focus` is of"""
+        self._focus: _Focus | None = None
 
-    def close(self) -> None:
-        for client in self._clients.values():
+    async def run(self, number: int, client: ChainClient, random: Random, lasts_s: float) -> None:
+        """Have one client do its steps."""
+        world, moments = self._world, self._world.moments
+        until_s = world.loop.now_s + lasts_s
+        steps = client.produce, client.read, client.ask, client.commit
+        try:
+            while world.loop.now_s < until_s:
+                is_moment = await moments.next(random.random() * _QUIET_S)
+                there = list(world.partitions())
+                if not there:
+                    return
+                if is_moment:
+                    await moments.near()
+                focus = self._focus_now() if is_moment else None
+                if focus is not None and number < len(_ROLES):
+                    is_done = await _ROLES[number](client, focus)
+                else:
+                    step = random.choices(steps, weights=(12, 6, 2, 1))[0]
+                    is_done = await step(*random.choice(there))
+                await asyncio.sleep(random.random() * (_THINKS_S if is_done else _PAUSE_S))
+        finally:
             client.close()
-        if self._coordinator is not None:
-            self._coordinator.close()
 
-    def _client(self, broker: int) -> Client | None:
-        machine = self._world.of_broker(broker)
-        if machine is None:
+    def _focus_now(self) -> _Focus | None:
+        if self._number != self._world.moments.number:
+            self._number, self._focus = self._world.moments.number, self._draw_focus()
+        return self._focus
+
+    def _draw_focus(self) -> _Focus | None:
+        """Draw where the clients look while this cut begins; None: anywhere."""
+        world, random, placed = self._world, self._random, self._world.oracle.replicas.placed
+        topic, number = world.chain_topic, self._last or random.randint(1, len(world.machines))
+        if topic is None or topic.deleted or random.random() < 0.2:
             return None
-        return self._clients.setdefault(broker, Client(machine.address))
+        states = [(place, placed[place[0].topic_id, place[1].index]) for place in world.partitions()]
+        target = next((one for one, state in states if one[0] is topic and state.leader == number), None)
+        elsewhere = [(one, state) for one, state in states if state.leader not in (NOBODY_LEADS, number)]
+        others = [one for one, _ in elsewhere]
+        sources = [one for one, state in elsewhere if number in state.isr]
+        if target is None or not others:
+            return None
+        return _Focus(number, random.choice(sources or others), random.choice(others), target)
 
-    async def ask(self, topic: TopicModel, partition: PartitionModel) -> bool:
-        """Ask a broker for metadata; know of the last that it knew before. No fenced one: nobody asks it for
-        its part of a cut."""
-        world, broker = self._world, self._random.randint(1, len(self._world.machines))
-        known, client = world.image().brokers.get(broker), self._client(broker)
-        if known is None or known.fenced or client is None:
-            return False
-        offset = world.oracle.cuts.metadata.last_news(_known_to(world.machines[broker - 1]))
+    # News of the metadata
+
+    async def make_news(self, news: Callable[[Client], Awaitable[None]], lasts_s: float) -> None:
+        """Change the metadata again and again while cuts begin."""
+        world, client = self._world, Client(self._random.choice(self._world.machines).address)
+        until_s = world.loop.now_s + lasts_s
         try:
-            await clients.leader_of(world, client, topic.topic_id, partition.index)
-        except NoAnswer:
-            return False
-        if offset >= 0:
-            self._causes.append((METADATA, offset))
-        return True
+            while world.loop.now_s < until_s and list(world.partitions()):
+                if await world.moments.next(_QUIET_S):
+                    try:
+                        await news(client)
+                    except NoAnswer:
+                        await asyncio.sleep(_QUIET_S)
+                    await asyncio.sleep(self._random.random() * _NEWS_S)
+        finally:
+            client.close()
 
-    async def produce(self, topic: TopicModel, partition: PartitionModel) -> bool:
-        """Produce one record, and know of it alone once it is acknowledged."""
-        world, key = self._world, (topic.topic_id, partition.index)
-        client, losses = self._client(world.oracle.replicas.placed[key].leader), partition.losses
-        if client is None:
-            return False
-        values, made_ms = clients.values_of(world, 1, 40), world.real_ms()
-        partition.unknown.update(values)
-        partition.sent.update(values)
-        builder = BatchBuilder(codec=CompressionType.NONE)
-        builder.add(made_ms, None, values[0])
-        try:
-            answer = await client.produce(*key, bytes(builder.build()), clients.ALL)
-        except NoAnswer:
-            return False
-        if answer.error is not ErrorCode.none or losses != partition.losses:
-            return False
-        partition.unknown.difference_update(values)
-        world.acknowledged += 1
-        partition.acknowledge(answer.base_offset, values, made_ms)
-        place = key, answer.base_offset
-        world.oracle.cuts.caused(place, self._causes, self._committed)
-        self._causes, self._committed = [place], []
-        return True
+    async def change(self, client: Client) -> None:
+        """Change a setting."""
+        topic, _ = self._random.choice(list(self._world.partitions()))
+        await client.alter_config(2, topic.name, {_CHANGES: str(self._random.randint(1, 1000))})
 
-    async def read(self, topic: TopicModel, partition: PartitionModel) -> bool:
-        """Read the end of a partition at any replica, and know of the last record that it shows."""
-        world, key = self._world, (topic.topic_id, partition.index)
-        client = self._client(self._random.choice(world.oracle.replicas.placed[key].replicas))
-        at, losses = max(world.oracle.replicas.most.get(key, 0) - 1, 0), partition.losses
-        if client is None:
-            return False
-        try:
-            found = await client.fetch(*key, at, max_wait_ms=20)
-        except NoAnswer:
-            return False
-        if found.error is not ErrorCode.none or losses != partition.losses or topic.deleted:
-            return False
-        world.saw(partition, key, client.address[0], at, found)
-        self._causes += [(key, one.offset) for one in found.records[-1:]]
-        if found.records:
-            self._position = key, found.records[-1].offset + 1
-        return True
+    async def move_leaders(self, client: Client) -> None:
+        """Make another replica of a partition the preferred one, and have it elected."""
+        placed = self._world.oracle.replicas.placed
+        for topic, partition in self._movable():
+            state = placed[topic.topic_id, partition.index]
+            others = [one for one in state.isr if one != state.leader]
+            others.sort(
+                key=lambda one: one == self._last
+            )  # that hears of the cut last is to hear of it first
+            rest = [one for one in state.replicas if one != others[0]]
+            await client.reassign(topic.name, partition.index, [others[0], *rest])
+            await client.elect(topic.name, partition.index)
 
-    async def commit(self, topic: TopicModel, partition: PartitionModel) -> bool:
-        """Commit up to where some partition was read, and know of that, too, once it is acknowledged."""
-        if self._position is None:
-            return False
-        (topic_id, index), offset = self._position
-        before = self._world.oracle.cuts.committing(self._group, (topic_id, index), offset)
-        if before >= offset:
-            return False  # so that committed offsets rise
-        m = request_module(ApiKey.OFFSET_COMMIT)
-        row = m.OffsetCommitRequestPartition(
-            partition_index=index, committed_offset=offset, committed_metadata=""
-        )
-        request = m.OffsetCommitRequest(
-            group_id=self._group,
-            generation_id_or_member_epoch=-1,
-            member_id="",
-            topics=(m.OffsetCommitRequestTopic(topic_id=topic_id, partitions=(row,)),),
-        )
-        try:
-            if self._coordinator is None:
-                self._coordinator = await coordinator_of(self._world, self._random, self._group)
-            if self._coordinator is None:
-                return False
-            answer = await self._coordinator.ask(ApiKey.OFFSET_COMMIT, request, _ANSWER_S)
-        except NoAnswer:
-            self._coordinator = None
-            return False
-        if answer.topics[0].partitions[0].error_code is not ErrorCode.none:
-            self._coordinator = None
-            return False
-        self._committed.append(Commit(self._group, (topic_id, index), offset))
-        return True
+    def _movable(self) -> Iterator[Place]:
+        placed = self._world.oracle.replicas.placed
+        there = []
+        for topic, partition in self._world.partitions():
+            state = placed[topic.topic_id, partition.index]
+            if len(state.isr) > 1:
+                there.append((topic, partition))
+        yield from self._random.sample(there, min(len(there), 1))
 
 
-async def coordinator_of(world: ClusterWorld, random: Random, group: str) -> Client | None:
-    """Return a client of the group's coordinator, as some node says. Raises `NoAnswer`."""
-    m = request_module(ApiKey.FIND_COORDINATOR)
-    client = Client(random.choice(world.machines).address)
-    try:
-        request = m.FindCoordinatorRequest(key_type=0, coordinator_keys=(group,))
-        found = (await client.ask(ApiKey.FIND_COORDINATOR, request, _ANSWER_S)).coordinators[0]
-    finally:
-        client.close()
-    machine = world.of_broker(int(found.node_id)) if found.error_code is ErrorCode.none else None
-    return None if machine is None else Client(machine.address)
+async def _writes(client: ChainClient, focus: _Focus) -> bool:
+    return await client.produce(*focus.source)
 
 
-def _known_to(machine: Machine) -> int:
-    run = machine.run
-    if run is None or run.ended or run.node is None or run.node.parts.metadata is None:
-        return -1
-    return run.node.parts.metadata.image.offset
+async def _relays(client: ChainClient, focus: _Focus) -> bool:
+    return await client.read_on(focus.broker, *focus.source) and await client.produce(*focus.target)
 
 
-CHAIN_ACTS: Final[dict[str, Callable[[ClusterWorld, Random], Awaitable[None]]]] = {
+async def _returns(client: ChainClient, focus: _Focus) -> bool:
+    return await client.produce(*focus.other) and await client.produce(*focus.target)
+
+
+async def _follows_metadata(client: ChainClient, focus: _Focus) -> bool:
+    return await client.ask_at(focus.broker, *focus.target) and await client.produce(*focus.target)
+
+
+_ROLES: Final = (_writes, _relays, _relays, _returns, _follows_metadata)
+"""Of the first clients, while a cut begins that they look at one broker for; the others look anywhere."""
+
+CHAIN_ACTS: Final[dict[str, Callable[[CuttingWorld, Random], Awaitable[None]]]] = {
     one.__name__: one for one in (chain, first_cut)
 }

@@ -22,7 +22,7 @@ from service.records.builder import BatchBuilder
 from service.remote.format.cut_codec import METADATA_PLACE
 from service.wire.api import ApiKey, request_module
 from simulator.client import EARLIEST, LATEST, Client, NoAnswer, Record
-from simulator.cluster.chain_acts import coordinator_of
+from simulator.cluster.chain_clients import coordinator_of
 from simulator.cluster.client import leader_of
 from simulator.cluster.cuts import CutOracle
 from simulator.cluster.heirs import HeirWorld

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -20,12 +20,13 @@ from service.records.builder import BatchBuilder
 from service.remote.format.cut_codec import Cuts, decode_cuts
 from service.remote.format.keys import CLUSTER_KEY, CUT_NAME
 from simulator.client import Client, NoAnswer
-from simulator.cluster.chain_acts import CuttingWorld, spawn_chains
+from simulator.cluster.chain_acts import CuttingWorld, seal_segments, spawn_chains
 from simulator.cluster.examining import check_archive
 from simulator.cluster.heir_oracle import HeirOracle, Lost
 from simulator.cluster.heirs import HeirWorld, Wanted
 from simulator.cluster.process_acts import is_down
 from simulator.cluster.world import START_S, is_ready
+from simulator.machine import Machine
 from simulator.model import Violation
 from simulator.process import Life
 from simulator.store import Sent, arrive_late
@@ -59,6 +60,7 @@ async def lose_everything(world: CuttingWorld, random: Random) -> None:
     if not list(world.partitions()):
         return
     spawn_chains(world, random, _WAITS_S)
+    seal_segments(world, random)
     await asyncio.sleep(random.random() * 4)
     await _Disaster(world, random).strike()
 
@@ -175,7 +177,10 @@ class _Disaster:
         there = [one for one in world.machines if is_ready(one) and one.bucket is world.bucket]
         if self._is_clone or not there:
             return
-        await asyncio.sleep(max(self._awake_s + _NOTICED_S - world.loop.now_s, 0.0))
+        await asyncio.sleep(max(self._awake_s - world.loop.now_s, 0.0))
+        until_s = self._awake_s + _NOTICED_S
+        while world.loop.now_s < until_s and not all(map(_is_displaced, there)):
+            await asyncio.sleep(_LOOK_S)
         for machine in there:
             for topic, partition in list(world.partitions())[:_ASKED]:
                 builder = BatchBuilder()
@@ -277,6 +282,13 @@ async def _until(heir: HeirWorld, seconds: float, why_not: Callable[[], str]) ->
             raise Violation(f"the heir is not alive after {seconds:.0f} s: {why}")
         await asyncio.sleep(_LOOK_S)
         why = why_not()
+
+
+def _is_displaced(machine: Machine) -> bool:
+    """Return whether the machine's process has found out that the prefix is not its own any more."""
+    cuts = None if machine.run is None or machine.run.node is None else machine.run.node.parts.broker.cuts
+    manager: Any = None if cuts is None else cuts._fence
+    return manager is not None and manager._fence.displaced is not None
 
 
 def _not_ready(heir: HeirWorld) -> str:

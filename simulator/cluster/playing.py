@@ -307,6 +307,9 @@ def draw(seed: int, nodes: int | None = None, *, tiered: bool = False) -> Plan:
 _CHAINS: Final = (1, 2, 4)
 _LOST_OF_TEN: Final = 6
 """Histories of ten with cuts in which everything is lost, and comes back."""
+_STILL_REFUSED_IN: Final = 4
+"""One of so many acts in which objects are refused stays: it takes a minute and a half, and histories without
+cuts have it."""
 
 
 def draw_cutting(seed: int, nodes: int | None = None) -> Plan:
@@ -314,6 +317,8 @@ def draw_cutting(seed: int, nodes: int | None = None) -> Plan:
     follows from what they know; in most of them everything is lost in the end."""
     plan, apart = draw(seed, nodes, tiered=True), Random(seed ^ 0xC5A15)
     acts = list(plan.acts)
+    if Random(seed ^ 0x2EF).randrange(_STILL_REFUSED_IN):
+        acts = [act for act in acts if act.kind != "refuse_objects"]
     for _ in range(apart.choice(_CHAINS)):
         acts.insert(apart.randrange(1, len(acts) + 1), Act("chain", apart.getrandbits(48)))
     if apart.randrange(10) < _LOST_OF_TEN:
