@@ -28,6 +28,7 @@ from service.metadata.publisher import Publisher
 from service.metadata.secret_settings import secret_count, without_secrets
 from service.metadata.snapshot_codec import encode_image
 from service.node.cut_cluster import NodeCutCluster
+from service.node.old_versions import VersionsChild
 from service.node.store_watch import StoreWatch, WatchedClient
 from service.partition.partition import Partition
 from service.remote.catalog import NodeCatalog
@@ -40,6 +41,7 @@ from service.remote.stores.conditional import probe
 from service.remote.stores.counted_store import CountedStore, NodeStore
 from service.remote.stores.obstore_store import StoreOptions, open_store
 from service.remote.stores.proven_uploads import ProvenUploads
+from service.remote.stores.s3_address import is_s3
 from service.remote.stores.s3_encryption import s3_encryption
 from service.replicas.archive_recovery import adopt_bucket, read_bucket
 from service.replicas.cut_answers import CutAnswers
@@ -47,6 +49,7 @@ from service.replicas.disk_pressure import marks_of
 from service.replicas.dynamic_config import waits_for_settings
 from service.replicas.tail_loading import LoadOwner, TailLoader
 from service.serving.broker_channels import BrokerChannels
+from service.serving.erasure_answers import ErasureAnswers
 from service.serving.request_host import Broker
 from service.tiering.cuts.saving import TailSettings
 from service.tiering.manager import TieringManager
@@ -314,6 +317,7 @@ class ColdTier:
             cuts=NodeCutCluster(broker, channels, has_credentials=config.remote_metadata_credentials),
             heir_changed=broker.heir_changed,
             tail_settings=lambda: TailSettings(broker.config.tail_base_max_bytes, broker.config.tail_wait_ms),
+            versions=_versions(config),
         )
         manager.is_loading = lambda topic_id, partition: (topic_id, partition) in broker.image.restored_tails
         self.tiering, self._manager = manager.metrics, manager
@@ -321,6 +325,7 @@ class ColdTier:
             config.node_id, broker.replicas, broker.metadata, self._world.clock, manager.tails, manager,
             manager.metrics.cuts,
         )  # fmt: skip
+        broker.erasure_orders = ErasureAnswers(config.node_id, broker, manager)
         if self._foreign is not None:
             manager.set_claim(self._foreign)
         broker.metadata.subscribe(partial(_follow, manager, owner))
@@ -366,6 +371,8 @@ def _follow(
             manager.scheduler.changed(*partition)
     if delta.deleted_topics:
         manager.maintenance.topics_deleted()
+    if delta.erasures or (image.erasures and delta.topics):
+        manager.erasures_changed()
     if delta.topics or delta.deleted_topics or delta.configs or delta.recovered:
         manager.maintenance.topics_changed()
     if image.acls is not before.acls or delta.quota_entities or delta.users:
@@ -413,6 +420,14 @@ def open_configured_store(config: BrokerConfig, world: World, options: StoreOpti
         encryption=s3_encryption(config.remote_s3_sse, config.remote_s3_sse_kms_key_id),
         options=options,
     )
+
+
+def _versions(config: BrokerConfig) -> VersionsChild | None:
+    """Return what removes old versions of dropped objects; None for stores other than S3."""
+    url = config.remote_url
+    if url is None or not is_s3(url):
+        return None
+    return VersionsChild(url, config.remote_s3_endpoint, config.remote_s3_region)
 
 
 def _copy_limit(config: BrokerConfig) -> RateLimit:

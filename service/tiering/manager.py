@@ -188,6 +188,12 @@ class TieringManager:
         """True while this process keeps the prefix, of a cluster that knows cuts."""
         return self.cuts is not None and self.cuts.may_cut
 
+    def erasures_changed(self) -> None:
+        """Go on with orders to erase keys: the image has other ones, other notes of them, or other
+        leaders."""
+        if self.bucket_work is not None:
+            self.bucket_work.wake()
+
     def stamp(self) -> Stamp:
         """Return the stamp of an object that is written now."""
         return self._stamp()
