@@ -90,6 +90,7 @@ class LogConfig:
     remote_log_copy_disable: bool = False
     remote_log_delete_on_disable: bool = False
     tail_enable: bool = True
+    merge_enable: bool = True
     cleanup_policy: str = "delete"
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
@@ -223,6 +224,9 @@ class BrokerConfig:
     displaced_produce: str
     tail_base_max_bytes: int
     tail_wait_ms: int
+    merge_small_bytes: int
+    merge_min_age_ms: int
+    rewrite_object_bytes: int
     remote_unfenced_allow: bool
     remote_metadata_credentials: bool
     remote_recover: bool

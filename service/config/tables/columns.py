@@ -18,7 +18,8 @@ BOOLEAN, INT, LONG, DOUBLE, STRING, LIST, CLASS, PASSWORD = (
 )
 MIB: Final = 1 << 20
 HOUR_MS: Final = 3_600_000
-WEEK_MS: Final = 168 * HOUR_MS
+DAY_MS: Final = 24 * HOUR_MS
+WEEK_MS: Final = 7 * DAY_MS
 _FACTORS: Final = {"hours": HOUR_MS, "minutes": 60_000}
 
 

@@ -11,7 +11,7 @@ from service.config.tables.checks import (
     kms_key_problem,
     store_url_problem,
 )
-from service.config.tables.columns import BOOLEAN, HOUR_MS, INT, LONG, MIB, STRING, key
+from service.config.tables.columns import BOOLEAN, DAY_MS, HOUR_MS, INT, LONG, MIB, STRING, key
 
 REMOTE: Final = (
     key(
@@ -152,6 +152,23 @@ REMOTE: Final = (
         "so produce with acks=all and fetches at the log's end may take so much longer once in each "
         "firn.cut.interval.ms. With a value not above firn.cut.hold.max.ms the time is never doubled.",
         at_least=1, at_most=10_000, dynamic=True,
+    ),
+    key(
+        "firn.merge.small.bytes", LONG, 16 * MIB,
+        "Only objects in the bucket that are smaller are merged with their neighbours "
+        "(`firn.merge.enable`).",
+        at_least=1, at_most=1024 * MIB, dynamic=True,
+    ),
+    key(
+        "firn.merge.min.age.ms", LONG, DAY_MS,
+        "Only objects whose records are all older are merged. An object without timestamps, or with one in "
+        "the future, has the age of its upload.",
+        at_least=0, dynamic=True,
+    ),
+    key(
+        "firn.rewrite.object.bytes", LONG, 128 * MIB,
+        "Most bytes of an object that is merged from others.",
+        at_least=1 * MIB, at_most=1024 * MIB, dynamic=True,
     ),
     key(
         "firn.displaced.produce", STRING, "refuse",

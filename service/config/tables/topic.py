@@ -66,6 +66,12 @@ TOPIC: Final = (
         at_least=0, synonyms=synonyms_of("log.segment.delete.delay.ms"),
     ),
     key(
+        "firn.merge.enable", BOOLEAN, True,
+        "Merge runs of at least eight neighbouring segments in the bucket that are each smaller than "
+        "`firn.merge.small.bytes` into one object. Without `firn.remote.url` it has no effect.",
+        synonyms=synonyms_of("firn.merge.enable"),
+    ),
+    key(
         "firn.tail.enable", BOOLEAN, True,
         "Save records that are in no sealed segment yet in the bucket with each cut, so that a cluster that "
         "is restored from the bucket has them. Of a topic that is not tiered as far as a partition's log has "
