@@ -16,6 +16,7 @@ from service.console.family import counter as _counter
 from service.console.family import gauge as _gauge
 from service.console.family import histogram as _histogram
 from service.console.health_families import HEALTH
+from service.console.rewrite_families import REWRITES
 from service.console.tail_families import TAILS
 from service.console.transaction_families import TRANSACTIONS
 
@@ -536,6 +537,7 @@ GROUPS: Final = MappingProxyType(
         "Tiering": TIERING,
         "Cuts": CUT_KEEPER,
         "Tails": TAILS,
+        "Rewrites": REWRITES,
         "The object store and its cache": STORE,
         "Metadata": METADATA,
         "Groups": COORDINATOR,

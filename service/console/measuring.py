@@ -32,10 +32,12 @@ from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
 from service.partition.traffic import TopicTraffic
+from service.remote.catalog import RewriteKind
 from service.remote.metrics import StoreMetrics
 from service.tiering.cuts.cut_metrics import CutMetrics
 from service.tiering.cuts.keeper_metrics import CutKeeperMetrics
 from service.tiering.metrics import TieringMetrics
+from service.tiering.rewriting.rewrite_metrics import RewriteMetrics
 from service.tiering.tasks import Task
 from service.wire.api import ApiKey
 
@@ -181,6 +183,7 @@ def of_node(node: ObservedNode, now_ms: int) -> Iterator[Sample]:
             yield from _tiering(node.cold.tiering, now_ms)
             yield from _cuts(node.cold.tiering.cut_keeper, now_ms)
             yield from _tails(node.cold.tiering.cuts)
+            yield from _rewrites(node.cold.tiering.rewrites)
 
 
 def _loop(turns: TurnTimes) -> Iterator[Sample]:
@@ -463,6 +466,21 @@ def _tails(metrics: CutMetrics) -> Iterator[Sample]:
     yield Sample("firn_tails_written", metrics.tails_written)
     yield Sample("firn_tail_written_bytes", metrics.tail_bytes)
     yield Sample("firn_tail_partitions_left_out", len(metrics.left_out))
+
+
+def _rewrites(metrics: RewriteMetrics) -> Iterator[Sample]:
+    for kind in RewriteKind:
+        rule = (kind.name.lower(),)
+        yield Sample("firn_rewrite_runs", metrics.runs[kind], rule)
+        yield Sample("firn_rewrite_objects_before", metrics.objects_before[kind], rule)
+        yield Sample("firn_rewrite_objects_after", metrics.objects_after[kind], rule)
+        yield Sample("firn_rewrite_before_bytes", metrics.bytes_before[kind], rule)
+        yield Sample("firn_rewrite_after_bytes", metrics.bytes_after[kind], rule)
+    yield Sample("firn_rewrite_read_bytes", metrics.bytes_read)
+    yield Sample("firn_rewrite_failures", metrics.failures)
+    yield Sample("firn_rewrite_refused", metrics.refused)
+    yield Sample("firn_rewrite_given_up", metrics.given_up)
+    yield Sample("firn_rewrite_running", metrics.running)
 
 
 def reasons(metrics: TieringMetrics) -> Mapping[str, int]:

@@ -23,6 +23,7 @@ from service.hot.manager import LogManager
 from service.metadata.controller.remote_catalog import ControllerCatalog
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
+from service.metadata.features import has_rewrites
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
 from service.metadata.secret_settings import secret_count, without_secrets
@@ -50,6 +51,7 @@ from service.replicas.dynamic_config import waits_for_settings
 from service.replicas.tail_loading import LoadOwner, TailLoader
 from service.serving.broker_channels import BrokerChannels
 from service.serving.erasure_answers import ErasureAnswers
+from service.serving.range_answers import RangeAnswers
 from service.serving.request_host import Broker
 from service.tiering.cuts.saving import TailSettings
 from service.tiering.manager import TieringManager
@@ -57,6 +59,7 @@ from service.tiering.metadata_copy import MetadataSnapshot
 from service.tiering.metrics import TieringMetrics
 from service.tiering.ports import TieringSettings
 from service.tiering.prefix_fence import ForeignOwner, HeirFound, claim_prefix
+from service.tiering.rewriting.merge_plan import MergeLimits
 from service.tiering.shared_objects import TopicsSnapshot
 
 log = logging.getLogger(__name__)
@@ -318,9 +321,11 @@ class ColdTier:
             heir_changed=broker.heir_changed,
             tail_settings=lambda: TailSettings(broker.config.tail_base_max_bytes, broker.config.tail_wait_ms),
             versions=_versions(config),
+            merge_limits=lambda: _merge_limits(broker.image, broker.config),
         )
         manager.is_loading = lambda topic_id, partition: (topic_id, partition) in broker.image.restored_tails
         self.tiering, self._manager = manager.metrics, manager
+        broker.range_publisher = RangeAnswers(manager.rewriting.outside)
         broker.cuts = CutAnswers(
             config.node_id, broker.replicas, broker.metadata, self._world.clock, manager.tails, manager,
             manager.metrics.cuts,
@@ -407,6 +412,13 @@ def _find_led(
 ) -> Partition | None:
     is_led = owner is None or owner.leads(topic_id, partition)
     return broker.replicas.get(topic_id, partition) if is_led else None
+
+
+def _merge_limits(image: MetadataImage, config: BrokerConfig) -> MergeLimits | None:
+    """Return what is merged; None while not all nodes know rewrites."""
+    if not has_rewrites(image.features):
+        return None
+    return MergeLimits(config.merge_small_bytes, config.merge_min_age_ms, config.rewrite_object_bytes)
 
 
 def open_configured_store(config: BrokerConfig, world: World, options: StoreOptions) -> NodeStore:

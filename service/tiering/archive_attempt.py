@@ -11,7 +11,7 @@ from service.base.clock import Clock
 from service.base.errors import StorageError
 from service.base.rate import Rate
 from service.base.types import TopicIdPartition
-from service.remote.catalog import NO_VERSION, Catalog, CatalogCommit, CatalogEntry
+from service.remote.catalog import NO_VERSION, CatalogCommit, CatalogEntry
 from service.remote.format.manifest import Child, PageRef, SegmentEntry
 from service.remote.format.segment_object import SegmentIdentity
 from service.remote.format.stamp import Stamp
@@ -25,7 +25,7 @@ from service.tiering.lifecycle import SegmentState
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload_pool import OffloadPool
 from service.tiering.planner import Copy, SegmentSpan
-from service.tiering.ports import TieredPartition, TieringSettings
+from service.tiering.ports import RewriteCatalog, TieredPartition, TieringSettings
 from service.tiering.prefix_fence import Fence
 from service.tiering.steps import Probe
 from service.tiering.store_clock import StoreClock
@@ -38,7 +38,7 @@ class TieringContext:
     cluster_id: str
     store: ObjectStore
     chains: ChainStore
-    catalog: Catalog
+    catalog: RewriteCatalog
     commits: CommitQueue
     pool: OffloadPool
     eraser: Eraser
@@ -58,6 +58,10 @@ class TieringContext:
     """whether the disk of a partition fills up, so that it is copied before others"""
 
 
+def _unheard(state: SegmentState) -> None:
+    """Do nothing: nobody waits for the end of the proposal."""
+
+
 @dataclass(slots=True)
 class ManifestProposal:
     """A written manifest whose commit is not settled yet.
@@ -73,6 +77,8 @@ class ManifestProposal:
     dropped_segments: int = 0
     dropped_bytes: int = 0
     state: SegmentState = SegmentState.PROPOSED
+    ended: Callable[[SegmentState], None] = _unheard
+    """called with the last state once this process has nothing more to do for it"""
 
 
 class OldestSegment(NamedTuple):

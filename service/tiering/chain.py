@@ -218,6 +218,36 @@ class ChainStore:
         gone = (*drop.keys, *(key for page in drop.unread for key in self._keys_within(tip, page)))
         return self._write(drop.manifest, on_key), gone
 
+    def replace(
+        self,
+        parent: Manifest,
+        tip: TopicIdPartition,
+        entries: Sequence[SegmentEntry],
+        leader_epoch: int,
+        on_key: Callable[[str], None],
+    ) -> tuple[Chain, tuple[str, ...]]:
+        """Write the version in which `entries` replace those of the same offsets, and the pages it needs;
+        also return the keys it no longer names.
+
+        Raises `ValueError` where they are not the offsets of whole entries of one page or of the manifest,
+        and what reading a page raises.
+        """
+        change = parent.replace_run(
+            entries[0].base_offset,
+            entries[-1].last_offset,
+            entries,
+            leader_epoch=leader_epoch,
+            load=self.loader(tip),
+            new_uuid=self._new_uuid,
+            encode_page=encode_page,
+            stamp=self._stamps(),
+        )
+        for page, ref, data in change.pages:
+            on_key(ref.key)
+            self._store.put(ref.key, data)
+            self._remember(ref.key, page)
+        return self._write(change.manifest, on_key), change.keys
+
     def _keys_within(self, tip: TopicIdPartition, page: PageRef) -> Iterator[str]:
         """Yield the segments and pages of the partition that lie within the offsets of `page`.
 

@@ -41,6 +41,8 @@ from service.tiering.metrics import TieringMetrics
 from service.tiering.offload_pool import OffloadPool
 from service.tiering.ports import PrefixOwner, TieredPartition, TieringSettings
 from service.tiering.prefix_fence import Displaced, Fence, NotNamed
+from service.tiering.rewriting.merge_plan import MergeLimits
+from service.tiering.rewriting.rewriting import Rewriting
 from service.tiering.shared_objects import TopicsSnapshot
 from service.tiering.standalone_owner import StandaloneOwner
 from service.tiering.steps import Probe, no_probe
@@ -61,6 +63,7 @@ class TieringManager:
     `heir_changed` is called with the cluster that was restored from this one and has its prefix, and None
     once it has not. `versions` removes old versions of objects that an erasure dropped; None where the store
     has none.
+    once it has not. `merge_limits` returns None where the cluster does not know rewrites.
     """
 
     is_loading: Callable[[UUID, int], bool] = staticmethod(lambda topic_id, partition: False)
@@ -89,6 +92,7 @@ class TieringManager:
         heir_changed: Callable[[str | None], None] = lambda _: None,
         tail_settings: Callable[[], TailSettings] = TailSettings,
         versions: VersionsOf | None = None,
+        merge_limits: Callable[[], MergeLimits | None] = lambda: None,
     ) -> None:
         self.metrics = TieringMetrics()
         self.settings = settings
@@ -132,6 +136,7 @@ class TieringManager:
         """the keeper's part in orders to erase keys"""
         self.bucket_work: BucketWork | None = None
         """the leaders' part"""
+        self.rewriting = Rewriting(context, world, partitions, find, self.scheduler, merge_limits)
         self.maintenance, self.cuts = self._make_keepers(metadata, cuts)
         self._task: asyncio.Task[None] | None = None
 
@@ -176,6 +181,7 @@ class TieringManager:
             self._task.cancel()
             await asyncio.wait({self._task})
         await self._commits.close()
+        await self.rewriting.close(self.settings.stop_timeout_ms)
         await self._pool.close(self.settings.stop_timeout_ms)
 
     @property
@@ -227,6 +233,7 @@ class TieringManager:
             tasks.create_task(self.maintenance.election.run(), name="tiering-election")
             if self.cuts is not None:
                 tasks.create_task(self.cuts.run(), name="tiering-cuts")
+            tasks.create_task(self.rewriting.merger.run(), name="tiering-merges")
             await self.scheduler.run(tasks)
 
     def _backoff(self, failures: int) -> int:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from service.base.types import TopicIdPartition
 from service.tiering.cuts.cut_metrics import CutMetrics
 from service.tiering.cuts.keeper_metrics import CutKeeperMetrics
+from service.tiering.rewriting.rewrite_metrics import RewriteMetrics
 from service.tiering.tasks import Task
 
 T = TypeVar("T")
@@ -65,6 +66,7 @@ class TieringMetrics:
     store_opened: int = 0
     """How often the breaker opened."""
     cuts: CutMetrics = field(default_factory=CutMetrics)
+    rewrites: RewriteMetrics = field(default_factory=RewriteMetrics)
 
     @property
     def oldest_sealed_ms(self) -> int | None:

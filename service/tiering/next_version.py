@@ -8,6 +8,8 @@ refused: its partition goes on without what it lists. A store that is away is wa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
+from uuid import UUID
 
 from service.base.errors import CorruptionError
 from service.base.types import TopicIdPartition
@@ -66,6 +68,30 @@ def drop(
     parent = _parent(chains, tip, entry, is_kept=not takes_all)
     chain, gone = chains.drop(parent, tip, offset, leader_epoch, writes)
     return chain, commit_of(tip, entry, chain), gone
+
+
+class Replacement(NamedTuple):
+    """A version in which new objects replace a run, its commit, and the keys that it no longer names."""
+
+    chain: Chain
+    commit: CatalogCommit
+    gone: tuple[str, ...]
+
+
+def replace(
+    chains: ChainStore,
+    tip: TopicIdPartition,
+    entry: CatalogEntry,
+    segments: Sequence[SegmentEntry],
+    leader_epoch: int,
+    writes: Writes,
+    rewrite_id: UUID,
+) -> Replacement:
+    """Write the version in which `segments` replace those of the same offsets. Its commit ends the intent
+    `rewrite_id`."""
+    parent = _parent(chains, tip, entry, is_kept=True)
+    chain, gone = chains.replace(parent, tip, segments, leader_epoch, writes)
+    return Replacement(chain, commit_of(tip, entry, chain)._replace(rewrite_id=rewrite_id), gone)
 
 
 def _parent(

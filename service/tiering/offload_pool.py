@@ -26,8 +26,18 @@ class OffloadPool:
     call that is cancelled while it waits for a thread never starts: its plan is out of date.
     """
 
-    def __init__(self, threads: Threads, concurrency: int, watchdog_ms: int, metrics: TieringMetrics) -> None:
-        self._pool = threads.pool("offload", 2 * concurrency)
+    def __init__(
+        self,
+        threads: Threads,
+        concurrency: int,
+        watchdog_ms: int,
+        metrics: TieringMetrics,
+        name: str = "offload",
+        *,
+        nice: int = 0,
+    ) -> None:
+        """`nice`: see `Threads.pool`."""
+        self._pool = threads.pool(name, 2 * concurrency, nice=nice)
         self._watchdog_s = watchdog_ms / 1000
         self._metrics = metrics
         self._running: dict[asyncio.Future[Any], CallProgress] = {}

@@ -4,6 +4,7 @@
     PUBLISH       settle a proposal without an answer: repeat the commit, write HEAD, report to the partition
     EXPIRE        drop what total retention no longer keeps: manifest, commit, HEAD; objects go after a grace
     COPY          objects, manifest, commit, HEAD; then report to the partition that its bytes are remote
+    REWRITE       put the objects that a worker has made of a run in its place: manifest, commit, HEAD
 
 Each is retried on its own after a failure: a failing expiry does not hold up copies, nor the other way round.
 The first two go before anything else, because every commit replaces what HEAD names. While HEAD and our
@@ -28,6 +29,7 @@ from service.tiering.partition_head import PartitionHead
 from service.tiering.pending_commit import PendingCommit
 from service.tiering.planner import Copy, CopyPlan, SegmentSpan, priority, priority_after_failure
 from service.tiering.ports import TieredPartition
+from service.tiering.rewriting.publisher import PartitionRewriting
 from service.tiering.steps import CommitStep
 from service.tiering.tasks import Retries, Task
 from service.tiering.work_queue import Priority
@@ -62,6 +64,7 @@ class PartitionArchiver:
         self._context = context
         self._copier = PartitionCopier(partition, context, self.term)
         self._expiry = PartitionExpiry(partition, context, self.term)
+        self.rewriting = PartitionRewriting(partition, context, self.term)
         self._pending = PendingCommit(partition.tip, context, self.term, self.head)
         self._lag = (0, 0)
         self.waits_for: BlockingTransaction | None = None
@@ -80,6 +83,8 @@ class PartitionArchiver:
         plan = self._copier.plan(entry)
         self._note_transaction(None if plan.copies else self._copier.open_transaction(entry))
         self._update_metrics(plan)
+        if not self.rewriting.waits and self.retries.succeeded(Task.REWRITE):
+            self._context.metrics.failing.pop((Task.REWRITE, self.partition.tip), None)
         self.must_compare_head = must_compare = self._must_compare(entry)
         is_regular = self.head.is_compared_regularly(entry) and not must_compare
         self.due_ms = self.head.compare_due_ms if is_regular else None
@@ -124,6 +129,8 @@ class PartitionArchiver:
                 return
         if self._expiry.may_expire(entry):
             yield _ReadyTask(MAINTENANCE, Task.EXPIRE)
+        if self.rewriting.waits:
+            yield _ReadyTask(MAINTENANCE, Task.REWRITE)
         sealed_at_ms = self._copier.sealed_at_ms(plan)
         if sealed_at_ms is not None and not self._copier.throttle_ms():
             is_urgent = self._context.is_urgent(self.partition.tip)
@@ -201,12 +208,14 @@ class PartitionArchiver:
     async def _change(
         self, task: Task, entry: CatalogEntry | None, copies: Sequence[Copy[SegmentSpan]]
     ) -> None:
-        """Expire or copy: write the next manifest, and settle it."""
+        """Expire, copy or publish a rewrite: write the next manifest, and settle it."""
         proposal: ManifestProposal | None
         failure: FirnError | None = None
         try:
             if entry is not None and task is Task.EXPIRE:
                 proposal = await self._expiry.propose(entry)
+            elif task is Task.REWRITE:
+                proposal = await self.rewriting.propose(entry)
             else:
                 proposal, failure = await self._copier.propose(entry, copies)
         except HeadMoved:
@@ -214,6 +223,8 @@ class PartitionArchiver:
             raise
         if proposal is None:
             return
+        if task is Task.REWRITE:
+            self._expiry.forget_oldest()
         self._context.probe(CommitStep.PROPOSED, self.partition.tip)
         self.begun.append(Task.PUBLISH)
         try:
@@ -247,3 +258,4 @@ class PartitionArchiver:
         for task in Task:
             metrics.failing.pop((task, tip), None)
         self._pending.drop()
+        self.rewriting.abandon()

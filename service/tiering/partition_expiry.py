@@ -73,6 +73,10 @@ class PartitionExpiry:
         )
         return found.start is not None or found.problem is not None
 
+    def forget_oldest(self) -> None:
+        """Have the oldest segment read anew: a rewrite may have replaced it."""
+        self._oldest = None
+
     def due_ms(self, entry: CatalogEntry | None) -> list[int]:
         """Return monotonic times at which the oldest segment may expire without any event."""
         oldest, context = self._oldest, self._context

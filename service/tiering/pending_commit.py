@@ -59,8 +59,9 @@ class PendingCommit:
     def drop(self) -> None:
         """Release the keys of the proposal, if there is one; the chain tells whether they are live."""
         if self.proposal is not None:
-            self._context.eraser.release(self.proposal.written)
-            self.proposal = None
+            proposal, self.proposal = self.proposal, None
+            self._context.eraser.release(proposal.written)
+            proposal.ended(proposal.state)
 
     def _refused(self, proposal: ManifestProposal, result: CatalogResult) -> None:
         """Drop the proposal and raise `CommitRefused`.

@@ -7,7 +7,7 @@ is deleted meanwhile stays readable through its open file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -15,7 +15,7 @@ from uuid import UUID
 from service.base.types import Buffer, TopicIdPartition
 from service.config.settings import LogConfig
 from service.records.segment_indexes import IndexBytes, Walk
-from service.remote.catalog import CatalogEntry
+from service.remote.catalog import Catalog, CatalogEntry, Erasure, RewriteAnswer, RewriteIntent
 from service.tiering.planner import SegmentSpan
 
 
@@ -90,6 +90,37 @@ class EpochEntries(Protocol):
         """(leader epoch, its first offset), ascending."""
 
 
+class SegmentRun(Protocol):
+    """One segment, as `hot.log_runs.LogRun`."""
+
+    @property
+    def file(self) -> SegmentRunFile: ...
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def is_held(self) -> bool: ...
+    @property
+    def name(self) -> str: ...
+    def position_of(self, offset: int, /) -> int:
+        """Return the position of the first batch that ends at or behind `offset`."""
+
+
+class SegmentRunFile(Protocol):
+    """The segment's file."""
+
+    def read(self, position: int, size: int, /) -> Buffer:
+        """Return exactly these bytes; raise `StorageError` if they are not all there."""
+
+
+class LocalRuns(Protocol):
+    """Segments of a log as files, as `hot.log_runs.LogRuns`."""
+
+    def runs_between(self, offset: int, last_offset: int | None, /) -> Sequence[SegmentRun]:
+        """Return the segments that have offsets from `offset` to `last_offset`, oldest first."""
+
+
 class TieredLog(Protocol):
     """Local tier of one partition. Its members raise `StorageError` where it is offline."""
 
@@ -100,6 +131,8 @@ class TieredLog(Protocol):
     def log_start_offset(self) -> int: ...
     @property
     def sealed(self) -> SealedSegmentSource: ...
+    @property
+    def runs(self) -> LocalRuns: ...
     @property
     def oldest_open(self) -> tuple[int, int, int] | None:
         """Producer id, first offset and last timestamp (ms) of the oldest open transaction."""
@@ -140,6 +173,22 @@ class TieredPartition(Protocol):
 
     on_stable: Callable[[], None] | None
     """called when `last_stable_offset` rises; None where nobody waits for that"""
+
+
+class RewriteCatalog(Catalog, Protocol):
+    """The catalog with what tiering needs of rewrites, as in `remote.catalog.NodeCatalog`."""
+
+    def rewrite(self, topic_id: UUID, partition: int, /) -> RewriteIntent | None:
+        """Return the partition's live intent in this node's image."""
+
+    async def begin_rewrite(self, tip: TopicIdPartition, intent: RewriteIntent, /) -> RewriteAnswer:
+        """Put the intent into the metadata."""
+
+    async def give_up_rewrite(self, tip: TopicIdPartition, rewrite_id: UUID, /) -> None:
+        """Remove the intent with this id, if it is the partition's."""
+
+    def erasures(self) -> Mapping[UUID, Erasure]:
+        """Return the orders in this node's image, done ones among them."""
 
 
 class PrefixOwner(Protocol):

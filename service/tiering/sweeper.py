@@ -9,10 +9,17 @@ earlier epochs can no longer be committed, and those of the current one are guar
 another node leads may be named by a later commit, until the catalog has passed it for good:
 
 - its epoch is below the partition's: the catalog refuses commits of that epoch;
-- the chain has passed the segment's base offset, or the manifest's version is taken;
-- the segments of a page are in another page of its level, or below the chain's start;
+- the manifest's version is taken;
+- the chain has passed the segment's base offset, and no rewrite that lives covers its offsets: a commit that
+  replaces a run needs its intent, and an intent that is gone never comes back (invariant T25);
+- the segments of a page are all below the chain's start;
 - or the partition has another epoch or another version since a sweep that began after the key was listed:
   whatever was made from the ones before is refused.
+
+What a rewrite that lives covers is left alone, also where this node leads: other processes make its objects.
+Entry and intent are read from one image. An intent may have begun after the image and before the listing;
+so before a segment below the chain's end is judged dead, the sweep passes a barrier once more: no object that
+was listed before it can be of an intent that began after it.
 
 Each of these stays true once it is. So it does not matter how old the image is, how long an upload takes, or
 what the clocks of the nodes say.
@@ -43,7 +50,7 @@ from uuid import UUID
 from service.base.errors import CorruptionError, FirnError, StorageError
 from service.base.slices import Slice
 from service.base.types import TopicIdPartition
-from service.remote.catalog import NO_VERSION, CatalogEntry
+from service.remote.catalog import NO_VERSION, CatalogEntry, RewriteIntent
 from service.remote.format.cut_codec import MetadataEnd
 from service.remote.format.keys import (
     CUT_NAME,
@@ -63,6 +70,7 @@ from service.tiering.chain import HeadMoved, SeenHead
 from service.tiering.cut_sweep import CutSweep, DeadObjects
 from service.tiering.cuts.needed_chains import NEVER_NAMED
 from service.tiering.deleting import DELETE_BATCH, Deleted, FailureRun, delete_each
+from service.tiering.erase_sweep import unnamed_orders
 from service.tiering.head_check import HeadVerdict, check_head
 from service.tiering.prefix_fence import Displaced, NotNamed
 from service.tiering.tasks import Task
@@ -95,11 +103,12 @@ class UnnamedKey(NamedTuple):
     """A key that the chain does not name.
 
     `mark`: a commit may still name it until the catalog has passed this mark, read when the key already
-    existed; None: no commit can.
+    existed; None: no commit can. `may_be_rewritten`: one can under an intent that began after the image.
     """
 
     key: str
     mark: Mark | None = None
+    may_be_rewritten: bool = False
 
 
 class _Sighting(NamedTuple):
@@ -125,6 +134,23 @@ class _GroupResult(NamedTuple):
     problem: FirnError | None = None
 
 
+class ChainState(NamedTuple):
+    """What one image says of a partition: its committed entry, and the rewrite that lives."""
+
+    entry: CatalogEntry
+    intent: RewriteIntent | None
+
+    def is_rewritten(self, key: SegmentKey) -> bool:
+        """Return whether the object may be one that is made for the rewrite."""
+        one = self.intent
+        return (
+            one is not None
+            and key.leader_epoch == one.leader_epoch
+            and one.base_offset <= key.base_offset
+            and key.last_offset <= one.last_offset
+        )
+
+
 class ListedKey(NamedTuple):
     """One key of the layout, with its parsed form."""
 
@@ -144,6 +170,7 @@ class Sweeper:
     ) -> None:
         """`cuts` judges what cuts leave behind; None where none are taken."""
         self._cuts = cuts
+        self._context = context
         self._store = context.store
         self._chains = context.chains
         self._catalog = context.catalog
@@ -180,6 +207,11 @@ class Sweeper:
                 raise NotNamed("this broker is not the prefix's keeper any more")
             overdue = []
             orphans = await self._orphans(chunk, unknown, failures)
+            if doubtful := {one.key for one in orphans if one.may_be_rewritten}:
+                await self._fence.check_before_sweep()
+                orphans = [one for one in orphans if one.key not in doubtful]
+                again = [one for one in chunk if one.key in doubtful]
+                orphans += await self._orphans(again, unknown, failures)
             dropped = self._needed.dropped()  # of metadata not older than what they were judged by
             for orphan in orphans:
                 before = self._sightings.get(orphan.key)
@@ -197,6 +229,7 @@ class Sweeper:
         deleted += await self._sweep_dead(probes, seen, now_ms, failures)
         if self._cuts is not None:
             deleted += await self._sweep_dead(await self._left_by_cuts(), seen, now_ms, failures)
+        deleted += await self._sweep_dead(await self._left_by_erasures(), seen, now_ms, failures)
         self._sightings = seen
         await self._report(frozenset(unknown))
         self._metrics.orphans_swept += deleted
@@ -233,6 +266,15 @@ class Sweeper:
             self._failed(CUT_NAME, dead.problem)
             log.error("not all tails can be swept: %s", dead.problem)
         return dead.keys
+
+    async def _left_by_erasures(self) -> Sequence[str]:
+        """Return documents of orders that are gone. A damaged `CUT` holds up nothing else."""
+        try:
+            return await unnamed_orders(self._context)
+        except CorruptionError as e:
+            self._failed(CUT_NAME, e)
+            log.error("documents of erasures cannot be swept: %s", e)
+            return ()
 
     async def _sweep_dead(
         self, keys: Iterable[str], seen: dict[str, _Sighting], now_ms: int, failures: FailureRun
@@ -289,10 +331,11 @@ class Sweeper:
             if leadership is None:
                 continue
             entry = self._catalog.entry(topic_id, partition)
+            state = ChainState(entry or _NO_CHAIN, self._catalog.rewrite(topic_id, partition))
             tip = TopicIdPartition(topic_id, "", partition)
             error: FirnError | None = None
             try:
-                judged = await self._pool.run(self._find_unnamed, tip, entry, leadership, group)
+                judged = await self._pool.run(self._find_unnamed, tip, entry, state, leadership, group)
                 orphans += judged.orphans
                 error = judged.problem
                 if judged.verdict is HeadVerdict.OURS_NEWER and entry is not None and not leadership.is_ours:
@@ -333,6 +376,7 @@ class Sweeper:
         self,
         tip: TopicIdPartition,
         entry: CatalogEntry | None,
+        state: ChainState,
         leadership: PartitionLeadership,
         listed: list[ListedKey],
     ) -> _GroupResult:
@@ -345,7 +389,6 @@ class Sweeper:
         if verdict is not HeadVerdict.EQUAL:
             return _GroupResult(verdict, [])  # our chain must not judge; the partition's archiver reports it
         manifest = self._chains.load(tip, entry.manifest_key).manifest if entry is not None else None
-        chain = entry or _NO_CHAIN
         unnamed: list[UnnamedKey] = []
         problem: FirnError | None = None
         unread: dict[str, FirnError] = {}
@@ -355,7 +398,7 @@ class Sweeper:
 
         for key, parsed in listed:
             try:
-                orphan = _orphan(key, parsed, leadership, chain, child_at)
+                orphan = _orphan(key, parsed, leadership, state, child_at)
             except (CorruptionError, StorageError) as e:
                 problem = e
                 continue
@@ -402,46 +445,43 @@ def _orphan(
     key: str,
     parsed: PartitionKey,
     leadership: PartitionLeadership,
-    chain: CatalogEntry,
+    state: ChainState,
     child_at: ChildAt,
 ) -> UnnamedKey | None:
-    """Return `key` as an `UnnamedKey` if the committed `chain` does not name it, None if it does.
+    """Return `key` as an `UnnamedKey` if the committed chain does not name it, None if it does, or a rewrite
+    that lives may.
 
     Raises what reading the chain raises.
     """
-    epoch, is_superseded = leadership.leader_epoch, False
+    chain = state.entry
+    epoch, is_superseded, may_be_rewritten = leadership.leader_epoch, False, False
     if isinstance(parsed, HeadKey):
         named = chain is not _NO_CHAIN or not leadership.is_ours
     elif isinstance(parsed, PageKey):
         child = child_at(parsed.base_offset, parsed.level)
         named = child is not None and child.key == key
-        is_superseded = _is_page_superseded(child, parsed, chain)
+        is_superseded = parsed.last_offset < chain.start_offset
     else:
         named = parsed.leader_epoch > epoch
         if isinstance(parsed, SegmentKey) and not named:
             child = child_at(parsed.base_offset, _SEGMENTS)
-            named = child is not None and child.key == key
+            named = (child is not None and child.key == key) or state.is_rewritten(parsed)
+            may_be_rewritten = parsed.base_offset < chain.end_offset and parsed.leader_epoch == epoch
         named = named or key == chain.manifest_key
         is_superseded = _is_superseded(parsed, epoch, chain)
     if named:
         return None
-    return UnnamedKey(key, None if leadership.is_ours or is_superseded else Mark(epoch, chain.version))
+    if leadership.is_ours or is_superseded:
+        return UnnamedKey(key, None, may_be_rewritten and not leadership.is_ours)
+    return UnnamedKey(key, Mark(epoch, chain.version))
 
 
 def _is_superseded(parsed: SegmentKey | ManifestKey, leader_epoch: int, chain: CatalogEntry) -> bool:
     """Return whether the catalog refuses every further commit that could name the key, which `chain` does not
-    name."""
+    name, as no rewrite covers it."""
     if isinstance(parsed, SegmentKey):
         return parsed.leader_epoch < leader_epoch or parsed.base_offset < chain.end_offset
     return parsed.leader_epoch < leader_epoch or parsed.version <= chain.version
-
-
-def _is_page_superseded(child: Child | None, parsed: PageKey, chain: CatalogEntry) -> bool:
-    """Return whether no later version can make the page: `child`, found at its offset, is in another page of
-    its level, or there is none any more."""
-    if child is None:
-        return parsed.base_offset < chain.start_offset
-    return isinstance(child, PageRef) and child.level == parsed.level
 
 
 def _remembered(orphan: UnnamedKey, before: _Sighting | None, now_ms: int, dropped: MetadataEnd) -> _Sighting:

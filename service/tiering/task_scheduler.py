@@ -22,12 +22,14 @@ from uuid import UUID
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
 from service.base.slices import Slice
 from service.base.world import World
+from service.remote.catalog import CatalogEntry
 from service.remote.stores.breaker import Breaker, BreakerSettings, is_failure
 from service.tiering.archive_attempt import CommitRefused, Deposed, TieringContext
 from service.tiering.offload_pool import Stalled
 from service.tiering.partition_archiver import PartitionArchiver
 from service.tiering.ports import TieredPartition
 from service.tiering.prefix_fence import Displaced, NotNamed
+from service.tiering.rewriting.report_check import RewriteReport
 from service.tiering.tasks import Task, is_worth_a_line, lasts
 from service.tiering.work_queue import WorkQueue
 
@@ -302,6 +304,26 @@ class TaskScheduler:
         if archiver.retries.succeeded(task):
             self._metrics.failing.pop((task, archiver.partition.tip), None)
             log.info("%s: tiering can %s again", archiver.partition.tip, task.value)
+
+    def submit_rewrite(
+        self, topic_id: UUID, partition: int, report: RewriteReport
+    ) -> asyncio.Future[CatalogEntry]:
+        """Have the partition's archiver publish a rewritten run, as `PartitionRewriting.submit`.
+
+        Raises `Deposed` where this node does not archive the partition.
+        """
+        archiver = self._archivers.get((topic_id, partition))
+        if archiver is None or archiver.term.is_deposed:
+            raise Deposed(f"this node does not archive {topic_id}/{partition}")
+        outcome = archiver.rewriting.submit(report)
+        self._mark_dirty((topic_id, partition))
+        return outcome
+
+    def withdraw_rewrite(self, topic_id: UUID, partition: int, rewrite_id: UUID) -> None:
+        """Take a report back, unless its proposal is under way."""
+        archiver = self._archivers.get((topic_id, partition))
+        if archiver is not None:
+            archiver.rewriting.withdraw(rewrite_id)
 
     def store_pause_ms(self, now_ms: int) -> int:
         """Return how long the breaker still keeps calls from the store."""

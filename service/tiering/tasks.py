@@ -43,6 +43,8 @@ class Task(Enum):
     EXPIRE = "expire"
     """drop what retention, DeleteRecords or the end of tiering removed from the log"""
     COPY = "copy"
+    REWRITE = "publish a rewrite"
+    """replace objects of the chain by those that a worker has made of them"""
     KEEP_PREFIX = "keep the prefix"
     """become or stay the prefix's keeper, or be named as a writer by it"""
     DELETE = "delete"

@@ -34,7 +34,8 @@ from service.tiering.cuts.saving_plan import (
     section_of,
     waits_for_segment,
 )
-from service.tiering.cuts.tail_writer import LaidOut, SegmentRun, TailIdentity, Wanted, lay_out, upload
+from service.tiering.cuts.tail_writer import LaidOut, TailIdentity, Wanted, lay_out, upload
+from service.tiering.ports import SegmentRun
 
 log = logging.getLogger(__name__)
 

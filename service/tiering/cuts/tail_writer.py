@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from crc32c import crc32c
@@ -31,36 +31,13 @@ from service.remote.format.tail_object import (
 )
 from service.remote.stores.store import ObjectStore
 from service.tiering.copier import CallProgress
+from service.tiering.ports import SegmentRun
 
 MAX_OBJECT_BYTES: Final = 256 << 20
 """Bound of one tail; the rest goes with the next cut."""
 _PIECE_BYTES: Final = 1 << 20
 _MOST_FILES: Final = 256
 """Files that one tail opens beside those that logs hold open."""
-
-
-class SegmentRun(Protocol):
-    """One segment, as `hot.log_runs.LogRun`."""
-
-    @property
-    def file(self) -> SegmentRunFile: ...
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def is_held(self) -> bool: ...
-    @property
-    def name(self) -> str: ...
-    def position_of(self, offset: int, /) -> int:
-        """Return the position of the first batch that ends at or behind `offset`."""
-
-
-class SegmentRunFile(Protocol):
-    """The segment's file."""
-
-    def read(self, position: int, size: int, /) -> Buffer:
-        """Return exactly these bytes; raise `StorageError` if they are not all there."""
 
 
 class Wanted(NamedTuple):

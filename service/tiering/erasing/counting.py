@@ -17,9 +17,9 @@ from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.copier import CallProgress
-from service.tiering.cuts.tail_writer import SegmentRun
 from service.tiering.erasing.bucket_work import groups_from
 from service.tiering.erasing.hits import OrderInHand, count_in_section, look_at_object
+from service.tiering.ports import SegmentRun
 
 PART_OBJECTS: Final = 64
 PART_BYTES: Final = 64 << 20

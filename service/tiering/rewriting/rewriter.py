@@ -1,0 +1,242 @@
+"""Rewrites of runs by a broker's own worker, of partitions that it leads: one at a time per node.
+
+Order (invariant T25): intent in the metadata, objects on a `rewrite` thread, report to the partition's
+archiver, which publishes it in its line of tasks (`publisher`). Objects are made outside of that line: copies
+and expiry go on meanwhile, and a run that they change is planned again. A rewrite that fails gives its intent
+up; where even that fails, `SilentIntents` does it later, or the partition's next leader epoch ends it.
+
+Owned by the event loop. The pool has the cleaner's priority and the watchdog of offload calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+from uuid import UUID
+
+from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
+from service.base.threads import Threads
+from service.base.types import TopicIdPartition
+from service.remote.catalog import CatalogEntry, RewriteAnswer, RewriteIntent
+from service.remote.format.segment_object import SegmentIdentity
+from service.tiering import next_version
+from service.tiering.archive_attempt import ArchiveAttempt, CommitRefused, Deposed, LeaderTerm, TieringContext
+from service.tiering.copier import CallProgress
+from service.tiering.offload_pool import OffloadPool
+from service.tiering.ports import SegmentRun, TieredPartition
+from service.tiering.rewriting.chain_units import run_at
+from service.tiering.rewriting.report_check import RewriteRefused, RewriteReport, RunChanged, check_rewritable
+from service.tiering.rewriting.rules import Rule, Run
+from service.tiering.rewriting.run_object import MadeObject, RunMaker
+from service.tiering.rewriting.upload_pace import UploadPace
+
+log = logging.getLogger(__name__)
+
+REWRITE_NICE: Final = 10
+"""Priority of the threads: that of the log cleaner."""
+PUBLISH_S: Final = 600
+"""Longest wait for the publication of a run; then its intent is given up."""
+
+Submit = Callable[[UUID, int, RewriteReport], asyncio.Future[CatalogEntry]]
+"""Has the archiver of a partition publish a report (`TaskScheduler.submit_rewrite`)."""
+
+
+class RewriteOutcome(Enum):
+    """How the rewrite of a run ended. Only DONE has changed the chain."""
+
+    DONE = "done"
+    CHANGED = "changed"
+    """The chain has no such run (any more): plan again."""
+    BUSY = "busy"
+    """Another rewrite of the partition lives, or an erasure decides otherwise."""
+    FENCED = "fenced"
+    """This node does not lead the partition, or not in that epoch."""
+    REFUSED = "refused"
+    """The run may not be rewritten."""
+
+
+class Rewriter:
+    """The worker of one node."""
+
+    def __init__(
+        self,
+        context: TieringContext,
+        pool: OffloadPool,
+        threads: Threads,
+        find: Callable[[UUID, int], TieredPartition | None],
+        submit: Submit,
+        withdraw: Callable[[UUID, int, UUID], None],
+    ) -> None:
+        """`pool`: of `rewrite` threads. `find` as in `TieringManager`; `withdraw` takes a report back."""
+        self._context = context
+        self._pool = pool
+        self._threads = threads
+        self._find = find
+        self._submit = submit
+        self._withdraw = withdraw
+        self._one_at_a_time = asyncio.Lock()
+        self._running: dict[tuple[UUID, int], UUID] = {}
+
+    def running(self, topic_id: UUID, partition: int) -> UUID | None:
+        """Return the rewrite of the partition that this worker makes or publishes now; None without one."""
+        return self._running.get((topic_id, partition))
+
+    async def rewrite(
+        self, topic_id: UUID, partition: int, base_offset: int, last_offset: int, rule: Rule
+    ) -> RewriteOutcome:
+        """Rewrite the run with these offsets, inclusive, by `rule`.
+
+        Raises `Displaced` or `NotNamed` where this node may not write to the bucket, `StorageError`,
+        `CorruptionError`, and `RequestError` where the cluster does not know rewrites yet.
+        """
+        async with self._one_at_a_time:
+            led = self._find(topic_id, partition)
+            if led is None:
+                return RewriteOutcome.FENCED
+            try:
+                return await self._rewrite(led, base_offset, last_offset, rule)
+            except RunChanged:
+                return RewriteOutcome.CHANGED
+            except CommitRefused:
+                return RewriteOutcome.CHANGED
+            except RewriteRefused as e:
+                log.warning("%s: a run cannot be rewritten: %s", led.tip, e)
+                return RewriteOutcome.REFUSED
+            except Deposed:
+                return RewriteOutcome.FENCED
+
+    async def _rewrite(
+        self, led: TieredPartition, base_offset: int, last_offset: int, rule: Rule
+    ) -> RewriteOutcome:
+        context, tip = self._context, led.tip
+        term = LeaderTerm(led)
+        await context.fence.check(context.settings.fence_age_ms)
+        entry = context.catalog.entry(tip.topic_id, tip.partition)
+        if entry is None:
+            raise RunChanged(f"{tip} has no archive")
+        run = await self._pool.run(self._load_run, tip, entry, base_offset, last_offset)
+        check_rewritable(run)
+        term.check()
+        intent = RewriteIntent(
+            context.new_uuid(), base_offset, last_offset, rule.kind, term.epoch, context.clock.now_ms()
+        )
+        answer = await context.catalog.begin_rewrite(tip, intent)
+        if answer is RewriteAnswer.BUSY:
+            return RewriteOutcome.BUSY
+        if answer is not RewriteAnswer.BEGUN:
+            return RewriteOutcome.FENCED
+        self._running[tip.topic_id, tip.partition] = intent.rewrite_id
+        context.metrics.rewrites.running += 1
+        try:
+            await self._carry_out(led, term, run, rule, intent)
+        finally:
+            del self._running[tip.topic_id, tip.partition]
+            context.metrics.rewrites.running -= 1
+        return RewriteOutcome.DONE
+
+    def _load_run(self, tip: TopicIdPartition, entry: CatalogEntry, base: int, last: int) -> Run:
+        """Return the run as the chain has it now. Runs on a `rewrite` thread."""
+        chains = self._context.chains
+        return run_at(tip, next_version.load(chains, tip, entry).manifest, chains.loader(tip), base, last)
+
+    async def _carry_out(
+        self, led: TieredPartition, term: LeaderTerm, run: Run, rule: Rule, intent: RewriteIntent
+    ) -> None:
+        """Make the object and have it published; where that fails, end the intent."""
+        context, tip = self._context, led.tip
+        attempt = ArchiveAttempt(context.eraser, term)
+        try:
+            if context.catalog.rewrite(tip.topic_id, tip.partition) != intent:
+                raise StorageError(f"{tip}: this node's metadata does not have the rewrite that it began")
+            made = await self._make(led, term, run, rule, intent, attempt)
+            report = RewriteReport(intent.rewrite_id, run.keys, (made.entry,))
+            await self._publish(tip, report)
+        except (RewriteRefused, CorruptionError, StorageError) as e:
+            self._note_failure(e)
+            if isinstance(e, (CommitRefused, Deposed, _Unsettled)):
+                context.eraser.release(attempt.keys)  # the chain tells whether they are live
+            else:
+                attempt.failed(tip)
+            await self._give_up(tip, intent.rewrite_id)
+            raise
+        except BaseException:
+            context.eraser.release(attempt.keys)
+            raise
+        context.eraser.release(attempt.keys)
+        context.metrics.rewrites.bytes_read += made.bytes_read
+
+    def _note_failure(self, error: FirnError) -> None:
+        if not isinstance(error, (RewriteRefused, Deposed)):
+            self._context.metrics.rewrites.failures += 1
+
+    async def _make(
+        self,
+        led: TieredPartition,
+        term: LeaderTerm,
+        run: Run,
+        rule: Rule,
+        intent: RewriteIntent,
+        attempt: ArchiveAttempt,
+    ) -> MadeObject:
+        context, tip = self._context, led.tip
+        identity = SegmentIdentity(
+            cluster_id=context.cluster_id,
+            topic_id=tip.topic_id,
+            topic=tip.topic,
+            partition=tip.partition,
+            base_offset=run.base_offset,
+            last_offset=run.last_offset,
+            leader_epoch=intent.leader_epoch,
+            uuid=context.new_uuid(),
+        )
+        attempt.writes(identity.key)
+        local = self._local(led, run)
+        pace = UploadPace(context.copy_rate, context.clock, self._threads.sleep)
+
+        def make(progress: CallProgress) -> MadeObject:
+            def spend(size: int) -> None:
+                term.check()
+                pace.spend(size, progress)
+
+            maker = RunMaker(
+                context.store, run, rule, progress,
+                local=local, block_bytes=context.settings.block_bytes, spend=spend,
+            )  # fmt: skip
+            return maker.make(identity, intent.rewrite_id, context.stamps())
+
+        following = asyncio.create_task(pace.follow(), name=f"rewrite-pace-{tip}")
+        try:
+            return await self._pool.watch(make)
+        finally:
+            following.cancel()
+
+    def _local(self, led: TieredPartition, run: Run) -> tuple[SegmentRun, ...]:
+        """Return the local segments that may have the run's bytes; none where the log is offline."""
+        try:
+            return tuple(led.log.runs.runs_between(run.base_offset, run.last_offset))
+        except StorageError:
+            return ()
+
+    async def _publish(self, tip: TopicIdPartition, report: RewriteReport) -> None:
+        outcome = self._submit(tip.topic_id, tip.partition, report)
+        try:
+            async with asyncio.timeout(PUBLISH_S):
+                await asyncio.shield(outcome)
+        except TimeoutError as e:
+            self._withdraw(tip.topic_id, tip.partition, report.rewrite_id)
+            raise _Unsettled(f"{tip}: a rewritten run was not published within {PUBLISH_S} s") from e
+
+    async def _give_up(self, tip: TopicIdPartition, rewrite_id: UUID) -> None:
+        """End the intent; a later look does it where the catalog does not answer."""
+        self._context.metrics.rewrites.given_up += 1
+        try:
+            await self._context.catalog.give_up_rewrite(tip, rewrite_id)
+        except (StorageError, RequestError) as e:
+            log.info("%s: rewrite %s is given up later: %s", tip, rewrite_id, e)
+
+
+class _Unsettled(StorageError):
+    """It is not known whether the run was published."""

@@ -1,0 +1,44 @@
+"""Parts of a node that rewrite ranges of the bucket: own worker, merges, and requests of workers outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from service.base.world import World
+from service.tiering.archive_attempt import TieringContext
+from service.tiering.offload_pool import OffloadPool
+from service.tiering.ports import TieredPartition
+from service.tiering.rewriting.merge_plan import MergeLimits
+from service.tiering.rewriting.merging import Merger
+from service.tiering.rewriting.outside import OutsideRewrites
+from service.tiering.rewriting.rewriter import REWRITE_NICE, Rewriter
+from service.tiering.rewriting.silent_intents import SilentIntents
+from service.tiering.task_scheduler import TaskScheduler
+
+
+class Rewriting:
+    """Rewrites of one node. Owned by the event loop."""
+
+    def __init__(
+        self,
+        context: TieringContext,
+        world: World,
+        partitions: Callable[[], Iterable[TieredPartition]],
+        find: Callable[[UUID, int], TieredPartition | None],
+        scheduler: TaskScheduler,
+        limits: Callable[[], MergeLimits | None],
+    ) -> None:
+        """`partitions` and `find` as in `TieringManager`, `limits` as in `Merger`."""
+        self._pool = pool = OffloadPool(
+            world.threads, 1, context.settings.watchdog_ms, context.metrics, "rewrite", nice=REWRITE_NICE
+        )
+        submit, withdraw = scheduler.submit_rewrite, scheduler.withdraw_rewrite
+        self.rewriter = Rewriter(context, pool, world.threads, find, submit, withdraw)
+        silent = SilentIntents(context, self.rewriter.running)
+        self.merger = Merger(context, pool, self.rewriter, partitions, limits, silent)
+        self.outside = OutsideRewrites(context, find, submit, silent)
+
+    async def close(self, timeout_ms: int) -> None:
+        """End the calls under way, as `OffloadPool.close`."""
+        await self._pool.close(timeout_ms)
