@@ -9,16 +9,19 @@ import random
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from crc32c import crc32c
 
 from service.records.batch import BatchHeader, iter_headers
-from service.records.compaction import filling_batch
+from service.records.compaction import LastBatches, filling_batch
 from service.records.decode import Record, iter_records
+from service.records.erasure import ErasureCopier, ErasureKeys
+from service.records.scan import scan_batches
 from service.remote.format.keys import HeadKey, head_key
-from service.remote.format.manifest import Manifest, ManifestPage, PageRef, SegmentEntry, live_segments
+from service.remote.format.manifest import Child, Manifest, ManifestPage, PageRef, SegmentEntry, live_segments
 from service.remote.format.manifest_codec import encode_head, encode_manifest, encode_page, head_of
 from service.remote.format.rewrite_origin import ERASE, MERGE, RewriteOrigin
 from service.remote.format.run_check import run_epochs, segment_epochs
@@ -63,6 +66,7 @@ class Rewriter:
         self._key = key
         self._rng = random.Random(seed)
         self._block_bytes = block_bytes
+        self._copy: Callable[[bytes], bytes] | None = None
         self.forged: dict[str, Any] = {}
         """what the next objects say instead of what is so: arguments of `plan_object`"""
 
@@ -77,6 +81,17 @@ class Rewriter:
         """Write the run as one segment without the records that `keep` does not want."""
         return self._rewrite(base_offset, last_offset, ERASE, keep, commits=commits)
 
+    def erase_keys(
+        self, base_offset: int, last_offset: int, keys: ErasureKeys, end_offset: int, *, keeps_all: bool
+    ) -> Rewritten:
+        """Write the run as one segment without the records of `keys` below `end_offset`, by the copier of
+        brokers; `keeps_all`: batches of which nothing stays leave their headers."""
+        self._copy = partial(copied, keys=keys, end_offset=end_offset, keeps_all=keeps_all)
+        try:
+            return self._rewrite(base_offset, last_offset, ERASE, lambda one: True, commits=True)
+        finally:
+            self._copy = None
+
     def manifest(self) -> Manifest:
         """Return what HEAD names."""
         chain = open_published(self._store, self._key)
@@ -87,6 +102,21 @@ class Rewriter:
         """Return the live segments."""
         manifest = self.manifest()
         return list(live_segments(manifest, lambda ref: open_page(self._store, ref, manifest)))
+
+    def groups(self) -> list[list[SegmentEntry]]:
+        """Return the live segments of each page of level 0, and of the manifest itself: runs lie in one."""
+        manifest = self.manifest()
+        found: list[list[SegmentEntry]] = []
+
+        def walk(children: Sequence[Child]) -> None:
+            for child in children:
+                if isinstance(child, PageRef):
+                    walk(open_page(self._store, child, manifest).children)
+            own = [one for one in children if isinstance(one, SegmentEntry)]
+            found.append([one for one in own if one.last_offset >= manifest.start_offset])
+
+        walk(manifest.children)
+        return [group for group in found if group]
 
     def _rewrite(
         self, base_offset: int, last_offset: int, kind: str, keep: Keep, *, commits: bool
@@ -134,7 +164,8 @@ class Rewriter:
         base, last = run[0].base_offset, run[-1].last_offset
         epochs = segment_epochs(run_epochs(run), base, last)
         logs = [bytes(self._store.get_range(one.key, 0, one.log_length)) for one in run]
-        log = b"".join(erased(one, keep) for one in logs) or bytes(filling_batch(base, last, epochs[-1][0]))
+        copy = self._copy if self._copy is not None else partial(erased, keep=keep)
+        log = b"".join(map(copy, logs)) or bytes(filling_batch(base, last, epochs[-1][0]))
         scanned = scan_log(
             lambda position, length: log[position : position + length],
             0,
@@ -176,7 +207,7 @@ class Rewriter:
             "generation": 1 + max(one.generation for one in run),
             "rewrite": RewriteOrigin(self.new_uuid(), kind, len(run), records_before),
             "stamp": manifest.stamp,
-            "open_from": newest.open_from,
+            "open_from": _open_from(footers, last),
         }
         return plan_object(identity, **{**arguments, **self.forged})
 
@@ -185,6 +216,13 @@ class Rewriter:
         if section is None:
             return ()
         return decode_epoch_history(read_section(self._store, entry.key, section), footer)
+
+
+def _open_from(footers: Sequence[Footer], last_offset: int) -> int:
+    """Where transactions are open at the end of the run; -1 where it has none at all."""
+    if footers[-1].open_from >= 0:
+        return footers[-1].open_from
+    return last_offset + 1 if any(one.open_from >= 0 for one in footers) else -1
 
 
 def erased(log: bytes, keep: Keep) -> bytes:
@@ -217,6 +255,15 @@ def _batch(data: bytes, header: BatchHeader, keep: Keep) -> bytes:
     made = bytearray(HEADER.pack(*fields) + body)
     made[_CRC_AT:_AFTER_CRC] = crc32c(bytes(made[_AFTER_CRC:])).to_bytes(4, "big")
     return bytes(made)
+
+
+def copied(log: bytes, keys: ErasureKeys, end_offset: int, *, keeps_all: bool) -> bytes:
+    """Return what the copier of brokers leaves of `log`."""
+    last_batches = None if keeps_all else LastBatches({})
+    copier = ErasureCopier(keys, end_offset, last_batches, keep_to=-1, buffer_bytes=500)
+    view = memoryview(log)
+    parts = [bytes(part) for part in copier.copy(view, scan_batches(view))]
+    return b"".join([*parts, *map(bytes, copier.rest())])
 
 
 def without_offsets(*offsets: int) -> Keep:
