@@ -28,7 +28,7 @@ from service.hot import epochs, file_deletion, log_dir, recovery, recovery_walk,
 from service.hot import log as hot_log
 from service.hot import producers as hot_producers
 from service.hot import segment as hot_segment
-from service.hot.cleaning import copying
+from service.hot.cleaning import segment_copy
 from service.hot.epochs import LeaderEpochs
 from service.hot.log_dir import LogDir
 from service.hot.log_maintenance import LogMaintenance
@@ -109,7 +109,7 @@ def index_error_after_the_write() -> None:
 
 def cleaned_not_flushed() -> None:
     """Swap in a compacted segment without an fsync."""
-    _swap(copying, "fsync_file", lambda _: _nothing)
+    _swap(segment_copy, "fsync_file", lambda _: _nothing)
 
 
 def append_error_swallowed() -> None:

@@ -282,6 +282,17 @@ LOGS: Final = (
     _counter("log_cleaned_bytes_read", "Bytes read to copy compacted logs."),
     _counter("log_cleaned_bytes_written", "Bytes written to copy compacted logs."),
     _gauge(
+        "erasure_open_replicas",
+        "Replicas of the node that lack an order of erasure, or have not told of it, counted for each order.",
+    ),
+    _counter(
+        "erasure_failures",
+        "Failed attempts to carry an order of erasure out in a log, or to read its document.",
+    ),
+    _counter("erased_records", "Records that erasures have taken out of local logs."),
+    _counter("erasure_bytes_read", "Bytes of local logs that erasures have read."),
+    _counter("erasure_bytes_written", "Bytes of local logs that erasures have written."),
+    _gauge(
         "partitions_left_out",
         "Partitions beyond `firn.metrics.partitions.max`, without metrics of their own; only with "
         "`firn.metrics.partitions.enable`.",

@@ -282,6 +282,11 @@ def _logs(metrics: HotMetrics) -> Iterator[Sample]:
     yield Sample("firn_log_cleaned_bytes_read", metrics.cleaned_bytes_read)
     yield Sample("firn_log_cleaned_bytes_written", metrics.cleaned_bytes_written)
     yield Sample("firn_log_uncleanable", metrics.uncleanable_logs)
+    yield Sample("firn_erasure_open_replicas", metrics.unerased_replicas)
+    yield Sample("firn_erasure_failures", metrics.erasure_failures)
+    yield Sample("firn_erased_records", metrics.erased_records)
+    yield Sample("firn_erasure_bytes_read", metrics.erasure_bytes_read)
+    yield Sample("firn_erasure_bytes_written", metrics.erasure_bytes_written)
     for path, standing in tuple(metrics.disks.items()):
         directory = (printable(path),)
         yield Sample("firn_log_dir_free_bytes", standing.usable, directory)

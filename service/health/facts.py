@@ -132,6 +132,14 @@ class RestoreFacts(NamedTuple):
     why: str = ""
 
 
+class ErasureFacts(NamedTuple):
+    """Orders of erasure that a node keeps open: the number of problems, one of them and its reason."""
+
+    problems: int
+    first: str
+    why: str
+
+
 class ClusterFacts(NamedTuple):
     """A cluster as somebody sees it: a client, by what brokers answered, or a node, by its metadata.
 
@@ -186,6 +194,7 @@ class NodeFacts(NamedTuple):
     failed_shards: int = 0
     recovery: RecoveryFacts | None = None
     restore: RestoreFacts | None = None
+    erasures: ErasureFacts | None = None
     certificates: tuple[str, ...] = ()
     key_sets: tuple[str, ...] = ()
     cluster: ClusterFacts | None = None

@@ -11,6 +11,7 @@ from service.health.facts import (
     BrokerFacts,
     ClusterFacts,
     DirectoryFacts,
+    ErasureFacts,
     NodeFacts,
     PartitionFacts,
     RecoveryFacts,
@@ -185,6 +186,8 @@ def _node(facts: NodeFacts, now_ms: int) -> Iterator[Finding]:
         yield from _recovery(subject, facts.recovery)
     if facts.restore is not None:
         yield from _restore(subject, facts.restore)
+    if facts.erasures is not None:
+        yield _erasures(subject, facts.erasures)
     for words in facts.certificates:
         yield kinds.TLS_PROBLEM.found(subject, f"{subject}: {words}")
     for words in facts.key_sets:
@@ -235,6 +238,12 @@ def _recovery(subject: str, left: RecoveryFacts) -> Iterator[Finding]:
     if left.unchecked_logs:
         words = f"{left.unchecked_logs} local logs were not compared with their archives yet"
         yield kinds.RECOVERY_WAITS.found(subject, f"{subject}: {words}")
+
+
+def _erasures(subject: str, held: ErasureFacts) -> Finding:
+    others = f", and {held.problems - 1} more" if held.problems > 1 else ""
+    words = f"{subject}: erasure {held.first} is not carried out{others}: {held.why}"
+    return kinds.ERASURE_HELD.found(subject, words)
 
 
 def _restore(subject: str, left: RestoreFacts) -> Iterator[Finding]:

@@ -190,6 +190,14 @@ TAIL_NOT_LOADED: Final = _kind(
     "Bring the object back that is named; it is tried again every minute. Else restore from the cut before,"
     " or delete the topic.",
 )  # fmt: skip
+ERASURE_HELD: Final = _kind(
+    "erasure-held-back", LOGS, WARNING,
+    "Records that an order of erasure takes are still in a local log, or may be: the order is not done before"
+    " each replica has carried it out.",
+    "See the reason: bring a replica that is offline back, end a transaction that stays open, make room on a"
+    " full disk, let the bucket be read. It is tried again every minute. firn erase status says what else is"
+    " left.",
+)  # fmt: skip
 SHARDS_FAILED: Final = _kind(
     "coordinator-failed", COORDINATORS, CRITICAL,
     "Groups or transactions of these partitions have no coordinator.",

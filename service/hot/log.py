@@ -349,6 +349,7 @@ class LocalLog:
         state = self.state
         state.dir = directory
         state.epochs.moved(directory)
+        state.erased.moved(directory)
         state.snapshots.moved(directory)
         for segment in state.segments:
             segment.moved(directory)

@@ -125,6 +125,9 @@ class LogMaintenance:
         if home is not None:
             self.offsets.note(log, home)
 
+    async def flush(self, log: LocalLog) -> None:
+        await self.flusher.flush(log)
+
     def flush_failed(self) -> None:
         self.take_directories_offline()
 

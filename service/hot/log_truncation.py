@@ -13,7 +13,7 @@ from typing import Final
 
 from service.base.disk import MissingFile
 from service.base.errors import CorruptionError, StorageError
-from service.base.files import fsync_dir
+from service.base.files import FsyncFailed, fsync_dir
 from service.hot import names
 from service.hot.cleaning.interrupted import marked, rename
 from service.hot.cleaning.swap import Swapping
@@ -122,7 +122,7 @@ class LogTruncation:
         local log is dropped and a new one begins at `offset`. A checkpointed recovery point above the new end
         must have been lowered before: otherwise the next opening takes the log for damaged.
         """
-        return self._or_offline(offset, lambda: self._truncate_to(offset, producers))
+        return self._or_offline(offset, lambda: self._truncate_to(offset, producers), self._end_after)
 
     def restart_at(
         self,
@@ -138,13 +138,20 @@ class LogTruncation:
         `log_start_offset`: start of the log as a whole; `offset` if None. `epochs`: (epoch, start offset)
         between the two; `producers`: the producer state at `offset`, as (producer id, entry).
         """
-        return self._or_offline(offset, lambda: self._restart_at(offset, log_start_offset, epochs, producers))
+        return self._or_offline(
+            offset, lambda: self._restart_at(offset, log_start_offset, epochs, producers), lambda end: end
+        )
 
-    def _or_offline(self, offset: int, work: Callable[[], int]) -> int:
-        """Run `work`; on an error memory and disk differ, and only the next opening can repair that."""
+    def _or_offline(self, offset: int, work: Callable[[], int], end_after: Callable[[int], int]) -> int:
+        """Run `work`, after which the log ends at `end_after(offset)` at the lowest; on an error memory and
+        disk differ, and only the next opening can repair that."""
         self._appender.finish()
         self.state.check()
         self._check_descriptors(offset)
+        try:
+            self.state.erased.cut(end_after(offset))
+        except FsyncFailed as e:
+            raise self.state.fail(e) from e
         try:
             self._swapping.finish()
             return work()

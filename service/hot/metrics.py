@@ -20,6 +20,16 @@ class HotMetrics:
     cleaning_errors: int = 0
     cleaned_bytes_read: int = 0
     cleaned_bytes_written: int = 0
+    erased_records: int = 0
+    """Records that erasures have taken out of local logs."""
+    erasure_bytes_read: int = 0
+    erasure_bytes_written: int = 0
+    erasure_failures: int = 0
+    """Attempts that failed: at an order's document, or in a log."""
+    unerased_replicas: int = 0
+    """Replicas here that lack an order of erasure, or have not told of it, counted for each order."""
+    erasure_problems: dict[str, str] = field(default_factory=dict)
+    """Orders, or orders in replicas, that this node keeps open, and why."""
     uncleanable_logs: int = 0
     """Logs that are set aside now, as their compaction failed."""
     disks: dict[Path, DiskState] = field(default_factory=dict)

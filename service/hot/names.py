@@ -6,7 +6,7 @@
     00000000000000000000.log .index .timeindex .txnindex .snapshot
     00000000000000000000.log.deleted            a segment waits for deletion
     00000000000000000000.log.cleaned .log.swap  a compacted segment before its swap; see `cleaning.swap`
-    leader-epoch-checkpoint   partition.metadata
+    leader-epoch-checkpoint   partition.metadata   erasures
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ FUTURE_DIR: Final = "-future"
 
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
+ERASURES: Final = "erasures"
 CLUSTER_METADATA_DIR: Final = "__cluster_metadata-0"
 
 _OFFSET_DIGITS: Final = 20

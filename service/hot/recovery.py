@@ -32,6 +32,7 @@ from service.config.settings import LogConfig
 from service.hot import names
 from service.hot.cleaning.interrupted import tidy
 from service.hot.epochs import LeaderEpochs
+from service.hot.erased_orders import ErasedOrders
 from service.hot.files import SegmentFile
 from service.hot.producer_snapshot import SnapshotFiles
 from service.hot.producers import ProducerStates
@@ -124,6 +125,8 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> bool
     end_offset = loader.load(read_from) if restart is None else loader.finish_restart(restart)
     loader.settle_transactions({base: found[3] for base, found in sizes.items()}, end_offset)
     known = loader.known
+    if names.ERASURES in there:
+        state.erased = ErasedOrders.load(state.disk, state.dir, state.world.threads, end_offset)
     first = segments[0].base_offset
     start = min(known.log_start_offset, end_offset)
     state.start = start if state.config.remote_storage_enable else max(start, first)

@@ -69,16 +69,18 @@ class SealedSegments:
     """Lists the sealed segments of one log. Owned by the loop.
 
     The list ends before the first segment whose producer snapshot, or a row of whose transaction index, is
-    not written yet, by the flush that it waits for. No method reads a file, except `sealed_at_ms`, once for a
-    segment that an earlier process sealed. Each method raises `LogOffline` if the replica is offline.
+    not written yet, by the flush that it waits for. It is empty unless ``may_copy``. No method reads a file,
+    except `sealed_at_ms`, once for a segment that an earlier process sealed. Each method raises `LogOffline`
+    if the replica is offline.
     """
 
-    __slots__ = ("_is_held_back", "_news", "_state")
+    __slots__ = ("_is_held_back", "_news", "_state", "may_copy")
 
     def __init__(self, state: LogState) -> None:
         self._state = state
         self._news: Callable[[], None] | None = None
         self._is_held_back = False
+        self.may_copy: Callable[[], bool] = lambda: True
 
     def watch(self, news: Callable[[], None] | None) -> None:
         """Call `news` when a segment was sealed, the log's start moves or settings change; one callback at a
@@ -117,6 +119,9 @@ class SealedSegments:
         self._state.check()
         segments = self._state.segments
         found: list[SealedSpan] = []
+        if not self.may_copy():
+            self._is_held_back = True
+            return found
         for slot in range(self._first_beyond(from_offset), len(segments) - 1):
             if len(found) == most:
                 break

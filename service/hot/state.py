@@ -14,6 +14,7 @@ from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import names
 from service.hot.epochs import LeaderEpochs
+from service.hot.erased_orders import ErasedOrders
 from service.hot.files import FileCache, FileHandle
 from service.hot.producer_snapshot import SnapshotFiles
 from service.hot.producers import ProducerStates
@@ -71,9 +72,9 @@ class LogState:
     """
 
     __slots__ = (
-        "cleaned_offset", "config", "dir", "disk", "end_offset", "epochs", "failure", "files", "gaps_below",
-        "local_start", "lock", "on_end_moved", "on_failure", "producers", "recovery_point", "segments",
-        "snapshots", "start", "tip", "truncations", "world",
+        "cleaned_offset", "config", "dir", "disk", "end_offset", "epochs", "erased", "failure", "files",
+        "gaps_below", "local_start", "lock", "on_end_moved", "on_failure", "producers", "recovery_point",
+        "segments", "snapshots", "start", "tip", "truncations", "world",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +92,8 @@ class LogState:
         self.truncations = 0
         self.segments: Segments
         self.epochs: LeaderEpochs
+        self.erased = ErasedOrders(world.disk, directory, world.threads)
+        """orders of erasure that were carried out here"""
         self.producers: ProducerStates
         self.snapshots: SnapshotFiles
         self.start = 0

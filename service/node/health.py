@@ -13,6 +13,7 @@ from service.health.facts import (
     ClusterFacts,
     CutFacts,
     DirectoryFacts,
+    ErasureFacts,
     HeldBackFacts,
     NodeFacts,
     PartitionFacts,
@@ -108,6 +109,7 @@ def facts_of(node: ObservedParts) -> NodeFacts:
         failed_shards=_failed_shards(broker),
         recovery=_recovery(broker.image) if broker.image.life else None,
         restore=_restore(broker.image, node.cold) if broker.image.restored_tails else None,
+        erasures=_erasures(node.logs),
     )
     return facts if node.cold is None else _with_store(facts, node.cold)
 
@@ -188,6 +190,13 @@ def _recovery(image: MetadataImage) -> RecoveryFacts:
     )
     unchecked = sum(len(state.unchecked_partitions) for state in image.recovered.values())
     return RecoveryFacts(tuple(waiting), unchecked)
+
+
+def _erasures(logs: LogManager) -> ErasureFacts | None:
+    """Return what keeps orders of erasure open here; None where nothing does."""
+    problems = logs.metrics.erasure_problems
+    first = min(problems, default=None)
+    return None if first is None else ErasureFacts(len(problems), first, problems[first])
 
 
 def _restore(image: MetadataImage, cold: ColdTier | None) -> RestoreFacts:

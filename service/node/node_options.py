@@ -6,7 +6,7 @@ import sys
 
 from service.base.errors import ConfigError
 from service.config.settings import BrokerConfig
-from service.hot.cleaning.cleaning import CleanerSettings
+from service.hot.cleaning.log_rewrite import CleanerSettings
 from service.metadata.controller.requests import PartitionLimit
 from service.network.request import PeerLimits
 from service.node.fd_budget import Budget

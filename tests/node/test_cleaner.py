@@ -13,7 +13,7 @@ from uuid import UUID
 from service.base.clock import SystemClock
 from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
-from service.hot.cleaning.cleaning import CleanerSettings
+from service.hot.cleaning.log_rewrite import CleanerSettings
 from service.hot.log import LocalLog
 from service.hot.log_dir import CLEANER_OFFSETS
 from service.hot.manager import LogManager

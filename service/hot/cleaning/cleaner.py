@@ -1,7 +1,8 @@
-"""Order of compactions: the dirtiest log first, while one is dirty enough (Kafka `LogCleaner`).
+"""Order of compactions: the dirtiest log first, while one is dirty enough (Kafka `LogCleaner`); erasures.
 
-Owned by the loop; each compaction is a task. A log whose compaction fails is set aside, and others continue:
-for a while if the disk refused, until the next start if the log is damaged or a defect shows.
+Owned by the loop; each compaction is a task, and never meets an erasure in one log. A log whose compaction
+fails is set aside, and others continue: for a while if the disk refused, until the next start if the log is
+damaged or a defect shows.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, Protocol
+from uuid import UUID
 
 from service.base.errors import CorruptionError, StorageError
 from service.base.slices import Slice
 from service.base.world import World
 from service.hot import names
 from service.hot.cleaning import plan
-from service.hot.cleaning.cleaning import Aborted, CleanerSettings, Cleaning, Throttle
+from service.hot.cleaning.cleaning import Cleaning
+from service.hot.cleaning.erasing import Erasing, LocalErasure
+from service.hot.cleaning.log_rewrite import Aborted, CleanerSettings, LogRewrite, Throttle
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from service.hot.metrics import HotMetrics
@@ -31,6 +35,11 @@ _AGAIN_MS: Final = 60_000
 _NEVER_MS: Final = 2**63 - 1
 
 
+RewriteParts = tuple[
+    LocalLog, LogIo, LogIo, World, Callable[[], CleanerSettings], Throttle, Callable[[LocalLog], bool]
+]
+
+
 class CleanerListener(Protocol):
     """The maintenance of the logs, as the cleaner needs it."""
 
@@ -39,6 +48,9 @@ class CleanerListener(Protocol):
 
     def flush_failed(self) -> None:
         """An fsync may have failed: check the latches."""
+
+    async def flush(self, log: LocalLog) -> None:
+        """Return once everything appended to `log` until now is durable. `StorageError`."""
 
     def cleaned(self, log: LocalLog) -> None:
         """The log was cleaned: a checkpoint should contain its cleaned offset soon."""
@@ -62,7 +74,8 @@ class Cleaner:
         self._metrics = metrics
         self._compacted: dict[LocalLog, None] = {}
         self._set_aside: dict[LocalLog, int] = {}
-        self._runs: dict[LocalLog, Cleaning] = {}
+        self._runs: dict[LocalLog, LogRewrite] = {}
+        self._erasing = 0
         self._throttle = Throttle(world.clock)
         self._settings: Callable[[], CleanerSettings] = CleanerSettings
         self._stable_offset: Callable[[LocalLog], int | None] = lambda log: log.log_end_offset
@@ -74,22 +87,23 @@ class Cleaner:
         if log.config.is_compacted:
             self._compacted[log] = None
         else:
-            self.forget(log)
+            self._do_not_compact(log)
 
-    def forget(self, log: LocalLog) -> None:
-        """Remove a log that is not in use any more, or not to be compacted."""
+    def _do_not_compact(self, log: LocalLog) -> None:
         self._compacted.pop(log, None)
         if self._set_aside.pop(log, None) is not None:
             self._metrics.uncleanable_logs = len(self._set_aside)
-        self._abort(log)
+        if isinstance(run := self._runs.get(log), Cleaning):
+            run.aborted.set()
 
-    def _abort(self, log: LocalLog) -> None:
-        run = self._runs.get(log)
-        if run is not None:
+    def forget(self, log: LocalLog) -> None:
+        """Remove a log that is not in use any more."""
+        self._do_not_compact(log)
+        if (run := self._runs.get(log)) is not None:
             run.aborted.set()
 
     async def wait_for(self, logs: Collection[LocalLog]) -> None:
-        """Wait until none of `logs`, which were forgotten, is being compacted."""
+        """Wait until none of `logs`, which were forgotten, is being changed."""
         for log in logs:
             run = self._runs.get(log)
             if run is not None:
@@ -113,7 +127,7 @@ class Cleaner:
         try:
             while True:
                 while len(tasks) < self._most() and (chosen := await self._dirtiest()) is not None:
-                    run = self._runs[chosen] = self._cleaning_of(chosen)
+                    run = self._runs[chosen] = Cleaning(*self._parts_of(chosen))
                     tasks.add(asyncio.get_running_loop().create_task(self._clean(run), name="log-cleaner"))
                 if not tasks:
                     await self._back_off()
@@ -125,16 +139,11 @@ class Cleaner:
             for task in tasks:
                 task.cancel()
 
-    def _cleaning_of(self, log: LocalLog) -> Cleaning:
-        return Cleaning(
-            log,
-            self._io,
-            self._cleaner_io,
-            self._world,
-            self._settings,
-            self._throttle,
+    def _parts_of(self, log: LocalLog) -> RewriteParts:
+        return (
+            log, self._io, self._cleaner_io, self._world, lambda: self._settings(), self._throttle,
             self._listener.is_in_use,
-        )
+        )  # fmt: skip
 
     async def _back_off(self) -> None:
         """Wait for ``log.cleaner.backoff.ms``, which may change meanwhile."""
@@ -215,6 +224,43 @@ class Cleaner:
         except (StorageError, CorruptionError) as e:
             self._fail(log, e)
             return None
+
+    # One erasure
+
+    async def erase(self, log: LocalLog, order: LocalErasure, open_orders: Collection[UUID]) -> Erasing:
+        """Carry out an order in one log, once nothing else changes it and a thread of the cleaner's share is
+        free; ``log.cleaner.enable`` has no say in it. Returns what was done.
+
+        `Aborted` where the log is not in use any more, or was truncated; `CorruptionError` if it is damaged,
+        `StorageError`: to be tried again.
+        """
+        while log in self._runs or self._erasing >= max(self._settings().threads, 1):
+            others = [self._runs[log]] if log in self._runs else [*self._runs.values()]
+            waits = [asyncio.ensure_future(one.over.wait()) for one in others]
+            try:
+                await asyncio.wait(waits, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+        run = Erasing(*self._parts_of(log))
+        self._runs[log] = run
+        self._erasing += 1
+        try:
+            await run.run(order, open_orders, self._listener.flush)
+        except (StorageError, CorruptionError) as e:
+            log.latch.note(e)
+            if log.latch.failure is not None:
+                self._listener.flush_failed()
+            raise
+        finally:
+            self._erasing -= 1
+            del self._runs[log]
+            run.over.set()
+            counts, metrics = run.counts, self._metrics
+            metrics.erased_records += counts.records_read - counts.records_kept
+            metrics.erasure_bytes_read += counts.bytes_read
+            metrics.erasure_bytes_written += counts.bytes_written
+        return run
 
     # One compaction
 

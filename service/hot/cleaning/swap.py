@@ -106,8 +106,11 @@ class Swapping:
         self._reader = reader
         self._queue = queue
 
-    def begin(self, old: Sequence[Segment], new: Segment) -> Swap | None:
-        """Let reads use `new`, whose files are open. Returns None if the log has changed meanwhile."""
+    def begin(self, old: Sequence[Segment], new: Segment, *, leaves_gaps: bool = True) -> Swap | None:
+        """Let reads use `new`, whose files are open. Returns None if the log has changed meanwhile.
+
+        `leaves_gaps`: offsets that `old` has are missing in `new`.
+        """
         state = self._state
         first = state.segments.slot_of(old[0].base_offset)
         there = state.segments.all[first : first + len(old)]
@@ -119,7 +122,8 @@ class Swapping:
         with state.lock:
             state.segments.replace(old, [new])
         self._reader.forget()
-        state.gaps_below = max(state.gaps_below, state.segments.bases[first + 1])
+        if leaves_gaps:
+            state.gaps_below = max(state.gaps_below, state.segments.bases[first + 1])
         self.current = Swap(state, old, new)
         return self.current
 

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from service.base.clock import ManualClock
 from service.base.errors import StorageError
 from service.config.settings import LogConfig
-from service.hot.cleaning.cleaning import CleanerSettings
+from service.hot.cleaning.log_rewrite import CleanerSettings
 from service.hot.files import FileCache
 from service.hot.log import LocalLog
 from service.records.batch import CompressionType

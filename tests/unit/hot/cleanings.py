@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from service.hot.cleaning import plan
-from service.hot.cleaning.cleaning import CleanerSettings, Cleaning, Throttle
+from service.hot.cleaning.cleaning import Cleaning
+from service.hot.cleaning.log_rewrite import CleanerSettings, Throttle
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from service.records.batch import CompressionType, complete_headers, read_header

@@ -14,7 +14,7 @@ from service.base.clock import ManualClock
 from service.base.disk import DiskError
 from service.base.errors import CorruptionError, StorageError
 from service.config.settings import LogConfig
-from service.hot.cleaning.cleaning import CleanerSettings
+from service.hot.cleaning.log_rewrite import CleanerSettings
 from service.hot.log import LocalLog
 from service.records.batch import CompressionType
 from service.records.txn_rows import AbortedEntry, decode_rows

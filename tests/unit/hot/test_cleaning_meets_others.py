@@ -18,7 +18,8 @@ from service.base.clock import ManualClock
 from service.base.errors import CorruptionError, StorageError
 from service.config.settings import LogConfig
 from service.hot.cleaning.cleaner import Cleaner
-from service.hot.cleaning.cleaning import Aborted, CleanerSettings, Cleaning, Throttle
+from service.hot.cleaning.cleaning import Cleaning
+from service.hot.cleaning.log_rewrite import Aborted, CleanerSettings, Throttle
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from service.hot.metrics import HotMetrics

@@ -1,0 +1,95 @@
+"""One erasure in one log: its active segment is sealed, segments with a hit are replaced, the log notes it.
+
+The order's end must be below what is stable and replicated: nothing below it changes any more, unless the log
+is truncated; then the erasure is aborted, and begins again later. A segment without a hit is read once and
+stays. A crash leaves segments that are done and others: the next run finds no hit in the former. Owned by the
+loop; see `log_rewrite` for its threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from typing import NamedTuple
+from uuid import UUID
+
+from service.base.world import World
+from service.hot.cleaning.erasure_copy import ErasureCopy, HitSearch
+from service.hot.cleaning.log_rewrite import Aborted, CleanerSettings, LogRewrite, Throttle
+from service.hot.log import LocalLog
+from service.hot.log_io import LogIo
+from service.hot.segment import Segment
+from service.records.erasure import ErasureKeys
+
+
+class LocalErasure(NamedTuple):
+    """An order as one log carries it out: its keys, and the end below which their records go."""
+
+    order_id: UUID
+    keys: ErasureKeys
+    end_offset: int
+
+
+class Erasing(LogRewrite):
+    """One erasure. ``segments``: how many were replaced."""
+
+    def __init__(
+        self,
+        log: LocalLog,
+        io: LogIo,
+        cleaner_io: LogIo,
+        world: World,
+        settings: Callable[[], CleanerSettings],
+        throttle: Throttle,
+        is_in_use: Callable[[LocalLog], bool],
+    ) -> None:
+        super().__init__(log, io, cleaner_io, world, settings, throttle, is_in_use)
+        self.segments = 0
+
+    async def run(
+        self,
+        order: LocalErasure,
+        open_orders: Collection[UUID],
+        flush: Callable[[LocalLog], Awaitable[None]],
+    ) -> None:
+        """Carry out the order, and note it in the log's file. `open_orders`: those that the file keeps.
+
+        `Aborted`; `CorruptionError` if the log is damaged, `StorageError`. Each leaves a sound log; the next
+        run goes on.
+        """
+        log, state, end = self.log, self.log.state, order.end_offset
+        self._truncations, cuts = state.truncations, state.erased.cuts
+        self._check()
+        if end > log.recovery_point:
+            await flush(log)
+            self._check()
+        if log.active_base_offset < end:
+            log.appender.roll()
+        sealed = self._sealed_below(end)
+        if sealed and log.recovery_point < sealed[-1][1]:
+            await flush(log)
+        for segment, segment_end in sealed:
+            if segment in log.state.segments.all and await self._has_hit(segment, order):
+                await self._erase(segment, segment_end, order)
+        self._check()
+        if not await self._io.run(state.erased.add, order.order_id, end, open_orders, cuts):
+            raise Aborted
+
+    def _sealed_below(self, end: int) -> list[tuple[Segment, int]]:
+        """Return the sealed segments that begin below `end`, with their ends. Also those below the log's
+        start: their bytes are on the disk."""
+        segments = self.log.state.segments
+        pairs = zip(segments.all[:-1], segments.bases[1:], strict=True)
+        return [(one, after) for one, after in pairs if one.base_offset < end and one.size]
+
+    async def _has_hit(self, segment: Segment, order: LocalErasure) -> bool:
+        search = HitSearch(segment, order.keys, order.end_offset, self._sizes(), self.counts)
+        await self._drive(search.run())
+        return search.is_hit
+
+    async def _erase(self, segment: Segment, segment_end: int, order: LocalErasure) -> None:
+        copy = ErasureCopy(
+            self.log.state, segment, segment_end, order.keys, order.end_offset, self._sizes(), self.counts
+        )
+        await self._drive(copy.run())
+        await self._swap(copy, leaves_gaps=False)
+        self.segments += 1

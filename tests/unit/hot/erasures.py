@@ -1,0 +1,66 @@
+"""Orders of erasure, and how one log carries them out at once, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from uuid import UUID
+
+from service.hot.cleaning.erasing import Erasing, LocalErasure
+from service.hot.cleaning.log_rewrite import CleanerSettings, Throttle
+from service.hot.log import LocalLog
+from service.hot.log_io import LogIo
+from service.records.batch import BatchHeader
+from service.records.erasure import ANY_TIME, ErasureKeys, hash_key
+from tests.unit.hot.logs import at_once, headers_from
+
+SECRET = bytes(range(16))
+ORDER = UUID(int=39)
+
+
+def keys_of(keys: Iterable[bytes], before_ms: int = ANY_TIME) -> ErasureKeys:
+    """Keys of an order."""
+    return ErasureKeys.of(SECRET, b"".join(sorted(hash_key(SECRET, key) for key in set(keys))), before_ms)
+
+
+def order_of(*keys: bytes, end: int, order_id: UUID = ORDER, before_ms: int = ANY_TIME) -> LocalErasure:
+    """An order that takes the records of `keys` below `end`."""
+    return LocalErasure(order_id, keys_of(keys, before_ms), end)
+
+
+async def _flush(log: LocalLog) -> None:
+    log.durability.flush()
+
+
+def erase(
+    log: LocalLog,
+    order: LocalErasure,
+    *,
+    open_orders: Collection[UUID] = (ORDER,),
+    buffer_bytes: int = 64 << 10,
+) -> Erasing:
+    """Carry an order out; raises what an erasure raises."""
+
+    async def work() -> Erasing:
+        world = log.state.world
+        io = LogIo(world.threads, 1)
+        settings = CleanerSettings(buffer_bytes=buffer_bytes)
+        run = Erasing(log, io, io, world, lambda: settings, Throttle(world.clock), lambda _: True)
+        try:
+            await run.run(order, open_orders, _flush)
+        finally:
+            await io.finish()
+        return run
+
+    return at_once(work())
+
+
+def frame(header: BatchHeader) -> tuple[int, ...]:
+    """What an erasure leaves of any batch: its offsets, leader epoch, producer, epoch and sequence."""
+    return (
+        header.base_offset, header.last_offset, header.partition_leader_epoch, header.producer_id,
+        header.producer_epoch, header.base_sequence,
+    )  # fmt: skip
+
+
+def frames(log: LocalLog) -> list[tuple[int, ...]]:
+    return [frame(header) for header in headers_from(log, log.local_log_start_offset)]
