@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -33,6 +33,7 @@ from service.node.old_versions import VersionsChild
 from service.node.store_watch import StoreWatch, WatchedClient
 from service.partition.partition import Partition
 from service.remote.catalog import NodeCatalog
+from service.remote.format.keys import SegmentKey, parse_key
 from service.remote.format.manifest_codec import TopicsFileRow
 from service.remote.format.stamp import Writer
 from service.remote.metrics import StoreMetrics, TailLoadMetrics
@@ -48,6 +49,10 @@ from service.replicas.archive_recovery import adopt_bucket, read_bucket
 from service.replicas.cut_answers import CutAnswers
 from service.replicas.disk_pressure import marks_of
 from service.replicas.dynamic_config import waits_for_settings
+from service.replicas.erased_runs import orders_of
+from service.replicas.erasure_documents import ErasureDocuments
+from service.replicas.erasure_progress import ErasedLogs, topics_over_in_bucket
+from service.replicas.open_orders import OrderDocuments
 from service.replicas.tail_loading import LoadOwner, TailLoader
 from service.serving.broker_channels import BrokerChannels
 from service.serving.erasure_answers import ErasureAnswers
@@ -193,9 +198,18 @@ class ColdTier:
         logs: LogManager,
         image: Callable[[], MetadataImage],
         catalog: NodeCatalog,
+        documents: OrderDocuments,
     ) -> TailLoader:
-        """Return what loads the tails of a restored cluster's partitions."""
-        return TailLoader(self._store, owner, logs, image, catalog.tails_loaded, self._world, self.tail_loads)
+        """Return what loads the tails of a restored cluster's partitions, without the records that its orders
+        of erasure take."""
+        return TailLoader(
+            self._store, owner, logs, image, catalog.tails_loaded, self._world, self.tail_loads,
+            orders_of(documents, image),
+        )  # fmt: skip
+
+    def erasure_documents(self) -> ErasureDocuments:
+        """Return what reads the documents of orders of erasure."""
+        return ErasureDocuments(self._store, self._world.threads)
 
     async def heads_compared(self) -> None:
         """Wait until HEADs are compared, at most `COMPARE_AT_START_S`.
@@ -324,6 +338,7 @@ class ColdTier:
             merge_limits=lambda: _merge_limits(broker.image, broker.config),
         )
         manager.is_loading = lambda topic_id, partition: (topic_id, partition) in broker.image.restored_tails
+        manager.tails.erased = ErasedLogs(lambda: broker.image).find
         self.tiering, self._manager = manager.metrics, manager
         broker.range_publisher = RangeAnswers(manager.rewriting.outside)
         broker.cuts = CutAnswers(
@@ -334,6 +349,7 @@ class ColdTier:
         if self._foreign is not None:
             manager.set_claim(self._foreign)
         broker.metadata.subscribe(partial(_follow, manager, owner))
+        broker.metadata.subscribe(self._drop_erased)
         broker.replicas.watch(manager.scheduler.changed)
         broker.disks.watch(manager.scheduler.wake)
         comparing = asyncio.ensure_future(manager.scheduler.heads_compared())
@@ -355,6 +371,19 @@ class ColdTier:
         if cache is None or not cache.shares(log_dir):
             return 0
         return await asyncio.get_running_loop().run_in_executor(self._pool, cache.trim)
+
+    def _drop_erased(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
+        """Drop the objects of topics from the disk cache once an order of erasure is done there, and once
+        more when it is removed: until then replaced objects may still be read."""
+        cache, topics = self._disk_cache, topics_over_in_bucket(before, image) if delta.erasures else ()
+        if cache is None or not topics:
+            return
+
+        def is_gone(block: Hashable) -> bool:
+            key = parse_key(block[0]) if isinstance(block, tuple) and isinstance(block[0], str) else None
+            return not isinstance(key, SegmentKey) or key.topic_id in topics
+
+        self._pool.submit(cache.drop, is_gone)
 
     async def close(self) -> None:
         """Fail the running reads and join their threads."""

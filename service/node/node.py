@@ -46,7 +46,9 @@ from service.node.supervisor import Supervisor
 from service.node.transactions import TransactionWiring
 from service.partition.fetch_sessions import FetchSessions
 from service.replicas.dynamic_config import check_topics, dynamic_config, topic_settings
+from service.replicas.local_erasures import LocalErasures
 from service.replicas.metadata_applier import Applier
+from service.replicas.open_orders import NoDocuments, OrderDocuments
 from service.replicas.partition_registry import Replicas
 from service.replicas.settings_applier import SettingsApplier
 from service.replication.selectors import of_the_rack
@@ -101,6 +103,7 @@ class Node:
         self._applier: Applier | None = None
         self._tls: NodeTls | None = None
         self._others: InterBroker | None = None
+        self._erasures: LocalErasures | None = None
         self.parts = NodeParts(
             supervisor,
             turns or TurnTimes(),
@@ -264,10 +267,16 @@ class Node:
         checked = None if plane.adopter is None else plane.adopter.checked_with_archive
         applier = Applier(config, logs, replicas, reader, timers.purgatory, replication, checked)
         self._applier, parts.replication = applier, replication
+        documents: OrderDocuments = NoDocuments() if cold is None else cold.erasure_documents()
         if cold is not None:
             applier.opener.tails = cold.tail_loader(
-                applier.opener, logs, lambda: metadata.image, plane.catalog
+                applier.opener, logs, lambda: metadata.image, plane.catalog, documents
             )
+        self._erasures = LocalErasures(
+            self._static_config.node_id, replicas, logs.cleaner, documents, lambda: metadata.image,
+            plane.catalog, self._clock, logs.metrics,
+        )  # fmt: skip
+        applier.watch(self._erasures)
         settings = applier.settings
         at_once(check_topics(metadata.image, config))
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
@@ -477,6 +486,8 @@ class Node:
 
         cleaner = logs.cleaner.run(lambda: cleaner_settings(broker.config), stable_offset)
         self._supervisor.run("log-cleaner", cleaner)
+        if self._erasures is not None:
+            self._supervisor.run("erasures", self._erasures.run())
         if cold is not None:
             assert self._others is not None
             channels = self._others.channels(OF_CUTS)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -83,6 +83,8 @@ class UnifiedLog:
     def __init__(self, local: LocalLog, reader: RemoteReader | None) -> None:
         self.local = local
         self.remote: CatalogEntry | None = None
+        self.hides_archive: Callable[[], bool] = lambda: False
+        """whether the bucket may have records that an order of erasure takes: nothing of it is served then"""
         self._reader = reader
 
     @property
@@ -214,6 +216,8 @@ class UnifiedLog:
             raise RequestError(
                 ErrorCode.offset_out_of_range, f"no tier holds offset {offset} of {self.local.tip}"
             )
+        if self.hides_archive():
+            return NOTHING
         share = self._reader.share()
         if not share:
             return NOTHING  # the memory for cold bytes is in use: the client fetches again

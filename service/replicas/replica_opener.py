@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from service.metadata.image import MetadataImage, PartitionImage
 from service.partition.partition import Partition
 from service.remote.catalog import CatalogEntry
 from service.replicas.archive_restore import ArchiveRestore, Checked
+from service.replicas.erasure_guard import ErasureGuard
 from service.replicas.partition_registry import Replicas
 from service.replicas.settings_applier import SettingsApplier
 from service.replication.leader import MOVED
@@ -77,6 +79,7 @@ class ReplicaOpener:
         self.archives = ArchiveRestore(self, logs, image, reader, checked)
         self.tails: TailLoader | None = None
         """loads tails of a restore; None: this node has no bucket"""
+        self.erasures = ErasureGuard(image)
         self.turn = asyncio.Lock()
         """held by each change of partitions"""
         self.created: set[UUID] = set()
@@ -164,6 +167,8 @@ class ReplicaOpener:
         is_archived = config.remote_storage_enable or remote is not None
         if self._reader is not None and not coming.is_new and is_archived:
             partition.archive.hold_appends(_HELD)
+        partition.unified.hides_archive = partial(self.erasures.hides_archive, tip.topic_id, tip.partition)
+        local.sealed.may_copy = partial(self.erasures.may_copy, tip.topic_id, tip.partition, local)
         partition.archive.loader = self.tails
         partition.archive.load_up_to(None if tail is None else tail.go_on)
         self._take_role(partition, replica)

@@ -7,7 +7,8 @@ in-sync replicas have it, and the metadata says that it is loaded. So whoever le
 of this node, begins that partition anew.
 
 Internal topics come first, then what clients ask for, then the rest. A partition that cannot be loaded is
-named and tried again; it keeps no other from being loaded. Owned by the event loop; reads are on threads.
+named and tried again; it keeps no other from being loaded. Records that an order of erasure takes are left
+out. Owned by the event loop; reads are on threads.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from service.replicas.cut_tails import (
     open_cut_tails,
     tail_runs,
 )
+from service.replicas.erased_runs import OrdersOf, without_erased
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -116,13 +118,15 @@ class TailLoader:
         tell: Callable[[Collection[LoadedTail]], Awaitable[None]],
         world: World,
         metrics: TailLoadMetrics,
+        orders_of: OrdersOf,
     ) -> None:
-        """`tell`: `NodeCatalog.tails_loaded`."""
+        """`tell`: `NodeCatalog.tails_loaded`. `orders_of`: orders whose records are left out."""
         self._store = store
         self._owner = owner
         self._logs = logs
         self._image = image
         self._tell = tell
+        self._orders_of = orders_of
         self._readers = world.threads.pool("tail-loading", AT_ONCE)
         self._footers = world.threads.pool("tail-footers", _FOOTERS_AT_ONCE)
         self._jobs: dict[TopicIdPartition, _Job] = {}
@@ -272,8 +276,11 @@ class TailLoader:
         if log.log_end_offset != tail.chain_end:
             raise StorageError(f"the log ends at {log.log_end_offset}, its tail begins at {tail.chain_end}")
         _log.info("%s: loading offsets %d to %d", job.tip, tail.chain_end, tail.end_offset)
+        orders = await self._orders_of(job.place)
         runs = tail_runs(self._store, tails, job.place, tail, log.epochs.newest)
         while (run := await self._on_thread(next, runs, None)) is not None:
+            if orders:
+                run = await self._on_thread(without_erased, run, orders)
             if not await self._append(job, run):
                 return
         await self._fill(job)

@@ -152,6 +152,14 @@ class DiskCache:
             self._switch_off(e)
             return 0
 
+    def drop(self, is_gone: Callable[[Hashable], bool]) -> int:
+        """Delete the chunks with a block whose key `is_gone`; return how many files were deleted. Blocks that
+        are being downloaded may be saved behind it."""
+        with self._lock:
+            gone = [one for one in self._files.values() if any(map(is_gone, one.keys))]
+        self._forget(gone)
+        return len(gone)
+
     def close(self) -> None:
         """Release the directory; the next process that opens it deletes its files."""
         with self._lock:

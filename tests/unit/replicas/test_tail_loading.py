@@ -14,7 +14,9 @@ import pytest
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
+from service.base.errors import StorageError
 from service.base.types import TopicIdPartition
+from service.hot.cleaning.erasing import LocalErasure
 from service.hot.log import LocalLog
 from service.metadata.image import RestoredTail
 from service.metadata.image_frames import restored_tail_record
@@ -34,11 +36,14 @@ from service.remote.stores.store import ObjectStore
 from service.replicas import tail_loading
 from service.replicas.tail_loading import TailLoader
 from service.wire.api import ApiKey, request_module
+from tests.support.compaction import Pair, make_batch
 from tests.support.hand_made_cuts import START_MS, HandMadeCut, Place, batch
 from tests.support.one_of_three import CLUSTER, ME, OTHER, TOPIC, OneOfThree, changed, one_of_three, topic
 from tests.support.one_of_three import partition as partition_record
 from tests.support.waiting import until
 from tests.support.world import WORLD
+from tests.unit.hot.cleanings import records_in
+from tests.unit.hot.erasures import order_of
 from tests.unit.remote.archive import plan_segment
 
 NONE = ErrorCode.none
@@ -61,11 +66,19 @@ class Restored:
         self.cut.own_the_prefix()
         self.told: list[LoadedTail] = []
         self.metrics = TailLoadMetrics()
+        self.orders: list[LocalErasure] = []
+        """orders of erasure of each partition"""
+        self.orders_fail: StorageError | None = None
         opener = node.applier.opener
         self.loader = opener.tails = TailLoader(
-            store, opener, node.logs, lambda: node.image, self._tell, WORLD, self.metrics
+            store, opener, node.logs, lambda: node.image, self._tell, WORLD, self.metrics, self._orders_of
         )
         opener.archives._reader = cast("Any", object())  # no archive is read here
+
+    async def _orders_of(self, place: Place) -> list[LocalErasure]:
+        if self.orders_fail is not None:
+            raise self.orders_fail
+        return self.orders
 
     async def _tell(self, loaded: Collection[LoadedTail]) -> None:
         self.told += loaded
@@ -161,6 +174,40 @@ def test_a_leader_takes_records_once_its_tail_is_loaded(tmp_path: Path) -> None:
         assert log.epochs.entries == ((3, 0), (4, 2), (EPOCH, 1006))
         assert await node.listed(-1) == (NONE, 1007)
         assert log.recovery_point >= 1006, "synced before the controller was told"
+
+    play(tmp_path, scenario)
+
+
+def test_records_of_an_order_of_erasure_are_not_loaded(tmp_path: Path) -> None:
+    data = (
+        make_batch(0, [Pair(b"gone", b"1"), Pair(b"a", b"1")])
+        + make_batch(2, [Pair(b"gone", b"2"), Pair(b"gone", b"3")])
+        + make_batch(4, [Pair(b"gone", b"4"), Pair(b"b", b"1")])
+    )
+
+    async def scenario(node: Restored) -> None:
+        node.cut.tail({(TOPIC, 0): data})
+        node.orders = [order_of(b"gone", end=4), order_of(b"a", end=2)]
+        await node.restore(tail(node.cut.write()))
+        await node.loaded()
+        log = node.partition().log
+        assert [(one.offset, one.key) for one in records_in(log)] == [(4, b"gone"), (5, b"b")]
+        assert await node.fetched(0) == (NONE, 1006, [(0, 1), (2, 3), (4, 5), (6, 1005)])
+
+    play(tmp_path, scenario)
+
+
+def test_a_tail_waits_for_an_order_that_cannot_be_read(tmp_path: Path) -> None:
+    async def scenario(node: Restored) -> None:
+        node.cut.tail({(TOPIC, 0): make_batch(0, [Pair(b"gone", b"1"), *5 * [Pair(b"a", b"1")]])})
+        node.orders_fail = StorageError("no bucket")
+        await node.restore(tail(node.cut.write()))
+        await until(lambda: node.metrics.problems)
+        assert [*node.metrics.problems.values()] == ["no bucket"]
+        assert node.partition().log.log_end_offset == 0
+        node.orders_fail, node.orders = None, [order_of(b"gone", end=6)]
+        await node.loaded()
+        assert [one.offset for one in records_in(node.partition().log)] == [1, 2, 3, 4, 5]
 
     play(tmp_path, scenario)
 

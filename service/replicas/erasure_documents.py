@@ -1,0 +1,71 @@
+"""Documents of orders to erase keys: read from the bucket once and verified; the keys of a few are kept.
+
+The metadata has an order's id, size and checksum alone; keys, even as hashes, are where records are judged.
+Owned by the event loop; the store is read on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Container
+from typing import Final
+from uuid import UUID
+
+from service.base.threads import Threads
+from service.records.erasure import ErasureKeys
+from service.remote.catalog import Erasure
+from service.remote.reading.erasure_orders import open_order
+from service.remote.stores.store import ObjectStore
+from service.replicas.open_orders import Ends, OpenOrder
+
+MOST_KEPT: Final = 4
+"""Orders whose keys are in memory, 5 MB each at most. Ends are kept of all, a million at most."""
+
+
+class ErasureDocuments:
+    """`OrderDocuments` that are read from the bucket; concurrent callers share one read."""
+
+    def __init__(self, store: ObjectStore, threads: Threads) -> None:
+        self._store = store
+        self._pool = threads.pool("erasure-orders", 1)
+        self._reading: OrderedDict[UUID, asyncio.Future[OpenOrder]] = OrderedDict()
+        self._ends: dict[UUID, Ends] = {}
+
+    async def open(self, erasure: Erasure) -> OpenOrder:
+        reading = self._reading.get(erasure.id)
+        if reading is None:
+            loop = asyncio.get_running_loop()
+            reading = loop.run_in_executor(self._pool, _open, self._store, erasure)
+            self._reading[erasure.id] = reading
+        self._reading.move_to_end(erasure.id)
+        try:
+            found = await asyncio.shield(reading)
+        except Exception:
+            if self._reading.get(erasure.id) is reading:
+                del self._reading[erasure.id]  # what could not be read may be readable later
+            raise
+        self._ends[erasure.id] = found.ends
+        for old in [one for one, future in self._reading.items() if future.done()][:-MOST_KEPT]:
+            del self._reading[old]
+        return found
+
+    async def ends(self, erasure: Erasure) -> Ends:
+        known = self._ends.get(erasure.id)
+        return (await self.open(erasure)).ends if known is None else known
+
+    def keep(self, orders: Container[UUID], with_keys: Container[UUID]) -> None:
+        for one in [one for one in self._ends if one not in orders]:
+            del self._ends[one]
+        for one, reading in tuple(self._reading.items()):
+            if one not in with_keys and reading.done():
+                del self._reading[one]
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _open(store: ObjectStore, erasure: Erasure) -> OpenOrder:
+    order = open_order(store, erasure)
+    keys = ErasureKeys.of(order.secret, order.hashes, order.before_ms)
+    return OpenOrder(keys, {topic.topic_id: topic.ends for topic in order.topics})

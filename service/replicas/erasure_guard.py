@@ -1,0 +1,51 @@
+"""Guards what erasures have done in the bucket: what is not served from there yet, and not copied there.
+
+A restored cluster brings its open orders along: a chain may have their records until the bucket part of the
+order is over there, so what is only in the bucket is not served until the metadata says that it is. And once
+it is over, a log that lacks the order, as its disk comes back from before it, is not copied until it has
+carried it out. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from uuid import UUID
+
+from service.hot.log import LocalLog
+from service.metadata.image import MetadataImage
+from service.remote.catalog import IN_BUCKET, Erasure
+
+
+class ErasureGuard:
+    """Answers for each partition, by the newest image."""
+
+    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+        self._image = image
+        self._known: Mapping[UUID, Erasure] | None = None
+        self._by_topic: dict[UUID, list[Erasure]] = {}
+
+    def _orders(self, topic_id: UUID) -> list[Erasure]:
+        erasures = self._image().erasures
+        if erasures is not self._known:
+            self._known, self._by_topic = erasures, {}
+            for one in erasures.values():
+                for concerned in one.topics:
+                    self._by_topic.setdefault(concerned, []).append(one)
+        return self._by_topic.get(topic_id, [])
+
+    def hides_archive(self, topic_id: UUID, partition: int) -> bool:
+        """Return whether the partition's objects may still have records of a restored order."""
+        orders = self._orders(topic_id)
+        return any(one.is_restored and not self._is_over(one, topic_id, partition) for one in orders)
+
+    def may_copy(self, topic_id: UUID, partition: int, log: LocalLog) -> bool:
+        """Return whether segments of `log` may be copied: it has carried out what the bucket has."""
+        erased = log.state.erased
+        orders = self._orders(topic_id)
+        return all(erased.has(one.id) or not self._is_over(one, topic_id, partition) for one in orders)
+
+    def _is_over(self, order: Erasure, topic_id: UUID, partition: int) -> bool:
+        """Return whether the order's bucket part is over in the partition."""
+        notes = self._image().erased.get(order.id)
+        is_told = notes is not None and IN_BUCKET in notes.get((topic_id, partition), ())
+        return is_told or not order.is_open
