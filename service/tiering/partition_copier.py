@@ -206,6 +206,9 @@ class PartitionCopier:
                     history,
                 )
             )
+            if self._partition.log.sealed.describe(copy.segment.base_offset).log is not segment.log:
+                # An erasure has replaced it: the copy has records that are gone here.
+                raise StorageError(f"the segment at {copy.segment.base_offset} has changed, copied again")
             move(state, SegmentState.UPLOADED)
             context.probe(CommitStep.UPLOADED, tip)
         except (StorageError, CorruptionError):

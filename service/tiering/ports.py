@@ -54,6 +54,9 @@ class Sealed(SegmentSpan, Protocol):
     def base_snapshot_path(self) -> Path | None: ...
     @property
     def log_file(self) -> LogFile: ...
+    @property
+    def log(self) -> object:
+        """Return the file of the log, whatever of it is open: another one once the segment was replaced."""
 
 
 class SealedSegmentSource(Protocol):

@@ -34,8 +34,9 @@ class TailProgress:
     """Progress of one partition, since this broker leads it in this epoch."""
 
     __slots__ = (
-        "adopted", "growth", "high_bytes", "high_sections", "high_whole_ms", "lacks_below", "lacks_since_ms",
-        "leader_epoch", "low_bytes", "low_whole_ms", "named", "renewed_for", "saved", "wants_high",
+        "adopted", "erased", "growth", "high_bytes", "high_sections", "high_whole_ms", "lacks_below",
+        "lacks_since_ms", "leader_epoch", "low_bytes", "low_whole_ms", "named", "renewed_for", "saved",
+        "wants_high",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +56,8 @@ class TailProgress:
         self.high_whole_ms: int | None = None
         """when tails, and those of level 1, last had all up to the end; None if that is not known"""
         self.growth = growth
+        self.erased: frozenset[UUID] = frozenset()
+        """orders of erasure that were over when it was saved anew"""
         self.wants_high = False
         """it is saved at level 1 with the next cut that has room"""
         self.lacks_since_ms: int | None = None
@@ -81,7 +84,7 @@ class TailProgress:
 
     def unnamed(self) -> None:
         """Note that tails written since the newest cut are lost."""
-        self.saved = self.named
+        self.saved, self.erased = self.named, frozenset()
         self.low_whole_ms = self.high_whole_ms = None
 
     def whole_until(self, end: int, chain_end: int, now_ms: int) -> None:
@@ -106,6 +109,13 @@ class TailProgress:
         self.adopted = self.high_bytes = self.low_bytes = self.high_sections = 0
         self.low_whole_ms = self.high_whole_ms = None
         self.wants_high = True
+
+    def erasures_over(self, orders: frozenset[UUID]) -> None:
+        """Begin anew, at level 1, where an order of erasure was carried out in all logs since: what was saved
+        before has records that are gone, and a tail is needed as long as one of its sections is."""
+        if not orders <= self.erased:
+            self.begin_anew()
+        self.erased = orders
 
     def compacted(self, cleaned_end: int, retention_ms: int, now_ms: int) -> None:
         """Begin anew where compaction may have taken tombstones and markers, which stay for `retention_ms`,

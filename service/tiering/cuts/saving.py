@@ -153,6 +153,12 @@ class _Save(NamedTuple):
     began_ms: int
 
 
+def no_orders() -> Steps[frozenset[UUID]]:
+    """Return no orders of erasure."""
+    yield
+    return frozenset()
+
+
 class TailSaver:
     """Tails of one broker."""
 
@@ -170,6 +176,8 @@ class TailSaver:
         self._rate = rate
         self._metrics = context.metrics.cuts
         self._progress = SavedProgress()
+        self.erased: Callable[[], Steps[frozenset[UUID]]] = no_orders
+        """finds the orders of erasure that were carried out in all logs"""
         self._document = NO_DOCUMENT
         self._saving = asyncio.Lock()
         self._cuts_written = 0
@@ -205,7 +213,8 @@ class TailSaver:
             await piece.go_on(self._progress.keep(taken))
             await self._adopt(newest_id, taken, piece)
             await piece.go_on(self._renew(newest_id, lost))
-            standings = await piece.go_on(self._plan(save))
+            orders = await piece.go_on(self.erased())
+            standings = await piece.go_on(self._plan(save, orders))
             is_written = await self._save_level(save, standings, piece, is_high=True)
             is_written |= await self._save_level(save, standings, piece, is_high=False)
             self._cuts_written += is_written
@@ -270,7 +279,7 @@ class TailSaver:
 
     # -- plan
 
-    def _plan(self, save: _Save) -> Steps[dict[Place, Standing]]:
+    def _plan(self, save: _Save, orders: frozenset[UUID]) -> Steps[dict[Place, Standing]]:
         """Decide which partitions are tailed, and which wait for their segment; return how each stands."""
         standings: dict[Place, Standing] = {}
         is_high = self._cuts_written >= HIGH_EVERY - 1
@@ -285,6 +294,7 @@ class TailSaver:
             if config.is_compacted:
                 cleaned_end = one.partition.log.runs.cleaned_end
                 progress.compacted(cleaned_end, config.delete_retention_ms, now_ms)
+            progress.erasures_over(orders)
             saved = progress.saved.behind(self._chain_end(place))
             progress.wants_high |= is_high
             why_not = self._why_left_out(one)
