@@ -13,10 +13,10 @@ from service.inspect.committed import Committed
 from service.inspect.fsck_report import FsckReport
 from service.remote.catalog import Erasure
 from service.remote.format.cut_codec import ErasureRef
-from service.remote.format.erase_codec import open_erasure
 from service.remote.format.keys import ERASE_PREFIX, ErasureKey, parse_key
+from service.remote.reading.erasure_orders import open_order
 from service.remote.reading.tails import open_cuts
-from service.remote.stores.errors import ObjectNotFound, naming
+from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
 
 
@@ -62,10 +62,7 @@ def _is_still_listed(store: ObjectStore, ref: ErasureRef, owners: Collection[str
 
 def _why_wrong(store: ObjectStore, ref: ErasureRef, owners: Collection[str] | None) -> str | None:
     try:
-        with naming(ref.key):
-            order = open_erasure(store.get(ref.key, max_size=ref.stored_size), ref)
-            if owners is not None and order.cluster_id not in owners:
-                raise CorruptionError(f"of cluster {order.cluster_id}")
+        open_order(store, ref, owners)
     except (ObjectNotFound, CorruptionError) as e:
         return str(e)
     return None

@@ -26,7 +26,7 @@ from uuid import UUID
 
 from service.base.errors import CorruptionError, UnknownVersion
 from service.inspect.committed import Committed, TopicState, read_committed
-from service.inspect.cuts_repair import CutsRepair, find_cuts_repair
+from service.inspect.cuts_repair import CutsRepair, damaged_orders, find_cuts_repair
 from service.inspect.head_repair import HeadRepair, PageRepair, Unrepairable, repairs_of_partition
 from service.remote.format.cut_codec import encode_cuts
 from service.remote.format.keys import (
@@ -146,6 +146,7 @@ def find_repairs(store: ObjectStore) -> Iterator[Repair]:
     cuts = find_cuts_repair(store)
     if cuts is not None:
         yield cuts
+    yield from damaged_orders(store)
 
 
 def _partitions(store: ObjectStore) -> Iterator[HeadKey]:

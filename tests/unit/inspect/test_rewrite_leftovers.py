@@ -9,8 +9,9 @@ from uuid import UUID
 import pytest
 from crc32c import crc32c
 
+from service.inspect.cuts_repair import CutsRepair
 from service.inspect.fsck import fsck
-from service.inspect.head_repair import HeadRepair
+from service.inspect.head_repair import HeadRepair, Unrepairable
 from service.inspect.repair import carry_out, find_repairs
 from service.inspect.sweep import PartitionOrphans, Skipped, find_orphans
 from service.metadata.delta import MetadataDelta
@@ -206,6 +207,37 @@ def test_documents_of_orders_are_proved(world: World) -> None:
     assert any(
         one.where == ref.key and "the copy of the metadata has its order" in one.what for one in report.notes
     )
+
+
+def test_a_damaged_cut_lists_all_orders_again(world: World) -> None:
+    data = order(ID)
+    ref = ErasureRef(ID, erasure_key(ID), len(data), crc32c(data))
+    world.bucket.put(ref.key, data)
+    copy_with(world)
+    listed(world, ref)
+    world.bucket.put("CUT", b"?")
+    [repair] = list(find_repairs(world.bucket))
+    assert isinstance(repair, CutsRepair)
+    assert carry_out(world.bucket, repair, lambda: UUID(int=5))
+    assert decode_cuts(world.bucket.get("CUT", max_size=1 << 16)).erasures == (ref,)
+    assert list(find_repairs(world.bucket)) == []
+    world.bucket.put("CUT", b"?")
+    world.bucket.put(ref.key, b"?")
+    [lost] = list(find_repairs(world.bucket))
+    assert isinstance(lost, Unrepairable)
+    assert "a restore without it would bring them back" in lost.wrong
+
+
+def test_a_damaged_order_cannot_be_repaired_and_is_named(world: World) -> None:
+    data = order(ID)
+    ref = ErasureRef(ID, erasure_key(ID), len(data), crc32c(data))
+    world.bucket.put(ref.key, data[:-1] + b"?")
+    copy_with(world)
+    listed(world, ref)
+    [lost] = list(find_repairs(world.bucket))
+    assert isinstance(lost, Unrepairable)
+    assert lost.where == ref.key
+    assert "give the order anew" in lost.wrong
 
 
 def test_a_lost_chain_is_made_again_from_what_was_rewritten(world: World) -> None:
