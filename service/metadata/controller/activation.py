@@ -10,7 +10,7 @@ from typing import Final
 
 from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.requests import ResourceType
-from service.metadata.features import BOOTSTRAP, CATALOG_VERSION, ELR_VERSION
+from service.metadata.features import BOOTSTRAP, CATALOG_VERSION, CUTS_LEVEL, ELR_VERSION, REWRITES_LEVEL
 from service.metadata.frames import newest
 from service.metadata.image import FeatureRange, MetadataImage
 from service.metadata.records import (
@@ -36,7 +36,7 @@ def activate(
 
     `bootstrap` are a new cluster's records. `min_isr` is this node's ``min.insync.replicas``, which becomes
     the cluster's where eligible leader replicas are enabled, unless `bootstrap` has one: they need one number
-    for all brokers. A log that has entries of the remote catalog and no feature level for them gets the
+    for all brokers. A log that has records of the remote catalog and no feature level for them gets the
     level. A restored cluster's first records are many: they are written in several batches, and have effect
     together.
     """
@@ -49,9 +49,21 @@ def activate(
         if levels.get(ELR_VERSION, 0) > 0 and not any(map(_is_cluster_min_isr, bootstrap)):
             records.append(cluster_min_isr(min_isr))
         records.append(EndTransactionRecord())
-    elif gates_catalog(supported) and (image.remote or image.tombstones) and not has_catalog(image):
-        records.append(FeatureLevelRecord(name=CATALOG_VERSION, feature_level=1))
+    elif gates_catalog(supported):
+        level = _level_of_records(image)
+        if level > image.features.get(CATALOG_VERSION, 0):
+            records.append(FeatureLevelRecord(name=CATALOG_VERSION, feature_level=level))
     return ControllerResult(tuple(map(newest, records)), None, is_atomic=False)
+
+
+def _level_of_records(image: MetadataImage) -> int:
+    """Return the least level of the remote catalog whose records are those of the log: a node that was alone,
+    and had no level, may have written them."""
+    if image.erasures or image.rewrites:
+        return REWRITES_LEVEL
+    if image.restored_tails:
+        return CUTS_LEVEL
+    return int(bool(image.remote or image.tombstones))
 
 
 def _is_cluster_min_isr(record: MetadataRecord) -> bool:

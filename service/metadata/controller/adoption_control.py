@@ -33,6 +33,7 @@ from service.metadata.controller.catalog_control import remote_log_record
 from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.recovered_topics import AdoptedPartition, AdoptedTopic
 from service.metadata.controller.requests import ResourceType
+from service.metadata.features import CATALOG_VERSION, REWRITES_LEVEL
 from service.metadata.frames import newest
 from service.metadata.image import ConfigResource, MetadataImage, RecoveredTopic, TopicImage
 from service.metadata.image_frames import erasure_record, partition_record, restored_tail_record
@@ -41,6 +42,7 @@ from service.metadata.records import (
     BeginTransactionRecord,
     ConfigRecord,
     EndTransactionRecord,
+    FeatureLevelRecord,
     LifeRecord,
     MetadataRecord,
     PartitionRecord,
@@ -184,9 +186,14 @@ class _Adopting:
             yield RemoveErasureRecord(id=erasure_id)
         there = {one for one in found if one not in self._image.tombstones}
         there |= {one for one in self._image.topics_by_id if one not in self._deleted}
+        levels: tuple[MetadataRecord, ...] = ()
+        if 0 < self._image.features.get(CATALOG_VERSION, 0) < REWRITES_LEVEL:  # other nodes may join this one
+            levels = (FeatureLevelRecord(name=CATALOG_VERSION, feature_level=REWRITES_LEVEL),)
         for erasure in self._found.erasures:
             topics = tuple(one for one in erasure.topics if one in there)
             if topics:
+                yield from levels
+                levels = ()
                 yield erasure_record(erasure._replace(topics=topics, done_ms=-1, is_restored=True))
 
     def _deletions(self) -> Iterator[MetadataRecord]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count, pairwise
 from typing import Any
 from uuid import UUID
@@ -18,6 +18,13 @@ from service.metadata.controller.catalog_control import commit_catalog, forget_t
 from service.metadata.controller.cluster_control import register_broker
 from service.metadata.controller.configs_control import incremental_alter_configs
 from service.metadata.controller.decision import ControllerResult
+from service.metadata.controller.erase_control import (
+    ErasedNotes,
+    finish_erasure,
+    note_erased,
+    remove_erasure,
+    start_erasure,
+)
 from service.metadata.controller.heartbeat_control import fence_broker, unfence_broker
 from service.metadata.controller.producer_ids_control import allocate_producer_ids
 from service.metadata.controller.requests import (
@@ -27,21 +34,30 @@ from service.metadata.controller.requests import (
     DeleteTopic,
     TopicDefaults,
 )
+from service.metadata.controller.rewrite_control import RewriteChange, change_rewrites
 from service.metadata.controller.topics_control import create_topics, delete_topics
 from service.metadata.delta import MetadataDelta
 from service.metadata.frames import Frame, newest
-from service.metadata.image import MetadataImage
+from service.metadata.image import MetadataImage, live_rewrite
+from service.metadata.image_diff import apply_snapshot
 from service.metadata.image_frames import image_frames
 from service.metadata.publication import apply_batch
-from service.metadata.records import LifeRecord, RecoveredTopicRecord
-from service.remote.catalog import CatalogCommit, CatalogEntry
+from service.metadata.records import LifeRecord, PartitionChangeRecord, RecoveredTopicRecord
+from service.remote.catalog import (
+    CatalogCommit,
+    CatalogEntry,
+    ErasedPlace,
+    Erasure,
+    RewriteIntent,
+    RewriteKind,
+)
 from tests.support.bootstrap import bootstrap_frames
 from tests.unit.metadata.controllers import CLUSTER_ID, AnyConfig, registration
 
 NAMES = ["a", "b", "a.b", "a_b", "c.d_e", "t"]
 names = st.sampled_from(NAMES)
 brokers = st.integers(1, 3)
-steps = st.lists(
+any_steps = st.lists(
     st.one_of(
         st.tuples(st.just("create"), names, st.integers(1, 70), st.integers(1, 3), st.booleans()),
         st.tuples(st.just("delete"), names),
@@ -57,6 +73,34 @@ steps = st.lists(
     ),
     max_size=40,
 )
+few, partitions = st.sampled_from(["a", "b"]), st.integers(0, 1)
+ERASING: list[tuple[Any, ...]] = [
+    *((what, broker) for broker in (1, 2, 3) for what in ("register", "unfence")),
+    *(("create", name, 2, 2, True) for name in ("a", "b")),
+    *(("catalog", "a", partition) for partition in (0, 1, 0)),
+    ("erase", 1, frozenset({"a", "b"})),
+]
+erasing_steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("rewrite"), few, partitions),
+        st.tuples(st.just("rewrite"), st.just("a"), st.just(0)),
+        st.tuples(st.just("give up"), few, partitions),
+        st.tuples(st.just("erase"), st.integers(1, 2), st.frozensets(few, min_size=1)),
+        st.tuples(st.just("erased"), st.integers(1, 2), few, partitions, st.integers(-1, 3)),
+        st.tuples(st.just("all erased"), st.just("a")),
+        st.tuples(st.just("all erased"), few),
+        st.tuples(st.just("finish"), st.integers(1, 2)),
+        st.tuples(st.just("remove"), st.just(2)),
+        st.tuples(st.just("move"), st.just("a"), partitions, st.sampled_from([0, 1, 1, 2])),
+        st.tuples(st.just("move"), few, partitions, st.sampled_from([0, 1, 1, 2])),
+        st.tuples(st.just("delete"), st.just("b")),
+        st.tuples(st.just("fence"), brokers),
+        st.tuples(st.just("unfence"), brokers),
+    ),
+    min_size=10,
+    max_size=30,
+).map(lambda script: ERASING + script)
+steps = st.one_of(any_steps, erasing_steps)
 
 
 class History:
@@ -125,6 +169,30 @@ class History:
                 )
             case ("catalog", name, partition):
                 return self.commit_next(name, partition)
+            case ("rewrite", name, partition):
+                return self.rewrite(name, partition)
+            case ("give up", name, partition):
+                tip = self.tip(name, partition)
+                live = image.rewrites.get((tip.topic_id, tip.partition))
+                rewrite_id = UUID(int=1) if live is None else live.rewrite_id
+                return change_rewrites(image, [RewriteChange(tip, rewrite_id)])
+            case ("erase", number, chosen):
+                topics = tuple(image.topics_by_name[name].id for name in sorted(chosen & names_of(image)))
+                return start_erasure(image, order(number, topics))
+            case ("erased", number, name, partition, broker):
+                tip = self.tip(name, partition)
+                found = image.partition(tip.topic_id, partition)
+                epoch = -1 if found is None else found.leader_epoch
+                places = [ErasedPlace(tip.topic_id, partition, epoch)]
+                return at_once(note_erased(image, [ErasedNotes(UUID(int=number), broker, places)]))
+            case ("all erased", name):
+                return self.all_erased(name)
+            case ("finish", number):
+                return at_once(finish_erasure(image, UUID(int=number), 9))
+            case ("remove", number):
+                return remove_erasure(image, UUID(int=number))
+            case ("move", name, partition, to):
+                return self.move(name, partition, to)
             case ("life", more):
                 life = image.life + more
                 return ControllerResult(
@@ -158,6 +226,67 @@ class History:
         return commit_catalog(
             self.image, [CatalogCommit(TopicIdPartition(topic.id, name, partition), version, entry)]
         )
+
+    def tip(self, name: str, partition: int) -> TopicIdPartition:
+        topic = self.image.topics_by_name.get(name)
+        return TopicIdPartition(UUID(int=5) if topic is None else topic.id, name, partition)
+
+    def rewrite(self, name: str, partition: int) -> ControllerResult[Any]:
+        """A rewrite begins or, where one lives, is committed."""
+        tip = self.tip(name, partition)
+        place = (tip.topic_id, partition)
+        live, entry = live_rewrite(self.image, place), self.image.remote.get(place)
+        if live is not None and entry is not None:
+            after = entry._replace(version=entry.version + 1, manifest_key="r", segments=1)
+            return commit_catalog(
+                self.image,
+                [CatalogCommit(tip, entry.version, after._replace(leader_epoch=live.leader_epoch), live[0])],
+            )
+        found = self.image.partition(*place)
+        epoch = 0 if found is None else found.leader_epoch
+        is_erased = any(one.is_open and place[0] in one.topics for one in self.image.erasures.values())
+        kind = RewriteKind.ERASE if is_erased else RewriteKind.MERGE
+        intent = RewriteIntent(next(self._uuids), 0, 9, kind, epoch, 3)
+        return change_rewrites(self.image, [RewriteChange(tip, intent.rewrite_id, intent)])
+
+    def all_erased(self, name: str) -> ControllerResult[Any]:
+        """All that is assigned tells of all orders."""
+        topic = self.image.topics_by_name.get(name)
+        if topic is None:
+            return ControllerResult((), None)
+        notes = [
+            ErasedNotes(order_id, broker, [ErasedPlace(topic.id, number, partition.leader_epoch)])
+            for order_id in sorted(self.image.erasures)
+            for number, partition in topic.partitions.items()
+            for broker in (*partition.replicas, -1)
+        ]
+        return at_once(note_erased(self.image, notes))
+
+    def move(self, name: str, partition: int, to: int) -> ControllerResult[Any]:
+        """A replica moves to another broker, the leader's disk is another, or it leads again."""
+        tip = self.tip(name, partition)
+        found = self.image.partition(tip.topic_id, partition)
+        if found is None or not found.has_leader:
+            return ControllerResult((), None)
+        change: dict[str, Any] = {"leader": found.leader}
+        if to == 0:
+            change = {"directories": (UUID(int=self.image.offset), *found.directories[1:])}
+        elif to == 1:
+            others = [one for one in (1, 2, 3) if one not in found.replicas]
+            replicas = (found.leader, *others[:1])
+            directories = (UUID(int=90), *(UUID(int=91) for _ in others[:1]))
+            change = {"replicas": replicas, "isr": (found.leader,), "directories": directories}
+        record = PartitionChangeRecord(topic_id=tip.topic_id, partition_id=partition, **change)
+        return ControllerResult((newest(record),), None)
+
+
+def names_of(image: MetadataImage) -> set[str]:
+    return set(image.topics_by_name)
+
+
+def order(number: int, topics: tuple[UUID, ...]) -> Erasure:
+    erasure_id = UUID(int=number)
+    return Erasure(erasure_id, f"erase/{erasure_id}.json.gz", 9, 9, 1, topics, 7)
 
 
 def history_of(script: list[tuple[Any, ...]]) -> History:
@@ -194,6 +323,25 @@ def test_a_snapshot_and_the_log_after_it_say_what_the_whole_log_says(
     same(image, history.image)
 
 
+@settings(max_examples=50, deadline=None)
+@given(steps)
+def test_the_last_snapshot_published_over_any_earlier_image_is_that_moment(
+    script: list[tuple[Any, ...]],
+) -> None:
+    *earlier, after = history_of(script).images
+    for before in earlier:
+        image, delta = at_once(apply_snapshot(before, after))
+        same(image, after)
+        assert image.index == after.index
+        assert differing(before.rewrites, after.rewrites) <= delta.rewrites
+        orders = differing(before.erasures, after.erasures) | differing(before.erased, after.erased)
+        assert orders <= delta.erasures
+
+
+def differing(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> set[Any]:
+    return {key for key in {*one, *other} if one.get(key) != other.get(key)}
+
+
 @settings(max_examples=40, deadline=None)
 @given(steps)
 def test_an_image_never_changes_once_it_is_built(script: list[tuple[Any, ...]]) -> None:
@@ -215,6 +363,14 @@ def test_the_image_is_consistent_after_any_history(script: list[tuple[Any, ...]]
     assert {name for kind, name in image.configs if kind == 2} <= set(image.topics_by_name)
     assert all(image.partition(*key) is not None for key in image.remote)
     assert set(image.recovered) <= set(image.topics_by_id), "the state of a recovery goes with its topic"
+    assert all(live_rewrite(image, key) == intent for key, intent in image.rewrites.items())
+    assert set(image.erased) <= set(image.erasures)
+    for notes in image.erased.values():
+        assert notes
+        for key, clean in notes.items():
+            assert clean
+            replicas = image.topics_by_id[key[0]].partitions[key[1]].replicas
+            assert clean <= {-1, *replicas}, "a note goes with its replica"
     assert not set(image.tombstones) & set(image.topics_by_id), "what is deleted does not come back"
     dotted = {name for name in image.topics_by_name if "." in name or "_" in name}
     assert {name for group in image.collisions.values() for name in group} == dotted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
@@ -25,13 +26,15 @@ from service.metadata.controller.requests import (
     ResourceType,
 )
 from service.metadata.delta import MetadataDelta
+from service.metadata.features import CATALOG_VERSION
 from service.metadata.image import MetadataImage, RecoveredTopic, RestoredTail
-from service.metadata.image_frames import restored_tail_record
+from service.metadata.image_frames import erased_records, erasure_record, restored_tail_record, rewrite_record
 from service.metadata.records import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
     ConfigRecord,
     DelegationTokenRecord,
+    FeatureLevelRecord,
     MetadataRecord,
     PartitionRecord,
     ProducerIdsRecord,
@@ -41,7 +44,7 @@ from service.metadata.records import (
     TopicRecord,
     UserScramCredentialRecord,
 )
-from service.remote.catalog import CatalogEntry
+from service.remote.catalog import IN_BUCKET, CatalogEntry, Erasure, RewriteIntent, RewriteKind
 from service.tiering.recovery import RecoveredArchive
 from tests.unit.metadata.controllers import AnyConfig
 
@@ -68,9 +71,10 @@ def adopted(
     lost: MetadataImage | None = None,
     is_copy_newer: bool = True,
     life: int = 0,
+    erasures: Sequence[Erasure] = (),
 ) -> tuple[MetadataImage, Adoption]:
     """`lost` is the copy of the metadata in the bucket."""
-    found = BucketContent(topics, lost, lost is not None and is_copy_newer, 4999, life)
+    found = BucketContent(topics, lost, lost is not None and is_copy_newer, 4999, life, erasures=erasures)
     decision = adopt(image, found, node_id=1, life_id=LIFE)
     delta = MetadataDelta(image).replay_all(frame.record for frame in decision.frames)
     after = delta.build(image.offset + len(decision.frames), 1, 0)
@@ -486,3 +490,29 @@ def test_an_older_disk_learns_from_the_bucket_that_its_tail_was_loaded() -> None
     found = topic(p0=AdoptedPartition(entry(4), 9))
     assert not adopted(own, found, lost=known(entry(4)))[0].restored_tails
     assert dict(adopted(own, found)[0].restored_tails) == {(ID, 0): tail}, "nothing newer is known"
+
+
+def test_orders_to_erase_begin_anew_on_a_disk_that_may_be_of_before_them() -> None:
+    """Done or not, with notes or not: the log may be the backup's. Rewrites end with the leader epoch."""
+    mine = Erasure(UUID(int=1), "erase/1", 5, 6, 3, (ID, UUID(int=99)), 40, done_ms=50)
+    gone = mine._replace(id=UUID(int=2), topics=(ID,))
+    news = mine._replace(id=UUID(int=3), topics=(UUID(int=8),), done_ms=-1)
+    strange = mine._replace(id=UUID(int=4), topics=(UUID(int=99),))
+    intent = RewriteIntent(UUID(int=5), 0, 9, RewriteKind.ERASE, 5, 1)
+    records: list[MetadataRecord] = [
+        FeatureLevelRecord(name=CATALOG_VERSION, feature_level=2),
+        erasure_record(mine),
+        *erased_records(mine.id, [((ID, 0), (1, IN_BUCKET))]),
+        erasure_record(gone),
+        rewrite_record((ID, 0), intent),
+    ]
+    own = MetadataDelta(known(entry(4))).replay_all(records).build(20, 1, 0)
+    image, _ = adopted(own, topic(), topic("other", UUID(int=8)), erasures=(mine, news, strange))
+    assert dict(image.erasures) == {
+        mine.id: mine._replace(topics=(ID,), done_ms=-1, is_restored=True),
+        news.id: news._replace(is_restored=True),
+    }
+    assert (dict(image.erased), dict(image.rewrites)) == ({}, {})
+    assert image.features[CATALOG_VERSION] == 3, "other nodes may join, and have to read the orders"
+    assert not adopted(own, topic())[0].erasures
+    assert CATALOG_VERSION not in adopted(known(None), topic(), erasures=(mine,))[0].features
