@@ -1,0 +1,271 @@
+"""Leaders of chains and orders to erase keys: when a chain has its turn, which runs are written anew, and when
+the catalog is told that the bucket is clean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from crc32c import crc32c
+
+from service.base.types import TopicIdPartition
+from service.records.batch import read_header
+from service.records.builder import BatchBuilder
+from service.records.erasure import filter_hash, hash_key
+from service.records.validation import ValidatedBatch
+from service.remote.catalog import IN_BUCKET, Erasure
+from service.remote.format.erase_codec import ErasedTopic, ErasureOrder, encode_erasure
+from service.remote.format.manifest import ManifestLimits
+from service.tiering.copier import CallProgress
+from service.tiering.erasing.bucket_work import BucketWork
+from service.tiering.erasing.counting import END, Counted, count_in_chain, count_in_log
+from service.tiering.erasing.hits import in_hand, look_at_object
+from service.tiering.erasing.ports import ErasedRun, RunOutcome
+from tests.unit.tiering.world import CLUSTER, Fault, Replica, World
+
+SECRET = b"s" * 16
+TOPIC = UUID(int=7)
+ORDER = UUID(int=70)
+GONE = b"gone"
+
+
+def order_of(*keys: bytes, ends: tuple[int, ...] = (1000,)) -> ErasureOrder:
+    hashes = sorted(hash_key(SECRET, key) for key in keys)
+    filters = sorted(filter_hash(key).to_bytes(8) for key in keys)
+    topics = (ErasedTopic(TOPIC, "events", ends),)
+    return ErasureOrder(CLUSTER, ORDER, 5, -1, SECRET, b"".join(hashes), b"".join(filters), topics)
+
+
+def append(world: World, replica: Replica, *keys: bytes | None) -> None:
+    """A batch of records with these keys, and a segment of its own."""
+    builder = BatchBuilder()
+    for number, key in enumerate(keys):
+        builder.add(world.clock.now_ms() + number, key, b"v" * 300)
+    data = memoryview(builder.build())
+    last = len(keys) - 1
+    one = ValidatedBatch(data, read_header(data), world.clock.now_ms() + last, last, len(keys))
+    replica.log.append(one, replica.leader_epoch, world.clock.now_ms())
+    replica.produced += one.data
+
+
+class Cluster:
+    """Replicas of the only topic: those of the catalog."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def replicas(self, topic_id: UUID, /) -> list[tuple[int, ...]]:
+        known = self.world.catalog.replicas
+        return [
+            known.get((topic_id, one.tip.partition), (1,))
+            for one in self.world.replicas
+            if one.tip.topic_id == topic_id
+        ]
+
+    def name_of(self, topic_id: UUID, /) -> str:
+        return str(topic_id)
+
+    def fenced_brokers(self) -> Iterable[int]:
+        return ()
+
+
+class Work:
+    """The work of a node, and the runs that it has asked to be written anew."""
+
+    def __init__(self, world: World, outcome: RunOutcome = RunOutcome.FENCED) -> None:
+        self.world = world
+        self.runs: list[ErasedRun] = []
+        self.outcome = outcome
+        self.work = BucketWork(
+            world.manager.context, world.view, Cluster(world), world.manager.scheduler, self.rewrite, 1 << 20
+        )
+
+    async def rewrite(self, run: ErasedRun) -> RunOutcome:
+        self.runs.append(run)
+        return self.outcome
+
+    def round(self) -> None:
+        self.world.do(self.work.round())
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        return [(run.base_offset, run.last_offset) for run in self.runs]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Six segments of two records; the third, fourth and sixth have a key that goes."""
+    world = World(tmp_path / "disk", limits=ManifestLimits(entries=8), segment_bytes=700)
+    (replica,) = world.replicas
+    for keys in (
+        (b"a", b"b"),
+        (b"c", None),
+        (GONE, b"d"),
+        (b"e", GONE),
+        (b"f", b"g"),
+        (b"h", GONE),
+        (b"i", b"j"),
+    ):
+        append(world, replica, *keys)
+    for _ in range(8):
+        world.run()
+    entry = world.entry(replica)
+    assert entry is not None
+    assert (entry.end_offset, entry.segments) == (12, 6)
+    return world
+
+
+def give(world: World, order: ErasureOrder) -> None:
+    data = encode_erasure(order)
+    world.bucket.put(order.key, data)
+    world.catalog.orders[ORDER] = Erasure(
+        ORDER, order.key, len(data), crc32c(data), order.keys, tuple(one.topic_id for one in order.topics), 5
+    )
+
+
+def tell(world: World, *brokers: int) -> None:
+    for one in world.replicas:
+        world.catalog.notes.setdefault(ORDER, {})[one.tip.topic_id, one.tip.partition] = frozenset(brokers)
+
+
+def is_clean(world: World) -> bool:
+    return IN_BUCKET in world.catalog.notes.get(ORDER, {}).get((TOPIC, 0), frozenset())
+
+
+def test_nothing_is_looked_at_before_all_replicas_have_told(world: World) -> None:
+    world.catalog.replicas[TOPIC, 0] = (1, 2)
+    give(world, order_of(GONE))
+    tell(world, 1)
+    work = Work(world)
+    work.round()
+    assert (work.runs, is_clean(world)) == ([], False)
+    tell(world, 1, 2)
+    work.round()
+    assert work.runs
+
+
+def test_neighbours_with_a_hit_are_one_run(world: World) -> None:
+    give(world, order_of(GONE))
+    tell(world, 1)
+    work = Work(world)
+    work.round()
+    assert work.spans == [(4, 7)]
+    assert work.runs[0].end_offset == 1000
+    assert work.work.problems == {(ORDER, (TOPIC, 0)): RunOutcome.FENCED.value}
+    assert not is_clean(world)
+
+
+def test_all_runs_are_asked_for_one_by_one_and_looked_at_again(world: World) -> None:
+    give(world, order_of(GONE))
+    tell(world, 1)
+    work = Work(world, RunOutcome.DONE)
+
+    async def rewrite(run: ErasedRun) -> RunOutcome:
+        work.runs.append(run)
+        return RunOutcome.DONE if len(work.runs) < 3 else RunOutcome.BUSY
+
+    work.work._rewrite = rewrite
+    work.round()
+    assert work.spans == [(4, 7), (10, 11), (4, 7)], "these objects have a hit still, as nothing has changed"
+    assert not is_clean(world)
+
+
+def test_a_chain_without_a_hit_is_told_and_not_looked_at_again(world: World) -> None:
+    give(world, order_of(b"nobody"))
+    tell(world, 1)
+    work = Work(world)
+    work.round()
+    assert is_clean(world)
+    asked: list[str] = []
+    world.store.decide = lambda operation, key: asked.append(key) or Fault.PASS  # type: ignore[func-returns-value]
+    work.round()
+    assert asked == []
+
+
+def test_objects_from_the_orders_end_on_are_not_touched(world: World) -> None:
+    give(world, order_of(GONE, ends=(6,)))
+    tell(world, 1)
+    work = Work(world)
+    work.round()
+    assert work.spans == [(4, 5)]
+
+
+def test_a_run_lies_within_one_page(tmp_path: Path) -> None:
+    world = World(tmp_path / "disk", limits=ManifestLimits(entries=2), segment_bytes=700)
+    (replica,) = world.replicas
+    for _ in range(7):
+        append(world, replica, GONE, b"a")
+    for _ in range(9):
+        world.run()
+    give(world, order_of(GONE))
+    tell(world, 1)
+    work = Work(world, RunOutcome.DONE)
+
+    async def rewrite(run: ErasedRun) -> RunOutcome:
+        work.runs.append(run)
+        return RunOutcome.DONE if run.last_offset < 11 else RunOutcome.BUSY
+
+    work.work._rewrite = rewrite
+    work.round()
+    assert work.spans == [(0, 3), (4, 7), (8, 11)]
+
+
+def test_a_partition_without_an_archive_is_told_at_once(tmp_path: Path) -> None:
+    world = World(tmp_path / "disk")
+    world.run()
+    give(world, order_of(GONE))
+    tell(world, 1)
+    Work(world).round()
+    assert is_clean(world)
+
+
+def test_a_store_that_fails_is_asked_again(world: World) -> None:
+    give(world, order_of(b"nobody"))
+    tell(world, 1)
+    work = Work(world)
+    world.store.decide = lambda operation, key: Fault.FAIL if key.endswith(".seg") else Fault.PASS
+    work.round()
+    assert not is_clean(world)
+    assert "refused" in work.work.problems[ORDER, (TOPIC, 0)]
+    world.store.decide = lambda operation, key: Fault.PASS
+    work.round()
+    assert is_clean(world)
+    assert work.work.problems == {}
+
+
+def test_an_object_is_read_up_to_its_first_hit_or_counted(world: World) -> None:
+    entries = world.live(world.replicas[0])
+    order = in_hand(order_of(GONE, b"e"))
+    assert [look_at_object(world.bucket, one, order, 1000, CallProgress()).hits for one in entries] == [
+        0, 0, 1, 2, 0, 1,
+    ]  # fmt: skip
+    early = look_at_object(world.bucket, entries[3], order, 7, CallProgress())
+    assert early.hits == 1, "the record at offset 7 is not below the order's end"
+
+
+def test_parts_of_a_count_add_up(world: World) -> None:
+    (replica,) = world.replicas
+    order = in_hand(order_of(GONE))
+    part = count_in_chain(
+        world.bucket, world.manager.context.chains, replica.tip, world.entry(replica), order, 0,
+        CallProgress(), reads_objects=True,
+    )  # fmt: skip
+    assert part.next_offset == END
+    assert part.counted[:1] == (6,)
+    assert (part.counted.hit_objects, part.counted.records) == (3, 3)
+    runs = replica.log.runs.runs_from(0)
+    found = count_in_log(runs, replica.log.log_end_offset, 1000, 0, order, CallProgress())
+    assert (found.next_offset, found.counted.records, found.counted.objects) == (END, 3, 7)
+    assert Counted(1, 2).plus(Counted(3, 4)) == Counted(4, 6)
+
+
+def test_a_topic_of_another_order_is_left_alone(world: World) -> None:
+    other = world.add(TopicIdPartition(UUID(int=8), "other", 0))
+    append(world, other, GONE)
+    give(world, order_of(b"nobody"))
+    tell(world, 1)
+    world.catalog.notes[ORDER].pop((UUID(int=8), 0), None)
+    Work(world).round()
+    assert world.catalog.notes[ORDER].keys() == {(TOPIC, 0)}
