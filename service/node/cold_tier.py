@@ -335,6 +335,7 @@ class ColdTier:
             heir_changed=broker.heir_changed,
             tail_settings=lambda: TailSettings(broker.config.tail_base_max_bytes, broker.config.tail_wait_ms),
             versions=_versions(config),
+            rewrite_bytes=lambda: broker.config.rewrite_object_bytes,
             merge_limits=lambda: _merge_limits(broker.image, broker.config),
         )
         manager.is_loading = lambda topic_id, partition: (topic_id, partition) in broker.image.restored_tails

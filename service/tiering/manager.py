@@ -92,6 +92,7 @@ class TieringManager:
         heir_changed: Callable[[str | None], None] = lambda _: None,
         tail_settings: Callable[[], TailSettings] = TailSettings,
         versions: VersionsOf | None = None,
+        rewrite_bytes: Callable[[], int] = lambda: MergeLimits().object_bytes,
         merge_limits: Callable[[], MergeLimits | None] = lambda: None,
     ) -> None:
         self.metrics = TieringMetrics()
@@ -132,6 +133,7 @@ class TieringManager:
         self.tails = TailSaver(context, writer.node_id, tail_settings, Rate(copy_limit))
         self._catalog = catalog
         self._versions = versions
+        self._rewrite_bytes = rewrite_bytes
         self.orders: OrderKeeper | None = None
         """the keeper's part in orders to erase keys"""
         self.bucket_work: BucketWork | None = None
@@ -160,6 +162,9 @@ class TieringManager:
         saved = SavedMetadata(context, cuts, copies, documents, maintenance.wake)
         self.orders = orders = OrderKeeper(
             context, self._catalog, cuts, documents, self._metadata_end, self._versions
+        )
+        self.bucket_work = BucketWork(
+            context, self._catalog, cuts, self.scheduler, self.rewriting.rewriter, self._rewrite_bytes
         )
         keeper = CutKeeper(context, cuts, saved, documents, maintenance.election.note_displaced, orders)
         maintenance.election.role_changed = keeper.wake
@@ -234,6 +239,8 @@ class TieringManager:
             if self.cuts is not None:
                 tasks.create_task(self.cuts.run(), name="tiering-cuts")
             tasks.create_task(self.rewriting.merger.run(), name="tiering-merges")
+            if self.bucket_work is not None:
+                tasks.create_task(self.bucket_work.run(), name="tiering-erasures")
             await self.scheduler.run(tasks)
 
     def _backoff(self, failures: int) -> int:

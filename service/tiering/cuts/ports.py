@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple, Protocol
 
 from service.tiering.cuts.round import Led
-from service.tiering.erasing.ports import ErasureCluster
+from service.tiering.erasing.cluster_view import ErasureCluster
 from service.wire.cuts import TakeCutRequest, TakeCutResponse
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
@@ -21,33 +21,29 @@ from uuid import UUID
 
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.lru_cache import LruCache
-from service.remote.catalog import IN_BUCKET, CatalogEntry, ErasedPlace, Erasure
+from service.remote.catalog import IN_BUCKET, MAX_REWRITE_SPAN, CatalogEntry, ErasedPlace, Erasure
 from service.remote.format.cut_codec import Place
-from service.remote.format.manifest import Child, Load, Manifest, PageRef, SegmentEntry
+from service.remote.format.manifest import Manifest, SegmentEntry
+from service.remote.format.run_check import MAX_RUN_SEGMENTS
 from service.remote.reading.erasure_orders import open_order
 from service.remote.stores.store import ObjectStore
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.copier import CallProgress
+from service.tiering.erasing.cluster_view import ErasureCluster
+from service.tiering.erasing.erasure_rule import ErasureRule
 from service.tiering.erasing.hits import OrderInHand, in_hand, look_at_object
-from service.tiering.erasing.ports import (
-    ErasedRun,
-    ErasureCatalog,
-    ErasureCluster,
-    LedPartitions,
-    RewriteRun,
-    RunOutcome,
-)
+from service.tiering.erasing.ports import ErasureCatalog, LedPartitions, RunWriter
 from service.tiering.ports import TieredPartition
 from service.tiering.prefix_fence import Displaced
+from service.tiering.rewriting.chain_units import Unit, units_from
+from service.tiering.rewriting.rewriter import RewriteOutcome
 from service.tiering.tasks import is_worth_a_line
 
 log = logging.getLogger(__name__)
 
 _LOOK_MS: Final = 30_000
 """Orders are looked at this often without any news."""
-MOST_ENTRIES: Final = 256
 MOST_LOG_BYTES: Final = 1 << 30
-MOST_SPAN: Final = (1 << 31) - 1
 _LOOKED_AT_ONCE: Final = 64
 """Objects that one call on a thread looks at."""
 _MOST_CLEAN: Final = 200_000
@@ -75,15 +71,15 @@ class BucketWork:
         catalog: ErasureCatalog,
         cluster: ErasureCluster,
         partitions: LedPartitions,
-        rewrite: RewriteRun,
-        run_bytes: int,
+        writer: RunWriter,
+        run_bytes: Callable[[], int],
     ) -> None:
         """`run_bytes`: neighbours are written anew together up to that size."""
         self._context = context
         self._catalog = catalog
         self._cluster = cluster
         self._partitions = partitions
-        self._rewrite = rewrite
+        self._writer = writer
         self._run_bytes = run_bytes
         self._orders: LruCache[UUID, OrderInHand] = LruCache(_MOST_ORDERS)
         self._clean: dict[tuple[UUID, str], None] = {}
@@ -163,13 +159,13 @@ class BucketWork:
         """Return None once the chain is clean and the catalog knows; else why it is not."""
         place = partition.tip.topic_id, partition.tip.partition
         epoch = partition.leader_epoch
-        if not await self._partitions.quiet(*place):
-            return "a commit of the partition is not settled"
+        if self._writer.running(*place) is not None or not await self._partitions.quiet(*place):
+            return "a change of the partition's archive is not settled"
         order = await self._order(erasure)
         end = order.ends.get(place, 0)
         while True:
             if partition.leader_epoch != epoch:
-                return RunOutcome.FENCED.value
+                return RewriteOutcome.FENCED.value
             entry = self._catalog.entry(*place)
             if entry is None or not entry.segments or entry.start_offset >= end:
                 break
@@ -180,7 +176,7 @@ class BucketWork:
                 break
         await self._context.fence.check(self._context.settings.fence_age_ms)
         if partition.leader_epoch != epoch:
-            return RunOutcome.FENCED.value
+            return RewriteOutcome.FENCED.value
         await self._catalog.note_erased(erasure.id, [ErasedPlace(*place, epoch)], IN_BUCKET)
         return None
 
@@ -202,20 +198,11 @@ class BucketWork:
             context.copy_rate.spend(found.bytes_read, context.clock.monotonic_ms())
             offset = found.next_offset
             if found.run:
-                outcome = await self._rewrite(
-                    ErasedRun(
-                        partition.tip,
-                        found.run[0].base_offset,
-                        found.run[-1].last_offset,
-                        order.order.id,
-                        order.keys,
-                        end,
-                    )
-                )
-                if outcome is RunOutcome.CHANGED:
-                    return True  # looked at anew
-                if outcome is not RunOutcome.DONE:
-                    return str(outcome.value)
+                first, last = found.run[0].base_offset, found.run[-1].last_offset
+                tip, rule = partition.tip, ErasureRule(order.keys, end)
+                outcome = await self._writer.rewrite(tip.topic_id, tip.partition, first, last, rule)
+                if outcome is not RewriteOutcome.DONE:
+                    return f"objects from {first} to {last} are not written anew: {outcome.value}"
                 is_changed = True
         return is_changed
 
@@ -249,14 +236,20 @@ class BucketWork:
         """Look at some objects of a chain from `offset` on. Runs on an offload thread."""
         chains = self._context.chains
         manifest = chains.load(partition.tip, entry.manifest_key).manifest
-        part = _Part(self._context.store, order, end, self._clean, self._run_bytes, progress)
-        for group in groups_from(manifest, chains.loader(partition.tip), offset):
-            for one in group:
+        part = _Part(self._context.store, order, end, self._clean, self._run_bytes(), progress)
+        for unit in units_from(manifest, chains.loader(partition.tip), offset):
+            for one in live_of(unit, manifest, offset):
                 if not part.takes(one):
                     return part.found(None if one.base_offset >= end else one.base_offset)
             if part.run:
                 return part.found(part.run[-1].last_offset + 1)
         return part.found(None)
+
+
+def live_of(unit: Unit, manifest: Manifest, offset: int) -> Iterator[SegmentEntry]:
+    """Yield the live entries of a unit from the one that holds `offset` on."""
+    first = max(offset, manifest.start_offset)
+    return (one for one in unit.entries if one.last_offset >= first)
 
 
 class _Part:
@@ -308,29 +301,4 @@ def fits(run: Sequence[SegmentEntry], one: SegmentEntry, run_bytes: int) -> bool
     """Return whether an object may be written anew together with the run before it, as one object."""
     size = sum(entry.log_length for entry in run) + one.log_length
     span = one.last_offset - run[0].base_offset
-    return len(run) < MOST_ENTRIES and size <= min(run_bytes, MOST_LOG_BYTES) and span < MOST_SPAN
-
-
-def groups_from(manifest: Manifest, load: Load, offset: int) -> Iterator[tuple[SegmentEntry, ...]]:
-    """Yield the live segments from the one that holds `offset` on: those of each page of the lowest level,
-    then those of the manifest itself. A run that is replaced lies within one group."""
-    first = max(offset, manifest.start_offset)
-    yield from _groups(manifest.pages, load, first)
-    own = tuple(one for one in manifest.entries if one.last_offset >= first)
-    if own:
-        yield own
-
-
-def _groups(children: Iterable[Child], load: Load, first: int) -> Iterator[tuple[SegmentEntry, ...]]:
-    for child in children:
-        if not isinstance(child, PageRef) or child.last_offset < first:
-            continue
-        page = load(child)
-        if page.level:
-            yield from _groups(page.children, load, first)
-            continue
-        own = tuple(
-            one for one in page.children if isinstance(one, SegmentEntry) and one.last_offset >= first
-        )
-        if own:
-            yield own
+    return len(run) < MAX_RUN_SEGMENTS and size <= min(run_bytes, MOST_LOG_BYTES) and span < MAX_REWRITE_SPAN

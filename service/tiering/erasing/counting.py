@@ -17,9 +17,10 @@ from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.copier import CallProgress
-from service.tiering.erasing.bucket_work import groups_from
+from service.tiering.erasing.bucket_work import live_of
 from service.tiering.erasing.hits import OrderInHand, count_in_section, look_at_object
 from service.tiering.ports import SegmentRun
+from service.tiering.rewriting.chain_units import units_from
 
 PART_OBJECTS: Final = 64
 PART_BYTES: Final = 64 << 20
@@ -73,8 +74,8 @@ def count_in_chain(
     if entry is None or not entry.segments:
         return CountedPart(found, END)
     manifest = chains.load(tip, entry.manifest_key).manifest
-    for group in groups_from(manifest, chains.loader(tip), offset):
-        for one in group:
+    for unit in units_from(manifest, chains.loader(tip), offset):
+        for one in live_of(unit, manifest, offset):
             if one.base_offset >= end:
                 return CountedPart(found, END)
             if found.objects >= PART_OBJECTS or found.bytes_read >= PART_BYTES:

@@ -39,9 +39,10 @@ from service.tiering.archive_attempt import TieringContext
 from service.tiering.copier import CallProgress
 from service.tiering.cuts.kept_documents import KeptDocuments
 from service.tiering.cuts.needed_chains import NEVER_NAMED
+from service.tiering.erasing.cluster_view import ErasureCluster
 from service.tiering.erasing.hits import OrderInHand, count_in_section, in_hand
 from service.tiering.erasing.order_progress import PlacesLeft, places_left
-from service.tiering.erasing.ports import ErasureCatalog, ErasureCluster
+from service.tiering.erasing.ports import ErasureCatalog
 from service.tiering.erasing.remains import Remains, VersionsOf, what_remains
 from service.tiering.tasks import is_worth_a_line
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from enum import Enum
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Iterator, Mapping
+from typing import Protocol
 from uuid import UUID
 
-from service.base.types import TopicIdPartition
-from service.records.erasure import ErasureKeys
 from service.remote.catalog import CatalogEntry, ErasedPlace, ErasedPlaces, Erasure
 from service.tiering.ports import TieredPartition
+from service.tiering.rewriting.rewriter import RewriteOutcome
+from service.tiering.rewriting.rules import Rule
 
 
 class ErasureCatalog(Protocol):
@@ -27,44 +26,16 @@ class ErasureCatalog(Protocol):
     async def remove_erasure(self, erasure_id: UUID, /) -> None: ...
 
 
-class ErasureCluster(Protocol):
-    """Topics and brokers by this node's own metadata. Used on the event loop only."""
+class RunWriter(Protocol):
+    """The node's worker that writes runs anew (`tiering.rewriting.rewriter.Rewriter`)."""
 
-    def replicas(self, topic_id: UUID, /) -> Sequence[Sequence[int]]:
-        """Return the assigned replicas of each partition; empty where the topic does not exist."""
+    def running(self, topic_id: UUID, partition: int, /) -> UUID | None:
+        """Return the rewrite of the partition that is made or published now; None without one."""
 
-    def name_of(self, topic_id: UUID, /) -> str:
-        """Return a topic's name; its id as text where it does not exist."""
-
-    def fenced_brokers(self) -> Collection[int]:
-        """Return the brokers that are registered, and fenced."""
-
-
-class RunOutcome(Enum):
-    """End of the rewriting of one run."""
-
-    DONE = "done"
-    CHANGED = "the chain has changed meanwhile"
-    BUSY = "another rewriting of the partition is under way"
-    FENCED = "the partition has another leader"
-
-
-class ErasedRun(NamedTuple):
-    """Neighbouring objects of a chain that are to be written anew; offsets are inclusive.
-
-    `end_offset` is the order's end, exclusive.
-    """
-
-    tip: TopicIdPartition
-    base_offset: int
-    last_offset: int
-    order_id: UUID
-    keys: ErasureKeys
-    end_offset: int
-
-
-RewriteRun = Callable[[ErasedRun], Awaitable[RunOutcome]]
-"""Writes a run anew without the keys, and publishes it. Raises what the store raises."""
+    async def rewrite(
+        self, topic_id: UUID, partition: int, base_offset: int, last_offset: int, rule: Rule, /
+    ) -> RewriteOutcome:
+        """Write a run anew by `rule`, and publish it. Raises what the store and the catalog raise."""
 
 
 class LedPartitions(Protocol):

@@ -1,9 +1,11 @@
-"""Leaders of chains and orders to erase keys: when a chain has its turn, which runs are written anew, and when
-the catalog is told that the bucket is clean."""
+"""Leaders of chains and orders to erase keys: when a chain has its turn, which runs are written anew, and
+when the catalog is told that the bucket is clean."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -11,8 +13,9 @@ import pytest
 from crc32c import crc32c
 
 from service.base.types import TopicIdPartition
-from service.records.batch import read_header
+from service.records.batch import iter_headers, read_header
 from service.records.builder import BatchBuilder
+from service.records.decode import iter_records
 from service.records.erasure import filter_hash, hash_key
 from service.records.validation import ValidatedBatch
 from service.remote.catalog import IN_BUCKET, Erasure
@@ -21,9 +24,12 @@ from service.remote.format.manifest import ManifestLimits
 from service.tiering.copier import CallProgress
 from service.tiering.erasing.bucket_work import BucketWork
 from service.tiering.erasing.counting import END, Counted, count_in_chain, count_in_log
+from service.tiering.erasing.erasure_rule import ErasureRule
 from service.tiering.erasing.hits import in_hand, look_at_object
-from service.tiering.erasing.ports import ErasedRun, RunOutcome
-from tests.unit.tiering.world import CLUSTER, Fault, Replica, World
+from service.tiering.erasing.ports import RunWriter
+from service.tiering.rewriting.rewriter import RewriteOutcome
+from service.tiering.rewriting.rules import Rule
+from tests.unit.tiering.world import CLUSTER, Crash, Fault, Replica, World
 
 SECRET = b"s" * 16
 TOPIC = UUID(int=7)
@@ -67,31 +73,50 @@ class Cluster:
     def name_of(self, topic_id: UUID, /) -> str:
         return str(topic_id)
 
-    def fenced_brokers(self) -> Iterable[int]:
+    def fenced_brokers(self) -> Collection[int]:
         return ()
 
 
+class Held:
+    """A worker that writes nothing anew, and the runs that it was asked for."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[int, int]] = []
+        self.ends: list[int] = []
+
+    def running(self, topic_id: UUID, partition: int) -> UUID | None:
+        return None
+
+    async def rewrite(
+        self, topic_id: UUID, partition: int, base_offset: int, last_offset: int, rule: Rule
+    ) -> RewriteOutcome:
+        assert isinstance(rule, ErasureRule)
+        self.spans.append((base_offset, last_offset))
+        self.ends.append(rule.end_offset)
+        return RewriteOutcome.BUSY
+
+
 class Work:
-    """The work of a node, and the runs that it has asked to be written anew."""
+    """The work of a node, by its own worker or one that is held."""
 
-    def __init__(self, world: World, outcome: RunOutcome = RunOutcome.FENCED) -> None:
+    def __init__(self, world: World, writer: RunWriter | None = None) -> None:
         self.world = world
-        self.runs: list[ErasedRun] = []
-        self.outcome = outcome
+        manager = world.manager
         self.work = BucketWork(
-            world.manager.context, world.view, Cluster(world), world.manager.scheduler, self.rewrite, 1 << 20
-        )
-
-    async def rewrite(self, run: ErasedRun) -> RunOutcome:
-        self.runs.append(run)
-        return self.outcome
+            manager.context, world.view, Cluster(world), manager.scheduler,
+            writer or manager.rewriting.rewriter, lambda: 1 << 20,
+        )  # fmt: skip
 
     def round(self) -> None:
-        self.world.do(self.work.round())
+        """Look at the orders once; the archivers do meanwhile what they are asked."""
+        self.world.do(self._round())
 
-    @property
-    def spans(self) -> list[tuple[int, int]]:
-        return [(run.base_offset, run.last_offset) for run in self.runs]
+    async def _round(self) -> None:
+        work = asyncio.ensure_future(self.work.round())
+        while not work.done():
+            await asyncio.wait({work}, timeout=0.005)
+            await self.world.manager.run_news()
+        await work
 
 
 @pytest.fixture
@@ -134,42 +159,99 @@ def is_clean(world: World) -> bool:
     return IN_BUCKET in world.catalog.notes.get(ORDER, {}).get((TOPIC, 0), frozenset())
 
 
+def keys_in_the_bucket(world: World) -> list[bytes | None]:
+    """Keys of all records of the chain, in order."""
+    found: list[bytes | None] = []
+    for entry in world.live(world.replicas[0]):
+        data = memoryview(bytes(world.bucket.get_range(entry.key, 0, entry.log_length)))
+        for header in iter_headers(data):
+            batch = data[header.position : header.position + header.size]
+            found += [one.key if one.key is None else bytes(one.key) for one in iter_records(batch)]
+    return found
+
+
 def test_nothing_is_looked_at_before_all_replicas_have_told(world: World) -> None:
     world.catalog.replicas[TOPIC, 0] = (1, 2)
     give(world, order_of(GONE))
     tell(world, 1)
-    work = Work(world)
+    held = Held()
+    work = Work(world, held)
     work.round()
-    assert (work.runs, is_clean(world)) == ([], False)
+    assert (held.spans, is_clean(world)) == ([], False)
     tell(world, 1, 2)
     work.round()
-    assert work.runs
+    assert held.spans
 
 
 def test_neighbours_with_a_hit_are_one_run(world: World) -> None:
     give(world, order_of(GONE))
     tell(world, 1)
-    work = Work(world)
+    held = Held()
+    work = Work(world, held)
     work.round()
-    assert work.spans == [(4, 7)]
-    assert work.runs[0].end_offset == 1000
-    assert work.work.problems == {(ORDER, (TOPIC, 0)): RunOutcome.FENCED.value}
+    assert (held.spans, held.ends) == ([(4, 7)], [1000])
+    assert work.work.problems == {(ORDER, (TOPIC, 0)): "objects from 4 to 7 are not written anew: busy"}
     assert not is_clean(world)
 
 
-def test_all_runs_are_asked_for_one_by_one_and_looked_at_again(world: World) -> None:
+def test_objects_from_the_orders_end_on_are_not_touched(world: World) -> None:
+    give(world, order_of(GONE, ends=(6,)))
+    tell(world, 1)
+    held = Held()
+    Work(world, held).round()
+    assert held.spans == [(4, 5)]
+
+
+def test_chains_are_written_anew_and_the_catalog_is_told(world: World) -> None:
+    """Borders and end stay; records of other keys, and those without one, too."""
+    (replica,) = world.replicas
+    before = world.entry(replica)
+    assert before is not None
     give(world, order_of(GONE))
     tell(world, 1)
-    work = Work(world, RunOutcome.DONE)
-
-    async def rewrite(run: ErasedRun) -> RunOutcome:
-        work.runs.append(run)
-        return RunOutcome.DONE if len(work.runs) < 3 else RunOutcome.BUSY
-
-    work.work._rewrite = rewrite
+    work = Work(world)
     work.round()
-    assert work.spans == [(4, 7), (10, 11), (4, 7)], "these objects have a hit still, as nothing has changed"
-    assert not is_clean(world)
+    assert work.work.problems == {}
+    assert is_clean(world)
+    after = world.entry(replica)
+    assert after is not None
+    assert (after.start_offset, after.end_offset) == (before.start_offset, before.end_offset)
+    assert keys_in_the_bucket(world) == [b"a", b"b", b"c", None, b"d", b"e", b"f", b"g", b"h"]
+    spans = [(one.base_offset, one.last_offset, one.generation) for one in world.live(replica)]
+    assert spans == [(0, 1, 0), (2, 3, 0), (4, 7, 1), (8, 9, 0), (10, 11, 1)]
+
+
+def test_a_chain_of_which_nothing_stays_is_there_still(tmp_path: Path) -> None:
+    world = World(tmp_path / "disk", limits=ManifestLimits(entries=2), segment_bytes=700)
+    (replica,) = world.replicas
+    for _ in range(7):
+        append(world, replica, GONE, GONE)
+    for _ in range(9):
+        world.run()
+    give(world, order_of(GONE))
+    tell(world, 1)
+    Work(world).round()
+    assert is_clean(world)
+    assert keys_in_the_bucket(world) == []
+    spans = [(one.base_offset, one.last_offset) for one in world.live(replica)]
+    assert spans == [(0, 3), (4, 7), (8, 11)], "runs lie within one page"
+
+
+def test_another_process_goes_on_where_one_has_died(world: World) -> None:
+    give(world, order_of(GONE))
+    tell(world, 1)
+    world.store.decide = lambda operation, key: (
+        Fault.CRASH_BEFORE if operation == "put" and key.endswith("/HEAD") else Fault.PASS
+    )
+    with suppress(Crash, BaseExceptionGroup):
+        Work(world).round()
+    world.store.decide = lambda operation, key: Fault.PASS
+    world.reboot()
+    for _ in range(3):
+        world.run()
+    Work(world).round()
+    assert is_clean(world)
+    assert keys_in_the_bucket(world) == [b"a", b"b", b"c", None, b"d", b"e", b"f", b"g", b"h"]
 
 
 def test_a_chain_without_a_hit_is_told_and_not_looked_at_again(world: World) -> None:
@@ -182,34 +264,6 @@ def test_a_chain_without_a_hit_is_told_and_not_looked_at_again(world: World) -> 
     world.store.decide = lambda operation, key: asked.append(key) or Fault.PASS  # type: ignore[func-returns-value]
     work.round()
     assert asked == []
-
-
-def test_objects_from_the_orders_end_on_are_not_touched(world: World) -> None:
-    give(world, order_of(GONE, ends=(6,)))
-    tell(world, 1)
-    work = Work(world)
-    work.round()
-    assert work.spans == [(4, 5)]
-
-
-def test_a_run_lies_within_one_page(tmp_path: Path) -> None:
-    world = World(tmp_path / "disk", limits=ManifestLimits(entries=2), segment_bytes=700)
-    (replica,) = world.replicas
-    for _ in range(7):
-        append(world, replica, GONE, b"a")
-    for _ in range(9):
-        world.run()
-    give(world, order_of(GONE))
-    tell(world, 1)
-    work = Work(world, RunOutcome.DONE)
-
-    async def rewrite(run: ErasedRun) -> RunOutcome:
-        work.runs.append(run)
-        return RunOutcome.DONE if run.last_offset < 11 else RunOutcome.BUSY
-
-    work.work._rewrite = rewrite
-    work.round()
-    assert work.spans == [(0, 3), (4, 7), (8, 11)]
 
 
 def test_a_partition_without_an_archive_is_told_at_once(tmp_path: Path) -> None:

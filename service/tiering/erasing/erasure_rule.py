@@ -1,0 +1,29 @@
+"""Rule by which a run of a chain is written anew without the records of an order's keys. [P]"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from service.records.erasure import ErasureCopier, ErasureKeys
+from service.remote.catalog import RewriteKind
+from service.tiering.rewriting.rules import Run
+
+_BUFFER_BYTES: Final = 1 << 20
+
+
+class ErasureRule(NamedTuple):
+    """Rule of one order: the records of `keys` below `end_offset`, exclusive, go.
+
+    The header of each batch stays, so that no offset, producer or transaction is lost with its records.
+    """
+
+    keys: ErasureKeys
+    end_offset: int
+
+    @property
+    def kind(self) -> RewriteKind:
+        return RewriteKind.ERASE
+
+    def copier(self, run: Run, /) -> ErasureCopier:
+        """Return a copier of what stays of the run."""
+        return ErasureCopier(self.keys, self.end_offset, None, run.last_offset + 1, _BUFFER_BYTES)
