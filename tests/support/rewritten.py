@@ -251,6 +251,7 @@ def _batch(data: bytes, header: BatchHeader, keep: Keep) -> bytes:
     )
     fields = list(HEADER.unpack_from(data))
     fields[1] = HEADER.size - 12 + len(body)
+    fields[5] &= ~7  # not compressed
     fields[-1] = len(kept)
     made = bytearray(HEADER.pack(*fields) + body)
     made[_CRC_AT:_AFTER_CRC] = crc32c(bytes(made[_AFTER_CRC:])).to_bytes(4, "big")

@@ -29,6 +29,7 @@ from service.remote.stores.store import ObjectStore
 from tests.golden.remote.generate import FOLDERS, TOPIC
 from tests.support.cut_archives import CutWriter, Saved, row
 from tests.support.older_format import version_1
+from tests.support.rewritten import Rewriter, without_offsets
 from tests.unit.spark.bucket import START_MS, Bucket, marker, transactional
 
 SCRIPT = Path(__file__).parents[3] / "docs" / "reference_reader.py"
@@ -156,6 +157,29 @@ def test_the_reference_reader_and_firn_read_a_long_chain_alike(bucket: Bucket, t
     assert read(folder, "events")[0] == {
         "topic": "events", "partition": 0, "start_offset": 14, "end_offset": bucket.end("events"),
     }  # fmt: skip
+
+
+def test_the_reference_reader_and_firn_read_a_rewritten_chain_alike(bucket: Bucket, tmp_path: Path) -> None:
+    """Segments were merged, lost records, or all of them, in pages of two levels and behind them."""
+    rewriter = Rewriter(bucket.store, HeadKey(bucket.topic_id("events"), 0))
+    groups = rewriter.groups()
+    for number, group in enumerate(groups):
+        base, last = group[0].base_offset, group[-1].last_offset
+        if number % 3 == 0:
+            rewriter.merge(base, last)
+        elif number % 3 == 1:
+            rewriter.erase(base, last, without_offsets(base, base + 4, last))
+        else:
+            rewriter.erase(base, last, lambda one: False)
+    expected = by_firn(bucket.store, "events", 0)
+    assert 0 < len(expected) < 60
+    folder = written(tmp_path, objects(bucket.store))
+    assert read(folder, "events", 0) == expected
+    assert read(folder, "events")[0]["end_offset"] == bucket.end("events")
+    for start in (0, 25, 40, 66):
+        assert read(folder, "events", 0, "--from", start) == [
+            one for one in expected if one["offset"] >= start
+        ]
 
 
 @pytest.mark.parametrize("is_older", [False, True])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from service.remote.format.keys import SegmentKey, segment_key
 from service.remote.format.manifest import (
+    KeyOwner,
     Manifest,
     ManifestLimits,
     ManifestPage,
@@ -24,7 +25,7 @@ from service.remote.format.manifest import (
 from service.remote.format.manifest_codec import decode_manifest, decode_page, encode_manifest, encode_page
 from service.remote.format.run_check import run_epochs, segment_epochs
 
-TOPIC = UUID(int=5)
+TOPIC, OTHER = UUID(int=5), UUID(int=6)
 TINY = ManifestLimits(entries=4, page_refs=2)
 """Sixty segments have pages of three levels."""
 
@@ -234,6 +235,41 @@ def test_a_run_whose_borders_are_none_of_the_chain_is_refused(shift: tuple[int, 
             base, last, chain.others(run, []),
             leader_epoch=1, load=chain.load, new_uuid=chain.new_uuid, encode_page=encode_page,
         )  # fmt: skip
+
+
+def test_a_page_of_another_partition_is_replaced_by_an_own_one() -> None:
+    """A clone's first manifest names pages of its source; what the new page keeps stays the source's."""
+    source = Chain()
+    source.append(30)
+    place = KeyOwner(TOPIC, 0)
+    refs = tuple(ref._replace(owner=place) for ref in source.manifest.pages)
+    entries = tuple(one._replace(owner=place) for one in source.manifest.entries)
+    clone = Manifest("c", OTHER, "t", 3, 1, 0, 1, source.manifest.start_offset, refs, entries)
+    pages = dict(source.pages)
+
+    def load(ref: PageRef) -> ManifestPage:
+        return decode_page(pages[ref.key], ref, OTHER, 3)
+
+    run = [one._replace(owner=place) for one in source.groups()[0][1:3]]
+    base, last = run[0].base_offset, run[-1].last_offset
+    epochs = segment_epochs(run_epochs(run), base, last)
+    key = segment_key(SegmentKey(OTHER, 3, base, last, 9, UUID(int=1)))
+    made = run[0]._replace(last_offset=last, leader_epochs=epochs, key=key, generation=1, owner=None)
+    change = clone.replace_run(
+        base, last, [made], leader_epoch=9, load=load, new_uuid=source.new_uuid, encode_page=encode_page
+    )
+    pages.update((ref.key, data) for _, ref, data in change.pages)
+    assert list(change.dropped) == run
+    assert change.keys == (), "what belongs to the source is not the clone's to delete"
+    assert all(
+        ref.owner is None and ref.key.startswith(f"data/{OTHER}/3/page/") for _, ref, _ in change.pages
+    )
+    found = list(live_segments(decode_manifest(encode_manifest(change.manifest)), load))
+    wanted = [
+        one._replace(owner=place) for one in source.model if one.base_offset not in range(base, last + 1)
+    ]
+    assert [one for one in found if one.owner is not None] == wanted
+    assert [one for one in found if one.owner is None] == [made]
 
 
 actions = st.one_of(

@@ -217,3 +217,33 @@ def test_ancestors_are_kept_in_both_documents_and_passed_over_by_who_knows_none(
             decode_cluster(seal({**fields, "ancestors": [*fields["ancestors"], row]}))
     with pytest.raises(ValueError, match="64"):
         encode_cluster(cluster._replace(ancestors=tuple(Ancestor(str(n), 1, 1) for n in range(65))))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"key": f"erase/{UUID(int=8)}.json.gz"},
+        {"key": f"erase/{ONE}.json"},
+        {"key": "erase/"},
+        {"key": f"cut/{1:020d}-{ONE}.json.gz"},
+        {"id": str(UUID(int=8))},
+        {"id": None},
+        {"stored_size": 0},
+        {"stored_size": (1 << 24) + 1},
+        {"crc32c": -1},
+        {"crc32c": 1 << 32},
+    ],
+    ids=str,
+)
+def test_an_order_to_erase_is_named_by_its_own_key(change: dict[str, Any]) -> None:
+    document = json.loads(encode_cuts(CUTS))
+    del document["document_crc32c"]
+    decode_cuts(seal(document))
+    document["erasures"][0].update(change)
+    with pytest.raises(CorruptionError):
+        decode_cuts(seal(document))
+    document = json.loads(encode_cuts(CUTS))
+    del document["document_crc32c"]
+    document["erasures"] *= 65
+    with pytest.raises(CorruptionError):
+        decode_cuts(seal(document))
