@@ -272,3 +272,15 @@ def test_a_bug_on_a_thread_costs_no_thread(tmp_path: Path, caplog: pytest.LogCap
     assert "a bug" in caplog.text
     world.reader.close()
     assert world.reader.stats().downloads.busy_threads == 0
+
+
+def test_dropped_chunks_are_deleted_and_others_stay(world: WithDisk) -> None:
+    world.read_all()
+    first = world.archive.manifest.entries[0].key
+    before, size = len(world.chunks()), world.caches[-1].size
+    dropped = world.caches[-1].drop(lambda block: isinstance(block, tuple) and block[0] == first)
+    assert dropped > 0
+    assert len(world.chunks()) == before - dropped
+    assert world.caches[-1].size == sum(path.stat().st_size for path in world.chunks()) < size
+    assert not world.caches[-1].has((first, 0))
+    assert world.read_all() == world.archive.log
