@@ -60,6 +60,7 @@ class NoteQueue:
     async def _sent(self, batch: _Batch) -> None:
         async with self._turn:
             if not batch.is_sent:
+                await asyncio.sleep(0)  # what others tell in this turn of the loop goes along
                 if self._open is batch:
                     self._open = _Batch()
                 try:
