@@ -12,7 +12,8 @@ a new one: a new manifest has to name it.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, islice, product
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -48,6 +49,8 @@ from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
 
 NOTHING_MASKED: Final = (0, 0)
+_MOST_RUNS: Final = 4096
+"""Most runs of pages that are tried where several have the same range."""
 _HEAD_BYTES: Final = 4096
 """Enough of a page's JSON to hold its stamp."""
 
@@ -166,9 +169,9 @@ def _exact(
     masked: tuple[int, int],
 ) -> bytes | None:
     """Return the bytes that the page had, verified by its checksum; None where other bytes come out."""
+    runs: tuple[tuple[Child, ...], ...]
     if ref.level > 0:
-        below = _pages_below(store, listing, ref)
-        runs: tuple[tuple[Child, ...], ...] = (below,) if below else ()
+        runs = tuple(_pages_below(store, listing, ref))
     elif masked == NOTHING_MASKED:
         bare = tuple(entry._replace(min_timestamp=NO_TIMESTAMP) for entry in entries)
         runs = (entries, bare) if ref.min_timestamp == NO_TIMESTAMP else (entries,)
@@ -186,12 +189,14 @@ def _exact(
     return None
 
 
-def _pages_below(store: ObjectStore, listing: PartitionListing, ref: PageRef) -> tuple[Child, ...]:
-    """Return the pages of lower levels in the range of `ref`, one after the other; () where one is missing.
+def _pages_below(store: ObjectStore, listing: PartitionListing, ref: PageRef) -> Iterator[tuple[Child, ...]]:
+    """Yield the runs of pages of lower levels that have the range and the sums of `ref`; none where a page is
+    missing.
 
     Each is read and described as its parent would describe it. Levels fall along the chain as in a manifest.
+    Where a rewrite has replaced a page the one before it stays for a grace, with the same range and level.
     """
-    found: list[Child] = []
+    choices: list[tuple[PageRef, ...]] = []
     offset = ref.base_offset
     while offset <= ref.last_offset:
         here = [
@@ -202,15 +207,21 @@ def _pages_below(store: ObjectStore, listing: PartitionListing, ref: PageRef) ->
             and one.parsed.level < ref.level
         ]
         # A page of a higher level contains those of the lower ones: the parent names the higher.
-        for one in sorted(here, key=lambda one: one.parsed.level, reverse=True):
-            described = _page_ref_of(store, one)
-            if described is not None:
-                found.append(described)
-                offset = described.last_offset + 1
+        for _, alike in groupby(sorted(here, key=_range_of, reverse=True), key=_range_of):
+            described = tuple(one for page in alike if (one := _page_ref_of(store, page)) is not None)
+            if described:
+                choices.append(described)
+                offset = described[0].last_offset + 1
                 break
         else:
-            return ()
-    return tuple(found)
+            return
+    for run in islice(product(*choices), _MOST_RUNS):
+        if (sum(one.segments for one in run), sum(one.size_bytes for one in run)) == ref[3:5]:
+            yield run
+
+
+def _range_of(page: ListedPage) -> tuple[int, int]:
+    return page.parsed.level, page.parsed.last_offset
 
 
 def _page_ref_of(store: ObjectStore, listed: ListedPage) -> PageRef | None:

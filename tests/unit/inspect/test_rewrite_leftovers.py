@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from service.inspect.cuts_repair import CutsRepair
 from service.inspect.fsck import fsck
-from service.inspect.head_repair import HeadRepair, Unrepairable
+from service.inspect.head_repair import HeadRepair, PageRepair, Unrepairable
 from service.inspect.repair import carry_out, find_repairs
 from service.inspect.sweep import PartitionOrphans, Skipped, find_orphans
 from service.metadata.delta import MetadataDelta
@@ -260,6 +260,25 @@ def test_a_lost_chain_is_made_again_from_what_was_rewritten(world: World) -> Non
     assert [one for one in fsck(world.bucket).errors if one.where.startswith("data/")] == []
 
 
+def test_a_damaged_page_of_pages_is_made_again_beside_pages_that_were_replaced(tmp_path: Path) -> None:
+    world = World(tmp_path / "disk", limits=ManifestLimits(entries=2, page_refs=2))
+    world.fill(13)
+    world.run()
+    world.run()
+    rewriter = Rewriter(world.bucket, KEY)
+    for one in rewriter.segments()[:6]:
+        rewriter.erase(one.base_offset, one.last_offset, without_offsets(one.base_offset))
+    manifest = rewriter.manifest()
+    ref = manifest.pages[0]
+    assert ref.level > 0
+    data = world.bucket.get(ref.key, max_size=1 << 20)
+    world.bucket.put(ref.key, b"?")
+    [repair] = list(find_repairs(world.bucket))
+    assert isinstance(repair, PageRepair)
+    assert carry_out(world.bucket, repair, lambda: UUID(int=5))
+    assert world.bucket.get(ref.key, max_size=1 << 20) == data
+
+
 def test_a_damaged_page_is_made_again_beside_what_it_replaced(tmp_path: Path) -> None:
     world = World(tmp_path / "disk", limits=ManifestLimits(entries=4, page_refs=2))
     world.fill(11)
@@ -274,6 +293,7 @@ def test_a_damaged_page_is_made_again_beside_what_it_replaced(tmp_path: Path) ->
     data = world.bucket.get(ref.key, max_size=1 << 20)
     world.bucket.put(ref.key, b"?")
     [repair] = list(find_repairs(world.bucket))
-    assert carry_out(world.bucket, repair, lambda: UUID(int=5))  # type: ignore[arg-type]
+    assert isinstance(repair, PageRepair)
+    assert carry_out(world.bucket, repair, lambda: UUID(int=5))
     assert world.bucket.get(ref.key, max_size=1 << 20) == data
     assert replace(manifest) == rewriter.manifest()
