@@ -38,7 +38,7 @@ SETTINGS: Final = {
     "firn.cut.hold.max.ms": "1000",
     "firn.tail.wait.ms": "0",
     "firn.remote.object.grace.ms": str(GRACE_MS),
-    "file.delete.delay.ms": "200",
+    "log.segment.delete.delay.ms": "200",
     "offsets.topic.num.partitions": "1",
 }
 
@@ -62,7 +62,7 @@ def cluster(tmp_path: Path, versitygw_store: Store, proxy: FaultProxy) -> Iterat
             3,
             min_insync_replicas="2",
             remote_storage_enable="true",
-            segment_bytes="65536",
+            internal_segment_bytes="65536",
             local_retention_bytes="1",
         )
         wait_in_sync(made, TOPIC)
@@ -75,7 +75,9 @@ def key_of(number: int) -> str:
 
 def write(cluster: Cluster, first: int, count: int) -> None:
     failed: list[object] = []
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 5})
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 5, "batch.size": 8192}
+    )
     for number in range(first, first + count):
         producer.produce(
             TOPIC, b"%08d " % number + b"v" * 200, key=key_of(number), partition=number % PARTITIONS,
