@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from service.base.errors import StorageError
+from service.base.errors import RequestError, StorageError
 from service.base.types import TopicIdPartition
 from service.controller_client import lifecycle_messages
-from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
+from service.remote.catalog import (
+    IN_BUCKET,
+    CatalogCommit,
+    CatalogEntry,
+    CatalogResult,
+    ErasedPlace,
+    Erasure,
+    RewriteAnswer,
+    RewriteIntent,
+    RewriteKind,
+)
 from service.wire.api import ApiKey, request_module
 from tests.support.alter_partition import AlterIsr, alter_isr, isr_altered
 from tests.support.controller_calls import call, fleet_and_broker, run
@@ -152,15 +164,7 @@ def test_the_catalog_goes_by_rpc_and_outlives_the_controller(tmp_path: Path) -> 
         entry = CatalogEntry(1, "m1", topic.partitions[0].leader_epoch, 0, 9, 1, 100)
         with pytest.raises(StorageError, match="unsupported_version"):  # the feature's level is 0 yet
             await broker.catalog.commit([CatalogCommit(tip, 0, entry)])
-        module = request_module(ApiKey.UPDATE_FEATURES)
-        update = module.FeatureUpdateKey(feature="firn.catalog.version", max_version_level=1, upgrade_type=1)
-        request = module.UpdateFeaturesRequest(
-            feature_updates=(update,), timeout=timedelta(seconds=5), validate_only=False
-        )
-        active = await fleet.led()
-        await until(lambda: len(active.publisher.image.controllers) == 3)
-        answer = await broker.forward(ApiKey.UPDATE_FEATURES, 2, request)
-        assert (answer.error_code, answer.error_message) == (ErrorCode.none, None)
+        active = await raise_catalog_level(fleet, broker, 1)
         assert await broker.catalog.commit([CatalogCommit(tip, 0, entry)]) == [CatalogResult.COMMITTED]
         assert broker.catalog.entry(topic.id, 0) == entry
         await fleet.kill(fleet.id_of(active))
@@ -170,6 +174,65 @@ def test_the_catalog_goes_by_rpc_and_outlives_the_controller(tmp_path: Path) -> 
         stale = [CatalogCommit(tip, 1, following._replace(manifest_key="m3"))]
         assert await broker.catalog.commit(stale) == [CatalogResult.VERSION_CONFLICT]
         assert await broker.catalog.barrier() <= broker.publisher.image.offset
+        await broker.close()
+        await fleet.stop()
+        assert not fleet.failures
+
+    run(scenario())
+
+
+async def raise_catalog_level(fleet: Fleet, broker: Broker, level: int) -> Any:
+    """Raise the level of the catalog; return the active controller."""
+    module = request_module(ApiKey.UPDATE_FEATURES)
+    update = module.FeatureUpdateKey(feature="firn.catalog.version", max_version_level=level, upgrade_type=1)
+    request = module.UpdateFeaturesRequest(
+        feature_updates=(update,), timeout=timedelta(seconds=5), validate_only=False
+    )
+    active = await fleet.led()
+    await until(lambda: len(active.publisher.image.controllers) == 3)
+    answer = await broker.forward(ApiKey.UPDATE_FEATURES, 2, request)
+    assert (answer.error_code, answer.error_message) == (ErrorCode.none, None)
+    return active
+
+
+def test_rewrites_and_erasures_go_by_rpc_and_outlive_the_controller(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        fleet = await Fleet(tmp_path).start()
+        broker = await Broker(fleet, 7).start()
+        await raise_catalog_level(fleet, broker, 2)
+        await broker.forward(ApiKey.CREATE_TOPICS, 7, new_topics("t", partitions=3))
+        topic = broker.publisher.image.topics_by_name["t"]
+        tip, epoch = TopicIdPartition(topic.id, "t", 0), topic.partitions[0].leader_epoch
+        intent = RewriteIntent(UUID(int=31), 0, 8, RewriteKind.MERGE, epoch, 1)
+        order_id = UUID(int=41)
+        order = Erasure(order_id, f"erase/{order_id}.json.gz", 9, 9, 1, (topic.id,), 1)
+        for asked in (broker.catalog.begin_rewrite(tip, intent), broker.catalog.start_erasure(order)):
+            with pytest.raises(RequestError, match=r"level of firn\.catalog\.version is 2; .* need 3") as low:
+                await asked
+            assert low.value.code is ErrorCode.unsupported_version
+        active = await raise_catalog_level(fleet, broker, 3)
+        entry = CatalogEntry(1, "m1", epoch, 0, 9, 3, 100)
+        assert await broker.catalog.commit([CatalogCommit(tip, 0, entry)]) == [CatalogResult.COMMITTED]
+        assert await broker.catalog.begin_rewrite(tip, intent) is RewriteAnswer.BEGUN
+        assert broker.catalog.rewrite(topic.id, 0) == intent
+        await broker.catalog.start_erasure(order)
+        other = intent._replace(rewrite_id=UUID(int=32))
+        assert await broker.catalog.begin_rewrite(tip, other) is RewriteAnswer.BUSY
+        places = [ErasedPlace(topic.id, number, epoch) for number in range(3)]
+        await broker.catalog.note_erased(order_id, places, 7)
+        await fleet.kill(fleet.id_of(active))
+        merged = entry._replace(version=2, manifest_key="m2", segments=1)
+        commits = [CatalogCommit(tip, 1, merged, intent.rewrite_id)]
+        assert await broker.catalog.commit(commits) == [CatalogResult.COMMITTED]
+        assert broker.catalog.rewrite(topic.id, 0) is None
+        with pytest.raises(RequestError, match=r"at the bucket$"):
+            await broker.catalog.finish_erasure(order_id, 5)
+        await asyncio.gather(*(broker.catalog.note_erased(order_id, [one], IN_BUCKET) for one in places))
+        assert set(broker.catalog.erased(order_id).values()) == {frozenset({7, IN_BUCKET})}
+        await broker.catalog.finish_erasure(order_id, 5)
+        assert broker.catalog.erasures()[order_id].done_ms == 5
+        await broker.catalog.remove_erasure(order_id)
+        assert not broker.catalog.erasures()
         await broker.close()
         await fleet.stop()
         assert not fleet.failures

@@ -149,7 +149,7 @@ def test_notes_of_many_orders_are_in_several_requests() -> None:
         catalog, answers = catalog_of(lambda request: response_of([], 5))
         ids = [UUID(int=number) for number in range(1, MAX_ERASURES_IN_REQUEST + 6)]
         await asyncio.gather(*(catalog.note_erased(one, places(2), 4) for one in ids))
-        assert {len(one.erased) for one in answers.asked} <= {1, 5, 64, 68 - 64, 6}
+        assert len(answers.asked) <= 3
         assert all(len(one.erased) <= MAX_ERASURES_IN_REQUEST for one in answers.asked)
         assert {note.erasure_id for one in answers.asked for note in one.erased} == {*ids}
 
@@ -281,10 +281,13 @@ WIDE = LoadedTopic(
     ],
 )
 def test_a_request_beyond_its_bounds_is_refused(asked: CommitCatalogRequest) -> None:
-    with pytest.raises(RequestError) as refused:
+    def read() -> None:
         rewrites_of(asked, lambda topic_id: None)
         erased_of(asked)
         erasures_of(asked)
+
+    with pytest.raises(RequestError) as refused:
+        read()
     assert refused.value.code is ErrorCode.invalid_request
 
 
