@@ -132,7 +132,7 @@ def int64(data: cython.p_const_uchar, position: cython.longlong) -> cython.longl
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _varint(
+def varint(
     data: cython.p_const_uchar, at: cython.p_longlong, end: cython.longlong, last_shift: cython.longlong
 ) -> cython.longlong:
     """Read the zigzag varint at ``at[0]``, which becomes the position after it, or a status.
@@ -171,8 +171,8 @@ def _varint(
 @cython.nogil
 @cython.exceptval(check=False)
 def _skip(data: cython.p_const_uchar, at: cython.p_longlong, end: cython.longlong) -> cython.longlong:
-    """Skip bytes that follow their length; return it, -1 for null. ``at[0]`` is as for `_varint`."""
-    size: cython.longlong = _varint(data, at, end, 28)
+    """Skip bytes that follow their length; return it, -1 for null. ``at[0]`` is as for `varint`."""
+    size: cython.longlong = varint(data, at, end, 28)
     if at[0] < 0:
         return 0
     if size > end - at[0]:
@@ -247,7 +247,7 @@ def parse_record(
     if not cython.compiled:
         at = [0]
     at[0] = position
-    size = _varint(data, at, end, 28)
+    size = varint(data, at, end, 28)
     if at[0] < 0:
         return at[0]
     if size < 1:
@@ -256,10 +256,10 @@ def parse_record(
         return _TRUNCATED
     end = at[0] + size
     at[0] += 1  # attributes, unused in this format
-    row[0] = _varint(data, at, end, 63)
+    row[0] = varint(data, at, end, 63)
     if at[0] < 0:
         return at[0]
-    row[1] = _varint(data, at, end, 28)
+    row[1] = varint(data, at, end, 28)
     if at[0] < 0:
         return at[0]
     row[3] = _skip(data, at, end)
@@ -270,7 +270,7 @@ def parse_record(
     if at[0] < 0:
         return at[0]
     row[4] = at[0] - max(row[5], 0)
-    size = _varint(data, at, end, 28)
+    size = varint(data, at, end, 28)
     if at[0] < 0:
         return at[0]
     row[7] = size
@@ -479,7 +479,7 @@ def scan_batches(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _least_timestamp(
+def least_of(
     data: cython.p_const_uchar,
     position: cython.longlong,
     end: cython.longlong,
@@ -498,12 +498,12 @@ def _least_timestamp(
         return -1
     while count > 0:
         at[0] = position
-        length = _varint(data, at, end, 28)
+        length = varint(data, at, end, 28)
         position = at[0]
         if position < 0 or length < 1 or length > end - position:
             return -1
         at[0] += 1
-        delta = _varint(data, at, position + length, 63)
+        delta = varint(data, at, position + length, 63)
         timestamp = base_timestamp
         if at[0] < 0 or (delta > _INT64_MAX - timestamp if timestamp > 0 else delta < _INT64_MIN - timestamp):
             return -1
@@ -538,7 +538,7 @@ def least_timestamp(
     else:
         data = buf
     with cython.nogil:
-        least = _least_timestamp(data, start, end, count, base_timestamp)
+        least = least_of(data, start, end, count, base_timestamp)
     return least
 
 
@@ -585,9 +585,7 @@ def least_timestamps(
             elif codec != 0:
                 least = _COMPRESSED
             else:
-                least = _least_timestamp(
-                    data, position + 61, position + size, count, int64(data, position + 27)
-                )
+                least = least_of(data, position + 61, position + size, count, int64(data, position + 27))
                 if least > newest:
                     least = -1
             rows[batches] = least

@@ -64,6 +64,15 @@ class CopyState(IntEnum):
     """number of records kept"""
 
 
+class KeyCount(IntEnum):
+    """Indexes of what `filter_kernel` notes of a walk."""
+
+    KEYED = 0
+    """number of records with a key"""
+    BROKEN = 1
+    """1 once a record did not parse: its key may be missing in the filter"""
+
+
 class Judging(IntEnum):
     """Rule for the records of a batch that are kept."""
 

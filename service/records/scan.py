@@ -144,18 +144,28 @@ def least_timestamp(scan: BatchScan, buf: Buffer, max_inflated_bytes: int) -> in
 
 
 def _least_inflated(scan: BatchScan, index: int, buf: Buffer, max_inflated_bytes: int) -> int:
-    codec_id = scan.attributes[index] & CODEC_MASK
-    if codec_id >= len(CODECS):
-        return NO_TIMESTAMP
-    start, end = scan.positions[index] + HEADER_SIZE, scan.positions[index] + scan.sizes[index]
-    try:
-        records = decompress(CODECS[codec_id], memoryview(buf)[start:end], max_inflated_bytes)
-    except CorruptionError:
-        # Producers write such batches, and brokers that do not check records keep them.
+    records = inflated_records(scan, index, buf, max_inflated_bytes)
+    if records is None:
         return NO_TIMESTAMP
     count, base = scan.record_counts[index], scan.base_timestamps[index]
     least = kernel.least_timestamp(records, 0, len(records), count, base)
     return least if least <= scan.max_timestamps[index] else NO_TIMESTAMP
+
+
+def inflated_records(scan: BatchScan, index: int, buf: Buffer, max_inflated_bytes: int) -> Buffer | None:
+    """Return the records of the compressed batch number ``index``.
+
+    None if it does not decode within ``max_inflated_bytes``: producers write such batches, and brokers that
+    do not check records keep them.
+    """
+    codec_id = scan.attributes[index] & CODEC_MASK
+    if codec_id >= len(CODECS):
+        return None
+    start, end = scan.positions[index] + HEADER_SIZE, scan.positions[index] + scan.sizes[index]
+    try:
+        return decompress(CODECS[codec_id], memoryview(buf)[start:end], max_inflated_bytes)
+    except CorruptionError:
+        return None
 
 
 def _first_bad_crc(buf: Buffer, rows: array[int], crc_limit: int) -> int:

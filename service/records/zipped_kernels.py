@@ -25,7 +25,10 @@ from typing import Final, Protocol
 
 log = logging.getLogger(__name__)
 
-KERNELS: Final = ("kernel", "column_buffers", "column_kernel", "time_kernel")
+KERNELS: Final = (
+    *("kernel", "column_buffers", "column_kernel", "time_kernel", "filter_kernel"),
+    *("key_kernel", "compaction_kernel", "erasure_kernel"),
+)
 """Kernels in order of import."""
 SUFFIX: Final = EXTENSION_SUFFIXES[0]
 """Suffix like ``.cpython-312-x86_64-linux-gnu.so``: version, ABI, processor, C library."""

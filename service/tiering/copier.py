@@ -90,6 +90,8 @@ def copy_segment(
             producer_snapshot=transactions.producer_snapshot,
             leader_epochs=leader_epochs,
             epoch_history=_history(history, leader_epochs, identity.last_offset),
+            key_filter=scanned.key_filter,
+            keyed_record_count=scanned.keyed_record_count,
             transactional_batch_count=scanned.transactional_batch_count,
             max_timestamp_offset=source.offset_of_newest(scanned),
             stamp=stamp,
@@ -153,6 +155,7 @@ class _Source:
                 block_bytes=block_bytes,
                 on_batches=take,
                 on_pieces=self.transactions.add,
+                with_key_filter=True,
             )
 
         if self.is_whole:

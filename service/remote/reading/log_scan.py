@@ -17,9 +17,11 @@ from service.base.types import NO_TIMESTAMP
 from service.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from service.records.scan import BatchScan, ReadPiece, least_timestamp, scan_pieces
 from service.remote.format.block_table import BatchFacts, BlockTableBuilder, LogBlock
+from service.remote.format.key_filter import KeyFilterBuilder
 
 MAX_INFLATED_BYTES: Final = 64 << 20
-"""A batch that inflates beyond this is verified all the same; only its least timestamp is not known."""
+"""A batch that inflates beyond this is verified all the same; only its least timestamp and its keys are not
+known."""
 
 OnBatches = Callable[[BatchScan, int], None]
 """Called with every run of batches and the position in the log from which its own positions count."""
@@ -34,7 +36,8 @@ class ScannedLog:
     """Result of a walk. `leader_epochs` are the batches', each with its first offset.
 
     `transactional_batch_count` counts those with the transactional or the control bit; `newest` is (position,
-    size) of the batch with the greatest timestamp.
+    size) of the batch with the greatest timestamp. `key_filter` and `keyed_record_count` are those of
+    `KeyFilterBuilder`, where a filter was wanted.
     """
 
     blocks: tuple[LogBlock, ...] = ()
@@ -47,6 +50,8 @@ class ScannedLog:
     max_timestamp: int = NO_TIMESTAMP
     newest: tuple[int, int] | None = None
     leader_epochs: list[tuple[int, int]] = field(default_factory=list)
+    key_filter: bytes = b""
+    keyed_record_count: int | None = None
 
 
 def scan_log(
@@ -61,10 +66,12 @@ def scan_log(
     on_batches: OnBatches | None = None,
     on_pieces: OnPieces | None = None,
     with_least_timestamps: bool = True,
+    with_key_filter: bool = False,
 ) -> ScannedLog:
     """Verify the batches in ``[start, end)``; positions in the result count from `start`.
 
-    Without `with_least_timestamps` no records are read, and no block's least timestamp is known.
+    One walk over the records gives least timestamps and the filter of their keys. With neither wanted no
+    records are read.
 
     Raises `CorruptionError` unless whole batches fill the range, every checksum holds, offsets rise within
     ``[first_offset, last_offset]`` and leader epochs never fall.
@@ -74,6 +81,7 @@ def scan_log(
         name=name,
         block_bytes=block_bytes,
         with_least_timestamps=with_least_timestamps,
+        keys=KeyFilterBuilder(end - start, MAX_INFLATED_BYTES) if with_key_filter else None,
     )
     pieces = scan_pieces(read, start, end, first_offset=first_offset, name=name, piece_bytes=block_bytes)
     for batches, position, piece in pieces:
@@ -96,18 +104,22 @@ class LogScanner:
         name: str,
         block_bytes: int = 1 << 20,
         with_least_timestamps: bool = True,
+        keys: KeyFilterBuilder | None = None,
     ) -> None:
-        """Arguments as of `scan_log`."""
+        """Arguments as of `scan_log`; `keys` is a builder for at most as many bytes as there will be."""
         self._found = ScannedLog()
         self._table = BlockTableBuilder(block_bytes)
         self._last_offset = last_offset
         self._name = name
         self._with_least_timestamps = with_least_timestamps
+        self._keys = keys
 
     def add(self, batches: BatchScan, piece: memoryview) -> None:
         """Add the next batches, which fill `piece`. `CorruptionError` where leader epochs fall."""
         least = NO_TIMESTAMP
-        if self._with_least_timestamps:
+        if self._keys is not None:
+            least = self._keys.add(piece, batches)
+        elif self._with_least_timestamps:
             least = least_timestamp(batches, piece, MAX_INFLATED_BYTES)
         _sum_up(self._found, self._table, batches, least, piece)
 
@@ -119,6 +131,8 @@ class LogScanner:
                 f"{self._name}: holds offset {found.last_offset}, beyond {self._last_offset}"
             )
         found.blocks = self._table.finish()
+        if self._keys is not None:
+            found.key_filter, found.keyed_record_count = self._keys.finish(), self._keys.keyed_record_count
         return found
 
 

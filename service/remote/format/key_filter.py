@@ -1,0 +1,175 @@
+"""Filter of the keys in a segment object: says of a key that no record has it, or that some may have it. [P]
+
+It is Parquet's split-block Bloom filter: blocks of 256 bits, each eight little-endian words of 32, and
+xxHash64 with seed 0 of a key's bytes. The section `key_filter` of an object is these blocks and nothing else
+(docs/bucket-format.md). There are a power of two blocks, at most `MAX_FILTER_BYTES`, and at most one key of a
+hundred that no record has is taken for one that some record may have.
+
+A filter never says no to a key that a record has. So none is written where a record does not parse, where a
+batch inflates beyond what is read, or where there are too many keys: such objects may have any key.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from math import log1p
+from typing import Final
+
+from service.base.errors import CorruptionError
+from service.base.types import NO_TIMESTAMP, Buffer
+from service.records.batch import CODEC_MASK, CONTROL_FLAG
+from service.records.filter_kernel import (
+    BLOCK_BYTES,
+    BLOCK_WORDS,
+    add_batches,
+    add_records,
+    count_bits,
+    find_any,
+    fold,
+)
+from service.records.kernel_status import COMPRESSED, KeyCount
+from service.records.scan import BatchScan, inflated_records, least_timestamp
+from service.remote.format.segment_object import MAX_FILTER_BYTES
+
+FULL: Final = 0.01 ** (1 / BLOCK_WORDS)
+"""Share of set bits at which one of a hundred keys that no record has seems to be there: 56 %."""
+FILTER_HASH_BYTES: Final = 8
+_BITS_OF_WORD: Final = 32
+_LEAST_BYTES: Final = 4096
+_FIRST_LOOK: Final = 1 << 21
+"""Records with keys after which a filter of the largest size may be full."""
+_NATIVE_IS_LITTLE: Final = struct.pack("=I", 1) == struct.pack("<I", 1)
+
+
+class KeyFilter:
+    """The filter of one object. Never changes; any thread may use it."""
+
+    def __init__(self, words: array[int]) -> None:
+        """Use `open`."""
+        self._words = words
+
+    @classmethod
+    def open(cls, data: Buffer) -> KeyFilter:
+        """Return the filter in a section whose checksum was verified. `CorruptionError` where it is none."""
+        blocks = len(data) // BLOCK_BYTES
+        if len(data) % BLOCK_BYTES or not blocks or blocks & (blocks - 1) or len(data) > MAX_FILTER_BYTES:
+            raise CorruptionError(f"a key filter of {len(data)} bytes")
+        words = array("I", bytes(data))
+        if not any(words):
+            raise CorruptionError("a key filter without keys")
+        return cls(_swapped(words))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the filter."""
+        return BLOCK_BYTES * len(self._words) // BLOCK_WORDS
+
+    def may_have(self, filter_hash: int) -> bool:
+        """Return False only if no record has the key with this hash (`records.erasure.filter_hash`)."""
+        return find_any(self._words, array("Q", (filter_hash,))) >= 0
+
+    def hits(self, filter_hashes: bytes) -> bool:
+        """Return False only if no record has any of the keys with these hashes, 8 bytes each, big-endian."""
+        if len(filter_hashes) % FILTER_HASH_BYTES:
+            raise ValueError(f"{len(filter_hashes)} bytes are not hashes of {FILTER_HASH_BYTES}")
+        count = len(filter_hashes) // FILTER_HASH_BYTES
+        return find_any(self._words, array("Q", struct.unpack(f">{count}Q", filter_hashes))) >= 0
+
+    def covers(self, other: KeyFilter) -> bool:
+        """Return whether each key of `other`, which has at least as many blocks, is in this filter."""
+        if len(other._words) < len(self._words):
+            return False
+        folded = _folded(other._words, len(self._words))
+        return all(theirs & ~own == 0 for own, theirs in zip(self._words, folded, strict=True))
+
+
+class KeyFilterBuilder:
+    """Builder of one object's filter. For one thread at a time; the loops release the GIL.
+
+    Keys go into a filter as large as the log may need, which `finish` makes as small as its keys allow.
+    Memory: at most `MAX_FILTER_BYTES`, and one inflated batch.
+    """
+
+    def __init__(self, log_bytes: int, max_inflated_bytes: int) -> None:
+        """`log_bytes`: size of all batches that will be added. Of a batch that inflates beyond
+        `max_inflated_bytes` the keys are not known."""
+        size = min(max(log_bytes, _LEAST_BYTES), MAX_FILTER_BYTES)
+        self._words = array("I", bytes(1 << (size - 1).bit_length()))
+        self._seen = array("q", bytes(8 * len(KeyCount)))
+        self._max_inflated = max_inflated_bytes
+        self._next_look = _FIRST_LOOK
+
+    @property
+    def keyed_record_count(self) -> int | None:
+        """Number of records with a key, those of control batches aside; None where a batch could not be
+        read."""
+        return None if self._seen[KeyCount.BROKEN] else self._seen[KeyCount.KEYED]
+
+    def add(self, piece: memoryview, batches: BatchScan) -> int:
+        """Add the keys of the `batches` of `piece`; return their least timestamp, as `least_timestamp` does.
+
+        A batch that cannot be read is no error: there is no filter then.
+        """
+        if batches.batches and not self._seen[KeyCount.BROKEN]:
+            least = array("q", bytes(8 * batches.batches))
+            add_batches(piece, batches.positions[0], batches.end, self._words, self._seen, least)
+            self._add_compressed(piece, batches, least)
+            if self._seen[KeyCount.KEYED] >= self._next_look:
+                self._look()
+            if not self._seen[KeyCount.BROKEN]:
+                return NO_TIMESTAMP if NO_TIMESTAMP in least else min(least)
+        return least_timestamp(batches, piece, self._max_inflated)
+
+    def _add_compressed(self, piece: memoryview, batches: BatchScan, least: array[int]) -> None:
+        if not any(kind & CODEC_MASK for kind in set(batches.attributes)):
+            return
+        for index, kind in enumerate(batches.attributes):
+            count = batches.record_counts[index]
+            if not kind & CODEC_MASK or not count:
+                continue
+            records = inflated_records(batches, index, piece, self._max_inflated)
+            if records is None or kind & CONTROL_FLAG:  # no broker compresses a control batch
+                self._seen[KeyCount.BROKEN] = 1
+                return
+            found = add_records(records, count, batches.base_timestamps[index], self._words, self._seen)
+            if least[index] == COMPRESSED:
+                least[index] = found if found <= batches.max_timestamps[index] else NO_TIMESTAMP
+
+    def _look(self) -> None:
+        """Give the filter up if it is full; keys are counted all the same."""
+        self._next_look = 2 * self._seen[KeyCount.KEYED]
+        if self._words and _share_of_bits(self._words) > FULL:
+            self._words = array("I")
+
+    def finish(self) -> bytes:
+        """Return the section `key_filter`; empty without keys, and where there is no filter."""
+        if not self.keyed_record_count or not self._words:
+            return b""
+        share = _share_of_bits(self._words)
+        if share > FULL:
+            return b""
+        # Of n blocks in one, bits stay unset that are unset in all: a share of (1 - share) ** n.
+        united = int(log1p(-FULL) / log1p(-share))
+        size = len(self._words) >> (united.bit_length() - 1)
+        return _swapped(_folded(self._words, max(size, BLOCK_WORDS))).tobytes()
+
+
+def _share_of_bits(words: array[int]) -> float:
+    return count_bits(words) / (_BITS_OF_WORD * len(words))
+
+
+def _folded(words: array[int], size: int) -> array[int]:
+    if size == len(words):
+        return words
+    out = array("I", bytes(words.itemsize * size))
+    fold(words, out)
+    return out
+
+
+def _swapped(words: array[int]) -> array[int]:
+    """Return words of this machine for little-endian ones, and the other way round."""
+    if not _NATIVE_IS_LITTLE:
+        words = words[:]
+        words.byteswap()
+    return words

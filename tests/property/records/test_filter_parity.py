@@ -1,0 +1,121 @@
+"""The walk over records for keys answers alike in all lives, and gives the least timestamps of old."""
+
+from __future__ import annotations
+
+from array import array
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.records import filter_kernel, kernel
+from service.records.batch import CompressionType
+from service.records.kernel_status import KeyCount
+from service.records.scan import least_timestamp, scan_batches
+from service.remote.format.key_filter import KeyFilter, KeyFilterBuilder
+from tests.property.records.test_erasure_parity import judged_records, logs
+from tests.support.kernels import interpreted
+
+LIVES: list[dict[str, Any]] = [
+    {"kernel": kernel, "filter_kernel": filter_kernel},
+    *(interpreted(with_cython=found) for found in (True, False)),
+]
+
+
+@pytest.mark.parametrize("life", LIVES, ids=("as it is", "with Cython's shadow", "without"))
+def test_the_hash_is_xxhash64_in_all_lives(life: dict[str, Any]) -> None:
+    """Vectors for each way through the hash: no bytes, single ones, four, eight, whole stripes and a rest."""
+    hashed = [
+        life["filter_kernel"].xxhash64(key)
+        for key in (b"", b"abc", b"message digest", b"abcdefghijklmnopqrstuvwxyz", b"1234567890" * 8)
+    ]
+    assert hashed == [
+        *(0xEF46DB3751D8E999, 0x44BC2CF5AD770999, 0x066ED728FCEEB3BE),
+        *(0xCFE1F278FA89835C, 0xE04A477F19EE145D),
+    ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.binary(max_size=100), st.sampled_from((8, 64, 1024)), st.lists(st.integers(0, 2**64 - 1), max_size=20)
+)
+def test_hashes_and_filters_are_the_same_bits(key: bytes, size: int, hashes: list[int]) -> None:
+    answers = []
+    for life in LIVES:
+        kernels, words = life["filter_kernel"], array("I", bytes(4 * size))
+        for one in (*hashes, kernels.xxhash64(key)):
+            kernels.insert(words, one)
+        folded = array("I", bytes(4 * 8))
+        kernels.fold(words, folded)
+        there = [kernels.find_any(words, array("Q", (one,))) for one in (*hashes, 5)]
+        answers.append((list(words), list(folded), kernels.count_bits(words), there))
+        assert there[:-1] == [0] * len(hashes)
+        assert kernels.find_any(folded, array("Q", hashes)) == (0 if hashes else -1)
+    assert answers[1:] == answers[:-1]
+
+
+def walked(life: dict[str, Any], log: bytes, blocks: int, room: int) -> tuple[Any, ...]:
+    words, seen = array("I", bytes(32 * blocks)), array("q", bytes(8 * len(KeyCount)))
+    least = array("q", bytes(8 * room))
+    count = life["filter_kernel"].add_batches(log, 0, len(log), words, seen, least)
+    return count, list(words), list(seen), list(least)
+
+
+@settings(max_examples=200, deadline=None)
+@given(logs(tuple(CompressionType)), st.sampled_from((0, 1, 16)), st.sampled_from((1, 64)))
+def test_all_lives_answer_alike(log: bytes, blocks: int, room: int) -> None:
+    first, *others = (walked(life, log, blocks, room) for life in LIVES)
+    for other in others:
+        assert other == first
+    least = array("q", bytes(8 * room))
+    assert kernel.least_timestamps(log, 0, len(log), least) == first[0]
+    assert list(least) == first[3]
+
+
+@settings(max_examples=300, deadline=None)
+@given(logs(), st.data())
+def test_bad_records_are_noted_in_all_lives(log: bytes, data: st.DataObject) -> None:
+    """A byte of a batch is another: the least timestamp is what the walk without keys says."""
+    found = scan_batches(log)
+    damaged = bytearray(log)
+    damaged[data.draw(st.integers(22, found.sizes[0] - 1))] ^= data.draw(st.integers(1, 255))
+    first, *others = (walked(life, bytes(damaged), 16, 64) for life in LIVES)
+    for other in others:
+        assert other == first
+    least = array("q", bytes(8 * 64))
+    kernel.least_timestamps(bytes(damaged), 0, len(damaged), least)
+    assert list(least) == first[3]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=60), st.integers(0, 5), st.sampled_from((0, -9, 2**63 - 1)))
+def test_any_bytes_are_no_records_in_all_lives(data: bytes, count: int, base: int) -> None:
+    answers = []
+    for life in LIVES:
+        words, seen = array("I", bytes(32)), array("q", bytes(8 * len(KeyCount)))
+        least = life["filter_kernel"].add_records(data, count, base, words, seen)
+        answers.append((least, list(words), list(seen)))
+        assert least == life["kernel"].least_timestamp(data, 0, len(data), count, base)
+    assert answers[1:] == answers[:-1]
+
+
+@settings(max_examples=300, deadline=None)
+@given(logs(tuple(CompressionType)), st.integers(1, 3))
+def test_a_filter_has_each_key_of_its_log(log: bytes, pieces: int) -> None:
+    """Keys of control batches aside, in however many pieces the log comes."""
+    found = scan_batches(log)
+    borders = [0, *found.positions[1:][:pieces], len(log)]
+    builder = KeyFilterBuilder(len(log), 1 << 20)
+    for begin, end in pairwise(borders):
+        piece = memoryview(log)[begin:end]
+        batches = scan_batches(piece)
+        assert builder.add(piece, batches) == least_timestamp(batches, piece, 1 << 20)
+    keys = [bytes(one.key) for one, control in judged_records(log) if one.key is not None and not control]
+    assert builder.keyed_record_count == len(keys)
+    section = builder.finish()
+    assert bool(section) == bool(keys)
+    if keys:
+        key_filter = KeyFilter.open(section)
+        assert all(key_filter.may_have(filter_kernel.xxhash64(key)) for key in keys)
