@@ -261,7 +261,7 @@ def test_a_whole_prefix_that_was_rolled_back_is_named(archive: Archive) -> None:
     report = fsck(store)
     wrong = {one.where for one in report.errors if "rolled back" in one.what}
     assert wrong == {f"data/{EVENTS}/0", f"data/{EVENTS}/1"}
-    assert {one.segments for one in report.partitions if one.topic == "events"} == {15, 9}
+    assert {one.segments for one in report.partitions if one.topic == "events"} == {14, 9}
     assert not {one.key for one in report.orphans} & archive.live
     truth = records(archive.store())
     assert repair(store) == []

@@ -41,6 +41,8 @@ from service.remote.reading.object_reader import open_page, open_published, open
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.store import ObjectStore
 from service.tiering.prefix_fence import OwnWrites, update_cluster
+from tests.unit.tiering.merges import MergingWorld, OutsideWorker
+from tests.unit.tiering.stepped import SteppedManager
 from tests.unit.tiering.world import CLUSTER, GRACE_MS, World
 
 EVENTS, OTHER, GONE = UUID(int=7), UUID(int=8), UUID(int=9)
@@ -145,10 +147,17 @@ def partition_records(store: ObjectStore, place: Place) -> tuple[int, bytes] | N
     return manifest.start_offset, log
 
 
+class _PagedWorld(MergingWorld):
+    def _boot(self) -> SteppedManager:
+        self.limits = ManifestLimits(entries=3, page_refs=2)
+        return super()._boot()
+
+
 def make_archive(tmp: Path) -> Archive:
-    """Two partitions of "events", one with two levels of pages, one that begins within a page; "other", made
-    after the older copy; "gone", deleted; "again", deleted and made again under its name."""
-    world = World(tmp, partitions=2, limits=ManifestLimits(entries=3, page_refs=2))
+    """Two partitions of "events", one with two levels of pages and a merged segment, one that begins within a
+    page; "other", made after the older copy; "gone", deleted; "again", deleted and made again under its name.
+    """
+    world = _PagedWorld(tmp, partitions=2)
     world.topic_configs = {"events": {"retention.ms": "-1"}, "other": {"retention.ms": "86400000"}}
     long, masked = world.replicas
     gone = world.add(TopicIdPartition(GONE, "gone", 0))
@@ -174,6 +183,9 @@ def make_archive(tmp: Path) -> Archive:
         world.fill(count, one)
     world.clock.advance(world.settings.topics_debounce_ms)
     world.run()
+    worker, run = OutsideWorker(world, long), world.run_of(long, 4, 2)
+    worker.begin(run)
+    worker.commit(worker.make(run))
     for partition in (0, 1):
         orphan = segment_key(SegmentKey(EVENTS, partition, 0, 9, 0, UUID(int=1 + partition)))
         world.bucket.put(orphan, b"?")
