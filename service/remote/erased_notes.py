@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection
 from uuid import UUID
 
 from service.base.errors import RequestError, StorageError
+from service.base.slices import next_turn
 from service.remote.catalog import ErasedPlace, Notes
 
 
@@ -60,7 +61,7 @@ class NoteQueue:
     async def _sent(self, batch: _Batch) -> None:
         async with self._turn:
             if not batch.is_sent:
-                await asyncio.sleep(0)  # what others tell in this turn of the loop goes along
+                await next_turn()  # what others tell in this turn of the loop goes along
                 if self._open is batch:
                     self._open = _Batch()
                 try:

@@ -169,6 +169,31 @@ class History:
                 )
             case ("catalog", name, partition):
                 return self.commit_next(name, partition)
+            case ("life", more):
+                life = image.life + more
+                return ControllerResult(
+                    (newest(LifeRecord(life=life, life_id=UUID(int=life) if life else None)),), None
+                )
+            case ("recovered", name, unchecked, settings_unknown):
+                topic = image.topics_by_name.get(name)
+                record = RecoveredTopicRecord(
+                    topic_id=None if topic is None else topic.id,
+                    unchecked_partitions=unchecked,
+                    settings_unknown=settings_unknown,
+                )
+                return ControllerResult(() if topic is None else (newest(record),), None)
+            case ("fence" | "unfence" | "producer ids" as what, broker):
+                epoch = image.brokers[broker].epoch if broker in image.brokers else -1
+                if what == "fence":
+                    return at_once(fence_broker(image, broker, epoch))
+                if what == "unfence":
+                    return at_once(unfence_broker(image, broker, epoch))
+                return allocate_producer_ids(image, broker, epoch)
+        return self.decide_rewrites(step)
+
+    def decide_rewrites(self, step: tuple[Any, ...]) -> ControllerResult[Any]:
+        image = self.image
+        match step:
             case ("rewrite", name, partition):
                 return self.rewrite(name, partition)
             case ("give up", name, partition):
@@ -193,26 +218,6 @@ class History:
                 return remove_erasure(image, UUID(int=number))
             case ("move", name, partition, to):
                 return self.move(name, partition, to)
-            case ("life", more):
-                life = image.life + more
-                return ControllerResult(
-                    (newest(LifeRecord(life=life, life_id=UUID(int=life) if life else None)),), None
-                )
-            case ("recovered", name, unchecked, settings_unknown):
-                topic = image.topics_by_name.get(name)
-                record = RecoveredTopicRecord(
-                    topic_id=None if topic is None else topic.id,
-                    unchecked_partitions=unchecked,
-                    settings_unknown=settings_unknown,
-                )
-                return ControllerResult(() if topic is None else (newest(record),), None)
-            case (what, broker):
-                epoch = image.brokers[broker].epoch if broker in image.brokers else -1
-                if what == "fence":
-                    return at_once(fence_broker(image, broker, epoch))
-                if what == "unfence":
-                    return at_once(unfence_broker(image, broker, epoch))
-                return allocate_producer_ids(image, broker, epoch)
         raise AssertionError(step)
 
     def commit_next(self, name: str, partition: int) -> ControllerResult[Any]:

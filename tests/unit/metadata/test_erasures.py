@@ -207,7 +207,7 @@ def test_a_note_of_what_the_sender_cannot_know_is_ignored(
     assert note(STARTED, broker_id, told, sender=sender) == []
 
 
-def test_what_is_ignored_of_a_note_does_not_affect_the_rest() -> None:
+def test_places_of_a_note_that_are_ignored_do_not_affect_the_rest() -> None:
     assert note(STARTED, 1, place(COMPACTED), place(), place(number=2)) == [noted(1)]
 
 

@@ -37,6 +37,7 @@ from service.remote.catalog import (
     CatalogResult,
     ErasedPlace,
     Erasure,
+    LoadedTail,
     RewriteAnswer,
     RewriteIntent,
     decide_commit,
@@ -175,6 +176,9 @@ class RewritesView:
     """Rewrites and erasures as one node sees them."""
 
     catalog: Any
+
+    async def tails_loaded(self, loaded: Collection[LoadedTail]) -> None:
+        """Ignore what is loaded: nothing was restored here."""
 
     def rewrite(self, topic_id: UUID, partition: int) -> RewriteIntent | None:
         found: RewriteIntent | None = self.catalog.intent(topic_id, partition)
