@@ -17,13 +17,14 @@ _SPEAK_KAFKA = frozenset(
     {
         "server", "format", "dev", "topic", "group", "transaction", "acl", "user", "quota", "tiers",
         "console", "cluster", "config", "offsets", "log-dirs", "produce", "consume", "restore", "erase",
+        "rewrite",
     }
 )  # fmt: skip
 _SHORT = frozenset({"topic", "group", "transaction", "acl", "user", "quota", "config", "offsets", "log-dirs"})
 _COMMANDS = (
     "server", "format", "dev", "console", "top", "config", "cluster", "topic", "produce", "consume",
     "profile", "offsets", "group", "transaction", "log-dirs", "acl", "user", "quota", "tiers", "dump", "fsck",
-    "sweep", "repair", "restore", "erase", "bucket", "pipeline", "pyfiles", "completion",
+    "sweep", "repair", "restore", "erase", "rewrite", "bucket", "pipeline", "pyfiles", "completion",
 )  # fmt: skip
 
 

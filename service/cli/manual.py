@@ -294,6 +294,20 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
             environment=AWS,
             see=OPERATIONS,
         ),
+        "firn rewrite": ManualPage(
+            (
+                (
+                    "firn rewrite --url s3://bucket/prefix --bootstrap-server broker:9092",
+                    "what it would merge",
+                ),
+                (
+                    "firn rewrite --url s3://bucket/prefix --topics 'clicks.*' --execute",
+                    "merge small objects of some topics",
+                ),
+            ),
+            environment=AWS,
+            see="docs/design/rewriting.md",
+        ),
         "firn repair": ManualPage(
             (
                 ("firn repair s3://bucket/prefix", "print what is wrong, and the repairs"),

@@ -1,0 +1,106 @@
+"""RewriteRange: what a worker outside of the brokers asks of the leader of one partition. Blocking.
+
+Each step is repeated where the leader has not answered, or another broker leads by now: it does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError, StorageError
+from service.base.types import TopicIdPartition
+from service.client.admin import Cluster
+from service.client.offset_queries import leaders_of
+from service.wire.api import ApiKey
+from service.wire.errors import WireError
+from service.wire.rewrites import RewriteRangeRequest, RewriteRangeResponse, RewriteStep
+
+_TRIES: Final = 10
+_AGAIN: Final = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.request_timed_out})
+_NO_LEADER: Final = -1
+
+
+class RangeLeader:
+    """The leader of one partition, whoever it is. `sleep` waits before a step is repeated."""
+
+    def __init__(self, cluster: Cluster, tip: TopicIdPartition, sleep: Callable[[float], None]) -> None:
+        self._cluster = cluster
+        self._tip = tip
+        self._sleep = sleep
+
+    def begin(self, rewrite_id: UUID, kind: int, base_offset: int, last_offset: int) -> int:
+        """Begin a rewrite, or show that its worker lives; return the leader epoch of the new objects."""
+        return self._ask(rewrite_id, RewriteStep.BEGIN, kind, base_offset, last_offset).leader_epoch
+
+    def commit(
+        self,
+        rewrite_id: UUID,
+        kind: int,
+        base_offset: int,
+        last_offset: int,
+        old_keys: Sequence[str],
+        entries: bytes,
+    ) -> int:
+        """Have the run published; return the version of the chain that has it."""
+        answer = self._ask(
+            rewrite_id, RewriteStep.COMMIT, kind, base_offset, last_offset, tuple(old_keys), entries
+        )
+        return answer.version
+
+    def end(self, rewrite_id: UUID, kind: int, base_offset: int, last_offset: int) -> None:
+        """Give the rewrite up."""
+        self._ask(rewrite_id, RewriteStep.GIVE_UP, kind, base_offset, last_offset)
+
+    def _ask(
+        self,
+        rewrite_id: UUID,
+        step: RewriteStep,
+        kind: int,
+        base_offset: int,
+        last_offset: int,
+        old_keys: tuple[str, ...] = (),
+        entries: bytes = b"",
+    ) -> RewriteRangeResponse:
+        """Raises `RequestError` where the leader refuses, `StorageError` where none answers."""
+        request = RewriteRangeRequest(
+            topic_id=self._tip.topic_id,
+            partition=self._tip.partition,
+            rewrite_id=rewrite_id,
+            step=step,
+            kind=kind,
+            base_offset=base_offset,
+            last_offset=last_offset,
+            old_keys=old_keys,
+            entries=entries,
+        )
+        why = ""
+        for number in range(_TRIES):
+            if number:
+                self._sleep(min(0.1 * 2**number, 5))
+            try:
+                answer = self._ask_leader(request)
+            except (OSError, WireError) as e:
+                why = str(e)
+                continue
+            if answer is None:
+                why = "it has no leader"
+            elif answer.error_code == ErrorCode.none:
+                return answer
+            elif answer.error_code in _AGAIN:
+                why = answer.error_message or answer.error_code.name
+            else:
+                message = f"{self._tip}: {answer.error_message or answer.error_code.name}"
+                raise RequestError(ErrorCode(answer.error_code), message)
+        raise StorageError(f"{self._tip}: its leader does not carry the step out: {why}")
+
+    def _ask_leader(self, request: RewriteRangeRequest) -> RewriteRangeResponse | None:
+        """Return the answer of whoever leads now; None where nobody does."""
+        (leader,) = leaders_of(self._cluster, [(self._tip.topic, self._tip.partition)])
+        if leader == _NO_LEADER:
+            return None
+        answer: RewriteRangeResponse = self._cluster.client(leader).request(ApiKey.REWRITE_RANGE, request)
+        return answer

@@ -1,0 +1,247 @@
+"""Workers in other processes make objects; the leader checks and publishes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.tiering.rewriting.report_check import RewriteReport
+from service.tiering.rewriting.rules import Run
+from service.tiering.rewriting.silent_intents import SILENT_MS
+from tests.unit.tiering.merges import MergingWorld, OutsideWorker
+from tests.unit.tiering.world import GRACE_MS
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> MergingWorld:
+    world = MergingWorld(tmp_path)
+    world.fill(10)
+    world.settle()
+    return world
+
+
+@pytest.fixture
+def worker(world: MergingWorld) -> OutsideWorker:
+    return OutsideWorker(world, world.replicas[0])
+
+
+def refused(code: ErrorCode, work: Any, *arguments: Any) -> None:
+    with pytest.raises(RequestError) as error:
+        work(*arguments)
+    assert error.value.code == code, error.value
+
+
+def test_a_run_is_published(world: MergingWorld, worker: OutsideWorker) -> None:
+    run = world.run_of(worker.replica, 2, 6)
+    worker.begin(run)
+    version = worker.commit(worker.make(run))
+    entry = world.entry(worker.replica)
+    assert entry is not None
+    assert (entry.version, entry.segments) == (version, 5)
+    assert world.generations(worker.replica) == [0, 0, 1, 0, 0]
+    assert world.catalog.intents == {}
+    world.check()
+
+
+def test_every_step_may_be_repeated(world: MergingWorld, worker: OutsideWorker) -> None:
+    run = world.run_of(worker.replica)
+    worker.begin(run)
+    worker.begin(run)
+    report = worker.make(run)
+    assert worker.commit(report) == worker.commit(report)
+    assert world.generations(worker.replica) == [1]
+    worker.end()
+    worker.end()
+    world.check()
+
+
+def test_borders_within_an_object_are_refused(world: MergingWorld, worker: OutsideWorker) -> None:
+    run = world.run_of(worker.replica, 0, 3)
+    first, *others = run.entries
+    cut = Run(run.tip, (first._replace(base_offset=first.base_offset + 1), *others))
+    refused(ErrorCode.invalid_request, worker.begin, cut)
+    beyond = Run(run.tip, (*run.entries[:-1], run.entries[-1]._replace(last_offset=1 << 40)))
+    refused(ErrorCode.invalid_request, worker.begin, beyond)
+    assert world.catalog.intents == {}
+
+
+def test_one_rewrite_at_a_time(world: MergingWorld, worker: OutsideWorker) -> None:
+    run = world.run_of(worker.replica)
+    worker.begin(run)
+    other = OutsideWorker(world, worker.replica, UUID(int=99))
+    refused(ErrorCode.operation_not_attempted, other.begin, run)
+    world.merge()  # nor does the broker's own worker begin one
+    assert world.generations(worker.replica) == [0] * 10
+    worker.commit(worker.make(run))
+    assert world.generations(worker.replica) == [1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topic_id": UUID(int=8)},
+        {"partition": 3},
+        {"leader_epoch": 5},
+        {"cluster_id": "another"},
+    ],
+    ids=str,
+)
+def test_an_object_of_another_place_is_refused(
+    world: MergingWorld, worker: OutsideWorker, wrong: dict[str, Any]
+) -> None:
+    run = world.run_of(worker.replica)
+    worker.begin(run)
+    before = world.entry(worker.replica), world.head(worker.replica)
+    refused(ErrorCode.invalid_request, worker.commit, worker.make(run, **wrong))
+    assert (world.entry(worker.replica), world.head(worker.replica)) == before
+
+
+def test_entries_that_are_not_the_objects_are_refused(world: MergingWorld, worker: OutsideWorker) -> None:
+    run = world.run_of(worker.replica)
+    worker.begin(run)
+    report = worker.make(run)
+    (made,) = report.entries
+    keys = world.stored_keys()
+    for wrong in (
+        made._replace(generation=0),
+        made._replace(log_length=made.log_length - 1),
+        made._replace(footer_crc=made.footer_crc ^ 1),
+        made._replace(size=made.size + 1),
+        made._replace(last_offset=made.last_offset - 1),
+        made._replace(base_offset=made.base_offset + 1),
+        made._replace(leader_epochs=((7, 0),)),
+        made._replace(max_timestamp=made.max_timestamp + 1),
+        made._replace(key=run.keys[0]),
+        made._replace(key=made.key.replace("-0000000000-", "-0000000009-")),
+    ):
+        refused(ErrorCode.invalid_request, worker.commit, report._replace(entries=(wrong,)))
+    refused(ErrorCode.invalid_request, worker.commit, report._replace(old_keys=run.keys[:-1]))
+    refused(ErrorCode.invalid_request, worker.commit, report._replace(entries=()))
+    refused(ErrorCode.invalid_request, worker.commit, report._replace(entries=(made, made)))
+    assert world.stored_keys() == keys  # nothing was written
+    worker.commit(report)
+    world.check()
+
+
+def test_an_object_that_is_not_there_is_refused(world: MergingWorld, worker: OutsideWorker) -> None:
+    run = world.run_of(worker.replica)
+    worker.begin(run)
+    report = worker.make(run)
+    world.bucket.delete([report.entries[0].key])
+    refused(ErrorCode.invalid_request, worker.commit, report)
+    world.check()
+
+
+def test_an_object_of_another_rewrite_is_refused(world: MergingWorld, worker: OutsideWorker) -> None:
+    run = world.run_of(worker.replica)
+    worker.begin(run)
+    report = worker.make(run)
+    worker.end()
+    second = OutsideWorker(world, worker.replica, UUID(int=99))
+    second.begin(run)
+    refused(
+        ErrorCode.invalid_request,
+        second.commit,
+        RewriteReport(second.rewrite_id, report.old_keys, report.entries),
+    )
+    assert world.generations(worker.replica) == [0] * 10
+
+
+def test_a_commit_after_the_end_has_no_effect(world: MergingWorld, worker: OutsideWorker) -> None:
+    run = world.run_of(worker.replica)
+    worker.begin(run)
+    report = worker.make(run)
+    worker.end()
+    refused(ErrorCode.fenced_leader_epoch, worker.commit, report)
+    assert world.generations(worker.replica) == [0] * 10
+    world.sweep()
+    assert report.entries[0].key not in world.stored_keys()
+    world.check_at_rest()
+
+
+def test_a_run_that_expiry_takes_is_refused(world: MergingWorld, worker: OutsideWorker) -> None:
+    run = world.run_of(worker.replica)
+    worker.begin(run)
+    report = worker.make(run)
+    worker.replica.log.deletion.advance_log_start(run.entries[2].base_offset)
+    world.run()
+    refused(ErrorCode.invalid_request, worker.commit, report)
+    worker.end()
+    world.check()
+
+
+def test_copies_between_begin_and_commit_do_not_matter(world: MergingWorld, worker: OutsideWorker) -> None:
+    run = world.run_of(worker.replica)
+    worker.begin(run)
+    report = worker.make(run)
+    world.fill(3)
+    world.settle()
+    worker.commit(report)
+    assert world.generations(worker.replica) == [1, 0, 0, 0]
+    world.check()
+
+
+def test_the_next_epoch_ends_a_rewrite(world: MergingWorld, worker: OutsideWorker) -> None:
+    run = world.run_of(worker.replica)
+    worker.begin(run)
+    report = worker.make(run)
+    world.fence(worker.replica)
+    world.elect(worker.replica)
+    world.settle()
+    refused(ErrorCode.fenced_leader_epoch, worker.commit, report)
+    assert world.generations(worker.replica) == [0] * 10
+    world.sweep()
+    world.settle()
+    world.check_at_rest()
+
+
+def test_a_silent_worker_loses_its_rewrite(world: MergingWorld, worker: OutsideWorker) -> None:
+    run = world.run_of(worker.replica)
+    worker.begin(run)
+    world.clock.advance(SILENT_MS - 1)
+    worker.begin(run)  # it lives
+    world.clock.advance(SILENT_MS - 1)
+    world.merge()
+    assert len(world.catalog.intents) == 1
+    world.clock.advance(1)
+    world.merge()
+    assert world.catalog.intents == {}
+    world.merge()
+    assert world.generations(worker.replica) == [1]  # the broker merges by itself now
+
+
+def test_a_run_of_another_leader_is_refused(world: MergingWorld, worker: OutsideWorker) -> None:
+    run = world.run_of(worker.replica)
+    worker.place = (UUID(int=1234), 0)
+    refused(ErrorCode.not_leader_or_follower, worker.begin, run)
+
+
+def test_the_sweeper_spares_what_a_rewrite_covers(world: MergingWorld, worker: OutsideWorker) -> None:
+    """Also of a partition that this node leads, as another process makes its objects."""
+    run = world.run_of(worker.replica, 0, 8)
+    worker.begin(run)
+    report = worker.make(run)
+    foreign = replace_uuid(report)
+    world.bucket.put(foreign, b"late")
+    outside = world.run_of(worker.replica, 8, 2)
+    stray = outside.keys[0].replace(outside.keys[0][-40:], f"{UUID(int=5)}.seg")
+    world.bucket.put(stray, b"left behind")
+    for _ in range(3):
+        world.sweep()
+    assert {report.entries[0].key, foreign} <= world.stored_keys()
+    assert stray not in world.stored_keys()
+    worker.commit(report)
+    world.clock.advance(GRACE_MS)
+    world.sweep()
+    world.settle()
+    world.check_at_rest()
+
+
+def replace_uuid(report: RewriteReport) -> str:
+    key = report.entries[0].key
+    return key.replace(key[-40:], f"{UUID(int=6)}.seg")
