@@ -14,7 +14,7 @@ ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist load
 OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel map docs docs-serve sbom demo demo-restore test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser health-matrix test-mixed console-shots docs-commands judges matrix test-localstack test-package image-try deploy-check local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-cuts sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-readiness bench-refusals bench-replicas bench-restart bench-restore bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
+.PHONY: help install kernel map docs docs-serve sbom demo demo-restore test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser health-matrix test-mixed console-shots docs-commands judges matrix test-localstack test-package image-try deploy-check local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-cuts sim-rewrites sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-readiness bench-refusals bench-replicas bench-restart bench-restore bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -204,6 +204,9 @@ sim-transactions: install ## Clusters with groups and transactions: coordinators
 
 sim-cuts: install ## Clusters that take cuts amid faults, and lose everything but the bucket: heirs of 1, 3 and 5 nodes come back from any cut (SEED=n HISTORIES=m; SIM=--plants)
 	$(BIN)/python -m simulator.cluster --cuts --seed $(SEED) --histories $(HISTORIES) $(SIM)
+
+sim-rewrites: install ## Clusters whose segments are merged, and from which keys are erased, amid faults, disks of before and the loss of everything (SEED=n HISTORIES=m; SIM=--plants)
+	$(BIN)/python -m simulator.cluster --rewrites --seed $(SEED) --histories $(HISTORIES) $(SIM)
 
 sim-sweep: install ## Every call of disk and store fails in every way, every kind of file and object rots (SWEEP="--every 10")
 	$(BIN)/python -m simulator.sweep $(SWEEP)

@@ -83,6 +83,11 @@ class Archive:
         found = self._bucket.objects.get(key)
         return None if found is None else found.data
 
+    def writer(self, key: str) -> str:
+        """Return the process that wrote an object; "" without one."""
+        found = self._bucket.objects.get(key)
+        return "" if found is None else found.by
+
     def is_live(self, key: str) -> bool:
         """Return whether a HEAD, or the cluster, needs the object."""
         parsed = parse_key(key)

@@ -80,6 +80,8 @@ class Plan:
     """in the cluster world: whether there are groups and transactions"""
     cutting: bool = False
     """in the cluster world: whether cuts are taken often"""
+    rewriting: bool = False
+    """in the cluster world: whether keys are erased and segments merged; cuts are taken then, too"""
 
 
 @dataclass

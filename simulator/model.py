@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -39,6 +39,19 @@ class TopicModel:
     """whether an act removed the metadata of the topic: it may be missing, but its objects must stay"""
     deleted: bool = False
     """whether its deletion was requested; it may exist all the same until a response"""
+
+
+class ErasedRecords(Protocol):
+    """What orders to erase keys allow, and demand, of one partition's records."""
+
+    def may_lack(self, offset: int, value: bytes, timestamp: int) -> bool:
+        """Return whether the record may be missing."""
+
+    def has_to_lack(self, offset: int, value: bytes, timestamp: int) -> bool:
+        """Return whether the record must not be there any more."""
+
+    def may_be_hole(self, start: int, end: int) -> bool:
+        """Return whether there may be no record from `start` to `end`, exclusive."""
 
 
 @dataclass
@@ -89,6 +102,8 @@ class PartitionModel:
     """whether its topic takes a leader that may lack records"""
     was_unclean: bool = False
     """whether that has come to pass: nothing is promised of its records any more"""
+    erased: ErasedRecords | None = None
+    """orders that concern it, where there can be any"""
     excused: str = ""
     """why it may be offline for good: what was damaged or lost of it, in words"""
 
@@ -218,12 +233,13 @@ class PartitionModel:
         found: dict[int, Record] = {}
         expected = log_start
         for record in records:
-            if record.offset < expected or (record.offset > expected and not self.compacted):
+            if record.offset != expected and not self._may_be_hole(expected, record.offset):
                 raise Violation(f"{self}: offset {record.offset} follows {expected - 1}")
             expected = record.offset + 1
             if not record.marker:
                 found[record.offset] = record
-        if expected != max(end_offset, log_start) and not (self.compacted and expected < end_offset):
+        end = max(end_offset, log_start)
+        if expected != end and not self._may_be_hole(expected, end):
             raise Violation(f"{self}: reading ends at {expected}, the log at {end_offset}")
         places: dict[bytes, int] = {}
         for offset, record in found.items():
@@ -232,13 +248,18 @@ class PartitionModel:
             places[record.value] = offset
         return found
 
+    def _may_be_hole(self, start: int, end: int) -> bool:
+        return start < end and (
+            self.compacted or (self.erased is not None and self.erased.may_be_hole(start, end))
+        )
+
     def _nothing_lost(
         self, log_start: int, end_offset: int, found: dict[int, Record], expired: int | None
     ) -> None:
         latest = {key_of(record.value): offset for offset, record in found.items()} if self.compacted else {}
         for offset, value in self.acked.items():
             record = found.get(offset)
-            if record is None and latest.get(key_of(value), -1) > offset:
+            if record is None and (latest.get(key_of(value), -1) > offset or self._may_lack(offset, value)):
                 continue
             if record is not None:
                 if record.value != value:
@@ -254,11 +275,16 @@ class PartitionModel:
                     f" without any retention or deletion that allows it"
                 )
 
+    def _may_lack(self, offset: int, value: bytes) -> bool:
+        return self.erased is not None and self.erased.may_lack(offset, value, self.timestamps[offset])
+
     def _nothing_refused(self, found: dict[int, Record]) -> None:
         for offset, record in found.items():
             if record.value in self.refused:  # L1
                 why = self.refused[record.value]
                 raise Violation(f"{self}: {brief(record.value)} was refused ({why}) and is at {offset}")
+            if self.erased is not None and self.erased.has_to_lack(offset, record.value, record.timestamp_ms):
+                raise Violation(f"T26: {self}: {brief(record.value)} at {offset} was erased, and is read")
             if record.value not in self.sent:
                 raise Violation(f"{self}: {brief(record.value)} at {offset} was never sent")
 

@@ -16,11 +16,13 @@ from simulator.cluster.plants import PLANTS, SELDOM_SHOWS, tell_plants
 from simulator.cluster.playing import (
     draw,
     draw_cutting,
+    draw_rewriting,
     draw_secured,
     draw_transactional,
     play_apart,
     play_many,
 )
+from simulator.cluster.rewrite_plants import OF_REWRITES
 from simulator.cluster.transaction_plants import OF_TRANSACTIONS
 from simulator.history import Outcome, Plan
 from simulator.shrink import kind_of, shrink
@@ -42,6 +44,13 @@ _TOLD_OF_CUTS: Final = {
     "cuts_exact": "complete and exact",
     "disasters": "disasters",
     "heirs": "that came back",
+}
+_TOLD_OF_REWRITES: Final = {
+    "rewrites_begun": "rewrites",
+    "rewrites": "committed",
+    "merges": "merges",
+    "orders": "orders to erase",
+    "orders_done": "done",
 }
 _TOLD_OF_ACCESS: Final = {
     "uses": "rights used",
@@ -72,18 +81,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--secured", action="store_true", help="SASL_SSL, users, an authorizer")
     parser.add_argument("--transactions", action="store_true", help="groups and transactions")
     parser.add_argument("--cuts", action="store_true", help="cuts, and everything is lost")
+    parser.add_argument("--rewrites", action="store_true", help="segments are merged, keys erased")
     parser.add_argument("--trace", action="store_true", help="print every event, for one history")
     parser.add_argument("--plants", nargs="*", help="plant these bugs, or all, one at a time")
     given = parser.parse_args(arguments)
     if given.plants is not None:
         if unknown := set(given.plants) - set(PLANTS):
             parser.error(f"no such bugs: {', '.join(sorted(unknown))}; there are {', '.join(PLANTS)}")
-        others = {name: one for name, one in PLANTS.items() if name not in OF_TRANSACTIONS | OF_CUTS}
-        plainly = OF_CUTS if given.cuts else others
+        apart = OF_TRANSACTIONS | OF_CUTS | OF_REWRITES
+        others = {name: one for name, one in PLANTS.items() if name not in apart}
+        plainly = OF_REWRITES if given.rewrites else OF_CUTS if given.cuts else others
         those = OF_ACCESS if given.secured else OF_TRANSACTIONS if given.transactions else plainly
         names = given.plants or [name for name in those if name not in SELDOM_SHOWS]
         return 0 if tell_plants(names, given.seed, given.jobs) else 1
-    plain: Draw = draw_cutting if given.cuts else draw
+    plain: Draw = draw_rewriting if given.rewrites else draw_cutting if given.cuts else draw
     drawn: Draw = draw_secured if given.secured else draw_transactional if given.transactions else plain
     if given.histories == 1:
         return _one(drawn(given.seed, given.nodes), given.trace, given.shrink_seconds)
@@ -107,7 +118,8 @@ def main(arguments: list[str] | None = None) -> int:
     bad = sum(map(len, failed.values()))
     told_of = {
         **_TOLD,
-        **(_TOLD_OF_CUTS if given.cuts else {}),
+        **(_TOLD_OF_CUTS if given.cuts or given.rewrites else {}),
+        **(_TOLD_OF_REWRITES if given.rewrites else {}),
         **(_TOLD_OF_ACCESS if given.secured else {}),
         **(_TOLD_OF_TRANSACTIONS if given.transactions else {}),
     }
@@ -133,7 +145,7 @@ def _one(plan: Plan, everything: bool, shrink_s: float) -> int:
 def _tell_small(plan: Plan, problem: str, shrink_s: float) -> None:
     small, outcome = shrink(plan, problem, seconds=shrink_s, play=play_apart)
     world = "-secured" if plan.secured else "-transactions" if plan.transactional else " WORLD=cluster"
-    world = "-cuts" if plan.cutting else world
+    world = "-rewrites" if plan.rewriting else "-cuts" if plan.cutting else world
     again = f"make sim{world} SEED={plan.seed} HISTORIES=1"
     print("\n".join(transcript(outcome, small, len(plan.acts), again)), end="\n\n", flush=True)
 

@@ -95,6 +95,7 @@ async def create(
         PartitionModel(topic.name, index, is_replicated=True, allows_unclean=UNCLEAN in configs)
         for index in range(count)
     ]
+    world.made(topic)
     world.is_known(machine, calm, offset, f"{topic.name} is made")
 
 

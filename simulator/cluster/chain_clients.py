@@ -82,7 +82,7 @@ class ChainClient:
         partition.unknown.update(values)
         partition.sent.update(values)
         builder = BatchBuilder(codec=CompressionType.NONE)
-        builder.add(made_ms, None, values[0])
+        builder.add(made_ms, world.key_of(values[0]), values[0])
         try:
             answer = await client.produce(*key, bytes(builder.build()), clients.ALL)
         except NoAnswer:

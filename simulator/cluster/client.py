@@ -104,7 +104,7 @@ async def produce(
         )
         made_ms = world.real_ms()
         for value in values:
-            builder.add(made_ms, None, value)
+            builder.add(made_ms, world.key_of(value), value)
         batch = Batch(bytes(builder.build()), values, made_ms)
         is_there = await send_batch(
             world, random, topic, partition, batch, again=idempotent, acks=acks, connect=connect

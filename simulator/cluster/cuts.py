@@ -129,6 +129,16 @@ class CutOracle:
         if self._wrong:
             raise Violation(self._wrong[0])
 
+    def kept(self) -> tuple[Cut, ...]:
+        """Return the cuts that are kept."""
+        return tuple(self._cuts.values())
+
+    def sections(self) -> Iterator[tuple[str, TailSection]]:
+        """Yield the sections of all tails that kept cuts name, with their tails' keys."""
+        for key in sorted({ref.key for cut in self._cuts.values() for ref in cut.tails}):
+            for section in self._sections.get(key, ()):
+                yield key, section
+
     # What is done to the bucket
 
     def written(self, key: str, data: bytes) -> None:
@@ -225,8 +235,10 @@ class CutOracle:
         known = self._replicas.committed.get(key, {}).get(offset)
         if known is None or known == batch:
             return known is not None or key[0] in self._replicas.compacted
+        if key[0] not in self._replicas.compacted:
+            return self._replicas.is_rest_of(key, known, batch)
         whole, left = records_by_offset(known), records_by_offset(batch)
-        return key[0] in self._replicas.compacted and all(whole.get(at) == one for at, one in left.items())
+        return all(whole.get(at) == one for at, one in left.items())
 
     def is_excused(self, key: Key) -> bool:
         """Return whether nothing is said of a partition: it may lose records, or may be deleted."""

@@ -25,9 +25,10 @@ from simulator.client import EARLIEST, LATEST, Client, NoAnswer, Record
 from simulator.cluster.chain_clients import coordinator_of
 from simulator.cluster.client import leader_of
 from simulator.cluster.cuts import CutOracle
+from simulator.cluster.erasures import KeyedRecord, records_at
 from simulator.cluster.heirs import HeirWorld
 from simulator.cluster.oracle import INTERNAL
-from simulator.cluster.replicas import Key, Replicas, records_by_offset
+from simulator.cluster.replicas import Key, Replicas
 from simulator.cluster.world import ClusterWorld
 from simulator.model import Violation, brief
 
@@ -184,27 +185,31 @@ class HeirOracle:
             raise Violation(f"T17: {where} shows {most}, and comes back up to {plan.end}")
         if self._lost.cuts.is_excused(key):
             return
-        known = self._committed(key)
+        known, erasures = self._committed(key), self._lost.replicas.erasures
         for offset, record in found.items():
-            if offset in known and known[offset] != record.value:
+            if erasures.is_barred(key, offset, erasures.of_value(record.value, record.timestamp_ms)):
+                raise Violation(f"T26: {where}: {offset}, {brief(record.value)}, was erased, and is back")
+            if offset in known and known[offset].value != record.value:
                 raise Violation(f"T17: {where}: {offset} is {brief(record.value)}, and was another record")
         image, begins = self._restored.source.image, self._begins(key)
         if is_tailed(image, image.topics_by_id[key[0]]) and plan.loaded_end < self._moment.get(key, 0):
             ends = self._moment[key]
             raise Violation(f"T17: {where} comes back up to {plan.loaded_end}, and the cut ends at {ends}")
         least = begins if key in self._lost.kept_for_ever else start
-        for offset, value in known.items():
-            if least <= offset < min(plan.loaded_end, self._moment.get(key, 0)) and offset not in found:
-                raise Violation(f"T17: {where}: {offset}, {brief(value)}, is not there; it begins at {start}")
+        ends = min(plan.loaded_end, self._moment.get(key, 0))
+        for offset, one in known.items():
+            if least <= offset < ends and offset not in found and not erasures.may_go(key, offset, one):
+                value = brief(one.value or b"")
+                raise Violation(f"T17: {where}: {offset}, {value}, is not there; it begins at {start}")
 
     def _begins(self, key: Key) -> int:
         rows = self._restored.source.cut.topics.get(key[0], ())
         return rows[key[1]].start if key[1] < len(rows) else 0
 
-    def _committed(self, key: Key) -> dict[int, bytes]:
-        found: dict[int, bytes] = {}
+    def _committed(self, key: Key) -> dict[int, KeyedRecord]:
+        found: dict[int, KeyedRecord] = {}
         for batch in self._lost.replicas.committed.get(key, {}).values():
-            found.update((offset, value or b"") for offset, (_, value) in records_by_offset(batch).items())
+            found |= records_at(batch)
         return found
 
     async def _records(self, client: Client, key: Key, where: str, start: int, end: int) -> dict[int, Record]:

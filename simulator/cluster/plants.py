@@ -44,11 +44,13 @@ from simulator.cluster.cut_plants import OF_CUTS, WITHIN_OF_CUTS
 from simulator.cluster.playing import (
     draw,
     draw_cutting,
+    draw_rewriting,
     draw_secured,
     draw_transactional,
     play_apart,
     warm_up,
 )
+from simulator.cluster.rewrite_plants import OF_REWRITES, WITHIN_OF_REWRITES
 from simulator.cluster.tier_plants import OF_TIERS
 from simulator.cluster.transaction_plants import OF_TRANSACTIONS, WITHIN_OF_TRANSACTIONS
 from simulator.machine import Machine
@@ -427,7 +429,7 @@ OF_REPLICAS: Final[dict[str, Plant]] = {
         leaves_whoever_was_not_heard,
     )
 }
-PLANTS |= OF_REPLICAS | OF_TIERS | OF_ACCESS | OF_TRANSACTIONS | OF_CUTS
+PLANTS |= OF_REPLICAS | OF_TIERS | OF_ACCESS | OF_TRANSACTIONS | OF_CUTS | OF_REWRITES
 SELDOM_SHOWS: Final = (
     "stale_heartbeats_accepted",
     "waiters_in_the_order_of_their_coming",
@@ -448,6 +450,7 @@ def find(
     secured: bool = False,
     transactional: bool = False,
     cutting: bool = False,
+    rewriting: bool = False,
 ) -> tuple[int, str] | None:
     """Play histories until one fails that is clean without the bug; return their number and the failure."""
     for count, seed in enumerate(range(first, first + within), 1):
@@ -455,6 +458,8 @@ def find(
             plan = draw_transactional(seed, tiered=tiered)
         elif cutting:
             plan = draw_cutting(seed)
+        elif rewriting:
+            plan = draw_rewriting(seed)
         else:
             plan = draw_secured(seed) if secured else draw(seed, tiered=tiered)
         problem = play_apart(plan, before=plant).problem
@@ -471,7 +476,7 @@ def find(
 def budget_of(name: str) -> int:
     """Return within how many histories a planted bug is to be found."""
     is_quick = name not in OF_REPLICAS | OF_TIERS | OF_ACCESS
-    known = {**WITHIN_OF_TRANSACTIONS, **WITHIN_OF_CUTS}.get(name)
+    known = {**WITHIN_OF_TRANSACTIONS, **WITHIN_OF_CUTS, **WITHIN_OF_REWRITES}.get(name)
     return known or (WITHIN if is_quick else WITHIN_OF_REPLICAS)
 
 
@@ -490,6 +495,7 @@ def tell_plants(names: Sequence[str], first: int, jobs: int | None = None) -> bo
             secured=name in OF_ACCESS,
             transactional=name in OF_TRANSACTIONS,
             cutting=name in OF_CUTS,
+            rewriting=name in OF_REWRITES,
         )
         return found, time.monotonic() - began
 

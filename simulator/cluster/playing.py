@@ -24,6 +24,7 @@ from simulator.cluster.group_acts import GROUP_ACTS
 from simulator.cluster.late_batches import late_batch
 from simulator.cluster.losing_acts import LOSING_ACTS
 from simulator.cluster.pipelines import consume_transform
+from simulator.cluster.rewrite_acts import REWRITE_ACTS, RewritingWorld
 from simulator.cluster.secured import SecuredWorld
 from simulator.cluster.stall_acts import stall_followers
 from simulator.cluster.transaction_acts import TRANSACTION_ACTS
@@ -158,6 +159,7 @@ _ACTS: Final[dict[str, Callable[[Any, Random], Awaitable[None]]]] = {
     **CUT_ACTS,
     **CHAIN_ACTS,
     **LOSING_ACTS,
+    **REWRITE_ACTS,
     "consume_transform": consume_transform,
     "late_batch": late_batch,
     "begin_anew": begin_anew,
@@ -328,12 +330,63 @@ def draw_cutting(seed: int, nodes: int | None = None) -> Plan:
     return replace(plan, acts=tuple(acts), cutting=True)
 
 
+OF_REWRITES: Final = {
+    "create_topic": 2,
+    "stream": 3,
+    "fill_chain": 12,
+    "wait": 3,
+    "settle_down": 6,
+    "start": 4,
+    "examine": 2,
+    "order_erasure": 5,
+    "kill_amid_rewrite": 6,
+}
+"""Likewise, of histories in which keys are erased and segments merged: always, and half of the others."""
+SOMETIMES_OF_REWRITES: Final = {
+    "cancel_erasure": 2,
+    "restore_old_disk": 6,
+    "consume": 4,
+    "elect": 5,
+    "reassign": 4,
+    "delete_topic": 1,
+    "delete_records": 3,
+    "lag_behind": 3,
+    "kill": 5,
+    "stop": 3,
+    "lose_power": 4,
+    "pause": 3,
+    "partition": 5,
+    "slow_links": 2,
+    "disk_faults": 2,
+    "wipe_disk": 3,
+    "store_faults": 5,
+    "kill_all": 3,
+}
+_WITH_REWRITES: Final = {**_WITH, "restore_old_disk": ("copy_disk", 6)}
+_FIRST_OF_REWRITES: Final = ("create_topic", "fill_chain", "fill_chain")
+_LOST_OF_TEN_REWRITES: Final = 3
+
+
+def draw_rewriting(seed: int, nodes: int | None = None) -> Plan:
+    """Draw the history of `seed` of a cluster whose segments are merged and from which keys are erased; in
+    some of them everything is lost in the end."""
+    random = Random(seed ^ 0xE7A5E)
+    number = random.choice(NODES)
+    kinds = _drawn(random, OF_REWRITES, SOMETIMES_OF_REWRITES, _WITH_REWRITES, 10, 28)
+    acts = [Act(kind, random.getrandbits(48)) for kind in (*_FIRST_OF_REWRITES, *kinds)]
+    if random.randrange(10) < _LOST_OF_TEN_REWRITES:
+        del acts[random.randrange(len(_FIRST_OF_REWRITES) + 2, len(acts) + 1) :]
+        acts.insert(len(_FIRST_OF_REWRITES), Act("first_cut", random.getrandbits(48)))
+        acts.append(Act("lose_everything", random.getrandbits(48)))
+    return Plan(seed, nodes or number, tuple(acts), tiered=True, cutting=True, rewriting=True)
+
+
 def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | None = None) -> Outcome:
     """Do what the plan says, in this process. `before` is called first (`simulator.cluster.plants`)."""
     began = time.process_time()
     if before is not None:
         before()
-    plain = CuttingWorld if plan.cutting else ClusterWorld
+    plain = RewritingWorld if plan.rewriting else CuttingWorld if plan.cutting else ClusterWorld
     kind = SecuredWorld if plan.secured else TransactionalWorld if plan.transactional else plain
     world = kind(plan.seed, nodes=plan.log_dirs, tiered=plan.tiered, keep_all=keep_all)
     random = Random(plan.seed ^ 0x5EED)

@@ -32,6 +32,7 @@ from service.records.decode import records_of
 from service.replication.leader import FollowerProgress
 from service.replication.replica_fetch import ReplicaFetch
 from simulator.client import Fetched
+from simulator.cluster.erasures import Erasures
 from simulator.durable import segments
 from simulator.machine import Machine
 from simulator.model import Violation
@@ -119,6 +120,8 @@ class Replicas:
         """greatest high watermark that any replica ever had"""
         self.elections = 0
         self.cuts = 0
+        self.erasures = Erasures()
+        """orders to erase keys: records of theirs may be missing anywhere"""
         self._leaders: dict[tuple[Key, int], str] = {}
         self.on_look: Callable[[str, Key, Partition], None] = lambda *_: None
         """called for each replica that is checked, with its process"""
@@ -330,17 +333,18 @@ class Replicas:
                 break
             if next_offset <= seen.partition.start_offset:
                 continue  # deleted, and cut where the leader's log begins: what it was is nobody's business
-            if known.setdefault(base, data) != data and not self._is_rest_of(key, known[base], data):
+            if known.setdefault(base, data) != data and not self.is_rest_of(key, known[base], data):
                 raise Violation(f"P3: {name} has another batch at {base} than was committed")
             seen.compared = next_offset
             if base >= self._told.get(key, 0):
                 self._told[key] = next_offset
                 self.on_committed(key, data)
 
-    def _is_rest_of(self, key: Key, whole: bytes, left: bytes) -> bool:
-        """Return whether two replicas' batches of a compacted topic disagree about no record."""
+    def is_rest_of(self, key: Key, whole: bytes, left: bytes) -> bool:
+        """Return whether two batches of a compacted topic disagree about no record, or `left` is the
+        committed one without erased records."""
         if key[0] not in self.compacted:
-            return False
+            return self.erasures.is_rest(key, whole, left)
         one, other = records_by_offset(whole), records_by_offset(left)
         return all(other[offset] == what for offset, what in one.items() if offset in other)
 
@@ -354,10 +358,15 @@ class Replicas:
         if found.high_watermark > most:
             raise Violation(f"P9: {name} tells of {found.high_watermark}, nobody has committed beyond {most}")
         for record in found.records:
-            if record.offset != at:
+            if record.offset != at and not self.erasures.may_be_hole(
+                key, self.committed.get(key), at, record.offset
+            ):
                 raise Violation(f"P9: {name}: {record.offset} follows {at - 1}")
             if record.offset >= found.high_watermark:
-                raise Violation(f"P9: {name}: {at} is read, its high watermark is {found.high_watermark}")
+                raise Violation(
+                    f"P9: {name}: {record.offset} is read, its high watermark is {found.high_watermark}"
+                )
+            at = record.offset
             if known.setdefault(at, record.value) != record.value:
                 raise Violation(f"P9: {name}: {at} is {record.value[:9]!r}, and was {known[at][:9]!r}")
             at += 1

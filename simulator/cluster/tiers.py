@@ -47,6 +47,8 @@ class Tiers:
         self.commits = 0
         self.handovers = 0
         """commits of a leader to a chain that another epoch's had written"""
+        self.on_chain: Callable[[Key, CatalogEntry | None, CatalogEntry, Live], None] = lambda *_: None
+        """called for each committed chain, with the entry before"""
         self._replicas = replicas
         self._gone = gone
         self._manifests: dict[Key, set[str]] = {}
@@ -90,6 +92,7 @@ class Tiers:
         except FirnError as e:
             raise Violation(f"T3: {name} is committed as {entry.manifest_key}: {e}") from e
         self._is_a_chain(name, entry, live)
+        self.on_chain(key, before, entry, live)
         for segment in live.segments:
             self._is_there(name, segment)
             if key not in self._replicas.shaken and segment.key not in self._proved:
@@ -137,12 +140,12 @@ class Tiers:
         at = segment.base_offset
         for header in complete_headers(data):
             batch = data[header.position : header.position + header.size]
-            if header.base_offset != at or known.get(at) != batch:
-                raise Violation(f"T9: {name} has another batch at {at} than was committed")
-            if header.partition_leader_epoch not in epochs or epochs[header.partition_leader_epoch] > at:
-                raise Violation(
-                    f"T9: {name}: {at} is of epoch {header.partition_leader_epoch}, it says {epochs}"
-                )
+            epoch = header.partition_leader_epoch
+            if header.base_offset == at and known.get(at) == batch:
+                if epoch not in epochs or epochs[epoch] > at:
+                    raise Violation(f"T9, T23: {name}: {at} is of epoch {epoch}, it says {epochs}")
+            elif not (header.base_offset == at and self._replicas.erasures.covers(key, known, batch, header)):
+                raise Violation(f"T9, T24: {name} has another batch at {at} than was committed")
             at = header.next_offset
         if at != segment.last_offset + 1:
             raise Violation(f"T9: {name}: {segment.key} ends at {at}")

@@ -330,6 +330,16 @@ class ClusterWorld:
         """Do what there is to do once all is alive, before the rest is examined; return what was done."""
         return ""
 
+    async def settle_rewrites(self) -> None:
+        """Wait, once all is alive, until what is written anew in the bucket is. Raises `Violation`."""
+
+    def made(self, topic: TopicModel) -> None:
+        """Note a topic whose creation was answered."""
+
+    def key_of(self, value: bytes) -> bytes | None:
+        """Return the key with which a value is produced."""
+        return None
+
     def loses_internal(self, key: Key, offset: int) -> None:
         """Note that a partition which is none of `topics` may lose its records from `offset` on."""
 
@@ -444,6 +454,18 @@ class ClusterWorld:
         machine.lose_disk()
         if machine.metadata_dir in machine.log_dirs and random.random() < 0.5:
             self._format_node(machine, random)
+
+    def return_disk(self, machine: Machine, kept: Callable[[Key], int]) -> None:
+        """Kill the machine, whose disk a copy of before is about to replace; `kept` tells where partitions
+        end there."""
+        self.disturbed()
+        machine.kill()
+
+        def ends(topic: TopicModel, partition: PartitionModel) -> int:
+            return kept((topic.topic_id, partition.index))
+
+        left = self._loses(machine, ends, answered_stays=False)
+        self.tell(f"{machine.name} gets a copy of its disk back; left: {left}")
 
     def _loses(
         self,

@@ -1,0 +1,322 @@
+"""Acts around ranges that are written anew: keys are erased, workers die amid it, old disks come back.
+
+Values have keys of a small set, or none. Merges need no act: their bounds are so small that nodes find runs
+whenever a chain has grown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.records.erasure import filter_hash, hash_key
+from service.remote.format.erase_codec import (
+    FILTER_HASH_BYTES,
+    NO_TIME,
+    SECRET_BYTES,
+    ErasedTopic,
+    ErasureOrder,
+    encode_erasure,
+)
+from service.wire.api import ApiKey
+from service.wire.erasures import ErasureOp, ErasuresRequest
+from simulator.client import Client, NoAnswer
+from simulator.cluster.chain_acts import CuttingWorld
+from simulator.cluster.client import produce, values_of
+from simulator.cluster.erasures import KnownOrder, PartitionErasures
+from simulator.cluster.process_acts import is_down, start_again
+from simulator.cluster.replicas import Key
+from simulator.cluster.rewrites import RewriteOracle
+from simulator.durable import durable_end
+from simulator.machine import Machine
+from simulator.model import TopicModel, Violation
+from simulator.power_loss import Platter
+from simulator.store import Deletion, Sent
+
+_KEYS: Final = 5
+_NULL_IN: Final = 3
+"""One value of so many has no key."""
+_ANSWER_S: Final = 20.0
+_AGAIN_S: Final = 0.5
+_DONE_S: Final = 180.0
+"""Orders are done so long after all is alive: keepers look at them every half a minute, by their own clocks,
+and the cuts that they wait for need logs that are cleaned, and archives that are written anew."""
+_TRIES: Final = 4
+_KEEPER_S: Final = 2.0
+_BEGUN_S: Final = 15.0
+_OFTEN_S: Final = 2.0
+
+
+class DiskOfBefore(NamedTuple):
+    """A copy of a machine's log directories. `removed`: orders that the metadata had no more by then."""
+
+    platter: Platter
+    ends: dict[Key, int]
+    removed: frozenset[UUID]
+
+
+class RewritingWorld(CuttingWorld):
+    """`CuttingWorld` whose records have keys, some of which are erased, and whose segments are merged. Made
+    and used on its own loop."""
+
+    def __init__(self, seed: int, **options: Any) -> None:
+        super().__init__(seed, **options)
+        oracle = self.oracle
+        self.erasures = oracle.replicas.erasures
+        self.erasures.key_of = self.key_of
+        self.rewrites = RewriteOracle(self.archive, oracle.replicas, oracle.tiers, oracle.cuts, self.machines)
+        oracle.on_record = self.rewrites.learn
+        self.disks_of_before: dict[str, DiskOfBefore] = {}
+        self.bucket.on_write, self.bucket.on_delete = self._written, self._object_deleted
+        self.loop.after_turn = self._look
+
+    @property
+    def counted(self) -> dict[str, int]:
+        rewrites = self.rewrites
+        return {
+            **super().counted,
+            "rewrites_begun": rewrites.begun,
+            "rewrites": rewrites.committed,
+            "merges": rewrites.merged,
+            "orders": len(self.erasures.orders),
+            "orders_done": rewrites.done,
+        }
+
+    def _drawn_settings(self, random: Random) -> dict[str, str]:
+        return {
+            **super()._drawn_settings(random),
+            "firn.merge.min.age.ms": random.choice(("1", "3000")),
+            "firn.merge.small.bytes": random.choice(("3000", "20000")),
+        }
+
+    def _look(self) -> None:
+        self.oracle.look(self.machines)
+        self.rewrites.check()
+
+    def _written(self, key: str, data: bytes, replaced: bytes | None, by: str) -> None:
+        self.oracle.written(key, data, replaced, by)
+        self.rewrites.written(key, data)
+
+    def _object_deleted(self, deletion: Deletion) -> None:
+        self.oracle.deleted(deletion)
+        self.rewrites.deleted(deletion)
+
+    def key_of(self, value: bytes) -> bytes | None:
+        number = int(value[1:].split(b".")[0])
+        return None if not number % _NULL_IN else b"user-%d" % (number % _KEYS)
+
+    def made(self, topic: TopicModel) -> None:
+        replicas = self.oracle.replicas
+        for one in topic.partitions:
+            key = topic.topic_id, one.index
+
+            def known(key: Key = key) -> dict[int, bytes] | None:
+                return None if key in replicas.shaken else replicas.committed.get(key, {})
+
+            one.erased = PartitionErasures(self.erasures, key, known)
+
+    async def settle_rewrites(self) -> None:
+        """T26: once all is alive every order is done."""
+        until_s = self.loop.now_s + _DONE_S
+        while (left := self._open_orders()) and self.loop.now_s < until_s:
+            await asyncio.sleep(_AGAIN_S)
+        if left:
+            raise Violation(f"T26: order {left[0]} is not done {_DONE_S:.0f} s after all is alive")
+        self.rewrites.none_is_left()
+
+    def _open_orders(self) -> list[UUID]:
+        return [one.id for one in self.image().erasures.values() if one.is_open]
+
+
+async def fill_chain(world: RewritingWorld, random: Random) -> None:
+    """Produce what fills many segments of one tiered partition, most often of one that has some already."""
+    there = [one for one in world.partitions() if one[0].tiered]
+    if not there:
+        return
+    there.sort(key=lambda one: -one[1].end_offset)
+    topic, partition = there[0] if random.random() < 0.7 else random.choice(there)
+    batches = [values_of(world, random.choice((1, 1, 3)), 300) for _ in range(random.choice((15, 40)))]
+    own = Random(random.getrandbits(48))
+    work = produce(world, own, topic, partition, batches, idempotent=random.random() < 0.5, pause_s=0.02)
+    if random.random() < 0.3:
+        world.spawn(work)
+    else:
+        await work
+
+
+async def order_erasure(world: RewritingWorld, random: Random) -> None:
+    """Have some keys erased from one or two topics, of any time or of before now and then."""
+    there = [topic for topic in world.topics if not topic.deleted and topic.partitions]
+    if not there:
+        return
+    topics = random.sample(there, min(len(there), random.choice((1, 1, 2))))
+    keys = random.sample([b"user-%d" % number for number in range(_KEYS)], random.choice((1, 1, 2)))
+    before_ms = random.choice((NO_TIME, NO_TIME, world.real_ms() - random.choice((0, 5_000))))
+    order, known = _order(world, random, topics, keys, before_ms)
+    world.erasures.ask(known)
+    said = f"erase {b', '.join(sorted(keys)).decode()} of {', '.join(one.name for one in topics)}"
+    request = ErasuresRequest(op=int(ErasureOp.START), id=order.id, order=encode_erasure(order))
+    work = _ask_keeper(world, Random(random.getrandbits(48)), request, f"{said}, order {order.id}")
+    if random.random() < 0.5:
+        world.spawn(work)
+    else:
+        await work
+
+
+def _order(
+    world: RewritingWorld, random: Random, topics: list[TopicModel], keys: list[bytes], before_ms: int
+) -> tuple[ErasureOrder, KnownOrder]:
+    most, secret = world.oracle.replicas.most, random.randbytes(SECRET_BYTES)
+    hashes = sorted(hash_key(secret, key) for key in keys)
+    filter_hashes = sorted(filter_hash(key).to_bytes(FILTER_HASH_BYTES, "big") for key in keys)
+    rows, ends = [], dict[Key, int]()
+    for topic in sorted(topics, key=lambda one: one.topic_id):
+        mine = tuple(most.get((topic.topic_id, one.index), 0) for one in topic.partitions)
+        rows.append(ErasedTopic(topic.topic_id, topic.name, mine))
+        ends |= {(topic.topic_id, index): end for index, end in enumerate(mine)}
+    order = ErasureOrder(
+        world.cluster_id,
+        world.new_uuid(),
+        world.real_ms(),
+        before_ms,
+        secret,
+        b"".join(hashes),
+        b"".join(filter_hashes),
+        tuple(rows),
+    )
+    return order, KnownOrder(order.id, frozenset(keys), ends, before_ms)
+
+
+async def cancel_erasure(world: RewritingWorld, random: Random) -> None:
+    """Cancel an order, which may be done by then."""
+    there = sorted(world.image().erasures)
+    if there:
+        request = ErasuresRequest(op=int(ErasureOp.CANCEL), id=random.choice(there))
+        await _ask_keeper(world, random, request, f"cancel order {request.id}")
+
+
+async def _ask_keeper(world: RewritingWorld, random: Random, request: ErasuresRequest, what: str) -> None:
+    """Ask brokers one after the other, as only the keeper answers, again for a while: there may be none."""
+    for _ in range(_TRIES):
+        machines = list(world.machines)
+        random.shuffle(machines)
+        for machine in machines:
+            client = Client(machine.address)
+            try:
+                answer = await client.ask(ApiKey.ERASURES, request, _ANSWER_S)
+            except NoAnswer as e:
+                world.tell(f"{what}, at {machine.name}: {e}")
+                continue
+            finally:
+                client.close()
+            said = f"{answer.error_code.name} {answer.error_message or ''}"
+            world.tell(f"{what}, at {machine.name}: {said}")
+            if answer.error_code is ErrorCode.none:
+                world.answered += 1
+                return
+        await asyncio.sleep(_KEEPER_S)
+
+
+async def kill_amid_rewrite(world: RewritingWorld, random: Random) -> None:
+    """Wait until a rewrite has begun, and kill who does it between any two of its calls of the store, or stop
+    it for so long that others sweep meanwhile."""
+    begun: asyncio.Future[Key] = asyncio.get_running_loop().create_future()
+
+    def noted(key: Key) -> None:
+        if not begun.done():
+            begun.set_result(key)
+
+    world.rewrites.on_intent = noted
+    try:
+        async with asyncio.timeout(_BEGUN_S):
+            key = await begun
+    except TimeoutError:
+        return
+    finally:
+        world.rewrites.on_intent = lambda _: None
+    machine = world.of_broker(world.oracle.replicas.placed[key].leader)
+    if machine is None or is_down(machine):
+        return
+    await _some_calls(world, machine, random.randint(0, 12))
+    run = machine.run
+    if run is None or is_down(machine):
+        return
+    if random.random() < 0.3:
+        seconds = random.choice((1.0, 3.0, 7.0))
+        world.tell(f"SIGSTOP {machine.name} amid a rewrite, for {seconds} s")
+        world.disturbed()
+        run.process.stop()
+        await asyncio.sleep(seconds)
+        run.process.resume()
+        world.disturbed()
+        return
+    world.kill(machine)
+    await start_again(world, random, machine)
+
+
+async def _some_calls(world: RewritingWorld, machine: Machine, count: int) -> None:
+    """Wait until the machine has sent so many writes to the bucket, but not for long."""
+    left = count
+    sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def note(one: Sent) -> None:
+        nonlocal left
+        if one.by.startswith(f"{machine.name}."):
+            left -= 1
+            if left < 0 and not sent.done():
+                sent.set_result(None)
+
+    world.bucket.on_sent = note
+    try:
+        async with asyncio.timeout(_OFTEN_S):
+            await sent
+    except TimeoutError:
+        pass
+    finally:
+        world.bucket.on_sent = lambda _: None
+
+
+async def copy_disk(world: RewritingWorld, random: Random) -> None:
+    """Copy the log directories of a machine that is stopped for it."""
+    there = [one for one in world.machines if world.can_lose_disk(one) and not is_down(one)]
+    if not there:
+        return
+    machine = random.choice(there)
+    await world.stop(machine)
+    world.ended_for_reasons()
+    removed = frozenset(one.id for one in world.erasures.orders.values() if one.is_removed)
+    ends = {
+        (topic.topic_id, one.index): durable_end(machine.platter, machine.log_dirs, topic.name, one.index)
+        for topic, one in world.on(machine)
+    }
+    world.disks_of_before[machine.name] = DiskOfBefore(machine.platter.copy(), ends, removed)
+    world.tell(f"the disk of {machine.name} is copied")
+    await start_again(world, random, machine)
+
+
+async def restore_old_disk(world: RewritingWorld, random: Random) -> None:
+    """Put the copy of a machine's disk in its place. No order left the metadata since: nobody could know
+    that its keys are back."""
+    removed = frozenset(one.id for one in world.erasures.orders.values() if one.is_removed)
+    there = [one for one in world.machines if one.name in world.disks_of_before and world.can_lose_disk(one)]
+    there = [one for one in there if world.disks_of_before[one.name].removed == removed]
+    if not there:
+        return
+    machine = random.choice(there)
+    copied = world.disks_of_before.pop(machine.name)
+    world.return_disk(machine, lambda key: copied.ends.get(key, 0))
+    for log_dir in machine.log_dirs:
+        machine.platter.restore(Path(log_dir), copied.platter)
+    await start_again(world, random, machine)
+
+
+REWRITE_ACTS: Final[dict[str, Callable[[RewritingWorld, Random], Awaitable[None]]]] = {
+    one.__name__: one
+    for one in (fill_chain, order_erasure, cancel_erasure, kill_amid_rewrite, copy_disk, restore_old_disk)
+}
