@@ -67,11 +67,12 @@ def scan_log(
     on_pieces: OnPieces | None = None,
     with_least_timestamps: bool = True,
     with_key_filter: bool = False,
+    keys: KeyFilterBuilder | None = None,
 ) -> ScannedLog:
     """Verify the batches in ``[start, end)``; positions in the result count from `start`.
 
-    One walk over the records gives least timestamps and the filter of their keys. With neither wanted no
-    records are read.
+    One walk over the records gives least timestamps and the filter of their keys: of these alone with
+    `with_key_filter`, or beside others with `keys`. With neither wanted no records are read.
 
     Raises `CorruptionError` unless whole batches fill the range, every checksum holds, offsets rise within
     ``[first_offset, last_offset]`` and leader epochs never fall.
@@ -81,7 +82,7 @@ def scan_log(
         name=name,
         block_bytes=block_bytes,
         with_least_timestamps=with_least_timestamps,
-        keys=KeyFilterBuilder(end - start, MAX_INFLATED_BYTES) if with_key_filter else None,
+        keys=KeyFilterBuilder(end - start, MAX_INFLATED_BYTES) if with_key_filter else keys,
     )
     pieces = scan_pieces(read, start, end, first_offset=first_offset, name=name, piece_bytes=block_bytes)
     for batches, position, piece in pieces:

@@ -1,7 +1,7 @@
 """Verify one segment object against its footer and its manifest entry: for `firn fsck` and for audits.
 
 It verifies every section's and block's checksum, and every batch: checksum, order of offsets, leader epochs,
-counts, least timestamps where the footer has them. Reads are ranges of a few MiB (or one block where that is
+counts, least timestamps and keys where the footer has them. Reads are ranges of a few MiB (or one block where that is
 larger).
 
 The leader epochs of an uploaded segment are those of its batches. A rewritten one has the epochs of the run
@@ -25,10 +25,13 @@ from service.remote.format.block_table import LogBlock
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.segment_object import (
     EPOCH_HISTORY,
+    KEY_FILTER,
+    MAX_FILTER_BYTES,
     MAX_HISTORY_BYTES,
     Footer,
     decode_epoch_history,
 )
+from service.remote.reading.key_proof import KeyProof
 from service.remote.reading.log_scan import OnPieces, ScannedLog, scan_log
 
 WINDOW_BYTES: Final = 8 << 20
@@ -65,6 +68,7 @@ def prove_segment(
         raise CorruptionError(f"an epoch history of {history.length} bytes")
     if entry.generation:
         on_pieces = _EpochRanges(entry, on_pieces).check
+    keys = _key_proof(footer, read)
     epochs: list[tuple[int, int]] = []
     transactional = 0
     for window in block_windows(footer.blocks):
@@ -72,9 +76,12 @@ def prove_segment(
         data = memoryview(read(begin, window[-1].end - begin))
         for block in window:
             start = block.position - begin
-            found = _prove_block(entry.key, block, data[start : start + block.length], epochs, on_pieces)
+            piece = data[start : start + block.length]
+            found = _prove_block(entry.key, block, piece, epochs, on_pieces, keys)
             transactional += found.transactional_batch_count
         on_batches(data)
+    if keys is not None:
+        keys.check()
     if footer.transactional_batch_count not in (None, transactional):
         raise CorruptionError(
             f"{transactional} transactional batches, the footer says {footer.transactional_batch_count}"
@@ -82,6 +89,16 @@ def prove_segment(
     claimed = [(epoch, max(start, epochs[0][1])) for epoch, start in entry.leader_epochs]
     if claimed != epochs and not entry.generation:
         raise CorruptionError(f"leader epochs {epochs[:4]} in the batches, {claimed[:4]} in the manifest")
+
+
+def _key_proof(footer: Footer, read: Read) -> KeyProof | None:
+    """Return the proof of what a footer says of keys; None where it says nothing."""
+    section = footer.sections.get(KEY_FILTER)
+    if section is None and footer.keyed_record_count is None:
+        return None
+    if section is not None and section.length > MAX_FILTER_BYTES:
+        raise CorruptionError(f"a key filter of {section.length} bytes")
+    return KeyProof(footer, None if section is None else bytes(read(section.position, section.length)))
 
 
 class _EpochRanges:
@@ -115,7 +132,12 @@ class _EpochRanges:
 
 
 def _prove_block(
-    key: str, block: LogBlock, data: memoryview, epochs: list[tuple[int, int]], on_pieces: OnPieces | None
+    key: str,
+    block: LogBlock,
+    data: memoryview,
+    epochs: list[tuple[int, int]],
+    on_pieces: OnPieces | None,
+    keys: KeyProof | None,
 ) -> ScannedLog:
     """Verify every batch of one block, and its row of the table. Appends to `epochs`."""
     if crc32c(data) != block.crc32c:
@@ -130,7 +152,9 @@ def _prove_block(
         block_bytes=len(data),
         on_pieces=on_pieces,
         with_least_timestamps=block.min_timestamp != NO_TIMESTAMP,
+        keys=keys,
     )
+    least = found.blocks[0].min_timestamp if block.min_timestamp != NO_TIMESTAMP else NO_TIMESTAMP
     says = (
         block.first_offset,
         block.last_offset,
@@ -142,7 +166,7 @@ def _prove_block(
     holds = (
         found.first_offset,
         found.last_offset,
-        found.blocks[0].min_timestamp,
+        least,
         found.max_timestamp,
         found.record_count,
         found.batch_count,
