@@ -42,7 +42,7 @@ class TopicModel:
 
 
 class ErasedRecords(Protocol):
-    """What orders to erase keys allow, and demand, of one partition's records."""
+    """Orders to erase keys, as far as they concern one partition: what they allow, and demand."""
 
     def may_lack(self, offset: int, value: bytes, timestamp: int) -> bool:
         """Return whether the record may be missing."""

@@ -81,8 +81,8 @@ class CuttingWorld(ClusterWorld):
 
 
 class _Focus(NamedTuple):
-    """Where clients look while one cut begins: at a broker that has the only replica of `target`, and one of
-    `source`, which another one leads; `other` is anywhere else."""
+    """Place at which clients look while one cut begins: a broker that has the only replica of `target`, and
+    one of `source`, which another one leads; `other` is anywhere else."""
 
     broker: int
     source: Place
