@@ -1,8 +1,8 @@
 """Verify one segment object against its footer and its manifest entry: for `firn fsck` and for audits.
 
 It verifies every section's and block's checksum, and every batch: checksum, order of offsets, leader epochs,
-counts, least timestamps and keys where the footer has them. Reads are ranges of a few MiB (or one block where that is
-larger).
+counts; where the footer has them, least timestamps and keys (`key_proof`). Reads are ranges of a few MiB (or
+one block where that is larger).
 
 The leader epochs of an uploaded segment are those of its batches. A rewritten one has the epochs of the run
 that it took the place of, also those of which no batch is left: there each batch lies where its epoch does.
