@@ -54,8 +54,8 @@ def start_erasure(
     *,
     sender: CatalogSender | None = None,
     needs_level: bool = False,
-) -> ControllerResult[None]:
-    """Put an order into the metadata; the same one again changes nothing.
+) -> Steps[ControllerResult[None]]:
+    """Put an order into the metadata, in steps; the same one again changes nothing.
 
     Raises `RequestError` as `rewrite_control.check_allowed`, INVALID_REQUEST for an order that is invalid in
     itself or has the id of another, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION for an internal topic, and
@@ -74,14 +74,15 @@ def start_erasure(
         reason = f"{erasure.key}, of {erasure.stored_size} bytes, is no document of it"
     if reason is not None:
         raise RequestError(ErrorCode.invalid_request, f"erasure {erasure.id}: {reason}")
-    _check_topics(image, erasure)
-    _check_bounds(image, erasure)
+    yield from _check_topics(image, erasure)
+    yield from _check_bounds(image, erasure)
     return ControllerResult((newest(erasure_record(erasure)),), None)
 
 
-def _check_topics(image: MetadataImage, erasure: Erasure) -> None:
+def _check_topics(image: MetadataImage, erasure: Erasure) -> Steps[None]:
     default = image.config(ResourceType.BROKER, "").get("log.cleanup.policy", "")
     for topic_id in erasure.topics:
+        yield
         topic = image.topics_by_id.get(topic_id)
         if topic is None:
             raise RequestError(ErrorCode.unknown_topic_id, f"No topic has the id {topic_id}.")
@@ -97,24 +98,23 @@ def _check_topics(image: MetadataImage, erasure: Erasure) -> None:
             )
 
 
-def _check_bounds(image: MetadataImage, erasure: Erasure) -> None:
+def _check_bounds(image: MetadataImage, erasure: Erasure) -> Steps[None]:
     if len(image.erasures) >= MAX_ERASURES:
         raise RequestError(
             ErrorCode.policy_violation,
             f"{len(image.erasures)} orders are there; {MAX_ERASURES} are allowed. Wait until one is gone.",
         )
-    partitions = sum(partitions_of(image, one) for one in (*image.erasures.values(), erasure))
+    partitions = 0
+    for one in (*image.erasures.values(), erasure):
+        for topic_id in one.topics:
+            yield
+            topic = image.topics_by_id.get(topic_id)
+            partitions += 0 if topic is None else len(topic.partitions)
     if partitions > MAX_ERASURE_PARTITIONS:
         raise RequestError(
             ErrorCode.policy_violation,
             f"All orders together have {partitions} partitions; {MAX_ERASURE_PARTITIONS} are allowed.",
         )
-
-
-def partitions_of(image: MetadataImage, erasure: Erasure) -> int:
-    """Return the number of partitions that the topics of an order have now."""
-    topics = (image.topics_by_id.get(topic_id) for topic_id in erasure.topics)
-    return sum(len(topic.partitions) for topic in topics if topic is not None)
 
 
 def note_erased(
@@ -134,6 +134,7 @@ def note_erased(
     check_allowed(image, sender, needs_level=needs_level)
     records: list[MetadataRecord] = []
     for erasure_id, broker_id, places in notes:
+        yield
         if broker_id != IN_BUCKET and (
             broker_id < 0 or (sender is not None and broker_id != sender.broker_id)
         ):

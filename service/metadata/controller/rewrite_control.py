@@ -12,6 +12,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.steps import Steps
 from service.base.types import TopicIdPartition
 from service.metadata.controller.cluster_control import check_same_process
 from service.metadata.controller.decision import ControllerResult, decided
@@ -37,8 +38,8 @@ def change_rewrites(
     *,
     sender: CatalogSender | None = None,
     needs_level: bool = False,
-) -> ControllerResult[list[RewriteAnswer]]:
-    """Decide each change, in order; a refused one does not affect the others.
+) -> Steps[ControllerResult[list[RewriteAnswer]]]:
+    """Decide each change in order, in steps; a refused one does not affect the others.
 
     `sender` is the broker process that leads the partitions, None for this node's. What is given up is
     answered BEGUN, also where it was gone. `needs_level`: require the feature level of rewrites.
@@ -51,11 +52,12 @@ def change_rewrites(
     records: list[MetadataRecord] = []
     answers = []
     for tip, rewrite_id, intent in changes:
+        yield
         place = (tip.topic_id, tip.partition)
         partition = image.partition(*place)
         live = changed[place] if place in changed else live_rewrite(image, place)
         if intent is not None:
-            answer = _begin(image, tip, partition, intent, live, sender)
+            answer = yield from _begin(image, tip, partition, intent, live, sender)
             if answer is RewriteAnswer.BEGUN and live != intent:
                 changed[place] = intent
                 records.append(rewrite_record(place, intent))
@@ -78,7 +80,7 @@ def _begin(
     intent: RewriteIntent,
     live: RewriteIntent | None,
     sender: CatalogSender | None,
-) -> RewriteAnswer:
+) -> Steps[RewriteAnswer]:
     reason = intent.malformed()
     if reason is None and live is not None and live.rewrite_id == intent.rewrite_id and live != intent:
         reason = f"its id is that of another rewrite, of {live.base_offset} to {live.last_offset}"
@@ -94,7 +96,10 @@ def _begin(
     entry = image.remote.get((tip.topic_id, tip.partition))
     if entry is None or not entry.start_offset <= intent.last_offset < entry.end_offset:
         return RewriteAnswer.BUSY  # the chain does not have these offsets, or not any more
-    is_erased = any(one.is_open and tip.topic_id in one.topics for one in image.erasures.values())
+    is_erased = False
+    for erasure in image.erasures.values():
+        yield  # an order may have thousands of topics
+        is_erased = is_erased or (erasure.is_open and tip.topic_id in erasure.topics)
     if is_erased != (intent.kind is RewriteKind.ERASE):
         return RewriteAnswer.BUSY
     return RewriteAnswer.BEGUN

@@ -200,10 +200,10 @@ class History:
                 tip = self.tip(name, partition)
                 live = image.rewrites.get((tip.topic_id, tip.partition))
                 rewrite_id = UUID(int=1) if live is None else live.rewrite_id
-                return change_rewrites(image, [RewriteChange(tip, rewrite_id)])
+                return at_once(change_rewrites(image, [RewriteChange(tip, rewrite_id)]))
             case ("erase", number, chosen):
                 topics = tuple(image.topics_by_name[name].id for name in sorted(chosen & names_of(image)))
-                return start_erasure(image, order(number, topics))
+                return at_once(start_erasure(image, order(number, topics)))
             case ("erased", number, name, partition, broker):
                 tip = self.tip(name, partition)
                 found = image.partition(tip.topic_id, partition)
@@ -252,7 +252,7 @@ class History:
         is_erased = any(one.is_open and place[0] in one.topics for one in self.image.erasures.values())
         kind = RewriteKind.ERASE if is_erased else RewriteKind.MERGE
         intent = RewriteIntent(next(self._uuids), 0, 9, kind, epoch, 3)
-        return change_rewrites(self.image, [RewriteChange(tip, intent.rewrite_id, intent)])
+        return at_once(change_rewrites(self.image, [RewriteChange(tip, intent.rewrite_id, intent)]))
 
     def all_erased(self, name: str) -> ControllerResult[Any]:
         """All that is assigned tells of all orders."""

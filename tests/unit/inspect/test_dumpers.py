@@ -34,8 +34,10 @@ from service.metadata.raft.snapshots import write_snapshot
 from service.metadata.raft.state import QuorumState, encode_state
 from service.metadata.records import (
     ConfigRecord,
+    ErasedRecord,
     RemoteLogRecord,
     RemoveTombstoneRecord,
+    RewriteRecord,
     TombstoneRecord,
     TopicRecord,
 )
@@ -245,6 +247,30 @@ class TestMetadata:
         ]  # fmt: skip
         assert rows[0]["data"] == {"name": "flights", "topic_id": str(TOPIC_ID)}
         assert "type: TopicRecord" in text_of(path)
+
+    def test_the_log_shows_rewrites_and_erasures_whole(self, tmp_path: Path) -> None:
+        rewrite = RewriteRecord(topic_id=TOPIC_ID, partition_id=2, rewrite_id=UUID(int=3), base_offset=4,
+                                last_offset=5, kind=1, leader_epoch=6, started_ms=7)  # fmt: skip
+        erased = ErasedRecord(erasure_id=UUID(int=8), broker_id=-1, topic_id=TOPIC_ID, partitions=(0, 9))
+        data = encode_batch([newest(rewrite), newest(erased)], base_offset=100, epoch=2, timestamp_ms=55)
+        path = put(tmp_path, f"__cluster_metadata-0/{NAME}.log", bytes(data))
+        rows = shown(path)["records"]
+        assert [(row["type"], row["data"]) for row in rows] == [
+            (
+                "RewriteRecord",
+                {
+                    "topic_id": str(TOPIC_ID), "partition_id": 2, "rewrite_id": str(UUID(int=3)),
+                    "base_offset": 4, "last_offset": 5, "kind": 1, "leader_epoch": 6, "started_ms": 7,
+                },
+            ),
+            (
+                "ErasedRecord",
+                {
+                    "erasure_id": str(UUID(int=8)), "broker_id": -1, "topic_id": str(TOPIC_ID),
+                    "partitions": [0, 9],
+                },
+            ),
+        ]  # fmt: skip
 
     def test_a_snapshot_from_header_to_footer(self, tmp_path: Path) -> None:
         snapshot = SnapshotId(64, 3)

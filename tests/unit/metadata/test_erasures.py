@@ -71,7 +71,7 @@ CLEAN = image_of(*erased_records(ORDER_ID, [(place, (1, 2, IN_BUCKET)) for place
 
 
 def start(image: MetadataImage, erasure: Erasure = ORDER, sender: Any = FIRST) -> list[MetadataRecord]:
-    return written(start_erasure(image, erasure, sender=sender, needs_level=True))
+    return written(at_once(start_erasure(image, erasure, sender=sender, needs_level=True)))
 
 
 def note(

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import CorruptionError, RequestError
 from service.base.steps import at_once
 from service.base.types import TopicIdPartition
+from service.metadata.controller.activation import activate
 from service.metadata.controller.catalog_control import commit_catalog
 from service.metadata.controller.features_control import FeatureUpdate, UpgradeType, update_features
 from service.metadata.controller.requests import CatalogSender
@@ -71,15 +72,14 @@ def begin(
     tip: TopicIdPartition = TIP,
     sender: CatalogSender | None = FIRST,
 ) -> tuple[RewriteAnswer, list[MetadataRecord]]:
-    decision = change_rewrites(
-        image, [RewriteChange(tip, intent.rewrite_id, intent)], sender=sender, needs_level=True
-    )
+    changes = [RewriteChange(tip, intent.rewrite_id, intent)]
+    decision = at_once(change_rewrites(image, changes, sender=sender, needs_level=True))
     [answer] = decision.response
     return answer, written(decision)
 
 
 def give_up(image: MetadataImage, rewrite_id: UUID = INTENT.rewrite_id, sender: Any = FIRST) -> list[Any]:
-    return written(change_rewrites(image, [RewriteChange(TIP, rewrite_id)], sender=sender))
+    return written(at_once(change_rewrites(image, [RewriteChange(TIP, rewrite_id)], sender=sender)))
 
 
 def commit(image: MetadataImage, entry: Any = MERGED, **more: Any) -> tuple[CatalogResult, list[Any]]:
@@ -180,7 +180,7 @@ def test_changes_of_one_request_see_each_other() -> None:
         RewriteChange(TIP, INTENT.rewrite_id),
         RewriteChange(TIP, second.rewrite_id, second),
     ]
-    decision = change_rewrites(CLUSTER, changes, sender=FIRST)
+    decision = at_once(change_rewrites(CLUSTER, changes, sender=FIRST))
     begun, busy = RewriteAnswer.BEGUN, RewriteAnswer.BUSY
     assert decision.response == [begun, busy, begun, begun]
     assert dict(image_of(*written(decision), before=CLUSTER).rewrites) == {PLACE: second}
@@ -321,3 +321,12 @@ def test_new_clusters_have_rewrites_and_the_level_stays_while_there_are_any() ->
         else:
             with pytest.raises(RequestError, match=words):
                 update_features(without, [down], node_id=9, supported=cluster_features())
+
+
+def test_a_log_of_a_node_that_was_alone_gets_the_level_of_its_records() -> None:
+    """Alone it needs none; other nodes have to know what they are going to read."""
+    lone = FeatureLevelRecord(name=CATALOG_VERSION, feature_level=0)
+    for image, level in ((REWRITING, 3), (ERASING, 3), (CLUSTER, 1)):
+        decision = activate(image_of(lone, before=image), (), min_isr=1, supported=cluster_features())
+        assert written(decision) == [FeatureLevelRecord(name=CATALOG_VERSION, feature_level=level)]
+    assert written(activate(ERASING, (), min_isr=1, supported=cluster_features())) == []

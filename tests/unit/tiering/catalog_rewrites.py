@@ -93,7 +93,7 @@ class Rewrites:
     def decide_rewrites(
         self, changes: Sequence[RewriteChange], sender: CatalogSender | None = None
     ) -> list[RewriteAnswer]:
-        decision = change_rewrites(self.image_now(), changes, sender=sender)
+        decision = at_once(change_rewrites(self.image_now(), changes, sender=sender))
         self._read(decision)
         return decision.response
 
@@ -101,7 +101,7 @@ class Rewrites:
         self._read(at_once(note_erased(self.image_now(), notes, sender=sender)))
 
     def decide_start(self, erasure: Erasure, sender: CatalogSender | None = None) -> None:
-        self._read(start_erasure(self.image_now(), erasure, sender=sender))
+        self._read(at_once(start_erasure(self.image_now(), erasure, sender=sender)))
 
     def decide_finish(self, erasure_id: UUID, done_ms: int, sender: CatalogSender | None = None) -> None:
         self._read(at_once(finish_erasure(self.image_now(), erasure_id, done_ms, sender=sender)))
