@@ -1,4 +1,4 @@
-"""What an order to erase keys would take, and the proof that nothing of its keys is left. Blocking.
+"""Cost of an order to erase keys, and the proof that nothing of its keys is left. Blocking.
 
 Brokers count, part by part (`client/erasures.py`): each in its own logs, leaders in the objects of their
 partitions, the keeper in the tails of all kept cuts. What could not be read is in the report, and makes it

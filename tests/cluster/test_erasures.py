@@ -8,7 +8,6 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -156,10 +155,13 @@ def wait_for(cluster: Cluster, order: str, *, gone: bool, seconds: float = 240) 
 def with_keys(store: Store, folders: list[Path]) -> list[str]:
     """Objects and local files that have the bytes of an erased key."""
     needles = [key.encode() for key in ERASED]
-    found = []
+    found, unread = [], []
     for key in store.objects():
-        with suppress(Exception):  # deleted since it was listed: boto3 has no class for it
+        try:
             found += [key] if any(one in store.read(key) for one in needles) else []
+        except Exception:  # deleted since it was listed: boto3 has no class for it
+            unread.append(key)
+    assert not {*unread} & {*store.objects()}, "each object is read"
     for folder in folders:
         for path in folder.rglob("*"):
             if path.is_file() and any(one in path.read_bytes() for one in needles):

@@ -1,4 +1,4 @@
-"""Interfaces that erasing requires of the node. [P]"""
+"""Interfaces that erasing requires of the node."""
 
 from __future__ import annotations
 
