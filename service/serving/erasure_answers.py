@@ -18,11 +18,13 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import Clock
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.lru_cache import LruCache
+from service.metadata.controller.erase_control import start_erasure
 from service.metadata.image import MetadataImage
 from service.partition.partition import Partition
 from service.remote.catalog import IN_BUCKET, Erasure
 from service.remote.format.erase_codec import ErasureOrder, decode_erasure
 from service.remote.reading.erasure_orders import open_order
+from service.serving.control_plane import ControlPlane
 from service.tiering.erasing.counting import (
     END,
     CountedPart,
@@ -48,6 +50,8 @@ class ErasureHost(Protocol):
     def clock(self) -> Clock: ...
     @property
     def cluster_id(self) -> str: ...
+    @property
+    def plane(self) -> ControlPlane: ...
     @property
     def replicas(self) -> HeldReplicas: ...
 
@@ -88,8 +92,11 @@ class ErasureAnswers:
         if op == ErasureOp.LIST:
             return done(self._list())
         if op == ErasureOp.START:
-            order = self._checked(self._given(request), may_delete)
-            return done(self._row(await self._keeper().start(order)))
+            keeper, order = self._keeper(), self._given(request)
+            known = self._host.image.erasures.get(order.id)
+            if known is None:
+                known = await keeper.start(self._checked(order, may_delete))
+            return done(self._row(known))
         if op == ErasureOp.CANCEL:
             return done(self._row(await self._cancel(_id_of(request), may_delete)))
         return await self._count(request)
@@ -140,6 +147,12 @@ class ErasureAnswers:
                 )
             topics.append(one._replace(name=topic.name))
         stamp = self._manager.stamp()
+        # Asked before anything is written: the controller refuses the same.
+        start_erasure(
+            image,
+            Erasure(order.id, order.key, 1, 0, order.keys, tuple(one.topic_id for one in topics), 0),
+            needs_level=self._host.plane.prefix_owner is not None,
+        )
         return order._replace(topics=tuple(topics), started_ms=stamp.written_ms, stamp=stamp)
 
     # -- what is known

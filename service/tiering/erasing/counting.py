@@ -81,7 +81,7 @@ def count_in_chain(
             if found.objects >= PART_OBJECTS or found.bytes_read >= PART_BYTES:
                 return CountedPart(found, one.base_offset)
             look = look_at_object(
-                store, one, order, end, progress, counts_all=True, reads_objects=reads_objects
+                store, one, order, end, progress, counts_all=reads_objects, reads_objects=reads_objects
             )
             is_hit = look.hits > 0
             found = found.plus(

@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
 from service.records.erasure import ErasureKeys, count_hits
 from service.records.scan import scan_pieces
 from service.remote.format.cut_codec import Place
 from service.remote.format.erase_codec import ErasureOrder
+from service.remote.format.key_filter import KeyFilter
 from service.remote.format.manifest import SegmentEntry
-from service.remote.format.segment_object import Footer
+from service.remote.format.segment_object import KEY_FILTER, Footer
 from service.remote.format.tail_object import TailSection
-from service.remote.reading.object_reader import footer_of
+from service.remote.reading.object_reader import footer_of, read_section
 from service.remote.reading.tail_records import read_section as read_tail_section
 from service.remote.stores.errors import ObjectTruncated, naming
 from service.remote.stores.store import ObjectStore
@@ -68,16 +71,29 @@ def look_at_object(
 ) -> ObjectLook:
     """Return whether one object of a chain has records of the keys below `end_offset`.
 
-    `counts_all`: the search goes on behind the first hit. Without `reads_objects` an object that may have
-    some counts as one hit. Raises `CorruptionError` or what the store raises.
+    `counts_all`: all records are read and counted, whatever the footer and the filter say. Without
+    `reads_objects` an object that may have some counts as one hit. Raises `CorruptionError` or what the store
+    raises.
     """
     if entry.base_offset >= end_offset:
         return ObjectLook(0, 0, 0, is_read=False)
     progress.advance(1)
-    footer, _, data = _read_end(store, entry)
+    footer, start, data = _read_end(store, entry)
     requests, read = 1, len(data)
-    if footer.keyed_record_count == 0:
+    if footer.keyed_record_count == 0 and not counts_all:
         return ObjectLook(0, requests, read, is_read=False)
+    section = footer.sections.get(KEY_FILTER)
+    if section is not None and section.length and not counts_all:
+        if section.position >= start:
+            body = bytes(memoryview(data)[section.position - start : section.end - start])
+            if crc32c(body) != section.crc32c:
+                raise CorruptionError(f"{entry.key}: its key filter has a wrong checksum")
+        else:
+            body = read_section(store, entry.key, section)
+            requests, read = requests + 1, read + section.length
+        with naming(entry.key):
+            if not KeyFilter.open(body).hits(order.order.filter_hashes):
+                return ObjectLook(0, requests, read, is_read=False)
     if not reads_objects:
         return ObjectLook(1, requests, read, is_read=False)
     hits = 0
