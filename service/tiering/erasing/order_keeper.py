@@ -44,6 +44,7 @@ from service.tiering.erasing.hits import OrderInHand, count_in_section, in_hand
 from service.tiering.erasing.order_progress import PlacesLeft, places_left
 from service.tiering.erasing.ports import ErasureCatalog
 from service.tiering.erasing.remains import Remains, VersionsOf, what_remains
+from service.tiering.prefix_fence import Displaced, NotNamed
 from service.tiering.tasks import is_worth_a_line
 
 log = logging.getLogger(__name__)
@@ -184,9 +185,10 @@ class OrderKeeper:
             self._failures = 0
 
     async def written(self, cuts: Cuts | None) -> None:
-        """Go on with what waited for `CUT`, which is now as `cuts` say; None: there is none.
+        """Go on with what waited for `CUT`, which is now as `cuts` say; None: there is none. What fails is
+        tried again with the next round, and holds up no other order.
 
-        Raises what the catalog and the store raise.
+        Raises what the fence raises.
         """
         rows = {one.id for one in cuts.erasures} if cuts is not None else None
         for one in self._starting.values():
@@ -196,20 +198,36 @@ class OrderKeeper:
             known = self._known.get(erasure.id)
             if known is None:
                 continue
-            if erasure.is_open and self._is_done(known, cuts):
-                await self._context.fence.check_keeper()
-                await self._catalog.finish_erasure(erasure.id, self._context.clock.now_ms())
-                log.info("order %s to erase keys is done", erasure.id)
-            elif erasure.id in self._gone and (rows is None or erasure.id not in rows):
-                await self._remove(erasure)
+            try:
+                await self._go_on(erasure, known, cuts, rows)
+            except (Displaced, NotNamed):
+                raise
+            except (StorageError, RequestError) as e:
+                known.why = str(e)
+                log.warning("order %s to erase keys waits: %s", erasure.id, e)
         for erasure_id in [one for one in self._left if rows is None or one not in rows]:
-            await self._context.pool.run(self._context.store.delete, [self._left[erasure_id]])
-            del self._left[erasure_id]
+            try:
+                await self._context.pool.run(self._context.store.delete, [self._left[erasure_id]])
+            except StorageError as e:
+                log.warning("%s is not deleted yet: %s", self._left[erasure_id], e)
+            else:
+                del self._left[erasure_id]
         self._gone -= {
             one
             for one in self._gone
             if one not in self._catalog.erasures() and (rows is None or one not in rows)
         }
+
+    async def _go_on(
+        self, erasure: Erasure, known: _Known, cuts: Cuts | None, rows: set[UUID] | None
+    ) -> None:
+        """End an order, or remove it, once `CUT` is as that needs it; `rows` are the orders that it lists."""
+        if erasure.is_open and self._is_done(known, cuts):
+            await self._context.fence.check_keeper()
+            await self._catalog.finish_erasure(erasure.id, self._context.clock.now_ms())
+            log.info("order %s to erase keys is done", erasure.id)
+        elif erasure.id in self._gone and (rows is None or erasure.id not in rows):
+            await self._remove(erasure)
 
     async def _remove(self, erasure: Erasure) -> None:
         """Remove an order from the metadata; its object goes once `CUT` does not list it."""
