@@ -11,6 +11,7 @@ from typing import Final
 
 from service.console.cluster_families import METADATA
 from service.console.cut_families import CUT_KEEPER
+from service.console.erasure_families import ORDERS
 from service.console.family import COUNTER, GAUGE, Family
 from service.console.family import counter as _counter
 from service.console.family import gauge as _gauge
@@ -549,6 +550,7 @@ GROUPS: Final = MappingProxyType(
         "Cuts": CUT_KEEPER,
         "Tails": TAILS,
         "Rewrites": REWRITES,
+        "Orders to erase keys": ORDERS,
         "The object store and its cache": STORE,
         "Metadata": METADATA,
         "Groups": COORDINATOR,

@@ -184,6 +184,7 @@ def of_node(node: ObservedNode, now_ms: int) -> Iterator[Sample]:
             yield from _cuts(node.cold.tiering.cut_keeper, now_ms)
             yield from _tails(node.cold.tiering.cuts)
             yield from _rewrites(node.cold.tiering.rewrites)
+            yield from _orders(node.cold.tiering, now_ms)
 
 
 def _loop(turns: TurnTimes) -> Iterator[Sample]:
@@ -486,6 +487,18 @@ def _rewrites(metrics: RewriteMetrics) -> Iterator[Sample]:
     yield Sample("firn_rewrite_refused", metrics.refused)
     yield Sample("firn_rewrite_given_up", metrics.given_up)
     yield Sample("firn_rewrite_running", metrics.running)
+
+
+def _orders(metrics: TieringMetrics, now_ms: int) -> Iterator[Sample]:
+    orders = tuple(metrics.orders.values())
+    is_open = [one for one in orders if one.is_open]
+    done = [one for one in orders if not one.is_open]
+    yield Sample("firn_erasure_orders", len(is_open), ("open",))
+    yield Sample("firn_erasure_orders", len(done), ("done",))
+    open_ms = max((now_ms - one.started_ms for one in is_open), default=0)
+    left_ms = max((now_ms - one.grace_until_ms for one in done), default=0)
+    yield Sample("firn_erasure_open_seconds", max(open_ms, 0) / 1000)
+    yield Sample("firn_erasure_left_seconds", max(left_ms, 0) / 1000)
 
 
 def reasons(metrics: TieringMetrics) -> Mapping[str, int]:

@@ -114,6 +114,16 @@ class CutFacts(NamedTuple):
         return self.age_ms > MOST_INTERVALS * self.interval_ms
 
 
+class OrderFacts(NamedTuple):
+    """An order to erase keys, as the node that keeps the prefix sees it: its id, since when it is open or, if
+    it is done, since when nothing of what it dropped should be left (wall clock), and what it waits for."""
+
+    order_id: str
+    since_ms: int
+    is_open: bool
+    why: str
+
+
 class RecoveryFacts(NamedTuple):
     """Work that a recovery has left: topics whose settings are not known, and local logs that are
     not compared with their archives."""
@@ -188,6 +198,7 @@ class NodeFacts(NamedTuple):
     held_back: tuple[HeldBackFacts, ...] = ()
     uploads: UploadFacts | None = None
     cuts: CutFacts | None = None
+    orders: tuple[OrderFacts, ...] = ()
     is_owner_unknown: bool = False
     asleep: tuple[int, str] | None = None
     under_min_isr: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from service.health import kinds
@@ -13,6 +13,7 @@ from service.health.facts import (
     DirectoryFacts,
     ErasureFacts,
     NodeFacts,
+    OrderFacts,
     PartitionFacts,
     RecoveryFacts,
     RestoreFacts,
@@ -23,6 +24,10 @@ from service.health.findings import Finding, Severity, worst_first
 
 LATE_UPLOAD_MS: Final = 600_000
 """Age of the oldest segment that waits for its upload, above which uploads are behind."""
+LATE_ORDER_MS: Final = 86_400_000
+"""Time for which an order to erase keys may be open."""
+LATE_REMAINS_MS: Final = 3_600_000
+"""Time after the grace in which what an order has dropped is looked for and found gone."""
 AWAY_MS: Final = 10_000
 """A voter that has not fetched for this long is away."""
 CLUSTER: Final = "cluster"
@@ -217,6 +222,7 @@ def _store(facts: NodeFacts, now_ms: int) -> Iterator[Finding]:
         why = f": {cuts.why}" if cuts.why else ""
         words = f"{subject}: the bucket has had no newer cut of the cluster for {seconds(cuts.age_ms)}{why}"
         yield kinds.CUTS_LATE.found(subject, words, now_ms - cuts.age_ms)
+    yield from _orders(subject, facts.orders, now_ms)
     if facts.is_owner_unknown:
         yield kinds.OWNER_UNKNOWN.found(subject, f"{subject}: the owner of the prefix is not known yet")
     if facts.asleep is not None:
@@ -225,6 +231,17 @@ def _store(facts: NodeFacts, now_ms: int) -> Iterator[Finding]:
             f"{subject}: read: {count} objects are in an archive class and have to be restored, {first} first"
         )
         yield kinds.OBJECTS_ASLEEP.found(subject, words)
+
+
+def _orders(subject: str, orders: Iterable[OrderFacts], now_ms: int) -> Iterator[Finding]:
+    for one in orders:
+        lasts_ms, name = now_ms - one.since_ms, f"{subject}: order {one.order_id} to erase keys"
+        if one.is_open and lasts_ms > LATE_ORDER_MS:
+            words = f"{name} has been open for {seconds(lasts_ms)}: {one.why}"
+            yield kinds.ORDER_OPEN.found(subject, words, one.since_ms + LATE_ORDER_MS)
+        elif not one.is_open and lasts_ms > LATE_REMAINS_MS:
+            words = f"{name} is done, and {seconds(lasts_ms)} after the grace: {one.why}"
+            yield kinds.ORDER_LEFT.found(subject, words, one.since_ms + LATE_REMAINS_MS)
 
 
 def _recovery(subject: str, left: RecoveryFacts) -> Iterator[Finding]:

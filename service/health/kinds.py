@@ -162,6 +162,19 @@ CUTS_LATE: Final = _kind(
     "Read the reason: a broker that does not answer in time, a store that is slow or away, a partition that"
     " is waited for (firn tiers TOPIC).",
 )  # fmt: skip
+ORDER_OPEN: Final = _kind(
+    "order-to-erase-stays-open", STORE, WARNING,
+    "Records of keys that are to be erased are still on a replica, in the bucket or in a cut.",
+    "Read the reason, or firn erase status: bring a broker back that is away, or unregister it; a store that"
+    " refuses an object has to permit it.",
+)  # fmt: skip
+ORDER_LEFT: Final = _kind(
+    "erased-objects-are-left", STORE, WARNING,
+    "Nothing shows the erased records any more, but objects or versions that have them lie in the bucket"
+    " after their grace.",
+    "Read the reason, or firn erase status: versions that a lifecycle rule or a right to delete them would"
+    " take, objects under a lock until its date.",
+)  # fmt: skip
 OWNER_UNKNOWN: Final = _kind(
     "prefix-owner-unknown", STORE, WARNING,
     "The node has not yet read who owns the prefix; it copies nothing before.",

@@ -16,6 +16,7 @@ from service.health.facts import (
     ErasureFacts,
     HeldBackFacts,
     NodeFacts,
+    OrderFacts,
     PartitionFacts,
     RecoveryFacts,
     RestoreFacts,
@@ -230,6 +231,12 @@ def _cuts(metrics: TieringMetrics, now_ms: int) -> CutFacts | None:
     return CutFacts(age_ms, cuts.interval_ms, metrics.failing.get((Task.CUT, None), lacking))
 
 
+def _orders(metrics: TieringMetrics) -> Iterator[OrderFacts]:
+    for order_id, one in metrics.orders.items():
+        since_ms = one.started_ms if one.is_open else one.grace_until_ms
+        yield OrderFacts(str(order_id), since_ms, one.is_open, one.why)
+
+
 def _with_store(facts: NodeFacts, cold: ColdTier) -> NodeFacts:
     asleep = cold.reader.stats().downloads.asleep
     stores = tuple(
@@ -250,6 +257,7 @@ def _with_store(facts: NodeFacts, cold: ColdTier) -> NodeFacts:
             held.append(HeldBackFacts(words, metrics.waits_since_ms))
     return facts._replace(
         cuts=None if metrics is None else _cuts(metrics, cold.now_ms()),
+        orders=() if metrics is None else tuple(_orders(metrics)),
         stores=stores,
         held_back=tuple(held),
         uploads=uploads,

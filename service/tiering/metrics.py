@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TypeVar
+from uuid import UUID
 
 from service.base.types import TopicIdPartition
 from service.tiering.cuts.cut_metrics import CutMetrics
 from service.tiering.cuts.keeper_metrics import CutKeeperMetrics
+from service.tiering.erasing.order_metrics import OrderStanding
 from service.tiering.rewriting.rewrite_metrics import RewriteMetrics
 from service.tiering.tasks import Task
 
@@ -67,6 +69,8 @@ class TieringMetrics:
     """How often the breaker opened."""
     cuts: CutMetrics = field(default_factory=CutMetrics)
     rewrites: RewriteMetrics = field(default_factory=RewriteMetrics)
+    orders: dict[UUID, OrderStanding] = field(default_factory=dict)
+    """Orders to erase keys, in the process that keeps the prefix."""
 
     @property
     def oldest_sealed_ms(self) -> int | None:

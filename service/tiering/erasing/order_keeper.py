@@ -41,6 +41,7 @@ from service.tiering.cuts.kept_documents import KeptDocuments
 from service.tiering.cuts.needed_chains import NEVER_NAMED
 from service.tiering.erasing.cluster_view import ErasureCluster
 from service.tiering.erasing.hits import OrderInHand, count_in_section, in_hand
+from service.tiering.erasing.order_metrics import OrderStanding
 from service.tiering.erasing.order_progress import PlacesLeft, places_left
 from service.tiering.erasing.ports import ErasureCatalog
 from service.tiering.erasing.remains import Remains, VersionsOf, what_remains
@@ -123,6 +124,7 @@ class OrderKeeper:
     def forget(self) -> None:
         """Forget everything: another process may keep the prefix now."""
         self._known.clear()
+        self._context.metrics.orders = {}
         self._gone.clear()
         self._left.clear()
         self._strays.clear()
@@ -183,6 +185,20 @@ class OrderKeeper:
                 )
         else:
             self._failures = 0
+        self._report()
+
+    def _report(self) -> None:
+        """Tell health and metrics how far each order is."""
+        grace_ms = self._context.settings.grace_ms
+        self._context.metrics.orders = {
+            one.id: OrderStanding(
+                one.started_ms,
+                one.done_ms,
+                -1 if one.is_open else one.done_ms + grace_ms,
+                self.why(one.id),
+            )
+            for one in self._catalog.erasures().values()
+        }
 
     async def written(self, cuts: Cuts | None) -> None:
         """Go on with what waited for `CUT`, which is now as `cuts` say; None: there is none. What fails is

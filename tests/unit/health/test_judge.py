@@ -11,6 +11,7 @@ from service.health.facts import (
     DirectoryFacts,
     ListenerFacts,
     NodeFacts,
+    OrderFacts,
     PartitionFacts,
     StoreFacts,
     ViewFacts,
@@ -64,6 +65,34 @@ def test_cuts_are_late_beyond_six_intervals_and_the_reason_is_said() -> None:
     assert (one.severity, one.since_ms, one.anchor) == (Severity.WARNING, NOW - 60_001, "cuts-late")
     (check,) = checks_of(("store",), (one,))
     assert check.state is HealthState.DEGRADED
+
+
+DAY_MS, HOUR_MS = 86_400_000, 3_600_000
+
+
+def test_an_order_to_erase_keys_that_is_open_for_more_than_a_day_is_told_with_its_reason() -> None:
+    now_ms = 10 * DAY_MS
+    fresh = OrderFacts("a", now_ms - DAY_MS, True, "2 replicas have not erased yet")
+    assert judge(NodeFacts(1, orders=(fresh,)), now_ms) == ()
+    (one,) = judge(NodeFacts(1, orders=(fresh._replace(since_ms=now_ms - DAY_MS - 1),)), now_ms)
+    assert one.words == (
+        "node 1: order a to erase keys has been open for 24 h 0 min: 2 replicas have not erased yet"
+    )
+    assert (one.severity, one.since_ms, one.anchor) == (
+        Severity.WARNING, now_ms - 1, "order-to-erase-stays-open",
+    )  # fmt: skip
+
+
+def test_objects_that_a_done_order_has_left_are_told_an_hour_after_the_grace() -> None:
+    now_ms = 10 * DAY_MS
+    due = OrderFacts("a", now_ms - HOUR_MS, False, "3 old versions of objects are left: locked until 2027")
+    assert judge(NodeFacts(1, orders=(due, due._replace(since_ms=now_ms + HOUR_MS))), now_ms) == ()
+    (one,) = judge(NodeFacts(1, orders=(due._replace(since_ms=now_ms - HOUR_MS - 1),)), now_ms)
+    assert one.words == (
+        "node 1: order a to erase keys is done, and 60 min 0 s after the grace: "
+        "3 old versions of objects are left: locked until 2027"
+    )
+    assert one.anchor == "erased-objects-are-left"
 
 
 @pytest.mark.parametrize(
