@@ -1,4 +1,4 @@
-"""Progress of an order to erase keys: which replicas and chains it still has to be carried out in. [P]
+"""Progress of an order to erase keys (T26): replicas and chains in which it is still to be carried out. [P]
 
 >>> from service.base.steps import at_once
 >>> topic = UUID(int=7)

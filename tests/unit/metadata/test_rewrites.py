@@ -1,4 +1,4 @@
-"""Rewrites of chains in the metadata: who begins one, what ends it, and which commits it allows."""
+"""Rewrites of chains in the metadata: who begins one, what ends it, and which commits it allows (T25)."""
 
 from __future__ import annotations
 

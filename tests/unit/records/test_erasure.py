@@ -1,4 +1,5 @@
-"""Erasure of keys: what goes, what stays to the byte, and batches that no client should have written."""
+"""Erasure of keys: what goes, what stays to the byte (T24), and batches that no client should have
+written."""
 
 from __future__ import annotations
 

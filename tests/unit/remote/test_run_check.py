@@ -1,4 +1,4 @@
-"""Segments that may take the place of a run, and those that may not."""
+"""Segments that may take the place of a run, and those that may not (T23)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders to erase keys as the prefix's keeper keeps them: when `CUT` lists them, which cuts
+"""Orders to erase keys (T26) as the prefix's keeper keeps them: when `CUT` lists them, which cuts
 go, when they are done and when they are gone, whatever fails in between."""
 
 from __future__ import annotations
