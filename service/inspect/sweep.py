@@ -46,7 +46,13 @@ from service.remote.format.keys import (
 )
 from service.remote.format.manifest import Manifest, ManifestPage, PageRef, live_segments
 from service.remote.format.manifest_codec import Head
-from service.remote.reading.object_reader import Chain, open_head, open_named, open_page
+from service.remote.reading.object_reader import (
+    Chain,
+    open_footer_of,
+    open_head,
+    open_named,
+    open_page,
+)
 from service.remote.stores.conditional import PROBE_PREFIX
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectInfo, ObjectStore
@@ -178,10 +184,11 @@ def _partition(
         return
     try:
         needed = needs.chain_keys(subject.key, head.version)
-        judge = _Judge(subject, named, age, needed)
+        copied = _without_fulfilled(store, named, subject.copied)
+        judge = _Judge(copied, named, age, needed)
         yield from _pieces(where, subject.key, head, judge.orphans(_unnamed(store, subject.key, named)))
         if judge.left:
-            why = _why_left(subject.copied)
+            why = _why_left(copied)
             yield Skipped(where, f"{judge.left} objects below its end stay: {why}")
     except (ObjectNotFound, CorruptionError) as e:
         yield Skipped(where, f"it changed while it was checked: {e}")
@@ -191,8 +198,8 @@ class _Judge:
     """Judgement of a partition's unnamed objects; `left` counts those that are old enough, and that a rewrite
     may have published yet."""
 
-    def __init__(self, subject: Subject, named: Chain, age: Age, needed: Collection[str]) -> None:
-        self._copied = subject.copied
+    def __init__(self, copied: CopyFacts, named: Chain, age: Age, needed: Collection[str]) -> None:
+        self._copied = copied
         self._manifest = named.manifest
         self._age = age
         self._needed = needed
@@ -207,6 +214,17 @@ class _Judge:
                 self.left += 1
             else:
                 yield info
+
+
+def _without_fulfilled(store: ObjectStore, named: Chain, copied: CopyFacts) -> CopyFacts:
+    """Return the facts without the rewrite that the copy has, if the chain has its result: it was committed
+    after the copy was made, and nothing more can be."""
+    if copied.intent is None:
+        return copied
+    entry = named.manifest.find(copied.intent.base_offset, partial(_load, store, named.manifest, set()))
+    origin = None if entry is None or not entry.generation else open_footer_of(store, entry).rewrite
+    is_fulfilled = origin is not None and origin.id == copied.intent.rewrite_id
+    return copied._replace(intent=None) if is_fulfilled else copied
 
 
 def _why_left(copied: CopyFacts) -> str:

@@ -24,6 +24,7 @@ from service.remote.format.keys import HeadKey, MetadataKey, PageKey, erasure_ke
 from service.remote.format.manifest import ManifestLimits
 from service.remote.format.manifest_codec import ClusterFile
 from service.remote.format.metadata_ref import MetadataRef
+from service.remote.format.rewrite_origin import MERGE, RewriteOrigin
 from service.remote.reading.object_reader import open_published
 from service.tiering.prefix_fence import OwnWrites, update_cluster
 from tests.support.rewritten import Rewriter, without_offsets
@@ -140,6 +141,30 @@ def test_replaced_segments_and_pages_are_swept(world: World) -> None:
     keys, why = swept(world)
     assert keys == {before, *(one.key for one in done.old)}
     assert why == []
+
+
+def test_segments_that_a_rewrite_has_replaced_are_swept_although_the_copy_is_older_than_its_commit(
+    world: World,
+) -> None:
+    rewriter = Rewriter(world.bucket, KEY)
+    segments = rewriter.segments()
+    base, last = segments[1].base_offset, segments[3].last_offset
+    before = rewriter.manifest().stored_key
+    copy_with(world, intent(base, last, world.replicas[0].leader_epoch))
+    world.clock.advance(1)
+    for rewrite_id in (OTHER, ID):
+        rewriter.forged = {"rewrite": RewriteOrigin(rewrite_id, MERGE, 3 if rewrite_id == OTHER else 1, 30)}
+        done = rewriter.merge(base, last)
+        keys, why = swept(world)
+        if rewrite_id == OTHER:
+            assert keys == {before}
+            assert why == [f"3 objects below its end stay: offsets {base} to {last} are being rewritten"]
+    assert {one.key for one in segments[1:4]} <= keys
+    assert done.entry.key not in keys
+    assert why == [
+        "1 objects below its end stay: they are newer than the newest copy of the metadata, and may "
+        "be of a rewrite that began since"
+    ]
 
 
 def order(erasure_id: UUID) -> bytes:
