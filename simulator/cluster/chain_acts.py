@@ -8,7 +8,7 @@ broker that hears of it last: what only that one shows too early, or knows alone
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -63,6 +63,12 @@ class CuttingWorld(ClusterWorld):
             "disasters": self.disasters,
             "heirs": self.heirs,
         }
+
+    @property
+    def active_controller(self) -> str:
+        """Machine of the newest active controller; "" before there is one."""
+        leaders = self.oracle.leaders
+        return leaders[max(leaders)].partition(".")[0] if leaders else ""
 
     @property
     def cluster_id(self) -> str:
@@ -129,7 +135,7 @@ def spawn_chains(world: CuttingWorld, random: Random, lasts_s: float, last: int 
         group = f"c{next(world.oracle.cuts.group_numbers)}"
         client = ChainClient(world, Random(random.getrandbits(48)), group)
         world.spawn(chains.run(number, client, Random(random.getrandbits(48)), lasts_s))
-    news = random.choice((None, chains.change, chains.change, chains.move_leaders))
+    news = random.choice((None, chains.change, chains.move_leaders))
     if news is not None:
         world.spawn(chains.make_news(news, lasts_s))
 
@@ -150,7 +156,10 @@ def _slowed(world: CuttingWorld, random: Random) -> list[Link]:
     if random.random() < 0.8:
         unfenced = [one.id for one in world.image().brokers.values() if not one.fenced]
         one = f"n{min(unfenced, default=1)}" if random.random() < 0.7 else random.choice(names)
-        links = [(one, random.choice([other for other in names if other != one]))]
+        others = [other for other in names if other != one]
+        active = world.active_controller
+        is_last = active in others and random.random() < 0.5  # which knows first what it has decided
+        links = [(one, active if is_last else random.choice(others))]
     if slow_s:
         said = (
             "all links between nodes" if len(links) > 1 else f"the link from {links[0][0]} to {links[0][1]}"
@@ -171,6 +180,8 @@ class _Chains:
         self._number = -1
         """of the moment that `_focus` is of"""
         self._focus: _Focus | None = None
+        self._moving: list[Place] = []
+        """partitions whose preferred leaders do not lead"""
 
     async def run(self, number: int, client: ChainClient, random: Random, lasts_s: float) -> None:
         """Have one client do its steps."""
@@ -238,26 +249,28 @@ class _Chains:
         await client.alter_config(2, topic.name, {_CHANGES: str(self._random.randint(1, 1000))})
 
     async def move_leaders(self, client: Client) -> None:
-        """Make another replica of a partition the preferred one, and have it elected."""
+        """Have the preferred leaders of some partitions elected while the cut begins, and then make other
+        replicas the preferred ones."""
         placed = self._world.oracle.replicas.placed
-        for topic, partition in self._movable():
+        await self._world.moments.near()
+        for topic, partition in self._moving:
+            await asyncio.sleep(self._random.random() * _NEWS_S)
+            await client.elect(topic.name, partition.index)
+        self._moving = self._movable()
+        for topic, partition in self._moving:
             state = placed[topic.topic_id, partition.index]
             others = [one for one in state.isr if one != state.leader]
-            others.sort(
-                key=lambda one: one == self._last
-            )  # that hears of the cut last is to hear of it first
+            others.sort(key=lambda one: one == self._last)  # who hears of the cut last hears of this first
             rest = [one for one in state.replicas if one != others[0]]
             await client.reassign(topic.name, partition.index, [others[0], *rest])
-            await client.elect(topic.name, partition.index)
 
-    def _movable(self) -> Iterator[Place]:
-        placed = self._world.oracle.replicas.placed
+    def _movable(self) -> list[Place]:
         there = []
         for topic, partition in self._world.partitions():
-            state = placed[topic.topic_id, partition.index]
-            if len(state.isr) > 1:
+            state = self._world.oracle.replicas.placed[topic.topic_id, partition.index]
+            if len(state.isr) > 1 and state.leader != self._last:
                 there.append((topic, partition))
-        yield from self._random.sample(there, min(len(there), 1))
+        return self._random.sample(there, min(len(there), 2))
 
 
 async def _writes(client: ChainClient, focus: _Focus) -> bool:

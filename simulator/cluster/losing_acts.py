@@ -286,7 +286,9 @@ async def _until(heir: HeirWorld, seconds: float, why_not: Callable[[], str]) ->
 
 def _is_displaced(machine: Machine) -> bool:
     """Return whether the machine's process has found out that the prefix is not its own any more."""
-    cuts = None if machine.run is None or machine.run.node is None else machine.run.node.parts.broker.cuts
+    node = None if machine.run is None else machine.run.node
+    broker = None if node is None else node.parts.broker
+    cuts = None if broker is None else broker.cuts
     manager: Any = None if cuts is None else cuts._fence
     return manager is not None and manager._fence.displaced is not None
 
