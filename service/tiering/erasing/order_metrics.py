@@ -1,4 +1,4 @@
-"""How far orders to erase keys are, as the keeper of the prefix sees them: plain values. [P]"""
+"""Progress of orders to erase keys, as the keeper of the prefix sees them: plain values. [P]"""
 
 from __future__ import annotations
 
