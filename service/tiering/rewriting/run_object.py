@@ -24,6 +24,7 @@ from service.records.kernel_status import Status
 from service.records.producer_snapshot import decode_rows
 from service.records.scan import BatchScan, scan_batches
 from service.records.segment_indexes import IndexBuilder
+from service.remote.format.key_filter import KeyFilterBuilder
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.rewrite_origin import RewriteOrigin
 from service.remote.format.segment_object import (
@@ -119,6 +120,8 @@ class RunMaker:
                 generation=self._run.generation,
                 stamp=stamp,
                 open_from=self._open_from(snapshot, scanned.transactional_batch_count),
+                key_filter=scanned.key_filter,
+                keyed_record_count=scanned.keyed_record_count,
                 rewrite=RewriteOrigin(
                     rewrite_id, self._rule.kind.name.lower(), len(self._run.entries), records
                 ),
@@ -134,7 +137,13 @@ class RunMaker:
         """Read the run once; put its rows of aborted transactions into `rows`."""
         run = self._run
         name = f"the object of {run.base_offset} to {run.last_offset} of {run.tip}"
-        scanner = LogScanner(last_offset=run.last_offset, name=name, block_bytes=self._block_bytes)
+        most = sum(entry.log_length for entry in run.entries)
+        scanner = LogScanner(
+            last_offset=run.last_offset,
+            name=name,
+            block_bytes=self._block_bytes,
+            keys=KeyFilterBuilder(most, MAX_INFLATED_BYTES),
+        )
         index = IndexBuilder(run.base_offset)
         length = 0
         for batches, piece in self._output(rows):

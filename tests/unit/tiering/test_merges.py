@@ -82,6 +82,7 @@ def test_the_object_says_what_it_was_made_of(world: MergingWorld) -> None:
     assert footer.rewrite.record_count == footer.record_count == sum(one.record_count for one in before)
     assert footer.max_timestamp_offset == before[0].max_timestamp_offset  # all are of one time
     assert footer.leader_epochs == before[0].leader_epochs
+    assert footer.keyed_record_count == sum(one.keyed_record_count or 0 for one in before)
 
 
 def test_local_bytes_are_not_downloaded(world: MergingWorld) -> None:
