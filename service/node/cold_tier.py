@@ -336,7 +336,7 @@ class ColdTier:
             tail_settings=lambda: TailSettings(broker.config.tail_base_max_bytes, broker.config.tail_wait_ms),
             versions=_versions(config),
             rewrite_bytes=lambda: broker.config.rewrite_object_bytes,
-            merge_limits=lambda: _merge_limits(broker.image, broker.config),
+            merge_limits=lambda: _merge_limits(broker.image, broker.config, is_alone=owner is None),
         )
         manager.is_loading = lambda topic_id, partition: (topic_id, partition) in broker.image.restored_tails
         manager.tails.erased = ErasedLogs(lambda: broker.image).find
@@ -444,9 +444,12 @@ def _find_led(
     return broker.replicas.get(topic_id, partition) if is_led else None
 
 
-def _merge_limits(image: MetadataImage, config: BrokerConfig) -> MergeLimits | None:
-    """Return what is merged; None while not all nodes know rewrites."""
-    if not has_rewrites(image.features):
+def _merge_limits(image: MetadataImage, config: BrokerConfig, *, is_alone: bool) -> MergeLimits | None:
+    """Return what is merged; None while not all nodes know rewrites.
+
+    A node that no other can join (`is_alone`) has no level: there is no older software to protect.
+    """
+    if not is_alone and not has_rewrites(image.features):
         return None
     return MergeLimits(config.merge_small_bytes, config.merge_min_age_ms, config.rewrite_object_bytes)
 
