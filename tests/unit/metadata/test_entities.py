@@ -133,6 +133,8 @@ def test_every_array_of_every_record_is_among_them() -> None:
         "ClientQuotaRecord": 1,
         "RegisterControllerRecord": 2,
         "RecoveredTopicRecord": 1,
+        "ErasureRecord": 1,
+        "ErasedRecord": 1,
     }
 
 
