@@ -59,6 +59,7 @@ def main() -> int:
         store = new_bucket(endpoint, "erasing")
         settings = {
             "firn.remote.object.grace.ms": str(args.grace_s * 1000),
+            "log.segment.delete.delay.ms": "1000",
             "firn.cut.interval.ms": str(min(10_000, args.grace_s * 1000)),
         }
         cluster = stack.enter_context(tiered_cluster(folder / "nodes", store, settings))

@@ -75,7 +75,12 @@ def key_of(number: int) -> str:
 def write(cluster: Cluster, first: int, count: int) -> None:
     failed: list[object] = []
     producer = Producer(
-        {"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 5, "batch.size": 8192}
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "enable.idempotence": True,  # retries keep the order
+            "linger.ms": 5,
+            "batch.size": 8192,
+        }
     )
     for number in range(first, first + count):
         producer.produce(
