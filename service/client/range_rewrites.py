@@ -22,6 +22,8 @@ from service.wire.rewrites import RewriteRangeRequest, RewriteRangeResponse, Rew
 _TRIES: Final = 10
 _AGAIN: Final = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.request_timed_out})
 _NO_LEADER: Final = -1
+_SILENCE_S: Final = 60.0
+"""Longest silence of a leader: it answers within 20 s, published or not."""
 
 
 class RangeLeader:
@@ -102,5 +104,7 @@ class RangeLeader:
         (leader,) = leaders_of(self._cluster, [(self._tip.topic, self._tip.partition)])
         if leader == _NO_LEADER:
             return None
-        answer: RewriteRangeResponse = self._cluster.client(leader).request(ApiKey.REWRITE_RANGE, request)
+        # A connection of its own: an object takes minutes, and a connection that is idle so long is closed.
+        with self._cluster.apart(leader, _SILENCE_S) as client:
+            answer: RewriteRangeResponse = client.request(ApiKey.REWRITE_RANGE, request)
         return answer

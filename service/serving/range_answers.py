@@ -52,7 +52,7 @@ def _report(request: RewriteRangeRequest, topic_id: UUID, rewrite_id: UUID) -> R
     """Return what the worker has made. Raises `RequestError` INVALID_REQUEST for foreign keys, and for
     entries that are none, or of other offsets than the run."""
     try:
-        entries = decode_entries(request.entries, topic_id, request.partition)
+        entries = decode_entries(bytes(request.entries), topic_id, request.partition)
     except CorruptionError as e:
         raise RequestError(ErrorCode.invalid_request, str(e)) from e
     if not entries or (entries[0].base_offset, entries[-1].last_offset) != (
