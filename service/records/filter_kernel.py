@@ -1,8 +1,8 @@
 """Loops that put keys into a Bloom filter; like `kernel`, one source, compiled or interpreted. [P]
 
 A key's hash is xxHash64 with seed 0. The filter is Parquet's: blocks of 256 bits, in eight words of 32. The
-upper half of the hash chooses the block, the lower half one bit in each of the block's words. There are a
-power of two blocks, so a filter of half the blocks is each block united with its neighbour.
+upper half of the hash chooses the block, the lower half one bit in each of the block's words. So a filter of
+a third of the blocks has every three neighbours united.
 
 The walk over the records gives their least timestamps as well, as `kernel.least_timestamps` does: a log is
 walked once for both.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from service.records.kernel_status import COMPRESSED, KeyCount
+from service.records.kernel_status import COMPRESSED, KeyWalk
 
 try:
     import cython
@@ -32,8 +32,8 @@ BLOCK_WORDS: Final = 8
 BLOCK_BYTES: Final = 32
 
 _COMPRESSED = cython.declare(cython.longlong, COMPRESSED)
-_KEYED = cython.declare(cython.longlong, KeyCount.KEYED)
-_BROKEN = cython.declare(cython.longlong, KeyCount.BROKEN)
+_KEYED = cython.declare(cython.longlong, KeyWalk.KEYED)
+_BROKEN = cython.declare(cython.longlong, KeyWalk.BROKEN)
 _INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 _INT64_MIN = cython.declare(cython.longlong, -1 - _INT64_MAX)
 _UINT32_MAX = cython.declare(cython.ulonglong, 0xFFFFFFFF)
@@ -297,9 +297,9 @@ def count_bits(words: cython.const[cython.uint][::1]) -> int:
 
 
 def fold(words: cython.const[cython.uint][::1], out: cython.uint[::1]) -> None:
-    """Unite neighbouring blocks, as many as it takes for the filter to fit ``out``, which is all zeros.
+    """Unite neighbouring blocks, as many as it takes for the filter to fill ``out``, which is all zeros.
 
-    Both have a power of two blocks.
+    The blocks of ``words`` are a multiple of those of ``out``.
     """
     block: cython.longlong
     neighbour: cython.longlong
@@ -307,7 +307,7 @@ def fold(words: cython.const[cython.uint][::1], out: cython.uint[::1]) -> None:
     blocks: cython.longlong = len(words) // 8
     left: cython.longlong = len(out) // 8
     share: cython.longlong
-    if left < 1 or blocks < left or blocks & (blocks - 1) or left & (left - 1):
+    if left < 1 or blocks < left or blocks % left or len(words) % 8 or len(out) % 8:
         raise IndexError(f"a filter of {blocks} blocks for {left}")
     share = blocks // left
     with cython.nogil:
@@ -405,7 +405,7 @@ def add_records(
     """Put the keys of the ``count`` records that fill ``buf`` into the filter; return the least timestamp.
 
     That is as `kernel.least_timestamp` says. ``words`` is the filter; without any, keys are counted alone.
-    ``seen`` has the numbers of `KeyCount`: of records that do not parse, it says so.
+    ``seen`` has the numbers of `KeyWalk`: of records that do not parse, it says so.
     """
     least: cython.longlong
     _check_filter(len(words), len(seen))
@@ -431,8 +431,7 @@ def add_records(
 
 
 def _check_filter(words: int, fields: int) -> None:
-    blocks = words // 8
-    if words % 8 or blocks & (blocks - 1) or fields < 2:
+    if words % 8 or fields < 2:
         raise IndexError(f"a filter of {words} words")
 
 

@@ -64,7 +64,7 @@ class CopyState(IntEnum):
     """number of records kept"""
 
 
-class KeyCount(IntEnum):
+class KeyWalk(IntEnum):
     """Indexes of what `filter_kernel` notes of a walk."""
 
     KEYED = 0

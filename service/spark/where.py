@@ -7,6 +7,9 @@ It keeps the rows that the same text keeps as a filter of Spark's. It supports t
 ``in``, for `topic` also ``like``; ``and``, ``or``, ``not`` and parentheses. Text that could mean something
 else in another session is refused: times without a zone (unless `timeZone` gives them one), constants that
 Spark would first convert to another type.
+
+A `key` is compared by ``=`` and ``in`` alone, with text or bytes (``X'0aff'``), and outside of ``or`` and
+``not``: objects are chosen by their filters of keys, which cannot say that a key is all that a segment has.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ from service.spark.selection import (
 MAX_TEXT: Final = 64 << 10
 MAX_CONSTANTS: Final = 1000
 MAX_DEPTH: Final = 64
-COLUMNS: Final = ("offset", "partition", "timestamp", "topic")
+COLUMNS: Final = ("key", "offset", "partition", "timestamp", "topic")
+_TYPED: Final = ("timestamp", "x")
+"""Words that make a constant with the string that follows."""
 _TOKEN: Final = re.compile(
     r"\s*(?:(?P<number>[0-9]+(?![\w.]))|(?P<string>'[^']*'(?!'))|(?P<word>\w+|`\w+`)"
     r"|(?P<symbol><=>|<>|!=|==|<=|>=|[=<>(),!-]))",
@@ -50,14 +55,16 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Node = Callable[[str, int], Window]
 """A condition: the window that it leaves of a partition, given its topic and its number."""
+_Value = int | str | bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A checked condition; tasks and plans get its text."""
+    """A checked condition; tasks and plans get its text. With `keys` only records with one of them pass."""
 
     text: str
     time_zone: str | None = None
+    keys: frozenset[bytes] | None = None
 
     def window(self) -> Node:
         """Parse the text again: the parsed condition cannot be pickled."""
@@ -72,9 +79,9 @@ def parse_where(text: str, time_zone: str | None = None) -> Where:
     >>> parse_where("partition = 3 or offset < 10").window()("flights", 3) == EVERYTHING
     True
     """
-    where = Where(text, time_zone)
-    where.window()
-    return where
+    parser = _Parser(text, time_zone)
+    parser.parse()
+    return Where(text, time_zone, parser.keys)
 
 
 class _Token(NamedTuple):
@@ -91,6 +98,8 @@ class _Parser:
         self._zone = None if time_zone is None else _region(time_zone)
         self._constants = 0
         self._depth = 0
+        self._key_at: int | None = None
+        self.keys: frozenset[bytes] | None = None
         if len(text) > MAX_TEXT:
             raise ConfigError(f"option where: longer than {MAX_TEXT} characters")
         self._tokens = self._cut(text)
@@ -140,9 +149,12 @@ class _Parser:
         )
 
     def _any(self) -> Node:
+        begun = self._peek().at
         parts = [self._all()]
         while self._accept("or"):
             parts.append(self._all())
+        if len(parts) > 1:
+            self._refuse_keys(begun)
         return parts[0] if len(parts) == 1 else _merged(parts, or_)
 
     def _all(self) -> Node:
@@ -156,8 +168,11 @@ class _Parser:
         if self._depth > MAX_DEPTH:
             self._fail(f"more than {MAX_DEPTH} levels deep")
         try:
+            begun = self._peek().at
             if self._accept("not") or self._accept("!"):
-                return _negated(self._negation())
+                found = _negated(self._negation())
+                self._refuse_keys(begun)
+                return found
             if self._accept("("):
                 found = self._any()
                 self._expect(")")
@@ -166,13 +181,23 @@ class _Parser:
         finally:
             self._depth -= 1
 
+    def _refuse_keys(self, begun: int) -> None:
+        """Fail if a key was compared from character `begun` on."""
+        if self._key_at is not None and self._key_at >= begun:
+            self._fail("key is compared outside of or and not, as in key in ('a', 'b') and …", self._key_at)
+
     def _comparison(self) -> Node:
         if (column := self._column()) is None:
             constant = self._constant()
             operator = self._operator()
             if (column := self._column()) is None:
                 self._fail(f"one of the columns {', '.join(COLUMNS)} is expected here")
-            return _compared(column, _FLIPPED.get(operator, operator), self._fitted(column, constant))
+            value = self._fitted(column, constant)
+            if column == "key":
+                return self._with_keys(operator, [value], constant.at)
+            return _compared(column, _FLIPPED.get(operator, operator), value)
+        if column == "key":
+            return self._keys()
         negated = self._accept("not")
         found = self._special(column)
         if found is None and negated:
@@ -181,6 +206,31 @@ class _Parser:
             found = _compared(column, self._operator(), self._value(column))
         return _negated(found) if negated else found
 
+    def _keys(self) -> Node:
+        """Parse what follows the column `key`."""
+        at = self._tokens[self._next - 1].at
+        if self._accept("not"):
+            self._fail("key is compared with = and in", at)
+        if self._accept("in", "("):
+            return self._with_keys("=", self._values("key"), at)
+        return self._with_keys(self._operator(), [self._value("key")], at)
+
+    def _with_keys(self, operator: str, values: list[_Value], at: int) -> Node:
+        if operator != "=":
+            self._fail("key is compared with = and in", at)
+        keys = frozenset(value for value in values if isinstance(value, bytes))
+        self.keys = keys if self.keys is None else self.keys & keys
+        self._key_at = at
+        return _whole(lambda _topic, _partition: bool(self.keys))
+
+    def _values(self, column: str) -> list[_Value]:
+        """Parse the rest of a list in parentheses."""
+        values = [self._value(column)]
+        while self._accept(","):
+            values.append(self._value(column))
+        self._expect(")")
+        return values
+
     def _special(self, column: str) -> Node | None:
         if self._accept("between"):
             low = self._value(column)
@@ -188,11 +238,7 @@ class _Parser:
                 self._fail("and is expected here")
             return _merged([_compared(column, ">=", low), _compared(column, "<=", self._value(column))], and_)
         if self._accept("in", "("):
-            values = [self._value(column)]
-            while self._accept(","):
-                values.append(self._value(column))
-            self._expect(")")
-            return _one_of(column, values)
+            return _one_of(column, self._values(column))
         if column == "topic" and self._accept("like"):
             return _like(self._pattern())
         return None
@@ -200,15 +246,15 @@ class _Parser:
     def _column(self) -> str | None:
         token = self._peek()
         name = token.text.strip("`").lower()
-        if token.kind != "word" or name not in COLUMNS or self._is_time():
+        if token.kind != "word" or name not in COLUMNS or self._is_typed():
             return None
         self._advance()
         return name
 
-    def _is_time(self) -> bool:
-        """Return whether ``TIMESTAMP '…'`` comes next."""
+    def _is_typed(self) -> bool:
+        """Return whether ``TIMESTAMP '…'`` or ``X'…'`` comes next."""
         here, following = self._tokens[self._next], self._tokens[min(self._next + 1, len(self._tokens) - 1)]
-        return here.text.lower() == "timestamp" and following.kind == "string"
+        return here.text.lower() in _TYPED and following.kind == "string"
 
     def _operator(self) -> str:
         token = self._peek()
@@ -217,19 +263,18 @@ class _Parser:
         self._advance()
         return {"==": "=", "<=>": "=", "!=": "<>"}.get(token.text, token.text)
 
-    def _value(self, column: str) -> int | str:
+    def _value(self, column: str) -> _Value:
         return self._fitted(column, self._constant())
 
     def _constant(self) -> _Token:
-        """Parse a number with its sign, a string without its quotes, or a time."""
+        """Parse a number with its sign, a string without its quotes, a time, or bytes."""
         self._constants += 1
         if self._constants > MAX_CONSTANTS:
             self._fail(f"more than {MAX_CONSTANTS} constants")
         at = self._peek().at
         kind = "string"
-        if self._is_time():
-            kind = "time"
-            self._advance()
+        if self._is_typed():
+            kind = "time" if self._advance().text.lower() == "timestamp" else "bytes"
         sign = "-" if self._accept("-") else ""
         token = self._peek()
         if token.kind == "number":
@@ -237,11 +282,14 @@ class _Parser:
         if token.kind != "string" or sign:
             self._fail(f"a constant, or one of the columns {', '.join(COLUMNS)}, is expected here")
         if "\\" in token.text:
-            self._fail("there is no backslash in the name of a topic, nor in a time")
+            self._fail("there is no backslash in a topic's name or a time; a key with one is written X'5c'")
         return _Token(kind, self._advance().text[1:-1], at)
 
-    def _fitted(self, column: str, constant: _Token) -> int | str:
-        """Return a number for offsets and partitions, microseconds since 1970 for times, text for topics."""
+    def _fitted(self, column: str, constant: _Token) -> _Value:
+        """Return a number for offsets and partitions, microseconds since 1970 for times, text for topics,
+        bytes for keys."""
+        if column == "key":
+            return self._key(constant)
         if column in ("offset", "partition"):
             if constant.kind != "number" or len(constant.text) > 40:
                 self._fail(f"{column} is compared with whole numbers", constant.at)
@@ -250,9 +298,16 @@ class _Parser:
             if constant.kind != "string":
                 self._fail("topic is compared with strings", constant.at)
             return constant.text
-        if constant.kind == "number":
+        if constant.kind in ("number", "bytes"):
             self._fail("timestamp is compared with TIMESTAMP '…'", constant.at)
         return self._microseconds(constant.text, constant.at)
+
+    def _key(self, constant: _Token) -> bytes:
+        if constant.kind == "string":
+            return constant.text.encode(errors="surrogatepass")
+        if constant.kind != "bytes" or not re.fullmatch("[0-9a-fA-F]*", constant.text, re.ASCII):
+            self._fail("key is compared with strings, or with bytes as in X'0aff'", constant.at)
+        return bytes.fromhex("0" * (len(constant.text) % 2) + constant.text)
 
     def _pattern(self) -> str:
         token = self._peek()
@@ -322,9 +377,10 @@ def _whole(holds: Callable[[str, int], bool]) -> Node:
     return lambda topic, partition: EVERYTHING if holds(topic, partition) else NOTHING
 
 
-def _compared(column: str, operator: str, value: int | str) -> Node:
+def _compared(column: str, operator: str, value: _Value) -> Node:
     if operator == "<>":
         return _negated(_compared(column, "=", value))
+    assert not isinstance(value, bytes)
     if isinstance(value, str):
         return _whole(lambda topic, _: _TESTS[operator](topic, value))
     if column == "partition":
@@ -332,7 +388,7 @@ def _compared(column: str, operator: str, value: int | str) -> Node:
     return _within(column, [_span(operator, value)])
 
 
-def _one_of(column: str, values: list[int | str]) -> Node:
+def _one_of(column: str, values: list[_Value]) -> Node:
     if column == "topic":
         return _whole(lambda topic, _: topic in values)
     if column == "partition":

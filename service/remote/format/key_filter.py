@@ -2,8 +2,8 @@
 
 It is Parquet's split-block Bloom filter: blocks of 256 bits, each eight little-endian words of 32, and
 xxHash64 with seed 0 of a key's bytes. The section `key_filter` of an object is these blocks and nothing else
-(docs/bucket-format.md). There are a power of two blocks, at most `MAX_FILTER_BYTES`, and at most one key of a
-hundred that no record has is taken for one that some record may have.
+(docs/bucket-format.md). It has at most `MAX_FILTER_BYTES`, and of a hundred keys that no record has one is
+taken for a key that some record may have.
 
 A filter never says no to a key that a record has. So none is written where a record does not parse, where a
 batch inflates beyond what is read, or where there are too many keys: such objects may have any key.
@@ -28,7 +28,7 @@ from service.records.filter_kernel import (
     find_any,
     fold,
 )
-from service.records.kernel_status import COMPRESSED, KeyCount
+from service.records.kernel_status import COMPRESSED, KeyWalk
 from service.records.scan import BatchScan, inflated_records, least_timestamp
 from service.remote.format.segment_object import MAX_FILTER_BYTES
 
@@ -39,6 +39,9 @@ _BITS_OF_WORD: Final = 32
 _LEAST_BYTES: Final = 4096
 _FIRST_LOOK: Final = 1 << 21
 """Records with keys after which a filter of the largest size may be full."""
+_MOST_BLOCKS: Final = 65520
+"""Just below 2 MiB, and with many divisors (2^4 · 3^2 · 5 · 7 · 13): a filter folds to many sizes."""
+_BLOCKS: Final = tuple(number for number in range(1, _MOST_BLOCKS + 1) if _MOST_BLOCKS % number == 0)
 _NATIVE_IS_LITTLE: Final = struct.pack("=I", 1) == struct.pack("<I", 1)
 
 
@@ -52,18 +55,17 @@ class KeyFilter:
     @classmethod
     def open(cls, data: Buffer) -> KeyFilter:
         """Return the filter in a section whose checksum was verified. `CorruptionError` where it is none."""
-        blocks = len(data) // BLOCK_BYTES
-        if len(data) % BLOCK_BYTES or not blocks or blocks & (blocks - 1) or len(data) > MAX_FILTER_BYTES:
-            raise CorruptionError(f"a key filter of {len(data)} bytes")
+        cls.check_size(len(data))
         words = array("I", bytes(data))
         if not any(words):
             raise CorruptionError("a key filter without keys")
         return cls(_swapped(words))
 
-    @property
-    def size(self) -> int:
-        """Bytes of the filter."""
-        return BLOCK_BYTES * len(self._words) // BLOCK_WORDS
+    @staticmethod
+    def check_size(size: int) -> None:
+        """Raise `CorruptionError` unless a filter may have this size."""
+        if size < BLOCK_BYTES or size % BLOCK_BYTES or size > MAX_FILTER_BYTES:
+            raise CorruptionError(f"a key filter of {size} bytes")
 
     def may_have(self, filter_hash: int) -> bool:
         """Return False only if no record has the key with this hash (`records.erasure.filter_hash`)."""
@@ -76,13 +78,6 @@ class KeyFilter:
         count = len(filter_hashes) // FILTER_HASH_BYTES
         return find_any(self._words, array("Q", struct.unpack(f">{count}Q", filter_hashes))) >= 0
 
-    def covers(self, other: KeyFilter) -> bool:
-        """Return whether each key of `other`, which has at least as many blocks, is in this filter."""
-        if len(other._words) < len(self._words):
-            return False
-        folded = _folded(other._words, len(self._words))
-        return all(theirs & ~own == 0 for own, theirs in zip(self._words, folded, strict=True))
-
 
 class KeyFilterBuilder:
     """Builder of one object's filter. For one thread at a time; the loops release the GIL.
@@ -94,9 +89,10 @@ class KeyFilterBuilder:
     def __init__(self, log_bytes: int, max_inflated_bytes: int) -> None:
         """`log_bytes`: size of all batches that will be added. Of a batch that inflates beyond
         `max_inflated_bytes` the keys are not known."""
-        size = min(max(log_bytes, _LEAST_BYTES), MAX_FILTER_BYTES)
-        self._words = array("I", bytes(1 << (size - 1).bit_length()))
-        self._seen = array("q", bytes(8 * len(KeyCount)))
+        wanted = min(max(log_bytes, _LEAST_BYTES) // BLOCK_BYTES + 1, _MOST_BLOCKS)
+        blocks = min(blocks for blocks in _BLOCKS if blocks >= wanted)
+        self._words = array("I", bytes(BLOCK_BYTES * blocks))
+        self._seen = array("q", bytes(8 * len(KeyWalk)))
         self._max_inflated = max_inflated_bytes
         self._next_look = _FIRST_LOOK
 
@@ -104,20 +100,20 @@ class KeyFilterBuilder:
     def keyed_record_count(self) -> int | None:
         """Number of records with a key, those of control batches aside; None where a batch could not be
         read."""
-        return None if self._seen[KeyCount.BROKEN] else self._seen[KeyCount.KEYED]
+        return None if self._seen[KeyWalk.BROKEN] else self._seen[KeyWalk.KEYED]
 
     def add(self, piece: memoryview, batches: BatchScan) -> int:
         """Add the keys of the `batches` of `piece`; return their least timestamp, as `least_timestamp` does.
 
         A batch that cannot be read is no error: there is no filter then.
         """
-        if batches.batches and not self._seen[KeyCount.BROKEN]:
+        if batches.batches and not self._seen[KeyWalk.BROKEN]:
             least = array("q", bytes(8 * batches.batches))
             add_batches(piece, batches.positions[0], batches.end, self._words, self._seen, least)
             self._add_compressed(piece, batches, least)
-            if self._seen[KeyCount.KEYED] >= self._next_look:
+            if self._seen[KeyWalk.KEYED] >= self._next_look:
                 self._look()
-            if not self._seen[KeyCount.BROKEN]:
+            if not self._seen[KeyWalk.BROKEN]:
                 return NO_TIMESTAMP if NO_TIMESTAMP in least else min(least)
         return least_timestamp(batches, piece, self._max_inflated)
 
@@ -130,7 +126,7 @@ class KeyFilterBuilder:
                 continue
             records = inflated_records(batches, index, piece, self._max_inflated)
             if records is None or kind & CONTROL_FLAG:  # no broker compresses a control batch
-                self._seen[KeyCount.BROKEN] = 1
+                self._seen[KeyWalk.BROKEN] = 1
                 return
             found = add_records(records, count, batches.base_timestamps[index], self._words, self._seen)
             if least[index] == COMPRESSED:
@@ -138,7 +134,7 @@ class KeyFilterBuilder:
 
     def _look(self) -> None:
         """Give the filter up if it is full; keys are counted all the same."""
-        self._next_look = 2 * self._seen[KeyCount.KEYED]
+        self._next_look = 2 * self._seen[KeyWalk.KEYED]
         if self._words and _share_of_bits(self._words) > FULL:
             self._words = array("I")
 
@@ -150,9 +146,10 @@ class KeyFilterBuilder:
         if share > FULL:
             return b""
         # Of n blocks in one, bits stay unset that are unset in all: a share of (1 - share) ** n.
-        united = int(log1p(-FULL) / log1p(-share))
-        size = len(self._words) >> (united.bit_length() - 1)
-        return _swapped(_folded(self._words, max(size, BLOCK_WORDS))).tobytes()
+        most = int(log1p(-FULL) / log1p(-share))
+        blocks = len(self._words) // BLOCK_WORDS
+        united = max(number for number in _BLOCKS if blocks % number == 0 and number <= most)
+        return _swapped(_folded(self._words, len(self._words) // united)).tobytes()
 
 
 def _share_of_bits(words: array[int]) -> float:

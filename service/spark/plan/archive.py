@@ -31,6 +31,7 @@ from service.remote.format.manifest import Load, Manifest, ManifestPage, PageRef
 from service.remote.format.manifest_codec import TopicsFile, TopicsFileRow
 from service.remote.format.segment_object import Footer
 from service.remote.reading.chunk import Chunk, ChunkRange, split_chunks, verify_chunk
+from service.remote.reading.key_filters import may_have_keys
 from service.remote.reading.object_reader import (
     open_footer_of,
     open_page,
@@ -262,6 +263,10 @@ class ArchiveReader:
 
     def footer(self, entry: SegmentEntry) -> Footer:
         return open_footer_of(self.store, entry)
+
+    def may_have_keys(self, entries: Iterable[SegmentEntry], filter_hashes: bytes) -> list[bool]:
+        """Return for each segment whether a record may have one of the keys; see `key_filters`."""
+        return self._each(lambda entry: may_have_keys(self.store, self.footer(entry), filter_hashes), entries)
 
     def aborted(self, entry: SegmentEntry) -> list[AbortedEntry]:
         """Return the segment's transaction index, empty for nearly all; it costs a read of the footer."""

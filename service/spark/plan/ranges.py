@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import compress, islice
 
 from service.base.errors import ConfigError
 from service.base.types import NO_OFFSET
+from service.records.erasure import filter_hash
 from service.records.txn_rows import AbortedEntry
 from service.remote.format.block_table import BlockTable
+from service.remote.format.key_filter import FILTER_HASH_BYTES
 from service.remote.format.manifest import Manifest, SegmentEntry, live_segments
 from service.spark.errors import DataLossError
 from service.spark.options import AtOffsets, AtTimestamp, Bound, LogicalOffset, PerPartition, ReadOptions
@@ -154,12 +156,17 @@ def plan_ranges(
         options.max_records_per_partition,
         wave=parallelism,
     )
-    splits = plan_splits(_candidates(archive, ranges, options), limits)
+    candidates: Iterable[SegmentCandidate] = _candidates(archive, ranges, options)
+    if options.where is not None and options.where.keys is not None:
+        candidates = list(candidates)  # found by their filters, which are read once
+    splits = plan_splits(candidates, limits)
     if not splits or len(splits) >= (options.min_partitions or 0):
         return splits
     # There are too few bytes for minPartitions splits: cut inside blocks, by offsets.
     limits = replace(limits, max_records=_records_each(splits, options))
-    return plan_splits(_candidates(archive, ranges, options), limits)
+    if not isinstance(candidates, list):
+        candidates = _candidates(archive, ranges, options)
+    return plan_splits(candidates, limits)
 
 
 def _records_each(splits: Sequence[Split], options: ReadOptions) -> int:
@@ -182,6 +189,8 @@ def _candidates(
         if options.read_committed:
             aborted += archive.decided_later(wanted.snapshot)
         entries = wanted_segments(manifest, archive.loader(manifest), begin, end, window)
+        if options.where is not None and options.where.keys is not None:
+            entries = _with_keys(archive, entries, options.where.keys)
         for entry, slabs, blocks in _with_blocks(archive, entries, begin, end, window):
             # Tasks do not need the leader epochs, which may be many.
             bare = entry._replace(leader_epochs=())
@@ -197,6 +206,15 @@ def _candidates(
                     blocks,
                     times,
                 )
+
+
+def _with_keys(
+    archive: ArchiveReader, entries: Iterator[SegmentEntry], keys: frozenset[bytes]
+) -> Iterator[SegmentEntry]:
+    """Yield the segments of which a record may have one of the keys."""
+    hashes = b"".join(filter_hash(key).to_bytes(FILTER_HASH_BYTES, "big") for key in keys)
+    for group in _groups(entries):
+        yield from compress(group, archive.may_have_keys(group, hashes))
 
 
 def _with_blocks(

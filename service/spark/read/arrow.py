@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache, reduce
+from itertools import accumulate
 from typing import Any, Final
 
 import pyarrow as pa
@@ -60,8 +61,8 @@ def record_batch(columns: Columns, topic: str, partition: int, schema: Any) -> A
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def of_times(batch: Any, columns: Columns, times: Times) -> Any:
-    """Keep the rows whose `columns.timestamps` lie in one of the spans."""
+def in_times(columns: Columns, times: Times) -> Any:
+    """Return for each row whether its timestamp lies in one of the spans."""
     found = _numbers(pa.int64(), columns.count, columns.timestamps)
     masks = (
         pc.and_(
@@ -70,7 +71,15 @@ def of_times(batch: Any, columns: Columns, times: Times) -> Any:
         )
         for begin, end in times
     )
-    return batch.filter(reduce(pc.or_, masks))
+    return reduce(pc.or_, masks)
+
+
+def in_keys(columns: Columns, keys: Collection[bytes]) -> Any:
+    """Return for each row whether its key is one of `keys`; a missing key is none of them."""
+    ends = accumulate(map(len, keys), initial=0)
+    offsets = struct.pack(f"={len(keys) + 1}i", *ends)
+    wanted = _bytes(pa.binary(), len(keys), None, memoryview(offsets), memoryview(b"".join(keys)))
+    return pc.is_in(_proved("key", columns, "", 0), value_set=wanted)
 
 
 def offset_batch(offsets: range, topic: str, partition: int, schema: Any) -> Any:

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Protocol, cast
 
+import pyarrow.compute as pc
+
 from service.records.columns import COLUMNS, ColumnDecoder, Columns
 from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore
 from service.spark.options import ReadOptions
 from service.spark.plan.splits import SegmentPiece, Split
-from service.spark.read.arrow import arrow_schema, of_times, offset_batch, record_batch
+from service.spark.read.arrow import arrow_schema, in_keys, in_times, offset_batch, record_batch
 from service.spark.read.downloads import Downloads, Part
 from service.spark.schema import ReadColumn
 from service.spark.selection import ALL_TIMES, END_OF_TIME, MIN_TIMESTAMP, Times
@@ -49,7 +51,9 @@ def read_split(
         split.pieces,
         fetch_bytes=options.fetch_bytes,
         budget_bytes=options.read_ahead_bytes,
-        offsets_alone=want <= {"offset"} and all(piece.times == ALL_TIMES for piece in split.pieces),
+        offsets_alone=want <= {"offset"}
+        and _keys(options) is None
+        and all(piece.times == ALL_TIMES for piece in split.pieces),
         lost=None if options.fail_on_data_loss else _warn,
     )
     with downloads:
@@ -59,7 +63,7 @@ def read_split(
                     if isinstance(rows, range):
                         yield offset_batch(rows, piece.topic, piece.partition, schema)
                         continue
-                    yield chosen_rows(rows, piece, schema)
+                    yield chosen_rows(rows, piece, options, schema)
 
 
 def _rows(
@@ -82,8 +86,9 @@ def decoder_of(
     `chosen_rows` then drops the rows between the spans.
     """
     begin, end = part.times[0][0], part.times[-1][1]
+    want = want if len(part.times) == 1 else want | {"timestamp"}
     return ColumnDecoder(
-        want=want if len(part.times) == 1 else want | {"timestamp"},
+        want=want if _keys(options) is None else want | {"key"},
         max_rows=options.batch_rows,
         max_bytes=options.batch_bytes,
         min_offset=part.begin_offset,
@@ -94,10 +99,20 @@ def decoder_of(
     )
 
 
-def chosen_rows(columns: Columns, part: ReadRange, schema: Any) -> Any:
-    """Convert decoded columns to one `pyarrow.RecordBatch` with the rows in the part's times alone."""
+def chosen_rows(columns: Columns, part: ReadRange, options: ReadOptions, schema: Any) -> Any:
+    """Convert decoded columns to one `pyarrow.RecordBatch`, with the rows in the part's times and of the keys
+    that ``where=`` names."""
     found = record_batch(columns, part.topic, part.partition, schema)
-    return found if len(part.times) == 1 else of_times(found, columns, part.times)
+    keys = _keys(options)
+    if len(part.times) > 1 and keys is not None:
+        return found.filter(pc.and_(in_times(columns, part.times), in_keys(columns, keys)))
+    if len(part.times) > 1:
+        return found.filter(in_times(columns, part.times))
+    return found if keys is None else found.filter(in_keys(columns, keys))
+
+
+def _keys(options: ReadOptions) -> frozenset[bytes] | None:
+    return None if options.where is None else options.where.keys
 
 
 def _in_batches(spans: Iterable[range], rows: int) -> Iterator[range]:

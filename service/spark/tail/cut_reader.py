@@ -33,6 +33,6 @@ def read_cut(
     with naming(f"{split.topic}-{split.partition}"):
         try:
             for chunk in decoder.decode_stream(run.data for run in read_pieces(store, split.pieces)):
-                yield chosen_rows(chunk, split, schema)
+                yield chosen_rows(chunk, split, options, schema)
         except ObjectNotFound as e:
             raise DataLossError(f"{e}: it was planned longer ago than deleted objects stay") from e

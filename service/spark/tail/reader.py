@@ -38,4 +38,4 @@ def read_tail(
             decoder = decoder_of(split, options, want, aborted)
             with naming(f"{split.topic}-{split.partition}"):
                 for chunk in decoder.decode_stream(part.data for part in parts):
-                    yield chosen_rows(chunk, split, schema)
+                    yield chosen_rows(chunk, split, options, schema)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from service.records import filter_kernel, kernel
 from service.records.batch import CompressionType
-from service.records.kernel_status import KeyCount
+from service.records.kernel_status import KeyWalk
 from service.records.scan import least_timestamp, scan_batches
 from service.remote.format.key_filter import KeyFilter, KeyFilterBuilder
 from tests.property.records.test_erasure_parity import judged_records, logs
@@ -57,7 +57,7 @@ def test_hashes_and_filters_are_the_same_bits(key: bytes, size: int, hashes: lis
 
 
 def walked(life: dict[str, Any], log: bytes, blocks: int, room: int) -> tuple[Any, ...]:
-    words, seen = array("I", bytes(32 * blocks)), array("q", bytes(8 * len(KeyCount)))
+    words, seen = array("I", bytes(32 * blocks)), array("q", bytes(8 * len(KeyWalk)))
     least = array("q", bytes(8 * room))
     count = life["filter_kernel"].add_batches(log, 0, len(log), words, seen, least)
     return count, list(words), list(seen), list(least)
@@ -94,7 +94,7 @@ def test_bad_records_are_noted_in_all_lives(log: bytes, data: st.DataObject) -> 
 def test_any_bytes_are_no_records_in_all_lives(data: bytes, count: int, base: int) -> None:
     answers = []
     for life in LIVES:
-        words, seen = array("I", bytes(32)), array("q", bytes(8 * len(KeyCount)))
+        words, seen = array("I", bytes(32)), array("q", bytes(8 * len(KeyWalk)))
         least = life["filter_kernel"].add_records(data, count, base, words, seen)
         answers.append((least, list(words), list(seen)))
         assert least == life["kernel"].least_timestamp(data, 0, len(data), count, base)

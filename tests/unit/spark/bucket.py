@@ -135,6 +135,7 @@ class Bucket:
         opened: Mapping[int, int] | None = None,
         start_ms: int | None = None,
         is_older: bool = False,
+        with_key_filter: bool = False,
     ) -> SegmentEntry:
         """One more segment: these batches, or so many of ten records each, a second apart from `start_ms`.
 
@@ -154,6 +155,7 @@ class Bucket:
             last_offset=MAX_OFFSET,
             name=topic,
             block_bytes=self.block_bytes,
+            with_key_filter=with_key_filter,
         )
         last = found.last_offset if last_offset is None else last_offset
         identity = SegmentIdentity(
@@ -169,6 +171,8 @@ class Bucket:
             txn_index=b"".join(TXN_ROW.pack(0, *row) for row in txn_rows),
             producer_snapshot=b"" if opened is None else producer_snapshot(opened),
             leader_epochs=((0, base),),
+            key_filter=found.key_filter,
+            keyed_record_count=found.keyed_record_count,
             transactional_batch_count=found.transactional_batch_count,
             open_from=-1
             if is_older or opened is None or not (found.transactional_batch_count or opened)

@@ -148,7 +148,17 @@ def test_partitions_may_be_read_each_in_its_own_way() -> None:
         ("offset in (1, 2", r"\) is expected"),
         ("offset between 1 or 2", "and is expected"),
         ("offset = null", "a constant"),
-        ("key = 'x'", "one of the columns offset, partition, timestamp, topic"),
+        ("key > 'x'", "key is compared with = and in: at character 1"),
+        ("'x' <> key", "key is compared with = and in"),
+        ("key not in ('x')", "key is compared with = and in"),
+        ("key = 5", "key is compared with strings, or with bytes"),
+        ("key = X'0g'", "key is compared with strings, or with bytes"),
+        (r"key = 'a\b'", "a key with one is written X'5c'"),
+        ("key = 'x' or offset = 5", "key is compared outside of or and not"),
+        ("offset = 5 and (offset = 6 or key = 'x')", "key is compared outside of or and not"),
+        ("not (key = 'x' and offset = 5)", "key is compared outside of or and not"),
+        ("offset > X'05'", "whole numbers"),
+        ("timestamp > X'05'", "TIMESTAMP"),
         ("value like '%x%'", "one of the columns"),
         ("offset + 1 = 5", "not understood"),
         ("date(timestamp) = '2024-05-01'", "one of the columns"),
@@ -198,3 +208,30 @@ def test_an_in_list_makes_one_slab_for_each_offset() -> None:
 def test_a_filter_is_pickled_as_its_text() -> None:
     where = parse_where("topic like 'a%' or offset < 5")
     assert pickle.loads(pickle.dumps(where)) == where
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("key = 'customer-4711'", {b"customer-4711"}),
+        ("'größe' == `KEY`", {"größe".encode()}),
+        ("key <=> X'00FF'", {b"\0\xff"}),
+        ("x'5' = key", {b"\x05"}),
+        ("key in ('a', X'', 'b')", {b"a", b"", b"b"}),
+        ("key in ('a', 'b') and (offset < 5 or offset > 7) and key in ('b', 'c')", {b"b"}),
+        ("(not partition = 9 and (key = 'a'))", {b"a"}),
+        ("offset = 5", None),
+    ],
+)
+def test_keys_are_those_that_a_row_may_have(text: str, keys: set[bytes] | None) -> None:
+    assert parse_where(text).keys == keys
+    assert window(text)
+
+
+def test_keys_that_exclude_each_other_leave_nothing() -> None:
+    assert window("key = 'a' and key = 'b'") == NOTHING
+
+
+def test_a_condition_of_keys_narrows_by_its_other_parts() -> None:
+    assert offsets("key = 'a' and offset between 5 and 6") == [(5, 7)]
+    assert pickle.loads(pickle.dumps(parse_where("key = 'a'"))).keys == {b"a"}

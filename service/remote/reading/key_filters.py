@@ -1,0 +1,34 @@
+"""Question to a segment object: may it have records of some keys? Blocking calls, for pool threads."""
+
+from __future__ import annotations
+
+from service.remote.format.key_filter import KeyFilter
+from service.remote.format.segment_object import KEY_FILTER, Footer
+from service.remote.reading.object_reader import read_section
+from service.remote.stores.errors import naming
+from service.remote.stores.store import ObjectStore
+
+
+def open_key_filter(store: ObjectStore, footer: Footer) -> KeyFilter | None:
+    """Return the filter of the object with this footer, None where it has none: it may have any key.
+
+    One ranged GET. `CorruptionError` for a damaged filter, which names the object.
+    """
+    section = footer.sections.get(KEY_FILTER)
+    if section is None:
+        return None
+    key = footer.identity.key
+    with naming(key):
+        KeyFilter.check_size(section.length)
+        return KeyFilter.open(read_section(store, key, section))
+
+
+def may_have_keys(store: ObjectStore, footer: Footer, filter_hashes: bytes) -> bool:
+    """Return False only if no record of the object has one of the keys with these hashes.
+
+    `filter_hashes` are as for `KeyFilter.hits`. An object without keys, by its footer, is not read.
+    """
+    if footer.keyed_record_count == 0:
+        return False
+    key_filter = open_key_filter(store, footer)
+    return key_filter is None or key_filter.hits(filter_hashes)
