@@ -377,6 +377,8 @@ def draw_rewriting(seed: int, nodes: int | None = None) -> Plan:
     if random.randrange(10) < _LOST_OF_TEN_REWRITES:
         del acts[random.randrange(len(_FIRST_OF_REWRITES) + 2, len(acts) + 1) :]
         acts.insert(len(_FIRST_OF_REWRITES), Act("first_cut", random.getrandbits(48)))
+        if random.random() < 0.6:
+            acts.append(Act("order_erasure", random.getrandbits(48)))
         acts.append(Act("lose_everything", random.getrandbits(48)))
     return Plan(seed, nodes or number, tuple(acts), tiered=True, cutting=True, rewriting=True)
 
