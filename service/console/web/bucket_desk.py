@@ -152,14 +152,14 @@ class BucketDesk:
             with permitted():
                 cuts = open_cuts(self._store)
                 if cuts.newest.is_complete:
-                    return CutsShown(cuts.kept)
+                    return CutsShown(cuts.kept, orders=len(cuts.erasures))
                 cut = open_named_cut(self._store, cuts.newest)
                 ends = {place: self.published(*place, end=cut_end(cut, place)).end for place in awaited(cut)}
         except ObjectNotFound as e:
             return None if e.key == CUT_NAME else CutsShown(problem=str(e))
         except FirnError as e:
             return CutsShown(problem=str(e))
-        return CutsShown(cuts.kept, *missing_of(cut, names, ends))
+        return CutsShown(cuts.kept, *missing_of(cut, names, ends), orders=len(cuts.erasures))
 
     async def _listing(self) -> AsyncGenerator[list[ListedObject], None]:
         if self.s3 is not None:

@@ -31,6 +31,8 @@ class CutsShown(NamedTuple):
     missing: tuple[MissingPart, ...] = ()
     missing_count: int = 0
     problem: str | None = None
+    orders: int = 0
+    """orders to erase keys that it lists"""
 
 
 def missing_of(

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from service.console.web.costs import DAY_MS, USUAL_CLASS, write_requests
 from service.console.web.cuts import CutsShown
+from service.console.web.object_sizes import ObjectSizes
 from service.remote.format.keys import (
     PageKey,
     PartitionKey,
@@ -100,6 +101,7 @@ class Findings:
     requests: int = 0
     took_ms: int = 0
     is_whole: bool = True
+    sizes: ObjectSizes = field(default_factory=ObjectSizes)
     cuts: CutsShown | None = None
     """None where no cut was ever taken"""
 
@@ -173,6 +175,12 @@ class Survey:
     def judged(self, group: PartitionObjects, live: set[str]) -> None:
         """Count the objects of `group` that are not in `live` as orphans, unless they are young."""
         found = self.findings
+        # Keys of segments rise with their offsets.
+        found.sizes.add_chain(
+            one.size
+            for key, one in group.objects.items()
+            if key in live and isinstance(parse_key(key), SegmentKey)
+        )
         for key, one in group.objects.items():
             if key in live:
                 continue

@@ -28,6 +28,7 @@ from service.console.web.frame import (
 from service.console.web.history import NodeSample
 from service.console.web.markup import Child, Markup, el, link
 from service.console.web.pages.bucket_cuts import cuts_section
+from service.console.web.pages.bucket_objects import objects_section
 from service.console.web.pages.bucket_requests import requests_section
 from service.console.web.survey import STANDARD, Findings, TopicSum, by_day
 
@@ -105,7 +106,9 @@ def render(context: PageContext, found: BucketPage) -> str:
             empty("The bucket is being surveyed", "The console reads its listing once; figures follow.")
         )
     if found.found is not None:
-        parts.append(cuts_section(found.found.cuts, context.now_ms))
+        cuts = found.found.cuts
+        parts.append(objects_section(found.found.sizes, found.prices, 0 if cuts is None else cuts.orders))
+        parts.append(cuts_section(cuts, context.now_ms))
     parts.append(requests_section(found.nodes, found.prices, context.now_ms))
     parts.append(_settings(context, found))
     parts.append(_fsck(context, found.fsck))
