@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 
 import pytest
 
 from service.base.errors import ConfigError
-from service.cli import erase_keys
 from service.cli.erase_keys import decoded, lines_of_file
 from service.client.erasures import hashed
 from service.records.erasure import filter_hash, hash_key
@@ -36,7 +36,7 @@ def test_standard_input_is_a_file_too(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stdin:
         buffer = io.BytesIO(b"one\n")
 
-    monkeypatch.setattr(erase_keys.sys, "stdin", Stdin())
+    monkeypatch.setattr(sys, "stdin", Stdin())
     assert lines_of_file("-", is_base64=False) == [b"one"]
 
 
