@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from service.remote.stores.store import ObjectStore
     from service.tiering.rewriting.merge_plan import MergeLimits
     from service.tiering.rewriting.outside_worker import OutsideWorker
-    from service.tiering.rewriting.rules import Run
+    from service.tiering.rewriting.rules import ChainRun
 
 _MIB = 1 << 20
 
@@ -144,7 +144,7 @@ def _merge(
     return 1 if is_left else 0
 
 
-def _merge_one(cluster: Cluster, worker: OutsideWorker, found: Run, report: Report) -> bool:
+def _merge_one(cluster: Cluster, worker: OutsideWorker, found: ChainRun, report: Report) -> bool:
     """Merge one run; return whether it is published. A run that is not holds up no other."""
     import time
 

@@ -135,7 +135,7 @@ class _GroupResult(NamedTuple):
 
 
 class ChainState(NamedTuple):
-    """What one image says of a partition: its committed entry, and the rewrite that lives."""
+    """A partition in one image: its committed entry, and the rewrite that lives."""
 
     entry: CatalogEntry
     intent: RewriteIntent | None

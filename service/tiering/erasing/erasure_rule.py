@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from service.records.erasure import ErasureCopier, ErasureKeys
 from service.remote.catalog import RewriteKind
-from service.tiering.rewriting.rules import Run
+from service.tiering.rewriting.rules import ChainRun
 
 _BUFFER_BYTES: Final = 1 << 20
 
@@ -24,6 +24,6 @@ class ErasureRule(NamedTuple):
     def kind(self) -> RewriteKind:
         return RewriteKind.ERASE
 
-    def copier(self, run: Run, /) -> ErasureCopier:
+    def copier(self, run: ChainRun, /) -> ErasureCopier:
         """Return a copier of what stays of the run."""
         return ErasureCopier(self.keys, self.end_offset, None, run.last_offset + 1, _BUFFER_BYTES)

@@ -1,4 +1,4 @@
-"""Parts of a chain in which a run may lie: the entries of one page of level 0, or of the manifest. [P]"""
+"""Parts of a chain in which a run may lie: the entries of one page of level 0, or of the manifest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from service.base.types import TopicIdPartition
 from service.remote.format.manifest import Child, Load, Manifest, PageRef, SegmentEntry
 from service.tiering.rewriting.report_check import RunChanged
-from service.tiering.rewriting.rules import Run
+from service.tiering.rewriting.rules import ChainRun
 
 
 class Unit(NamedTuple):
@@ -38,13 +38,15 @@ def _pages_from(children: Sequence[Child], load: Load, offset: int) -> Iterator[
             yield Unit(segments, is_page=True)
 
 
-def run_at(tip: TopicIdPartition, manifest: Manifest, load: Load, base_offset: int, last_offset: int) -> Run:
+def run_at(
+    tip: TopicIdPartition, manifest: Manifest, load: Load, base_offset: int, last_offset: int
+) -> ChainRun:
     """Return the run with these offsets, inclusive. Raises `RunChanged` unless entries of one unit begin and
     end there, all of them live, and what `load` raises."""
     if base_offset >= manifest.start_offset:
         for unit in units_from(manifest, load, base_offset):
             run = tuple(one for one in unit.entries if base_offset <= one.base_offset <= last_offset)
             if run and (run[0].base_offset, run[-1].last_offset) == (base_offset, last_offset):
-                return Run(tip, run)
+                return ChainRun(tip, run)
             break
     raise RunChanged(f"{tip}: no objects of one page begin at {base_offset} and end at {last_offset}")

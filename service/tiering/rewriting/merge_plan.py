@@ -32,7 +32,7 @@ class MergeLimits(NamedTuple):
     object_bytes: int = 128 << 20
 
 
-class Found(NamedTuple):
+class FoundRun(NamedTuple):
     """The first run among some entries, oldest first; without one, the time (wall clock, ms) from which there
     may be one, None where other entries are needed for that."""
 
@@ -46,7 +46,7 @@ def find_run(
     now_ms: int,
     uploaded_at_ms: UploadedAt,
     from_offset: int = 0,
-) -> Found:
+) -> FoundRun:
     """Find the first run of `entries`, neighbours of one page or manifest, that begins at `from_offset` or
     behind it.
 
@@ -56,9 +56,9 @@ def find_run(
     search = _Search(limits, now_ms, uploaded_at_ms)
     for entry in entries:
         if run := search.add(entry, from_offset):
-            return Found(run)
+            return FoundRun(run)
     run = search.finish()
-    return Found(run) if run else Found((), search.ripe_ms)
+    return FoundRun(run) if run else FoundRun((), search.ripe_ms)
 
 
 class _Search:

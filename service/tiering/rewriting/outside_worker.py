@@ -22,14 +22,14 @@ from service.remote.stores.store import ObjectStore
 from service.tiering.copier import CallProgress
 from service.tiering.rewriting.chain_units import units_from
 from service.tiering.rewriting.merge_plan import MergeLimits, find_run
-from service.tiering.rewriting.rules import Rule, Run
+from service.tiering.rewriting.rules import ChainRun, Rule
 from service.tiering.rewriting.run_object import MadeObject, RunMaker
 
 _SIGN_OF_LIFE_MS: Final = 60_000
 """Time between two signs of life while an object is made."""
 
 
-class Leader(Protocol):
+class RangeSteps(Protocol):
     """The leader of one partition, as `client.range_rewrites.RangeLeader`."""
 
     def begin(self, rewrite_id: UUID, kind: int, base_offset: int, last_offset: int, /) -> int: ...
@@ -49,7 +49,7 @@ class Leader(Protocol):
 class PlannedMerges(NamedTuple):
     """Runs of one chain that could be merged, and how many objects it has."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[ChainRun, ...]
     segments: int
 
 
@@ -76,7 +76,7 @@ class OutsideWorker:
 
         units = units_from(manifest, load, manifest.start_offset)
         runs = (
-            Run(tip, run)
+            ChainRun(tip, run)
             for unit in units
             for run in self._runs_of(unit.entries, limits, manifest.start_offset)
         )
@@ -93,7 +93,7 @@ class OutsideWorker:
     def _uploaded_at_ms(self, entry: SegmentEntry) -> int:
         return self._store.head(entry.key).last_modified_ms
 
-    def rewrite(self, leader: Leader, run: Run, rule: Rule) -> MadeObject:
+    def rewrite(self, leader: RangeSteps, run: ChainRun, rule: Rule) -> MadeObject:
         """Make one object of the run, and have it published.
 
         Raises `RequestError` where the leader refuses: the chain is another by now, or another rewrite is

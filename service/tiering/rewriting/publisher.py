@@ -36,7 +36,7 @@ from service.tiering.rewriting.report_check import (
     check_report,
     check_rewritable,
 )
-from service.tiering.rewriting.rules import Run
+from service.tiering.rewriting.rules import ChainRun
 
 
 class _Waiting:
@@ -44,7 +44,7 @@ class _Waiting:
 
     def __init__(self, report: RewriteReport) -> None:
         self.report = report
-        self.run: Run | None = None
+        self.run: ChainRun | None = None
         """what it replaces, once that was checked"""
         self.outcome: asyncio.Future[CatalogEntry] = asyncio.get_running_loop().create_future()
 
@@ -150,7 +150,7 @@ class PartitionRewriting:
 
     def _check(
         self, entry: CatalogEntry, intent: RewriteIntent, report: RewriteReport, progress: CallProgress
-    ) -> Run:
+    ) -> ChainRun:
         """Return the run that it replaces. Raises `RewriteRefused` unless the report may be published. Runs
         on an offload thread."""
         context, tip = self._context, self._partition.tip

@@ -1,4 +1,4 @@
-"""Check of what a worker says that it made of a run, before the leader publishes it. [P]
+"""Check of what a worker says that it made of a run, before the leader publishes it.
 
 A worker may be any process: the broker's own thread, `firn rewrite`, a job. What it reports is compared with
 the intent, with the chain as it is now, and with the footer of each new object (invariant T23).
@@ -18,11 +18,11 @@ from service.remote.format.manifest import SegmentEntry
 from service.remote.format.run_check import MAX_OFFSET_SPAN, MAX_RUN_SEGMENTS, check_run
 from service.remote.format.segment_object import Footer
 from service.remote.reading.object_reader import check_entry
-from service.tiering.rewriting.rules import Run
+from service.tiering.rewriting.rules import ChainRun
 
 
 class RewriteRefused(FirnError):
-    """What a worker made cannot be published, and never can be. It plans again."""
+    """A report cannot be published, and never can be. Its worker plans again."""
 
 
 class RunChanged(RewriteRefused):
@@ -30,15 +30,15 @@ class RunChanged(RewriteRefused):
 
 
 class RewriteReport(NamedTuple):
-    """What a worker has made under an intent: the keys of the run's objects, and the entries of the new
-    ones, in the chain's order."""
+    """Result of a worker under an intent: the keys of the run's objects, and the entries of the new ones, in
+    the chain's order."""
 
     rewrite_id: UUID
     old_keys: tuple[str, ...]
     entries: tuple[SegmentEntry, ...]
 
 
-def check_rewritable(run: Run) -> None:
+def check_rewritable(run: ChainRun) -> None:
     """Raise `RewriteRefused` unless the run may become one object."""
     if not 1 <= len(run.entries) <= MAX_RUN_SEGMENTS:
         raise RewriteRefused(f"a run of {len(run.entries)} objects, at most {MAX_RUN_SEGMENTS} are allowed")
@@ -49,7 +49,7 @@ def check_rewritable(run: Run) -> None:
             raise RewriteRefused(f"{entry.key} is of another partition")
 
 
-def check_report(report: RewriteReport, intent: RewriteIntent, run: Run) -> None:
+def check_report(report: RewriteReport, intent: RewriteIntent, run: ChainRun) -> None:
     """Raise `RewriteRefused` unless the report's entries may replace `run`, the chain's entries now, under
     `intent`."""
     if run.keys != report.old_keys:
@@ -84,7 +84,7 @@ def _check_entry(entry: SegmentEntry, intent: RewriteIntent, tip: TopicIdPartiti
         )
 
 
-def _check_merge(new: Sequence[SegmentEntry], run: Run) -> None:
+def _check_merge(new: Sequence[SegmentEntry], run: ChainRun) -> None:
     """A merge keeps every byte of the run's logs."""
     kept, before = (sum(one.log_length for one in some) for some in (new, run.entries))
     if kept != before:

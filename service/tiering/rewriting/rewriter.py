@@ -29,7 +29,7 @@ from service.tiering.offload_pool import OffloadPool
 from service.tiering.ports import SegmentRun, TieredPartition
 from service.tiering.rewriting.chain_units import run_at
 from service.tiering.rewriting.report_check import RewriteRefused, RewriteReport, RunChanged, check_rewritable
-from service.tiering.rewriting.rules import Rule, Run
+from service.tiering.rewriting.rules import ChainRun, Rule
 from service.tiering.rewriting.run_object import MadeObject, RunMaker
 from service.tiering.rewriting.upload_pace import UploadPace
 
@@ -45,7 +45,7 @@ Submit = Callable[[UUID, int, RewriteReport], asyncio.Future[CatalogEntry]]
 
 
 class RewriteOutcome(Enum):
-    """How the rewrite of a run ended. Only DONE has changed the chain."""
+    """End of the rewrite of a run. Only DONE has changed the chain."""
 
     DONE = "done"
     CHANGED = "changed"
@@ -137,13 +137,13 @@ class Rewriter:
             context.metrics.rewrites.running -= 1
         return RewriteOutcome.DONE
 
-    def _load_run(self, tip: TopicIdPartition, entry: CatalogEntry, base: int, last: int) -> Run:
+    def _load_run(self, tip: TopicIdPartition, entry: CatalogEntry, base: int, last: int) -> ChainRun:
         """Return the run as the chain has it now. Runs on a `rewrite` thread."""
         chains = self._context.chains
         return run_at(tip, next_version.load(chains, tip, entry).manifest, chains.loader(tip), base, last)
 
     async def _carry_out(
-        self, led: TieredPartition, term: LeaderTerm, run: Run, rule: Rule, intent: RewriteIntent
+        self, led: TieredPartition, term: LeaderTerm, run: ChainRun, rule: Rule, intent: RewriteIntent
     ) -> None:
         """Make the object and have it published; where that fails, end the intent."""
         context, tip = self._context, led.tip
@@ -176,7 +176,7 @@ class Rewriter:
         self,
         led: TieredPartition,
         term: LeaderTerm,
-        run: Run,
+        run: ChainRun,
         rule: Rule,
         intent: RewriteIntent,
         attempt: ArchiveAttempt,
@@ -213,7 +213,7 @@ class Rewriter:
         finally:
             following.cancel()
 
-    def _local(self, led: TieredPartition, run: Run) -> tuple[SegmentRun, ...]:
+    def _local(self, led: TieredPartition, run: ChainRun) -> tuple[SegmentRun, ...]:
         """Return the local segments that may have the run's bytes; none where the log is offline."""
         try:
             return tuple(led.log.runs.runs_between(run.base_offset, run.last_offset))
@@ -239,4 +239,4 @@ class Rewriter:
 
 
 class _Unsettled(StorageError):
-    """It is not known whether the run was published."""
+    """No answer tells whether the run was published."""

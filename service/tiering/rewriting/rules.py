@@ -16,7 +16,7 @@ from service.remote.format.manifest import SegmentEntry
 from service.remote.format.run_check import run_epochs
 
 
-class Run(NamedTuple):
+class ChainRun(NamedTuple):
     """Neighbouring entries of the chain of `tip`, at least one, as they are before the rewrite."""
 
     tip: TopicIdPartition
@@ -68,7 +68,7 @@ class Rule(Protocol):
     @property
     def kind(self) -> RewriteKind: ...
 
-    def copier(self, run: Run, /) -> BatchCopier:
+    def copier(self, run: ChainRun, /) -> BatchCopier:
         """Return a copier of the run. Called on a `rewrite` thread."""
 
 
@@ -87,6 +87,6 @@ class MergeRule:
 
     kind: Final = RewriteKind.MERGE
 
-    def copier(self, run: Run) -> WholeCopier:
+    def copier(self, run: ChainRun) -> WholeCopier:
         """Return a copier of all batches."""
         return WholeCopier()

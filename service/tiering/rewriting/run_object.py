@@ -44,7 +44,7 @@ from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore
 from service.tiering.copier import CallProgress, verify_arrival
 from service.tiering.ports import SegmentRun
-from service.tiering.rewriting.rules import Rule, Run
+from service.tiering.rewriting.rules import ChainRun, Rule
 from service.tiering.rewriting.run_source import RunSource
 
 _NO_BATCH: Final = b""
@@ -70,7 +70,7 @@ class RunMaker:
     def __init__(
         self,
         store: ObjectStore,
-        run: Run,
+        run: ChainRun,
         rule: Rule,
         progress: CallProgress,
         *,
@@ -248,7 +248,7 @@ class RunMaker:
         verify_arrival(self._store, planned)
 
 
-def _check_epochs(epochs: LeaderEpochs, found: Sequence[tuple[int, int]], run: Run) -> None:
+def _check_epochs(epochs: LeaderEpochs, found: Sequence[tuple[int, int]], run: ChainRun) -> None:
     """Raise `CorruptionError` unless each batch has the leader epoch that the run's entries say."""
     for epoch, offset in found:
         said = max((one for one in epochs if one[1] <= offset), default=None)

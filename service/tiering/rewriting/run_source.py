@@ -39,7 +39,7 @@ class _LocalPart(NamedTuple):
     length: int
 
 
-class LocalLog:
+class LocalBytes:
     """Bytes of the log of one object in local segments; None from `read` where they are not all there."""
 
     def __init__(self, runs: Sequence[SegmentRun], entry: SegmentEntry) -> None:
@@ -88,7 +88,7 @@ class RunSource:
         """`local`: segments of the local log that may have its bytes, oldest first."""
         self.entry = entry
         self._store = store
-        self._local: LocalLog | None = LocalLog(local, entry) if local else None
+        self._local: LocalBytes | None = LocalBytes(local, entry) if local else None
         self._progress = progress
         self._footer: Footer | None = None
         self._whole: memoryview | None = None

@@ -24,7 +24,7 @@ SILENT_MS: Final = 600_000
 
 
 class SilentIntents:
-    """When each live intent of the partitions that this node leads was last heard of."""
+    """Live intents of the partitions that this node leads, and when each was last heard of."""
 
     def __init__(self, context: TieringContext, running: Callable[[UUID, int], UUID | None]) -> None:
         self._context = context

@@ -15,7 +15,7 @@ _LOOK_S: Final = 0.1
 
 
 class UploadPace:
-    """What the thread has sent, and how long it has to wait. Each side writes what it alone owns."""
+    """Bytes that the thread has sent, and how long it has to wait. Each side writes what it alone owns."""
 
     def __init__(self, rate: Rate, clock: Clock, sleep: Callable[[float], None]) -> None:
         """`sleep` blocks the thread."""

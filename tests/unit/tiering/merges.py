@@ -13,7 +13,7 @@ from service.remote.format.segment_object import SegmentIdentity
 from service.tiering.copier import CallProgress
 from service.tiering.rewriting.merge_plan import MergeLimits
 from service.tiering.rewriting.report_check import RewriteReport
-from service.tiering.rewriting.rules import MergeRule, Run
+from service.tiering.rewriting.rules import ChainRun, MergeRule
 from service.tiering.rewriting.run_object import RunMaker
 from tests.unit.tiering.world import CLUSTER, Crash, Replica, World
 
@@ -34,7 +34,7 @@ class MergingWorld(World):
         super().__init__(tmp, **more)
 
     def during(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` to its end while the node does its other tasks."""
+        """ChainRun `work` to its end while the node does its other tasks."""
         return self.do(self._during(work))
 
     async def _during(self, work: Coroutine[Any, Any, T]) -> T:
@@ -72,10 +72,10 @@ class MergingWorld(World):
     def generations(self, replica: Replica) -> list[int]:
         return [segment.generation for segment in self.live(replica)]
 
-    def run_of(self, replica: Replica, first: int = 0, count: int | None = None) -> Run:
+    def run_of(self, replica: Replica, first: int = 0, count: int | None = None) -> ChainRun:
         """Neighbours of the chain, as the bucket has it."""
         live = self.live(replica)
-        return Run(replica.tip, tuple(live[first : None if count is None else first + count]))
+        return ChainRun(replica.tip, tuple(live[first : None if count is None else first + count]))
 
 
 class OutsideWorker:
@@ -86,14 +86,14 @@ class OutsideWorker:
         self.place = replica.tip.topic_id, replica.tip.partition
         self.epoch = -1
 
-    def begin(self, run: Run, kind: RewriteKind = RewriteKind.MERGE) -> None:
+    def begin(self, run: ChainRun, kind: RewriteKind = RewriteKind.MERGE) -> None:
         outside = self.world.manager.rewriting.outside
         answer = self.world.during(
             outside.begin(*self.place, self.rewrite_id, kind, run.base_offset, run.last_offset)
         )
         self.epoch = answer.leader_epoch
 
-    def make(self, run: Run, uuid: UUID = OBJECT, **identity: Any) -> RewriteReport:
+    def make(self, run: ChainRun, uuid: UUID = OBJECT, **identity: Any) -> RewriteReport:
         """Make the object of a run; `identity` is what this worker gets wrong."""
         tip = self.replica.tip
         fields: dict[str, Any] = {

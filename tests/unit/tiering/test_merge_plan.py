@@ -8,7 +8,7 @@ import pytest
 
 from service.remote.format.keys import SegmentKey, segment_key
 from service.remote.format.manifest import KeyOwner, SegmentEntry
-from service.tiering.rewriting.merge_plan import Found, MergeLimits, find_run
+from service.tiering.rewriting.merge_plan import FoundRun, MergeLimits, find_run
 
 TOPIC = UUID(int=7)
 DAY_MS = 86_400_000
@@ -31,7 +31,7 @@ def never(one: SegmentEntry) -> int:
     raise AssertionError(f"nobody asks when {one.key} was uploaded")
 
 
-def numbers(found: Found) -> list[int]:
+def numbers(found: FoundRun) -> list[int]:
     return [one.base_offset // 10 for one in found.run]
 
 
@@ -96,25 +96,25 @@ def test_each_record_is_written_a_few_times_in_all() -> None:
 
 def test_young_ones_wait() -> None:
     young = [one._replace(max_timestamp=NOW_MS - DAY_MS + 5000) for one in chain(*[100] * 8)]
-    assert find_run(young, LIMITS, NOW_MS, never) == Found((), NOW_MS + 5000)
+    assert find_run(young, LIMITS, NOW_MS, never) == FoundRun((), NOW_MS + 5000)
     assert find_run(young, LIMITS, NOW_MS + 5000, never).run == tuple(young)
 
 
 def test_the_time_of_the_first_eight_that_ripen_is_told() -> None:
     entries = [entry(number, newest_ms=NOW_MS - DAY_MS + 1000 * (number + 1)) for number in range(20)]
-    assert find_run(entries, LIMITS, NOW_MS, never) == Found((), NOW_MS + 8000)
+    assert find_run(entries, LIMITS, NOW_MS, never) == FoundRun((), NOW_MS + 8000)
 
 
 def test_fewer_than_eight_never_ripen() -> None:
     entries = [entry(number, newest_ms=NOW_MS) for number in range(7)]
-    assert find_run(entries, LIMITS, NOW_MS, never) == Found((), None)
+    assert find_run(entries, LIMITS, NOW_MS, never) == FoundRun((), None)
 
 
 @pytest.mark.parametrize("newest_ms", [-1, NOW_MS + 1, (1 << 63) - 1])
 def test_without_a_usable_timestamp_the_upload_decides(newest_ms: int) -> None:
     entries = [entry(number, newest_ms=newest_ms) for number in range(8)]
     assert len(find_run(entries, LIMITS, NOW_MS, lambda one: OLD_MS).run) == 8
-    assert find_run(entries, LIMITS, NOW_MS, lambda one: NOW_MS) == Found((), NOW_MS + DAY_MS)
+    assert find_run(entries, LIMITS, NOW_MS, lambda one: NOW_MS) == FoundRun((), NOW_MS + DAY_MS)
 
 
 def test_an_object_of_another_partition_stays() -> None:
@@ -124,6 +124,6 @@ def test_an_object_of_another_partition_stays() -> None:
     assert find([*entries, entry(15)]) == [8, 9, 10, 11, 12, 13, 14, 15]
 
 
-def test_what_begins_below_the_start_stays() -> None:
+def test_an_object_that_begins_below_the_start_stays() -> None:
     assert find(chain(*[100] * 9), from_offset=5) == [1, 2, 3, 4, 5, 6, 7, 8]
     assert find(chain(*[100] * 8), from_offset=5) == []

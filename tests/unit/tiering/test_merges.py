@@ -92,7 +92,7 @@ def test_local_bytes_are_not_downloaded(world: MergingWorld) -> None:
     assert 0 < world.manager.metrics.rewrites.bytes_read <= behind_logs
 
 
-def test_what_is_no_longer_local_is_read_from_the_bucket(world: MergingWorld) -> None:
+def test_bytes_that_are_no_longer_local_are_read_from_the_bucket(world: MergingWorld) -> None:
     filled(world, 10)
     world.drop_local(world.replicas[0])
     sizes = sum(segment.log_length for segment in world.live(world.replicas[0]))

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.tiering.rewriting.report_check import RewriteReport
-from service.tiering.rewriting.rules import Run
+from service.tiering.rewriting.rules import ChainRun
 from service.tiering.rewriting.silent_intents import SILENT_MS
 from tests.unit.tiering.merges import MergingWorld, OutsideWorker
 from tests.unit.tiering.world import GRACE_MS
@@ -63,9 +63,9 @@ def test_every_step_may_be_repeated(world: MergingWorld, worker: OutsideWorker) 
 def test_borders_within_an_object_are_refused(world: MergingWorld, worker: OutsideWorker) -> None:
     run = world.run_of(worker.replica, 0, 3)
     first, *others = run.entries
-    cut = Run(run.tip, (first._replace(base_offset=first.base_offset + 1), *others))
+    cut = ChainRun(run.tip, (first._replace(base_offset=first.base_offset + 1), *others))
     refused(ErrorCode.invalid_request, worker.begin, cut)
-    beyond = Run(run.tip, (*run.entries[:-1], run.entries[-1]._replace(last_offset=1 << 40)))
+    beyond = ChainRun(run.tip, (*run.entries[:-1], run.entries[-1]._replace(last_offset=1 << 40)))
     refused(ErrorCode.invalid_request, worker.begin, beyond)
     assert world.catalog.intents == {}
 
