@@ -1,4 +1,4 @@
-"""Which neighbours of a chain become one object."""
+"""Runs of neighbours that a merge makes one object of."""
 
 from __future__ import annotations
 
