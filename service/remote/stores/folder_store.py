@@ -42,7 +42,7 @@ class FolderStore(ObstoreStore):
         """Raises `ConfigError` for what is no folder, or `must_exist` and does not."""
         from obstore.store import LocalStore
 
-        if must_exist and not root.is_dir():
+        if must_exist and not _is_folder(root, world):
             raise ConfigError(f"there is no folder {root}")
         try:
             client: LocalStore = LocalStore(root, mkdir=not must_exist)
@@ -124,6 +124,14 @@ class FolderStore(ObstoreStore):
                     break
         except DiskError as e:
             raise StoreUnavailable(f"{key}: {e}") from e
+
+
+def _is_folder(path: Path, world: World) -> bool:
+    try:
+        world.disk.list(path)
+    except DiskError:
+        return False
+    return True
 
 
 def _line(info: ObjectInfo) -> str:

@@ -41,6 +41,7 @@ READ_ELSEWHERE = {
 WRITERS = {
     "firn restore apply": "makes a prefix of the new cluster",
     "firn bucket check": "writes under probe/",
+    "firn rewrite": "merges small objects",
     "firn bucket create": "creates a bucket",
 }
 CHANGERS = {

@@ -190,35 +190,6 @@ def test_a_partition_that_waits_no_longer_is_saved_although_nothing_is_new(world
     world.check_kept()
 
 
-# -- logs that their leaders cannot read
-
-
-def test_cuts_are_loose_while_a_leader_cannot_read_its_log_and_exact_again_then(
-    world: CutWorld, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.round()
-    world.logs[TOPIC, 1].is_offline = True
-    world.logs[TOPIC, 0].end = 9
-    world.round()
-    assert (world.numbers(), world.voids()) == ([1], 1)
-    world.round()
-    world.logs[TOPIC, 0].end = 10
-    world.round()
-    assert (world.numbers(), world.voids()) == ([1, 2, 3], 1), "one attempt is void, not all"
-    cut = world.newest()
-    assert not cut.is_exact
-    assert [row.end for row in cut.topics[TOPIC]] == [10, 7]
-    assert cut.topics[TOPIC][1].leader_epoch == -1
-    assert caplog.text.count("events-1 (broker 2)") == 1
-    world.logs[TOPIC, 1].is_offline = False
-    world.logs[TOPIC, 0].end = 11
-    world.round()
-    world.round()
-    assert world.newest().is_exact
-    assert [row.end for row in world.newest().topics[TOPIC]] == [11, 7]
-    world.check_kept()
-
-
 # -- what fails
 
 
@@ -373,41 +344,6 @@ def test_a_tail_whose_bytes_changed_on_their_way_is_read_again(
     world.round()
     assert world.complete() == [1, 2]
     world.check_kept()
-
-
-def test_a_leader_is_told_of_lost_tails_and_saves_them_again(world: CutWorld) -> None:
-    """Its partition has no chain, so nothing else would ever complete a cut."""
-    world.round()
-    (lost,) = (key for key in world.keys("tail") if "-0000000002-" in key)
-    data = bytearray(world.bucket.get(lost, max_size=1 << 20))
-    data[-20] ^= 1
-    world.bucket.put(lost, bytes(data))
-    world.reboot()
-    world.begin()
-    world.round()
-    assert world.cluster.fakes[2].told == [(TOPIC, 1, 3, 0)]
-    assert world.cluster.fakes[1].told == [(TOPIC, 1, 3, 0)], "who leads it knows that it does"
-    assert world.complete() == [1, 2]
-    cut = world.newest()
-    assert lost not in [ref.key for ref in cut.tails]
-    assert cut.topics[TOPIC][1].saved == 7
-    world.check_kept_but(1)
-    world.logs[TOPIC, 1].end = 8
-    world.round()
-    assert world.cluster.fakes[2].told == [(TOPIC, 1, 3, 0)], "once"
-    assert world.complete() == [1, 2, 3]
-
-
-def test_tails_that_the_store_refuses_are_not_saved_again(world: CutWorld) -> None:
-    world.round()
-    (refused,) = (key for key in world.keys("tail") if "-0000000002-" in key)
-    world.reboot()
-    world.store.decide = lambda operation, key: Fault.REFUSE if key == refused else Fault.PASS
-    world.begin()
-    world.round()
-    assert world.complete() == [1]
-    assert world.cluster.fakes[2].told == []
-    assert len(world.keys("tail")) == 3
 
 
 def test_records_of_a_lost_tail_are_awaited_and_not_said_to_be_saved(world: CutWorld) -> None:

@@ -15,7 +15,7 @@ from service.base.types import TopicIdPartition
 from service.records.decode import iter_records
 from service.remote.format.coverage import cover
 from service.tiering.cuts import tail_writer
-from service.tiering.cuts.saving import LostTails, TailSettings
+from service.tiering.cuts.saving import TailSettings
 from service.tiering.cuts.saving_plan import Saved
 from service.tiering.prefix_fence import NotNamed
 from tests.support.compaction import Pair
@@ -208,63 +208,6 @@ def test_topics_that_do_not_want_it_are_not_saved_but_internal_ones_are(tmp_path
     assert keeper.standing(saved, one) == (Saved(0, 0, -1), False, False)
     assert keeper.standing(saved, other) == (Saved(1, 0, 0), False, True)
     assert world.manager.metrics.cuts.left_out == {}
-
-
-# -- tails that are gone or damaged
-
-
-def test_a_partition_without_a_chain_is_saved_again_from_its_start_once(tmp_path: Path) -> None:
-    world, keeper = plain(tmp_path, partitions=2)
-    harmed, other = world.replicas
-    for replica in world.replicas:
-        replica.append(2, 5)
-    keeper.cut_now()
-    (lost,) = keeper.named
-    keeper.named = []
-    newest, epoch = keeper.newest_id, harmed.leader_epoch
-    told = [LostTails((one.tip.topic_id, one.tip.partition), epoch, 0) for one in (harmed, other)]
-    for replica in world.replicas:
-        replica.append(2, 5)
-    first = keeper.save(lost=told[:1])
-    assert [level_of(ref) for ref in first.tails] == [1, 0]
-    again = keeper.save(lost=told[:1])
-    assert again.tails == first.tails, "of the same cut it is told once more"
-    assert keeper.newest_id == newest
-    keeper.name(again)
-    assert keeper.read(harmed, 0, 4) == bytes_of(harmed)
-    assert keeper.standing(again, harmed).saved == Saved(4, 4, epoch)
-    assert [(one.section.first_offset, one.section.end_offset) for one in keeper.spans(other)] == [(2, 4)]
-    assert lost not in keeper.named
-
-
-@pytest.mark.parametrize(
-    ("epochs", "reaches"),
-    [(1, 0), (0, 2), (0, 1 << 40)],
-    ids=["another leader's", "all is there", "nonsense"],
-)
-def test_records_that_are_not_lost_are_not_saved_again(tmp_path: Path, epochs: int, reaches: int) -> None:
-    world, keeper = plain(tmp_path)
-    (replica,) = world.replicas
-    replica.append(2, 5)
-    keeper.cut_now()
-    place = replica.tip.topic_id, replica.tip.partition
-    saved = keeper.save(lost=[LostTails(place, replica.leader_epoch + epochs, reaches)])
-    assert saved.tails == ()
-    assert keeper.standing(saved, replica).saved.low == 2
-
-
-def test_behind_a_chain_only_what_it_lacks_is_saved_again(tmp_path: Path) -> None:
-    world, keeper = tiered(tmp_path)
-    world.fill(2)
-    world.run()
-    replica = world.replicas[0]
-    keeper.cut_now()
-    place, chain_end = (replica.tip.topic_id, replica.tip.partition), replica.remote.end_offset
-    keeper.named = []
-    earlier = keeper.save(lost=[LostTails(place, replica.leader_epoch, chain_end - 1)])
-    assert earlier.tails == (), "the chain has gone on since"
-    keeper.cut_now(lost=[LostTails(place, replica.leader_epoch, chain_end)])
-    assert keeper.read(replica, chain_end, replica.high_watermark) == bytes_of(replica, chain_end)
 
 
 # -- waits
