@@ -25,6 +25,8 @@ RECEIVERS = {"store": READS | WRITES, "chains": CHAINS, "pool": POOL}
 
 ENDS = {
     "tiering/chain.py:append": "the pages of one version: it cannot be written without any of them",
+    "tiering/chain.py:replace": "the pages of one version, as in `append`",
+    "tiering/rewriting/run_source.py:batches": "the blocks of one segment: they are needed whole",
     "tiering/prefix_fence.py:update_cluster": "tries again at one object, `cluster.json`",
     "tiering/bucket_maintenance.py:_others_ahead": "`_doubtful_heads` goes on after each HEAD",
     "replicas/cut_tails.py:_segment_runs": "the blocks of one segment: the records are needed whole",

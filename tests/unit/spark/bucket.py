@@ -158,9 +158,8 @@ class Bucket:
             with_key_filter=with_key_filter,
         )
         last = found.last_offset if last_offset is None else last_offset
-        identity = SegmentIdentity(
-            CLUSTER, self.topic_id(topic), topic, partition, base, last, 0, self.new_uuid()
-        )
+        topic_id = self.topic_id(topic)
+        identity = SegmentIdentity(CLUSTER, topic_id, topic, partition, base, last, 0, self.new_uuid())
         planned = plan_object(
             identity,
             log=lambda: [log],
@@ -174,9 +173,7 @@ class Bucket:
             key_filter=found.key_filter,
             keyed_record_count=found.keyed_record_count,
             transactional_batch_count=found.transactional_batch_count,
-            open_from=-1
-            if is_older or opened is None or not (found.transactional_batch_count or opened)
-            else min(opened.values(), default=last + 1),
+            open_from=-1 if is_older else _open_from(found.transactional_batch_count, opened, last),
         )
         self.store.put_stream(planned.key, planned.parts(), planned.size)
         entry = entry_of(planned.footer)
@@ -222,6 +219,13 @@ def plan_batch(archive: ArchiveReader, options: ReadOptions) -> list[Split]:
 def options_of(**options: object) -> ReadOptions:
     given = {name: str(value) for name, value in options.items()}
     return parse_options({"url": "file:///none", **given})
+
+
+def _open_from(transactional: int | None, opened: Mapping[int, int] | None, last_offset: int) -> int:
+    """The `open_from` of a segment's footer, -1 where it has no transactions or they are not known."""
+    if opened is None or not (transactional or opened):
+        return -1
+    return min(opened.values(), default=last_offset + 1)
 
 
 def producer_snapshot(opened: Mapping[int, int]) -> bytes:
