@@ -320,6 +320,9 @@ class Forgetful:
     def flush_failed(self) -> None:
         """Nothing does."""
 
+    async def flush(self, log: LocalLog) -> None:
+        log.durability.flush()
+
     def cleaned(self, _: LocalLog) -> None:
         """Do nothing: it is never called."""
 

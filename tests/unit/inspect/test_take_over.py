@@ -493,7 +493,7 @@ def calls_of_a_restore(folder: Path, pool: Executor, segments: int) -> Counter[s
     assert all(len(world.live(one)) == segments for one in world.replicas)
     Cutting(world).cut({one: one.log.log_end_offset for one in world.replicas})
     store, calls = FaultyStore(world.bucket), Counter[str]()
-    store.decide = lambda operation, key: calls.update([operation]) or Fault.PASS  # type: ignore[func-returns-value]
+    store.decide = lambda operation, key: calls.update([operation]) or Fault.PASS
     assert run(world, pool, store=store).missing == ()
     return calls
 
