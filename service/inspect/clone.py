@@ -28,10 +28,10 @@ from service.inspect.clone_tails import (
     section_copier,
 )
 from service.inspect.object_copies import CopyObject
-from service.inspect.restore_archive import AT_ONCE, OpenedChain, each, open_heir_chain
+from service.inspect.restore_archive import AT_ONCE, OpenedChain, each, open_heir_chain, summary_of
 from service.inspect.restore_chain import NewVersion
 from service.inspect.restore_heads import named_objects, write_chain
-from service.inspect.restore_plan import RestorePlan, needs_empty_manifest
+from service.inspect.restore_plan import FoundChain, PartitionPlan, RestorePlan, needs_empty_manifest
 from service.inspect.restore_source import CutChoice, RestoreSource, claim_id, read_source
 from service.inspect.take_over import RESTORER, Restored, Say, heir_cuts, topic_rows
 from service.metadata.controller.adoption_control import EPOCH_MARGIN
@@ -99,6 +99,17 @@ def clone(
     return _Clone(source, target, copy, order, world, pool, say).run(check)
 
 
+def _check_readable(plan: RestorePlan) -> None:
+    if plan.problems:
+        raise ConfigError("some of the archive cannot be read (firn fsck)", *plan.problems[:_MOST_NAMED])
+
+
+def _is_as_planned(plan: PartitionPlan, now: FoundChain) -> bool:
+    """Return whether a chain ends as it was planned: what the heir loads begins there."""
+    has_segment = not plan.segment_key or plan.segment_key == now.overlap
+    return has_segment and (plan.chain.start, plan.chain.end) == (now.start, now.end)
+
+
 @dataclass(slots=True)
 class _Clone:
     source: ObjectStore
@@ -111,12 +122,9 @@ class _Clone:
     missing: list[str] = field(default_factory=list)
 
     def run(self, check: Callable[[RestoreSource, RestorePlan], None]) -> Restored:
-        found, plan = read_source(
-            self.source, self.order.choice, self.pool, gap=self.order.gap, wanted=self.order.wanted
-        )
+        found, plan = self._read(self.order.choice)
         check(found, plan)
-        if plan.problems:
-            raise ConfigError("some of the archive cannot be read (firn fsck)", *plan.problems[:_MOST_NAMED])
+        _check_readable(plan)
         cluster_id = self._claim(found)
         writer = Writer(RESTORER, claim_id(cluster_id, found.source_id, found.ref.cut))
         tails = self._tails(found, plan)
@@ -128,12 +136,32 @@ class _Clone:
         )
         refs = self._copy_tails(tails)
         entries: dict[Place, CatalogEntry] = {}
-        places = iter(sorted(plan.partitions))
-        while some := list(islice(places, AT_ONCE)):
-            entries.update(self._partitions(found, plan, some, cluster_id, writer))
+        waiting = sorted(plan.partitions)
+        while waiting:
+            moved: list[Place] = []
+            for at in range(0, len(waiting), AT_ONCE):
+                some = waiting[at : at + AT_ONCE]
+                entries.update(self._partitions(found, plan, some, cluster_id, writer, moved))
+            if moved:
+                plan = self._planned_again(found, plan, moved)
+            waiting = moved
         self._fail_if_missing()
         self._write_documents(found, plan, refs, cluster_id, writer)
         return Restored(cluster_id, found, plan, entries, writer.incarnation)
+
+    def _read(self, choice: CutChoice) -> tuple[RestoreSource, RestorePlan]:
+        return read_source(self.source, choice, self.pool, gap=self.order.gap, wanted=self.order.wanted)
+
+    def _planned_again(self, found: RestoreSource, plan: RestorePlan, moved: list[Place]) -> RestorePlan:
+        """Return the plan with what is there now of the partitions whose chains have moved since: the source
+        lives, and archives more of what the cut has. Below the cut's end a chain moves a few times at most.
+        """
+        self.say(f"the source has archived more of {len(moved)} partitions meanwhile: they are planned again")
+        _, again = self._read(self.order.choice._replace(number=found.ref.cut, at_ms=None))
+        _check_readable(again)
+        return plan._replace(
+            partitions={**plan.partitions, **{place: again.partitions[place] for place in moved}}
+        )
 
     def _claim(self, found: RestoreSource) -> str:
         """Make the target the heir's; return its id."""
@@ -186,10 +214,24 @@ class _Clone:
             return str(e)
 
     def _partitions(
-        self, found: RestoreSource, plan: RestorePlan, some: list[Place], cluster_id: str, writer: Writer
+        self,
+        found: RestoreSource,
+        plan: RestorePlan,
+        some: list[Place],
+        cluster_id: str,
+        writer: Writer,
+        moved: list[Place],
     ) -> Iterator[tuple[Place, CatalogEntry]]:
-        """Copy some partitions and write their HEADs; yield their entries in the catalog."""
-        named = list(each(self.pool, lambda place: self._named(found, plan, place), some))
+        """Copy some partitions and write their HEADs; yield their entries in the catalog.
+
+        Those whose chains are not those of the plan any more are added to `moved`, and not copied.
+        """
+        named = []
+        for one in each(self.pool, lambda place: self._named(found, plan, place), some):
+            if _is_as_planned(plan.partitions[one.place], summary_of(one.opened)):
+                named.append(one)
+            else:
+                moved.append(one.place)
         self._copy_all([one for partition in named for one in partition.objects])
         self._fail_if_missing()
         for place, entry in each(

@@ -13,7 +13,8 @@ from service.base.threads import SystemThreads
 from service.inspect.clone import CloneOrder, clone
 from service.inspect.fsck import fsck
 from service.inspect.object_copies import through_here
-from service.inspect.restore_source import CutChoice, read_source
+from service.inspect.restore_plan import RestorePlan
+from service.inspect.restore_source import CutChoice, RestoreSource, read_source
 from service.inspect.take_over import Restored, TakeOverOrder, take_over
 from service.metadata.image import RestoredTail
 from service.metadata.records import ConfigRecord, MetadataRecord
@@ -76,6 +77,7 @@ def run(
     wanted: Callable[[str], bool] | None = None,
     new_id: str = HEIR,
     said: list[str] | None = None,
+    check: Callable[[RestoreSource, RestorePlan], None] = lambda source, plan: None,
 ) -> Restored:
     source = ReadOnlyStore(world.bucket)
     with through_here(source, target, SystemThreads()) as copy:
@@ -87,7 +89,7 @@ def run(
             make_world(world.clock, seed=9),
             pool,
             (said if said is not None else []).append,
-            lambda source, plan: None,
+            check,
         )
 
 
@@ -147,6 +149,35 @@ def test_a_clone_of_a_restored_cluster_knows_whose_objects_it_has(
     assert fsck(target).errors == []
     _, again = read_source(target, CutChoice(), pool, gap=1_000)
     assert not again.passed_over
+
+
+def test_a_source_that_archives_more_meanwhile_is_planned_again(
+    tmp_path: Path, target: MemoryStore, pool: Executor
+) -> None:
+    """What the cut has in a tail is in a segment, too, once the plan is made."""
+    world = World(tmp_path / "disk", partitions=2)
+    world.topic_configs = {"events": TIERED}
+    world.fill(2)
+    world.run()
+    world.run()
+    first = world.replicas[0]
+    archived = world.live(first)[-1].last_offset + 1
+    world.fill(1, first)
+    first.append(3, world.clock.now_ms())
+    end = first.log.log_end_offset
+    Cutting(world, internal=internal_log()).cut({one: one.log.log_end_offset for one in world.replicas})
+    said: list[str] = []
+
+    def archive_more(source: RestoreSource, plan: RestorePlan) -> None:
+        assert plan.partitions[EVENTS, 0].chain_end == archived
+        world.run()
+
+    restored = run(world, target, pool, said=said, check=archive_more)
+    planned = restored.plan.partitions[EVENTS, 0]
+    assert "more of 1 partitions" in said[-1]
+    assert archived < planned.chain_end < planned.loaded_end == planned.end == end
+    assert restored.entries[EVENTS, 0].end_offset == planned.chain_end
+    assert fsck(target).errors == []
 
 
 def test_the_price_is_said_before(world: World, target: MemoryStore, pool: Executor) -> None:
