@@ -125,11 +125,12 @@ def _segment(data: bytes) -> bytes:
     assert magic == b"FIRNSEG2"
     fields = _fields(json.loads(data[-TRAILER.size - length : -TRAILER.size]))
     before = data[: -TRAILER.size - length]
-    if (history := fields["sections"].pop("epoch_history", None)) is not None:
-        at, size = history["position"], history["length"]
-        before = before[:at] + before[at + size :]
-        for section in fields["sections"].values():
-            section["position"] -= size if section["position"] > at else 0
+    for name in ("epoch_history", "key_filter"):
+        if (later := fields["sections"].pop(name, None)) is not None:
+            at, size = later["position"], later["length"]
+            before = before[:at] + before[at + size :]
+            for section in fields["sections"].values():
+                section["position"] -= size if section["position"] > at else 0
     body = _dump(fields)
     crc = crc32c(len(body).to_bytes(4, "big"), crc32c(body))
     return before + body + TRAILER.pack(len(body), crc, b"FIRNSEG1")
