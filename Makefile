@@ -40,16 +40,16 @@ demo-restore: install ## Three nodes under load lose all their disks and come ba
 	@$(BIN)/python -m bench.disasters --story --disasters 1 --between 30 --partitions 40 --rate 5
 
 test: install ## The tests, in 20 minutes on two cores: the pure ones first, then histories, then crashes and real clients (JOBS=n at once)
-	$(PYTEST) $(AT_ONCE) tests/test_*.py tests/unit tests/golden
+	$(PYTEST) $(AT_ONCE) tests/test_*.py tests/unit tests/golden $(OFTEN)
 	$(PYTEST) -n $(JOBS) --dist worksteal tests/property tests/simulation $(OFTEN)
 	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/clients tests/contract tests/node $(OFTEN)
 	$(PYTEST) $(AT_ONCE) tests/browser
 
 test-thorough: install ## What `make test` leaves out, as it takes long for what it finds
-	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/clients tests/node tests/property tests/simulation -m thorough
+	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/clients tests/node tests/unit tests/property tests/simulation -m thorough
 
 test-unit: install ## Unit and golden tests (a minute and a half on two cores)
-	$(PYTEST) $(AT_ONCE) tests/test_*.py tests/unit tests/golden
+	$(PYTEST) $(AT_ONCE) tests/test_*.py tests/unit tests/golden $(OFTEN)
 
 test-node: install ## Whole nodes, servers and log managers inside the tests' own process (half a minute)
 	$(PYTEST) $(ANYWHERE) tests/node
