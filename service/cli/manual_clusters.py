@@ -1,4 +1,4 @@
-"""Manual pages of what is asked of a running cluster: topics, groups, settings, brokers. [P]"""
+"""Manual pages of what is asked of a running cluster: topics, groups, settings, brokers, erasures. [P]"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from service.cli.manual_page import CHANGED, CLUSTERS, COMMANDS, ManualPage
+from service.cli.manual_page import CHANGED, CLUSTERS, COMMANDS, ERASURE, ManualPage
 
 CLUSTER_PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
     {
@@ -301,6 +301,95 @@ CLUSTER_PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
             ),
             {0: "all directories are in order", 1: "one is not, or a broker did not answer: see stderr"},
             see=COMMANDS,
+        ),
+        "firn erase": ManualPage(
+            (
+                ("firn erase plan --topics 'flights.*' --keys-file keys.txt", "what would it cost?"),
+                ("firn erase start --topics 'flights.*' --keys-file keys.txt --execute", "order it"),
+                ("firn erase list", "orders that are not gone"),
+            ),
+            see=ERASURE,
+        ),
+        "firn erase plan": ManualPage(
+            (
+                ("firn erase plan --topics 'flights.*' --keys-file keys.txt", "a key on each line"),
+                (
+                    "firn erase plan --topics flights --keys-file keys.txt --before 2026-01-31T12:00:00Z",
+                    "older records alone, by their timestamps",
+                ),
+                (
+                    "firn erase plan --topics flights --keys-file keys.txt --json | jq .dollars",
+                    "what the requests would cost, for programs",
+                ),
+            ),
+            {0: "printed, with what could not be looked at", 1: "an error: see stderr"},
+            see=ERASURE,
+        ),
+        "firn erase start": ManualPage(
+            (
+                ("firn erase start --topics 'flights.*' --keys-file keys.txt", "print the order"),
+                ("firn erase start --topics 'flights.*' --keys-file keys.txt --execute", "give it"),
+                (
+                    "firn erase start --topics flights --keys-file - --execute",
+                    "keys from standard input, one a line",
+                ),
+                (
+                    "firn erase start --topics flights --keys-file keys.b64 --base64 --execute",
+                    "keys that are not text",
+                ),
+                (
+                    "firn erase start --topics flights --key-base64 AAAAKg== --execute",
+                    "one of them, of four bytes; others see it in ps",
+                ),
+            ),
+            {0: "ordered, or without --execute printed", 1: "refused, or an error: see stderr"},
+            see=ERASURE,
+        ),
+        "firn erase list": ManualPage(
+            (
+                ("firn erase list", "orders that are open, or done and not gone yet"),
+                ("firn erase list --json | jq -r '.orders[].id'", "their ids, one a line"),
+            ),
+            {0: "listed; brokers that did not answer are named", 1: "an error: see stderr"},
+            see=ERASURE,
+        ),
+        "firn erase status": ManualPage(
+            (
+                (
+                    "firn erase status 0b7f3c9e-52a4-4b8e-9d3a-6f1c2a865a0b",
+                    "what is left, and why",
+                ),
+                (
+                    "firn erase status 0b7f3c9e-52a4-4b8e-9d3a-6f1c2a865a0b --json | jq .problems",
+                    "what leaders could not do, for programs",
+                ),
+            ),
+            {0: "it is done", 1: "it is open, gone or unknown, or an error: see both outputs"},
+            see=ERASURE,
+        ),
+        "firn erase verify": ManualPage(
+            (
+                (
+                    "firn erase verify 0b7f3c9e-52a4-4b8e-9d3a-6f1c2a865a0b -o report.json",
+                    "an order in the list; the report goes to a file, too",
+                ),
+                (
+                    "firn erase verify --topics 'flights.*' --keys-file keys.txt",
+                    "once it is gone: the same topics and keys, up to the ends of now",
+                ),
+            ),
+            {0: "all was read and has no such record", 1: "some has one or was not read, or an error"},
+            see=ERASURE,
+        ),
+        "firn erase cancel": ManualPage(
+            (
+                (
+                    "firn erase cancel 0b7f3c9e-52a4-4b8e-9d3a-6f1c2a865a0b",
+                    "what is erased stays erased",
+                ),
+            ),
+            {0: "cancelled", 1: "it is done, gone or unknown, or an error: see stderr"},
+            see=ERASURE,
         ),
     }
 )
