@@ -265,6 +265,8 @@ def _verify(args: argparse.Namespace) -> int:
     is_given = any(one is not None for one in (args.key, args.key_base64, args.keys_file))
     if (args.id is None) == (not is_given) or is_given != (args.topics is not None):
         raise ConfigError("which order? ID, or, once it is gone, --topics and its keys again")
+    if not is_given and (args.before is not None or args.base64):
+        raise ConfigError("--before and --base64 are for keys; an order that ID names has its own")
     with _connected(args) as cluster:
         order = _order(args, cluster) if is_given else None
         report = verify(cluster, args.id, order, system_world().clock.now_ms())

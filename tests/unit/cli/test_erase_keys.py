@@ -10,6 +10,7 @@ import pytest
 
 from service.base.errors import ConfigError
 from service.cli.erase_keys import decoded, lines_of_file
+from service.cli.main import main
 from service.client.erasures import hashed
 from service.records.erasure import filter_hash, hash_key
 from service.remote.format.erase_codec import MAX_KEYS
@@ -68,3 +69,12 @@ def test_an_order_has_each_key_once_in_both_forms() -> None:
     assert filters == b"".join(sorted(filter_hash(one).to_bytes(8) for one in (b"one", b"two")))
     with pytest.raises(ConfigError, match="0 keys"):
         hashed([], SECRET)
+
+
+@pytest.mark.parametrize("more", [["--before", "2026-01-31T12:00:00Z"], ["--base64"]])
+def test_options_for_keys_are_refused_beside_an_id(
+    more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = "3f2a7c1e-0000-4000-8000-000000000001"
+    assert main(["erase", "verify", one, "--bootstrap-server", "127.0.0.1:1", *more]) == 1
+    assert "for keys" in capsys.readouterr().err
