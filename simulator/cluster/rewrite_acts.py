@@ -92,7 +92,7 @@ class RewritingWorld(CuttingWorld):
         return {
             **super()._drawn_settings(random),
             "firn.merge.min.age.ms": random.choice(("1", "3000")),
-            "firn.merge.small.bytes": random.choice(("3000", "20000")),
+            "firn.merge.small.bytes": random.choice(("8000", "40000")),
         }
 
     def _look(self) -> None:

@@ -31,7 +31,7 @@ def test_keys_are_erased_from_logs_bucket_and_cuts_amid_a_kill() -> None:
 
 @pytest.mark.timeout(600)
 def test_small_segments_are_merged_under_producing() -> None:
-    outcome = play(6, "create_topic", "fill_chain", "fill_chain", "settle_down", "fill_chain", "settle_down")
+    outcome = play(8, "create_topic", "fill_chain", "fill_chain", "settle_down", "fill_chain", "settle_down")
     assert outcome.problem is None
     assert outcome.calls["merges"] > 0
 
