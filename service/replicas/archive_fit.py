@@ -14,6 +14,7 @@ from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 from service.hot.log import LocalLog
+from service.records.batch import iter_headers
 from service.remote.catalog import CatalogEntry
 from service.replicas.archive_producers import producers_of
 
@@ -52,19 +53,24 @@ def fit_to_archive(local: LocalLog, remote: CatalogEntry, end: ArchiveEnd) -> No
 def holds_last_block(local: LocalLog, end: ArchiveEnd) -> bool:
     """Return whether the local log has the bytes of the archive's last block at its offsets.
 
-    Offsets and leader epochs do not suffice: clones of a disk assign both twice.
+    The block of a merged segment may span several local ones. Offsets and leader epochs do not suffice:
+    clones of a disk assign both twice.
     """
     block = end.last_block
     if block is None or not local.first_base_offset <= block.first_offset:
         return False
     if local.log_end_offset <= block.last_offset:
         return False
+    offset, left, crc = block.first_offset, block.length, 0
     try:
-        found = local.reader.read(
-            block.first_offset, block.length, block.last_offset + 1, local.log_end_offset, True
-        )
-        if found.slice is None or found.slice.size != block.length:
-            return False
-        return bool(crc32c(found.slice.read()) == block.crc32c)
+        while left:
+            found = local.reader.read(offset, left, block.last_offset + 1, local.log_end_offset, True)
+            if found.slice is None or not 0 < found.slice.size <= left:
+                return False
+            data = found.slice.read()
+            crc, left = crc32c(data, crc), left - len(data)
+            *_, last = iter_headers(data)
+            offset = last.next_offset
+        return crc == block.crc32c
     except CorruptionError:
         return False  # the log restarts

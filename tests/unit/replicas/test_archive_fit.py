@@ -72,6 +72,15 @@ def test_a_log_whose_start_lies_within_the_last_block_is_compared_all_the_same(
     assert local.log_end_offset == 70
 
 
+def test_a_block_of_a_merged_segment_may_span_local_ones(local: LocalLog, archived: ArchiveEnd) -> None:
+    fill(local, 2, 0)
+    fill(local, 2, 2)
+    local.appender.roll()
+    fill(local, 3, 2)
+    fit_to_archive(local, ENTRY, archived)
+    assert (local.local_log_start_offset, local.log_end_offset) == (0, 70)
+
+
 @pytest.mark.parametrize(("batches", "epoch"), [(0, 0), (3, 0), (7, 1)], ids=["new", "older", "another past"])
 def test_any_other_log_begins_anew_where_the_archive_ends(
     local: LocalLog, archived: ArchiveEnd, batches: int, epoch: int
