@@ -25,6 +25,7 @@ _bucket_numbers = itertools.count(1)
 
 # Intervals at which a production node is patient, and a test is not.
 BRISK = {
+    "firn.merge.enable": "false",  # tests write old records, and look at the objects that they make
     "log.retention.check.interval.ms": "200",
     "remote.log.manager.task.interval.ms": "200",
     "log.flush.offset.checkpoint.interval.ms": "1000",

@@ -20,6 +20,7 @@ START_MS = 1_700_000_000_000
 SEGMENT_MS = 300_000
 ROWS_PER_CODEC = 1800
 BRISK = {
+    "firn.merge.enable": "false",  # tests write old records, and look at the objects that they make
     "log.retention.check.interval.ms": "100",
     "remote.log.manager.task.interval.ms": "100",
     "message.max.bytes": str(16 << 20),
