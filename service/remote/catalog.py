@@ -26,7 +26,7 @@ from service.base.types import TopicIdPartition
 
 NO_VERSION = 0
 IN_BUCKET: Final = -1
-"""In place of a broker's id: the partition's objects in the bucket, not a replica's log."""
+"""Stands for a broker's id: the partition's objects in the bucket, not a replica's log."""
 MAX_ERASURES: Final = 64
 """Orders of an erasure in the metadata at a time, done ones among them."""
 MAX_ERASURE_KEYS: Final = 100_000

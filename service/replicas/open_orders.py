@@ -11,7 +11,7 @@ from service.records.erasure import ErasureKeys
 from service.remote.catalog import Erasure
 
 Ends = Mapping[UUID, tuple[int, ...]]
-"""By topic the end in each partition."""
+"""Ends of partitions, by topic."""
 
 
 class OpenOrder(NamedTuple):

@@ -290,7 +290,7 @@ async def _follows_metadata(client: ChainClient, focus: _Focus) -> bool:
 
 
 _ROLES: Final = (_writes, _relays, _relays, _returns, _follows_metadata)
-"""Of the first clients, while a cut begins that they look at one broker for; the others look anywhere."""
+"""Roles of the first clients, which look at one broker while a cut begins; the others look anywhere."""
 
 CHAIN_ACTS: Final[dict[str, Callable[[CuttingWorld, Random], Awaitable[None]]]] = {
     one.__name__: one for one in (chain, first_cut)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from service.base.types import Buffer
 from service.remote.format.key_filter import KeyFilter
 from service.remote.format.segment_object import KEY_FILTER, Footer
-from service.remote.reading.object_reader import read_section
+from service.remote.reading.object_reader import checked_section, read_section
 from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore
 
 
-def open_key_filter(store: ObjectStore, footer: Footer) -> KeyFilter | None:
+class ObjectEnd(NamedTuple):
+    """Bytes of an object from `start` to its end."""
+
+    start: int
+    data: Buffer
+
+
+def open_key_filter(store: ObjectStore, footer: Footer, end: ObjectEnd | None = None) -> KeyFilter | None:
     """Return the filter of the object with this footer, None where it has none: it may have any key.
 
-    One ranged GET. `CorruptionError` for a damaged filter, which names the object.
+    One ranged GET, unless it lies in `end`. `CorruptionError` for a damaged filter, which names the object.
     """
     section = footer.sections.get(KEY_FILTER)
     if section is None:
@@ -20,7 +30,10 @@ def open_key_filter(store: ObjectStore, footer: Footer) -> KeyFilter | None:
     key = footer.identity.key
     with naming(key):
         KeyFilter.check_size(section.length)
-        return KeyFilter.open(read_section(store, key, section))
+        if end is None or section.position < end.start:
+            return KeyFilter.open(read_section(store, key, section))
+        body = memoryview(end.data)[section.position - end.start : section.end - end.start]
+        return KeyFilter.open(checked_section(section, body))
 
 
 def may_have_keys(store: ObjectStore, footer: Footer, filter_hashes: bytes) -> bool:

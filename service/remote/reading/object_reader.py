@@ -142,10 +142,14 @@ def read_section(store: ObjectStore, key: str, section: Section) -> bytes:
     if not section.length:
         return b""
     with naming(key):
-        data = bytes(store.get_range(key, section.position, section.length))
-        if crc32c(data) != section.crc32c:
-            raise CorruptionError(f"the section at {section.position} has a wrong checksum")
-    return data
+        return checked_section(section, store.get_range(key, section.position, section.length))
+
+
+def checked_section(section: Section, data: Buffer) -> bytes:
+    """Return the bytes of a section. Raises `CorruptionError` where its checksum is another."""
+    if crc32c(data) != section.crc32c:
+        raise CorruptionError(f"the section at {section.position} has a wrong checksum")
+    return bytes(data)
 
 
 def open_head(store: ObjectStore, key: HeadKey) -> Head:

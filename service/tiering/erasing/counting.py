@@ -26,7 +26,7 @@ PART_OBJECTS: Final = 64
 PART_BYTES: Final = 64 << 20
 _PIECE_BYTES: Final = 1 << 20
 END: Final = -1
-"""In place of an offset: the part was the last one."""
+"""Stands for an offset: the part was the last one."""
 
 
 class Counted(NamedTuple):

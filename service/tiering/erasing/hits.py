@@ -9,19 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from service.base.errors import CorruptionError
-from service.base.types import Buffer
 from service.records.erasure import ErasureKeys, count_hits
 from service.records.scan import scan_pieces
 from service.remote.format.cut_codec import Place
 from service.remote.format.erase_codec import ErasureOrder
-from service.remote.format.key_filter import KeyFilter
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.segment_object import KEY_FILTER, Footer
 from service.remote.format.tail_object import TailSection
-from service.remote.reading.object_reader import footer_of, read_section
+from service.remote.reading.key_filters import ObjectEnd, open_key_filter
+from service.remote.reading.object_reader import footer_of
 from service.remote.reading.tail_records import read_section as read_tail_section
 from service.remote.stores.errors import ObjectTruncated, naming
 from service.remote.stores.store import ObjectStore
@@ -78,22 +75,17 @@ def look_at_object(
     if entry.base_offset >= end_offset:
         return ObjectLook(0, 0, 0, is_read=False)
     progress.advance(1)
-    footer, start, data = _read_end(store, entry)
-    requests, read = 1, len(data)
+    footer, end = _read_end(store, entry)
+    requests, read = 1, len(end.data)
     if footer.keyed_record_count == 0 and not counts_all:
         return ObjectLook(0, requests, read, is_read=False)
     section = footer.sections.get(KEY_FILTER)
     if section is not None and section.length and not counts_all:
-        if section.position >= start:
-            body = bytes(memoryview(data)[section.position - start : section.end - start])
-            if crc32c(body) != section.crc32c:
-                raise CorruptionError(f"{entry.key}: its key filter has a wrong checksum")
-        else:
-            body = read_section(store, entry.key, section)
+        key_filter = open_key_filter(store, footer, end)
+        if section.position < end.start:
             requests, read = requests + 1, read + section.length
-        with naming(entry.key):
-            if not KeyFilter.open(body).hits(order.order.filter_hashes):
-                return ObjectLook(0, requests, read, is_read=False)
+        if key_filter is not None and not key_filter.hits(order.order.filter_hashes):
+            return ObjectLook(0, requests, read, is_read=False)
     if not reads_objects:
         return ObjectLook(1, requests, read, is_read=False)
     hits = 0
@@ -115,15 +107,15 @@ def look_at_object(
     return ObjectLook(hits, requests, read, is_read=True)
 
 
-def _read_end(store: ObjectStore, entry: SegmentEntry) -> tuple[Footer, int, Buffer]:
-    """Return an object's footer, and the bytes from a position to its end."""
+def _read_end(store: ObjectStore, entry: SegmentEntry) -> tuple[Footer, ObjectEnd]:
+    """Return an object's footer, and the bytes that were read with it."""
     start = max(min(entry.log_length, entry.footer_position), entry.footer_position - _BEFORE_FOOTER)
     with naming(entry.key):
         try:
             data = store.get_range(entry.key, start, entry.size - start)
         except ObjectTruncated as e:
             raise CorruptionError("shorter than the manifest says") from e
-    return footer_of(entry, memoryview(data)[entry.footer_position - start :]), start, data
+    return footer_of(entry, memoryview(data)[entry.footer_position - start :]), ObjectEnd(start, data)
 
 
 def count_in_section(

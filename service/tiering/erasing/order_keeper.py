@@ -318,11 +318,13 @@ class OrderKeeper:
             return
         named = await self._documents.tails_of(ref)
         assert known.clean_from is not None
+        order: OrderInHand | None = None
         for key in named:
             parsed = parse_key(key)
             if key in known.clean_tails or (isinstance(parsed, TailKey) and parsed.cut >= known.clean_from):
                 continue
-            order = in_hand(await self._context.pool.run(open_order, self._context.store, erasure))
+            if order is None:
+                order = in_hand(await self._context.pool.run(open_order, self._context.store, erasure))
             hits = await self._context.pool.watch(partial(_hits_in_tail, self._context.store, key, order))
             if hits:
                 known.why = (

@@ -27,7 +27,7 @@ _SKEW_MS: Final = 60_000
 _MOST_NAMED: Final = 20
 
 IsDead = Callable[[str, int], bool]
-"""Whether an object with this key, written at a time (wall clock, ms), was dropped by the order"""
+"""Tells whether the order dropped an object with this key, written at a time (wall clock, ms)."""
 
 
 class VersionsLeft(NamedTuple):

@@ -53,7 +53,7 @@ class RewriteOutcome(Enum):
     BUSY = "busy"
     """Another rewrite of the partition lives, or an erasure decides otherwise."""
     FENCED = "fenced"
-    """This node does not lead the partition, or not in that epoch."""
+    """Another node leads the partition, or this one in another epoch."""
     REFUSED = "refused"
     """The run may not be rewritten."""
 
@@ -98,9 +98,7 @@ class Rewriter:
                 return RewriteOutcome.FENCED
             try:
                 return await self._rewrite(led, base_offset, last_offset, rule)
-            except RunChanged:
-                return RewriteOutcome.CHANGED
-            except CommitRefused:
+            except (RunChanged, CommitRefused):
                 return RewriteOutcome.CHANGED
             except RewriteRefused as e:
                 log.warning("%s: a run cannot be rewritten: %s", led.tip, e)
