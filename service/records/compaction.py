@@ -46,6 +46,7 @@ from service.records.compaction_kernel import (
     write_records,
 )
 from service.records.compression import compress
+from service.records.copied_batches import CopiedBatches
 from service.records.kernel_status import CopyState, Judging, Pause, Status
 from service.records.key_map import KeyMap, TransactionOutcomes, broken_records, inflated
 from service.records.scan import BatchScan
@@ -87,7 +88,7 @@ class CopyRules(NamedTuple):
     end_offset: int
 
 
-class CompactionCopier:
+class CompactionCopier(CopiedBatches):
     """Copier of one group of segments. For one thread at a time; the loops release the GIL."""
 
     def __init__(
@@ -98,23 +99,14 @@ class CompactionCopier:
         last_batches: LastBatches,
         buffer_bytes: int,
     ) -> None:
+        super().__init__(buffer_bytes)
         self._keys = keys
         self._fates = fates
         self._rules = rules
         self._last = last_batches
         horizon_ms = min(rules.now_ms + rules.delete_retention_ms, _LAST_HORIZON_MS)
         self._times = array("q", (rules.now_ms, horizon_ms))
-        self._out = bytearray(max(buffer_bytes, HEADER_SIZE))
         self._marks = bytearray(4096)
-        self._state = array("q", bytes(8 * len(CopyState)))
-
-    @property
-    def records_read(self) -> int:
-        return self._state[CopyState.READ]
-
-    @property
-    def records_kept(self) -> int:
-        return self._state[CopyState.KEPT]
 
     def copy(self, piece: memoryview, batches: BatchScan) -> Iterator[memoryview]:
         """Copy the retained part of the `batches` of `piece`; yield the buffer whenever it is full.
@@ -136,13 +128,6 @@ class CompactionCopier:
                 yield from self._grow(read_header(piece, batches.positions[number]))
             else:
                 raise broken_records(status, batches.base_offsets[number])
-
-    def rest(self) -> Iterator[memoryview]:
-        """Yield the content of the buffer, if any."""
-        used = self._state[CopyState.USED]
-        if used:
-            yield memoryview(self._out)[:used]
-            self._state[CopyState.USED] = 0
 
     def _batches(
         self,
@@ -244,16 +229,6 @@ class CompactionCopier:
             yield from self._append(batch)
         elif flags & _STAYS:
             yield from self._append(empty_batch(header))
-
-    def _append(self, batch: Buffer) -> Iterator[memoryview]:
-        used = self._state[CopyState.USED]
-        if used + len(batch) > len(self._out):
-            yield from self.rest()
-            used = 0
-            if len(batch) > len(self._out):
-                self._out = bytearray(len(batch))
-        self._out[used : used + len(batch)] = batch
-        self._state[CopyState.USED] = used + len(batch)
 
 
 def sealed_batch(header: BatchHeader, records: Buffer) -> bytearray:

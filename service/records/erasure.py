@@ -25,6 +25,7 @@ from service.records.batch import HEADER_SIZE, BatchHeader, read_header
 from service.records.compaction import LastBatches, empty_batch, sealed_batch
 from service.records.compaction_kernel import write_records
 from service.records.compression import compress
+from service.records.copied_batches import CopiedBatches
 from service.records.erasure_kernel import (
     JUDGED_FIELDS,
     copy_kept,
@@ -103,7 +104,7 @@ class ErasureKeys:
         return self.before_ms < 0 or 0 <= timestamp < self.before_ms
 
 
-class ErasureCopier:
+class ErasureCopier(CopiedBatches):
     """Copier of what an order leaves of a run of batches. For one thread at a time; the loops release the
     GIL."""
 
@@ -117,24 +118,13 @@ class ErasureCopier:
     ) -> None:
         """`end_offset`: records at or beyond it stay. `keep_to`: the batch that ends there (exclusive) keeps
         its header. Without `last_batches` every batch keeps its header."""
+        super().__init__(buffer_bytes)
         self._keys = keys
         self._end_offset = end_offset
         self._keeps_all = last_batches is None
         self._last = LastBatches({}) if last_batches is None else last_batches
         self._keep_to = keep_to
-        self._out = bytearray(max(buffer_bytes, HEADER_SIZE))
         self._marks = _Marks()
-        self._state = array("q", bytes(8 * len(CopyState)))
-
-    @property
-    def records_read(self) -> int:
-        """Number of records met so far, those of control batches among them."""
-        return self._state[CopyState.READ]
-
-    @property
-    def records_kept(self) -> int:
-        """Number of records that stay, of those met so far."""
-        return self._state[CopyState.KEPT]
 
     def copy(self, piece: memoryview, batches: BatchScan) -> Iterator[memoryview]:
         """Copy what stays of the `batches` of `piece`; yield the buffer whenever it is full.
@@ -160,13 +150,6 @@ class ErasureCopier:
                 yield from self._grow(read_header(piece, start))
             else:
                 raise broken_records(status, batches.base_offsets[number])
-
-    def rest(self) -> Iterator[memoryview]:
-        """Yield the content of the buffer, if any."""
-        used = self._state[CopyState.USED]
-        if used:
-            yield memoryview(self._out)[:used]
-            self._state[CopyState.USED] = 0
 
     def _grow(self, header: BatchHeader) -> Iterator[memoryview]:
         """Make room for a batch that is larger than the buffers; the kernel has bounded its record count."""
@@ -195,16 +178,6 @@ class ErasureCopier:
             )
         elif self._keeps_all or self._last.has(header) or header.next_offset == self._keep_to:
             yield from self._append(empty_batch(header))
-
-    def _append(self, batch: Buffer) -> Iterator[memoryview]:
-        used = self._state[CopyState.USED]
-        if used + len(batch) > len(self._out):
-            yield from self.rest()
-            used = 0
-            if len(batch) > len(self._out):
-                self._out = bytearray(len(batch))
-        self._out[used : used + len(batch)] = batch
-        self._state[CopyState.USED] = used + len(batch)
 
 
 def count_hits(keys: ErasureKeys, piece: memoryview, batches: BatchScan, end_offset: int) -> int:

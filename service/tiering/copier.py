@@ -14,7 +14,6 @@ from crc32c import crc32c
 
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import NO_OFFSET, Buffer
-from service.records.decode import iter_records
 from service.records.scan import scan_pieces
 from service.records.segment_indexes import IndexBuilder, IndexBytes, Take
 from service.records.walk import find_offset
@@ -28,7 +27,7 @@ from service.remote.format.segment_object import (
     plan_object,
 )
 from service.remote.format.stamp import Stamp
-from service.remote.reading.log_scan import MAX_INFLATED_BYTES, ScannedLog, scan_log
+from service.remote.reading.log_scan import ScannedLog, offset_of_newest, scan_log
 from service.remote.reading.object_reader import entry_of
 from service.remote.stores.store import ObjectStore
 from service.tiering.planner import Copy
@@ -193,16 +192,7 @@ class _Source:
         if scanned.newest is None:
             return NO_OFFSET
         position, size = scanned.newest
-        data = self.read(self.start + position, size)
-        try:
-            for record in iter_records(data, include_control=True, max_inflated_bytes=MAX_INFLATED_BYTES):
-                if record.timestamp == scanned.max_timestamp:
-                    return record.offset
-        except CorruptionError:
-            # Inflates beyond our bound, or has a record that no client could read either. The batch itself is
-            # verified and belongs to the log; readers search for the offset themselves.
-            return NO_OFFSET
-        return NO_OFFSET
+        return offset_of_newest(self.read(self.start + position, size), scanned.max_timestamp)
 
 
 def _history(known: LeaderEpochs, own: LeaderEpochs, last_offset: int) -> LeaderEpochs:

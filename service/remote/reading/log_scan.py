@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from service.base.errors import CorruptionError
-from service.base.types import NO_TIMESTAMP
+from service.base.types import NO_OFFSET, NO_TIMESTAMP, Buffer
 from service.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
+from service.records.decode import iter_records
 from service.records.scan import BatchScan, ReadPiece, least_timestamp, scan_pieces
 from service.remote.format.block_table import BatchFacts, BlockTableBuilder, LogBlock
 from service.remote.format.key_filter import KeyFilterBuilder
@@ -157,6 +158,20 @@ def _sum_up(
     found.batch_count += batches.batches
     found.transactional_batch_count += _transactional(batches)
     found.length += len(data)
+
+
+def offset_of_newest(batch: Buffer, timestamp: int) -> int:
+    """Return the offset of the first record with the greatest timestamp of a log, in the batch that has it;
+    -1 where it cannot be found."""
+    try:
+        for record in iter_records(batch, include_control=True, max_inflated_bytes=MAX_INFLATED_BYTES):
+            if record.timestamp == timestamp:
+                return record.offset
+    except CorruptionError:
+        # Inflates beyond our bound, or has a record that no client could read either. The batch itself is
+        # verified and belongs to the log; readers search for the offset themselves.
+        return NO_OFFSET
+    return NO_OFFSET
 
 
 def _transactional(batches: BatchScan) -> int:

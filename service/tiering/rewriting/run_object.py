@@ -19,7 +19,6 @@ from crc32c import crc32c
 from service.base.errors import CorruptionError
 from service.base.types import NO_OFFSET, NO_TIMESTAMP, Buffer
 from service.records.compaction import filling_batch
-from service.records.decode import iter_records
 from service.records.kernel_status import Status
 from service.records.producer_snapshot import decode_rows
 from service.records.scan import BatchScan, scan_batches
@@ -38,7 +37,7 @@ from service.remote.format.segment_object import (
     plan_object,
 )
 from service.remote.format.stamp import Stamp
-from service.remote.reading.log_scan import MAX_INFLATED_BYTES, LogScanner, ScannedLog
+from service.remote.reading.log_scan import MAX_INFLATED_BYTES, LogScanner, ScannedLog, offset_of_newest
 from service.remote.reading.object_reader import entry_of
 from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore
@@ -103,6 +102,7 @@ class RunMaker:
         epochs = self._run.leader_epochs
         _check_epochs(epochs, scanned.leader_epochs, self._run)
         snapshot = self._kept["producer_snapshot"]
+        newest_ms, newest_batch = self._newest
         try:
             planned = plan_object(
                 identity,
@@ -116,7 +116,7 @@ class RunMaker:
                 leader_epochs=epochs,
                 epoch_history=self._history(epochs),
                 transactional_batch_count=scanned.transactional_batch_count,
-                max_timestamp_offset=self._newest_offset(),
+                max_timestamp_offset=offset_of_newest(newest_batch, newest_ms),
                 generation=self._run.generation,
                 stamp=stamp,
                 open_from=self._open_from(snapshot, scanned.transactional_batch_count),
@@ -191,18 +191,6 @@ class RunMaker:
             at = batches.max_timestamps.index(newest)
             start = batches.positions[at]
             self._newest = newest, bytes(piece[start : start + batches.sizes[at]])
-
-    def _newest_offset(self) -> int:
-        """Return the offset of the first record with the greatest timestamp; -1 where it cannot be found."""
-        newest, batch = self._newest
-        try:
-            for record in iter_records(batch, include_control=True, max_inflated_bytes=MAX_INFLATED_BYTES):
-                if record.timestamp == newest:
-                    return record.offset
-        except CorruptionError:
-            # As in `copier`: the batch belongs to the log, and readers search for the offset themselves.
-            return NO_OFFSET
-        return NO_OFFSET
 
     def _history(self, epochs: LeaderEpochs) -> LeaderEpochs:
         """Return the epoch history of the last object; empty where it has none that ends in `epochs`."""
