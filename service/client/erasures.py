@@ -25,10 +25,9 @@ from service.remote.format.erase_codec import (
     encode_erasure,
 )
 from service.wire.api import ApiKey
+from service.wire.erasure_counts import END, Counted
 from service.wire.erasures import ErasureOp, ErasuresRequest, ErasuresResponse
 from service.wire.errors import MalformedMessage
-
-END: Final = -1
 
 _NO_ONE: Final = UUID(int=0)
 _ELSEWHERE: Final = frozenset({ErrorCode.not_coordinator, ErrorCode.unsupported_version})
@@ -50,21 +49,6 @@ class FoundOrders(NamedTuple):
     problems: list[dict[str, Any]]
     silent: list[str]
     has_keeper: bool
-
-
-class Counts(NamedTuple):
-    """Sums over parts, as `tiering.erasing.counting.Counted`."""
-
-    objects: int = 0
-    size: int = 0
-    hit_objects: int = 0
-    hit_size: int = 0
-    records: int = 0
-    requests: int = 0
-    bytes_read: int = 0
-
-    def plus(self, other: Counts) -> Counts:
-        return Counts(*(one + another for one, another in zip(self, other, strict=True)))
 
 
 def hashed(keys: Collection[bytes], secret: bytes) -> tuple[bytes, bytes]:
@@ -153,7 +137,7 @@ def find_orders(cluster: Cluster) -> FoundOrders:
     return found
 
 
-def count(cluster: Cluster, broker: int | None, request: ErasuresRequest, what: str) -> Iterator[Counts]:
+def count(cluster: Cluster, broker: int | None, request: ErasuresRequest, what: str) -> Iterator[Counted]:
     """Yield the counts of one part after the other; `broker` None is the keeper."""
     at = request.from_offset
     while at != END:
@@ -169,7 +153,7 @@ def count(cluster: Cluster, broker: int | None, request: ErasuresRequest, what: 
         answer = _ask_keeper(cluster, part, what) if broker is None else _ask(cluster, broker, part, what)
         document = document_of(answer)
         try:
-            counts = Counts(**{name: int(document[name]) for name in Counts._fields})
+            counts = Counted(**{name: int(document[name]) for name in Counted._fields})
         except (KeyError, TypeError, ValueError) as e:
             raise MalformedMessage(f"{what}: counts without {e}") from e
         yield counts

@@ -16,8 +16,9 @@ from uuid import UUID
 from service.base.errors import ConfigError, FirnError
 from service.client.admin import Cluster
 from service.client.admin_models import TopicInfo
-from service.client.erasures import Counts, count, find_orders
+from service.client.erasures import count, find_orders
 from service.remote.format.erase_codec import ErasureOrder, encode_erasure
+from service.wire.erasure_counts import Counted
 from service.wire.erasures import ErasureOp, ErasureScope, ErasuresRequest
 
 FORMAT: Final = "firn-erase-report"
@@ -55,7 +56,7 @@ class Verified(NamedTuple):
     topic: str
     partition: int
     broker: int
-    counts: Counts
+    counts: Counted
     problem: str | None = None
 
 
@@ -81,7 +82,7 @@ class ErasureReport(NamedTuple):
 
 def plan_of(cluster: Cluster, order: ErasureOrder) -> ErasurePlan:
     """Return what an order would take in the bucket. Reads the filters of all objects below its ends."""
-    total, problems = Counts(), []
+    total, problems = Counted(), []
     data = encode_erasure(order)
     topics = {topic.topic_id: topic for topic in cluster.topics([one.name for one in order.topics])}
     for one in order.topics:
@@ -171,13 +172,13 @@ def _part(request: ErasuresRequest, topic: TopicInfo, partition: int, scope: int
 
 
 class _Found(NamedTuple):
-    counts: Counts
+    counts: Counted
     problem: str | None
 
 
 def _counted(cluster: Cluster, broker: int | None, request: ErasuresRequest, what: str) -> _Found:
     """Return the sums over all parts; what cannot be asked or read is a problem."""
-    total = Counts()
+    total = Counted()
     if broker is not None and broker < 0:
         return _Found(total, f"{what}: it has no leader")
     try:

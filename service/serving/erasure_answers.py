@@ -26,7 +26,6 @@ from service.remote.format.erase_codec import ErasureOrder, decode_erasure
 from service.remote.reading.erasure_orders import open_order
 from service.serving.control_plane import ControlPlane
 from service.tiering.erasing.counting import (
-    END,
     CountedPart,
     count_in_chain,
     count_in_log,
@@ -35,6 +34,7 @@ from service.tiering.erasing.counting import (
 from service.tiering.erasing.hits import OrderInHand, in_hand
 from service.tiering.erasing.order_keeper import OrderKeeper
 from service.tiering.manager import TieringManager
+from service.wire.erasure_counts import END
 from service.wire.erasures import ErasureOp, ErasureScope, ErasuresRequest, ErasuresResponse
 
 _MOST_INLINE: Final = 2

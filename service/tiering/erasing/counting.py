@@ -21,32 +21,11 @@ from service.tiering.erasing.bucket_work import live_of
 from service.tiering.erasing.hits import OrderInHand, count_in_section, look_at_object
 from service.tiering.ports import SegmentRun
 from service.tiering.rewriting.chain_units import units_from
+from service.wire.erasure_counts import END, Counted
 
 PART_OBJECTS: Final = 64
 PART_BYTES: Final = 64 << 20
 _PIECE_BYTES: Final = 1 << 20
-END: Final = -1
-"""Stands for an offset: the part was the last one."""
-
-
-class Counted(NamedTuple):
-    """Counts of one part; those of parts add up.
-
-    `objects` were looked at, or files, or tails, of `size` bytes; of these `hit_objects` with `hit_size`
-    bytes have records of the keys, or may have. `records` are known to be of the keys. `requests` and
-    `bytes_read` are what it took.
-    """
-
-    objects: int = 0
-    size: int = 0
-    hit_objects: int = 0
-    hit_size: int = 0
-    records: int = 0
-    requests: int = 0
-    bytes_read: int = 0
-
-    def plus(self, other: Counted) -> Counted:
-        return Counted(*(one + another for one, another in zip(self, other, strict=True)))
 
 
 class CountedPart(NamedTuple):

@@ -23,12 +23,13 @@ from service.remote.format.erase_codec import ErasedTopic, ErasureOrder, encode_
 from service.remote.format.manifest import ManifestLimits
 from service.tiering.copier import CallProgress
 from service.tiering.erasing.bucket_work import BucketWork
-from service.tiering.erasing.counting import END, Counted, count_in_chain, count_in_log
+from service.tiering.erasing.counting import count_in_chain, count_in_log
 from service.tiering.erasing.erasure_rule import ErasureRule
 from service.tiering.erasing.hits import in_hand, look_at_object
 from service.tiering.erasing.ports import RunWriter
 from service.tiering.rewriting.rewriter import RewriteOutcome
 from service.tiering.rewriting.rules import Rule
+from service.wire.erasure_counts import END, Counted
 from tests.unit.tiering.world import CLUSTER, Crash, Fault, Replica, World
 
 SECRET = b"s" * 16
