@@ -39,6 +39,7 @@ SETTINGS = {
     "segment.ms": str(10 * YEAR_MS),  # a year of records comes within seconds: seal by size alone
     "remote.storage.enable": "true",
     "retention.ms": "-1",  # the records are of 2013: by their timestamps they are long expired
+    "firn.merge.enable": "false",  # and old enough to be merged at once, while their objects are counted
 }
 # Every segment is more than this, so what is copied goes at once; the active ones stay.
 DROP_LOCAL = {"local.retention.bytes": "1"}
