@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: make spark")
+
 from service.base.errors import CorruptionError
 from service.remote.format.segment_object import KEY_FILTER
 from service.remote.reading.object_reader import open_footer_of
