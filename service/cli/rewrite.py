@@ -13,7 +13,10 @@ from service.cli.report import Report
 from service.cli.stores import add_encryption_options, add_store_options, encryption_of, endpoint_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from service.client.admin import Cluster
+    from service.client.admin_models import TopicInfo
     from service.remote.stores.store import ObjectStore
     from service.tiering.rewriting.merge_plan import MergeLimits
     from service.tiering.rewriting.outside_worker import OutsideWorker
@@ -63,11 +66,16 @@ def run(args: argparse.Namespace) -> int:
         args.url, world=world, endpoint=endpoint_of(args), region=args.region,
         encryption=encryption_of(args), must_exist=True,
     )  # fmt: skip
-    writer = Writer(0, world.new_uuid())
-    with Cluster(args.bootstrap_server, security=security_of_args(args)) as cluster:
-        cluster_id = _same_cluster(store, cluster)
-        worker = OutsideWorker(store, cluster_id, world, lambda: Stamp(world.clock.now_ms(), writer))
-        return _merge(args, cluster, worker, pattern, limits)
+    writer, security = Writer(0, world.new_uuid()), security_of_args(args)
+
+    def connect() -> Cluster:
+        return Cluster(args.bootstrap_server, security=security)
+
+    with connect() as cluster:
+        cluster_id, topics = _same_cluster(store, cluster), cluster.topics()
+    worker = OutsideWorker(store, cluster_id, world, lambda: Stamp(world.clock.now_ms(), writer))
+    chosen = [one for one in topics if one.topic_id is not None and pattern.fullmatch(one.name) is not None]
+    return _merge(args, connect, worker, chosen, limits)
 
 
 def _checked(args: argparse.Namespace) -> tuple[re.Pattern[str], MergeLimits]:
@@ -105,9 +113,9 @@ def _same_cluster(store: ObjectStore, cluster: Cluster) -> str:
 
 def _merge(
     args: argparse.Namespace,
-    cluster: Cluster,
+    connect: Callable[[], Cluster],
     worker: OutsideWorker,
-    pattern: re.Pattern[str],
+    topics: Sequence[TopicInfo],
     limits: MergeLimits,
 ) -> int:
     """Plan, and merge with --execute; return the exit code: 1 where a run was not merged."""
@@ -116,16 +124,14 @@ def _merge(
     report = Report("runs", "failed", as_json=args.json)
     objects = saved = merged = 0
     is_left = False
-    for topic in cluster.topics():
-        if topic.topic_id is None or pattern.fullmatch(topic.name) is None:
-            continue
+    for topic in topics:
         for one in topic.partitions:
             tip = TopicIdPartition(topic.topic_id, topic.name, one.partition)
             plan = worker.plan_merges(tip, limits)
             objects += plan.segments
             for found in plan.runs:
                 saved += len(found.entries) - 1
-                if args.execute and not _merge_one(cluster, worker, found, report):
+                if args.execute and not _merge_one(connect, worker, found, report):
                     is_left = True
                     continue
                 merged += args.execute
@@ -144,7 +150,9 @@ def _merge(
     return 1 if is_left else 0
 
 
-def _merge_one(cluster: Cluster, worker: OutsideWorker, found: ChainRun, report: Report) -> bool:
+def _merge_one(
+    connect: Callable[[], Cluster], worker: OutsideWorker, found: ChainRun, report: Report
+) -> bool:
     """Merge one run; return whether it is published. A run that is not holds up no other."""
     import time
 
@@ -153,7 +161,7 @@ def _merge_one(cluster: Cluster, worker: OutsideWorker, found: ChainRun, report:
     from service.tiering.rewriting.rules import MergeRule
 
     try:
-        worker.rewrite(RangeLeader(cluster, found.tip, time.sleep), found, MergeRule())
+        worker.rewrite(RangeLeader(connect, found.tip, time.sleep), found, MergeRule())
     except (RequestError, CorruptionError, StorageError) as e:
         words = f"{found.tip}: not merged from offset {found.base_offset}: {e}"
         report.add("failed", words, topic=found.tip.topic, partition=found.tip.partition, why=str(e))

@@ -6,7 +6,7 @@ Each step is repeated where the leader has not answered, or another broker leads
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -26,17 +26,41 @@ _SILENCE_S: Final = 60.0
 """Longest silence of a leader: it answers within 20 s, published or not."""
 
 
-class RangeLeader:
-    """The leader of one partition, whoever it is. `sleep` waits before a step is repeated."""
+class BegunRewrite(NamedTuple):
+    """Answer to a begin: the leader epoch of the new objects, and the chain's version that has the run."""
 
-    def __init__(self, cluster: Cluster, tip: TopicIdPartition, sleep: Callable[[float], None]) -> None:
-        self._cluster = cluster
+    leader_epoch: int
+    version: int
+
+
+class RangeLeader:
+    """The leader of one partition, whoever it is. `sleep` waits before a step is repeated.
+
+    Each step has connections of its own: an object takes minutes, in which brokers come and go and close
+    connections that are idle. For any thread.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Cluster],
+        tip: TopicIdPartition,
+        sleep: Callable[[float], None],
+        erasure_id: UUID | None = None,
+    ) -> None:
+        """`connect` connects to any broker. `erasure_id`: the order that erasures fulfil; None for merges."""
+        self._connect = connect
         self._tip = tip
         self._sleep = sleep
+        self._erasure_id = erasure_id
 
-    def begin(self, rewrite_id: UUID, kind: int, base_offset: int, last_offset: int) -> int:
-        """Begin a rewrite, or show that its worker lives; return the leader epoch of the new objects."""
-        return self._ask(rewrite_id, RewriteStep.BEGIN, kind, base_offset, last_offset).leader_epoch
+    def begin(self, rewrite_id: UUID, kind: int, base_offset: int, last_offset: int) -> BegunRewrite:
+        """Begin a rewrite."""
+        answer = self._ask(rewrite_id, RewriteStep.BEGIN, kind, base_offset, last_offset)
+        return BegunRewrite(answer.leader_epoch, answer.version)
+
+    def alive(self, rewrite_id: UUID, kind: int, base_offset: int, last_offset: int) -> None:
+        """Show that the worker of a rewrite lives; one that is gone is refused with FENCED_LEADER_EPOCH."""
+        self._ask(rewrite_id, RewriteStep.ALIVE, kind, base_offset, last_offset)
 
     def commit(
         self,
@@ -76,6 +100,7 @@ class RangeLeader:
             kind=kind,
             base_offset=base_offset,
             last_offset=last_offset,
+            erasure_id=self._erasure_id,
             old_keys=old_keys,
             entries=entries,
         )
@@ -85,7 +110,7 @@ class RangeLeader:
                 self._sleep(min(0.1 * 2**number, 5))
             try:
                 answer = self._ask_leader(request)
-            except (OSError, WireError) as e:
+            except (OSError, WireError, StorageError) as e:
                 why = str(e)
                 continue
             if answer is None:
@@ -101,10 +126,10 @@ class RangeLeader:
 
     def _ask_leader(self, request: RewriteRangeRequest) -> RewriteRangeResponse | None:
         """Return the answer of whoever leads now; None where nobody does."""
-        (leader,) = leaders_of(self._cluster, [(self._tip.topic, self._tip.partition)])
-        if leader == _NO_LEADER:
-            return None
-        # A connection of its own: an object takes minutes, and a connection that is idle so long is closed.
-        with self._cluster.apart(leader, _SILENCE_S) as client:
-            answer: RewriteRangeResponse = client.request(ApiKey.REWRITE_RANGE, request)
+        with self._connect() as cluster:
+            (leader,) = leaders_of(cluster, [(self._tip.topic, self._tip.partition)])
+            if leader == _NO_LEADER:
+                return None
+            with cluster.apart(leader, _SILENCE_S) as client:
+                answer: RewriteRangeResponse = client.request(ApiKey.REWRITE_RANGE, request)
         return answer

@@ -41,7 +41,11 @@ class RangeAnswers:
         kind = RewriteKind(request.kind)
         offsets = request.base_offset, request.last_offset
         if request.step == RewriteStep.BEGIN:
-            return await self._rewrites.begin(topic_id, partition, rewrite_id, kind, *offsets)
+            return await self._rewrites.begin(
+                topic_id, partition, rewrite_id, kind, *offsets, request.erasure_id
+            )
+        if request.step == RewriteStep.ALIVE:
+            return self._rewrites.alive(topic_id, partition, rewrite_id)
         if request.step == RewriteStep.COMMIT:
             report = _report(request, topic_id, rewrite_id)
             return await self._rewrites.commit(topic_id, partition, report)

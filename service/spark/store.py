@@ -12,6 +12,7 @@ from service.base.world import World, system_world
 from service.remote.stores.retrying_store import open_retrying_store
 from service.remote.stores.s3_access import S3Access
 from service.remote.stores.s3_address import is_s3
+from service.remote.stores.s3_encryption import S3Encryption
 from service.remote.stores.store import ObjectStore
 from service.spark.options import ReadOptions
 
@@ -23,13 +24,27 @@ def open_store_of(options: ReadOptions) -> ObjectStore:
     )
 
 
+def open_to_write(options: ReadOptions, encryption: S3Encryption | None) -> ObjectStore:
+    """Open the store that the options name, to be written to, or return the client that this process has of
+    it already. Writes ask S3 for `encryption`."""
+    return _opened(
+        options.url,
+        options.endpoint,
+        options.region,
+        options.access,
+        options.store_timeout_s,
+        os.getpid(),
+        encryption,
+    )
+
+
 def open_beside(url: str, options: ReadOptions) -> ObjectStore:
     """Open the store of another URL, to be written to, with the endpoint, region and credentials of the
     options."""
     access = options.access if is_s3(url) else S3Access()
     return open_retrying_store(
         url,
-        world=_world(os.getpid()),
+        world=process_world(os.getpid()),
         endpoint=options.endpoint,
         region=options.region,
         access=access,
@@ -39,23 +54,30 @@ def open_beside(url: str, options: ReadOptions) -> ObjectStore:
 
 @lru_cache(maxsize=8)
 def _opened(
-    url: str, endpoint: str | None, region: str | None, access: S3Access, timeout_s: float, pid: int
+    url: str,
+    endpoint: str | None,
+    region: str | None,
+    access: S3Access,
+    timeout_s: float,
+    pid: int,
+    encryption: S3Encryption | None = None,
 ) -> ObjectStore:
     parts = urlsplit(url)
     if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
         raise ConfigError(f"option url: there is no folder {parts.path}")
     return open_retrying_store(
         url,
-        world=_world(pid),
+        world=process_world(pid),
         endpoint=endpoint,
         region=region,
         access=access,
         timeout_s=timeout_s,
         must_exist=True,
+        encryption=encryption,
     )
 
 
 @lru_cache(maxsize=1)
-def _world(_pid: int) -> World:
-    """Return this process's `World`: a forked process has not sent its parent's requests."""
+def process_world(_pid: int) -> World:
+    """Return the `World` of the process with this id: a forked process has not sent its parent's requests."""
     return system_world()

@@ -3,7 +3,8 @@
 Version 0, flexible, on brokers' listeners. The worker (a broker's own thread, ``firn rewrite``) makes objects
 under the intent's id; only the partition's leader publishes them (docs/design/rewriting.md).
 
-    request    TopicId uuid, Partition int32, RewriteId uuid, Step int8 (0 begin, 1 commit, 2 give up),
+    request    TopicId uuid, Partition int32, RewriteId uuid,
+               Step int8 (0 begin, 1 commit, 2 give up, 3 sign of life),
                Kind int8 (1 merge, 2 erase), BaseOffset int64, LastOffset int64, ErasureId uuid,
                OldKeys [string], Entries bytes
     response   ThrottleTimeMs int32, ErrorCode int16, ErrorMessage string?, LeaderEpoch int32, Version int64
@@ -11,9 +12,13 @@ under the intent's id; only the partition's leader publishes them (docs/design/r
 Both offsets are inclusive, and the same in all steps. `ErasureId` is the order that an erasure fulfils, zero
 for a merge. `OldKeys` and `Entries` are of a commit: the keys of the run's segments as the worker found them,
 and what replaces them, as rows of a manifest in JSON. `LeaderEpoch` answers a begin: new objects carry it in
-their names. `Version` answers a commit: that of the catalog's entry. Errors leave everything as it was:
-FENCED_LEADER_EPOCH where the intent is not the partition's (any more), OPERATION_NOT_ATTEMPTED where another
-rewrite is under way, INVALID_REQUEST where the chain is another by now, so that the worker plans again.
+their names. `Version` is that of the catalog's entry: after a commit it has the new objects, and after a
+begin no later one has other objects in the run. Errors leave everything as it was: FENCED_LEADER_EPOCH where
+the intent is not the partition's (any more), OPERATION_NOT_ATTEMPTED where another rewrite is under way or no
+such order is open, INVALID_REQUEST where the chain is another by now, so that the worker plans again.
+
+A sign of life begins nothing: an intent that the leader gave up meanwhile stays gone, and with it the objects
+that were made for it, which a sweep may have judged.
 """
 
 # No `annotations` from the future: `schema` reads the types of these fields.
@@ -39,6 +44,7 @@ class RewriteStep(IntEnum):
     BEGIN = 0
     COMMIT = 1
     GIVE_UP = 2
+    ALIVE = 3
 
 
 _STEPS: Final = frozenset(map(int, RewriteStep))

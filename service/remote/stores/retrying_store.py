@@ -26,6 +26,7 @@ from service.remote.stores.errors import (
 from service.remote.stores.obstore_store import StoreOptions, open_store
 from service.remote.stores.retry_policy import RequestRate, RetryPolicy
 from service.remote.stores.s3_access import S3Access
+from service.remote.stores.s3_encryption import S3Encryption
 from service.remote.stores.store import ObjectInfo, ObjectStore, Tagged
 
 log = logging.getLogger(__name__)
@@ -205,6 +206,7 @@ def open_retrying_store(
     access: S3Access | None = None,
     timeout_s: float | None = None,
     must_exist: bool = False,
+    encryption: S3Encryption | None = None,
 ) -> ObjectStore:
     """Open a store as `open_store` does, with retries; a folder is opened without, as waiting does not cure
     its errors.
@@ -223,6 +225,7 @@ def open_retrying_store(
         endpoint=endpoint,
         region=region,
         access=access,
+        encryption=encryption,
         options=options,
         must_exist=must_exist,
     )

@@ -1,8 +1,9 @@
 """Rewrites by workers in other processes: what the leader answers to RewriteRange.
 
 A worker begins: the leader checks the run and asks for the intent. It makes the objects by itself, in the
-bucket, and reports them; the leader publishes them as those of its own worker. It ends what it cannot finish.
-Each step may be repeated. Owned by the event loop; whatever blocks runs on the offload pool.
+bucket, shows now and then that it lives, and reports them; the leader publishes them as those of its own
+worker. It ends what it cannot finish. Each step may be repeated. Owned by the event loop; whatever blocks
+runs on the offload pool.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, RequestError, StorageError
+from service.base.types import TopicIdPartition
 from service.remote.catalog import CatalogEntry, RewriteAnswer, RewriteIntent, RewriteKind
 from service.tiering import next_version
 from service.tiering.archive_attempt import CommitRefused, Deposed, LeaderTerm, TieringContext
@@ -42,10 +44,10 @@ class OutsideRewrites:
     """Answers of one node.
 
     Each method raises `RequestError`: NOT_LEADER_OR_FOLLOWER where this node does not lead the partition,
-    FENCED_LEADER_EPOCH where a commit has no intent (any more), INVALID_REQUEST where the run or the report
-    is wrong, or the chain is another by now, OPERATION_NOT_ATTEMPTED while another rewrite lives or an
-    erasure decides otherwise, REQUEST_TIMED_OUT where the worker is to ask again, KAFKA_STORAGE_ERROR where
-    the store or the metadata does not answer.
+    FENCED_LEADER_EPOCH where a commit or a sign of life has no intent (any more), INVALID_REQUEST where the
+    run or the report is wrong, or the chain is another by now, OPERATION_NOT_ATTEMPTED while another rewrite
+    lives or an erasure decides otherwise, REQUEST_TIMED_OUT where the worker is to ask again,
+    KAFKA_STORAGE_ERROR where the store or the metadata does not answer.
     """
 
     def __init__(
@@ -61,10 +63,18 @@ class OutsideRewrites:
         self._silent = silent
 
     async def begin(
-        self, topic_id: UUID, partition: int, rewrite_id: UUID, kind: RewriteKind, base: int, last: int
+        self,
+        topic_id: UUID,
+        partition: int,
+        rewrite_id: UUID,
+        kind: RewriteKind,
+        base: int,
+        last: int,
+        erasure_id: UUID | None = None,
     ) -> RangeAnswer:
-        """Begin the rewrite of the run with these offsets, inclusive. Repeated, it is a sign of life."""
+        """Begin the rewrite of the run with these offsets, inclusive. An erasure is for an order."""
         led = self._led(topic_id, partition)
+        self._check_order(led, kind, erasure_id)
         entry, term = self._entry(topic_id, partition), LeaderTerm(led)
         intent = self._context.catalog.rewrite(topic_id, partition)
         if intent is None or intent.rewrite_id != rewrite_id:
@@ -72,7 +82,20 @@ class OutsideRewrites:
         elif (intent.kind, intent.base_offset, intent.last_offset) != (kind, base, last):
             raise RequestError(ErrorCode.invalid_request, f"rewrite {rewrite_id} is of another run")
         self._silent.heard(led.tip, rewrite_id)
-        return RangeAnswer(term.epoch, entry.version)
+        # Read after the intent: no other rewrite has changed the run in a later version.
+        return RangeAnswer(term.epoch, self._entry(topic_id, partition).version)
+
+    def _check_order(self, led: TieredPartition, kind: RewriteKind, erasure_id: UUID | None) -> None:
+        """Raise `RequestError` unless the order that an erasure names is open for the topic."""
+        if (kind is RewriteKind.ERASE) != (erasure_id is not None):
+            raise RequestError(ErrorCode.invalid_request, "an erasure names its order, and nothing else does")
+        if erasure_id is None:
+            return
+        erasure = self._context.catalog.erasures().get(erasure_id)
+        if erasure is None or not erasure.is_open or led.tip.topic_id not in erasure.topics:
+            raise RequestError(
+                ErrorCode.operation_not_attempted, f"order {erasure_id} is not open for topic {led.tip.topic}"
+            )
 
     async def _begin(
         self,
@@ -111,6 +134,15 @@ class OutsideRewrites:
             # Unless this node's metadata has the intent its sweeper takes the worker's objects for dead.
             raise RequestError(ErrorCode.request_timed_out, "the leader's metadata lags")
 
+    def alive(self, topic_id: UUID, partition: int, rewrite_id: UUID) -> RangeAnswer:
+        """Note that the worker lives. An intent that is gone is not begun again."""
+        led = self._led(topic_id, partition)
+        intent = self._context.catalog.rewrite(topic_id, partition)
+        if intent is None or intent.rewrite_id != rewrite_id:
+            raise _without_intent(led.tip, rewrite_id)
+        self._silent.heard(led.tip, rewrite_id)
+        return RangeAnswer(intent.leader_epoch, self._entry(topic_id, partition).version)
+
     async def commit(self, topic_id: UUID, partition: int, report: RewriteReport) -> RangeAnswer:
         """Publish the run; return once it is committed and HEAD names it."""
         led = self._led(topic_id, partition)
@@ -122,9 +154,7 @@ class OutsideRewrites:
             self._silent.heard(led.tip, report.rewrite_id)
             entry = await self._ask(self._published(led, report))
         elif not await self._ask(self._is_committed(led, entry, report)):
-            raise RequestError(
-                ErrorCode.fenced_leader_epoch, f"{led.tip} has no rewrite {report.rewrite_id} (any more)"
-            )
+            raise _without_intent(led.tip, report.rewrite_id)
         return RangeAnswer(term.epoch, entry.version)
 
     async def _published(self, led: TieredPartition, report: RewriteReport) -> CatalogEntry:
@@ -180,3 +210,7 @@ class OutsideRewrites:
             raise RequestError(ErrorCode.request_timed_out, "the run is still being published") from e
         except (StorageError, CorruptionError) as e:
             raise RequestError(ErrorCode.kafka_storage_error, str(e)) from e
+
+
+def _without_intent(tip: TopicIdPartition, rewrite_id: UUID) -> RequestError:
+    return RequestError(ErrorCode.fenced_leader_epoch, f"{tip} has no rewrite {rewrite_id} (any more)")

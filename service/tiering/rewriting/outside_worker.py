@@ -1,14 +1,16 @@
 """Worker outside of the brokers: it reads and writes the bucket, and asks the leader to publish.
 
-Used by `firn rewrite`. Blocking; one run at a time.
+Used by `firn rewrite`, and by the tasks of `firn pipeline erase`, which make objects alone. Blocking.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
+from service.base.clock import Clock
 from service.base.errors import FirnError
 from service.base.types import TopicIdPartition
 from service.base.world import World
@@ -25,14 +27,26 @@ from service.tiering.rewriting.merge_plan import MergeLimits, find_run
 from service.tiering.rewriting.rules import ChainRun, Rule
 from service.tiering.rewriting.run_object import MadeObject, RunMaker
 
-_SIGN_OF_LIFE_MS: Final = 60_000
+log = logging.getLogger(__name__)
+
+SIGN_OF_LIFE_MS: Final = 60_000
 """Time between two signs of life while an object is made."""
+
+
+class BegunRange(Protocol):
+    """Answer to a begin, as `client.range_rewrites.BegunRewrite`."""
+
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def version(self) -> int: ...
 
 
 class RangeSteps(Protocol):
     """The leader of one partition, as `client.range_rewrites.RangeLeader`."""
 
-    def begin(self, rewrite_id: UUID, kind: int, base_offset: int, last_offset: int, /) -> int: ...
+    def begin(self, rewrite_id: UUID, kind: int, base_offset: int, last_offset: int, /) -> BegunRange: ...
+    def alive(self, rewrite_id: UUID, kind: int, base_offset: int, last_offset: int, /) -> None: ...
     def commit(
         self,
         rewrite_id: UUID,
@@ -101,25 +115,52 @@ class OutsideWorker:
         """
         rewrite_id = self._world.new_uuid()
         place = rewrite_id, int(rule.kind), run.base_offset, run.last_offset
-        epoch = leader.begin(*place)
-        clock, heard_ms = self._world.clock, self._world.clock.monotonic_ms()
+        begun = leader.begin(*place)
+        signs = _SignsOfLife(self._world.clock, lambda: leader.alive(*place))
+        try:
+            made = self.make(run, rule, rewrite_id, begun.leader_epoch, signs)
+            leader.commit(*place, run.keys, encode_entries([made.entry]))
+        except FirnError:
+            try:
+                leader.end(*place)
+            except (FirnError, OSError) as e:
+                log.info("%s: the leader gives rewrite %s up by itself: %s", run.tip, rewrite_id, e)
+            raise
+        return made
 
-        def show_life(size: int) -> None:
-            nonlocal heard_ms
-            if clock.monotonic_ms() - heard_ms >= _SIGN_OF_LIFE_MS:
-                leader.begin(*place)
-                heard_ms = clock.monotonic_ms()
+    def make(
+        self,
+        run: ChainRun,
+        rule: Rule,
+        rewrite_id: UUID,
+        leader_epoch: int,
+        progress: CallProgress,
+    ) -> MadeObject:
+        """Make one object of the run under a new name, for an intent of this epoch; nobody is asked.
 
+        Raises `CorruptionError`, and what the store and `progress` raise.
+        """
         tip = run.tip
         identity = SegmentIdentity(
             self._cluster_id, tip.topic_id, tip.topic, tip.partition, run.base_offset, run.last_offset,
-            epoch, self._world.new_uuid(),
+            leader_epoch, self._world.new_uuid(),
         )  # fmt: skip
-        try:
-            maker = RunMaker(self._store, run, rule, CallProgress(), spend=show_life)
-            made = maker.make(identity, rewrite_id, self._stamps())
-            leader.commit(*place, run.keys, encode_entries([made.entry]))
-        except FirnError:
-            leader.end(*place)
-            raise
-        return made
+        return RunMaker(self._store, run, rule, progress).make(identity, rewrite_id, self._stamps())
+
+
+class _SignsOfLife(CallProgress):
+    """Progress of making an object that shows its leader now and then that the worker lives."""
+
+    __slots__ = ("_clock", "_heard_ms", "_show")
+
+    def __init__(self, clock: Clock, show: Callable[[], None]) -> None:
+        super().__init__()
+        self._clock = clock
+        self._show = show
+        self._heard_ms = clock.monotonic_ms()
+
+    def advance(self, size: int) -> None:
+        super().advance(size)
+        if self._clock.monotonic_ms() - self._heard_ms >= SIGN_OF_LIFE_MS:
+            self._show()
+            self._heard_ms = self._clock.monotonic_ms()

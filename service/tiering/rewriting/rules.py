@@ -17,10 +17,15 @@ from service.remote.format.run_check import run_epochs
 
 
 class ChainRun(NamedTuple):
-    """Neighbouring entries of the chain of `tip`, at least one, as they are before the rewrite."""
+    """Neighbouring entries of the chain of `tip`, at least one, as they are before the rewrite.
+
+    `least_generation`: that of the object that replaces it is no smaller; a part of a longer run that becomes
+    several objects has the generation of all of it.
+    """
 
     tip: TopicIdPartition
     entries: tuple[SegmentEntry, ...]
+    least_generation: int = 0
 
     @property
     def base_offset(self) -> int:
@@ -43,7 +48,7 @@ class ChainRun(NamedTuple):
     @property
     def generation(self) -> int:
         """Generation of the object that replaces it."""
-        return 1 + max(entry.generation for entry in self.entries)
+        return max(self.least_generation, 1 + max(entry.generation for entry in self.entries))
 
     @property
     def leader_epochs(self) -> tuple[tuple[int, int], ...]:

@@ -86,12 +86,15 @@ class OutsideWorker:
         self.place = replica.tip.topic_id, replica.tip.partition
         self.epoch = -1
 
-    def begin(self, run: ChainRun, kind: RewriteKind = RewriteKind.MERGE) -> None:
+    def begin(self, run: ChainRun, kind: RewriteKind = RewriteKind.MERGE, order: UUID | None = None) -> None:
         outside = self.world.manager.rewriting.outside
         answer = self.world.during(
-            outside.begin(*self.place, self.rewrite_id, kind, run.base_offset, run.last_offset)
+            outside.begin(*self.place, self.rewrite_id, kind, run.base_offset, run.last_offset, order)
         )
         self.epoch = answer.leader_epoch
+
+    def alive(self) -> None:
+        self.world.manager.rewriting.outside.alive(*self.place, self.rewrite_id)
 
     def make(self, run: ChainRun, uuid: UUID = OBJECT, **identity: Any) -> RewriteReport:
         """Make the object of a run; `identity` is what this worker gets wrong."""

@@ -10,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.remote.catalog import Erasure, RewriteKind
 from service.tiering.rewriting.report_check import RewriteReport
 from service.tiering.rewriting.rules import ChainRun
 from service.tiering.rewriting.silent_intents import SILENT_MS
@@ -204,15 +205,49 @@ def test_a_silent_worker_loses_its_rewrite(world: MergingWorld, worker: OutsideW
     run = world.run_of(worker.replica)
     worker.begin(run)
     world.clock.advance(SILENT_MS - 1)
-    worker.begin(run)  # it lives
+    worker.alive()
     world.clock.advance(SILENT_MS - 1)
     world.merge()
     assert len(world.catalog.intents) == 1
     world.clock.advance(1)
     world.merge()
     assert world.catalog.intents == {}
+    refused(ErrorCode.fenced_leader_epoch, worker.alive)
+    assert world.catalog.intents == {}, "what is over does not begin again: its objects may be judged dead"
     world.merge()
     assert world.generations(worker.replica) == [1]  # the broker merges by itself now
+
+
+def test_an_erasure_names_an_open_order_of_the_topic(world: MergingWorld, worker: OutsideWorker) -> None:
+    run, erase, order = world.run_of(worker.replica), RewriteKind.ERASE, UUID(int=70)
+    refused(ErrorCode.invalid_request, worker.begin, run, erase)
+    refused(ErrorCode.invalid_request, worker.begin, run, RewriteKind.MERGE, order)
+    refused(ErrorCode.operation_not_attempted, worker.begin, run, erase, order)
+    world.catalog.orders[order] = given = Erasure(order, "k", 1, 0, 1, (UUID(int=8),), 5)
+    refused(ErrorCode.operation_not_attempted, worker.begin, run, erase, order)
+    world.catalog.orders[order] = given._replace(topics=(worker.replica.tip.topic_id,), done_ms=6)
+    refused(ErrorCode.operation_not_attempted, worker.begin, run, erase, order)
+    world.catalog.orders[order] = given._replace(topics=(worker.replica.tip.topic_id,))
+    worker.begin(run, erase, order)
+    assert [one.kind for one in world.catalog.intents.values()] == [erase]
+
+
+def test_one_rewrite_may_make_several_objects(world: MergingWorld, worker: OutsideWorker) -> None:
+    """Parts of a run that were rewritten before are of other generations; the new objects are of the next."""
+    whole = world.run_of(worker.replica)
+    first = ChainRun(whole.tip, whole.entries[:2])
+    worker.begin(first)
+    worker.commit(worker.make(first))
+    assert world.generations(worker.replica) == [1, *[0] * 8]
+    whole = world.run_of(worker.replica)
+    parts = [ChainRun(whole.tip, some, whole.generation) for some in (whole.entries[:4], whole.entries[4:])]
+    worker = OutsideWorker(world, worker.replica, UUID(int=99))
+    worker.begin(whole)
+    made = [worker.make(part, UUID(int=200 + number)) for number, part in enumerate(parts)]
+    entries = tuple(report.entries[0] for report in made)
+    worker.commit(RewriteReport(worker.rewrite_id, whole.keys, entries))
+    assert world.generations(worker.replica) == [2, 2]
+    world.check()
 
 
 def test_a_run_of_another_leader_is_refused(world: MergingWorld, worker: OutsideWorker) -> None:
