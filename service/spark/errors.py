@@ -12,5 +12,10 @@ class DataLossError(StorageError):
     """
 
 
+class PlanOutdated(StorageError):
+    """The objects of a plan were rewritten since, and what took their place cannot be divided as planned. No
+    record is lost: a new plan has them all."""
+
+
 class BrokerError(StorageError):
     """Brokers could not be reached, or did not answer as they should."""

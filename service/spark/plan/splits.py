@@ -13,7 +13,8 @@ So planning a full read needs the manifests alone. Where only some blocks of a s
 gets its block table and counts the bytes that will be read, in runs of neighbouring blocks.
 
 A split holds everything that a task needs: key, size, footer position and checksum of each object, as in the
-manifest at planning. A later commit or expiry changes neither the rows nor their number.
+manifest at planning. A later commit or expiry changes neither the rows nor their number; nor does a merge
+(`read/rewritten.py`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ OPEN_COST_BYTES: Final = 256 << 10
 """Cost of opening one more object, in bytes that could have been read instead."""
 SMALLEST_CUT_BYTES: Final = 1 << 20
 """Shortest piece of a segment that is cut off for the sake of balance: about a block."""
+_WHOLE: Final = 8
+"""A segment of at most such a part of a split is not cut: a merge may replace it while the read lasts, and
+then only what was planned whole is found again by its offsets."""
 SMALLEST_SHARE_BYTES: Final = 64 << 10
 """Least bytes of a split, however many are requested; `SplitLimits.max_records` may cut smaller ones."""
 MAX_SPLITS: Final = 200_000
@@ -65,7 +69,8 @@ class SegmentPiece(NamedTuple):
     """The part of one segment that one task reads.
 
     It is the blocks that begin in ``[first_byte, end_byte)``, and of their rows those in
-    ``[begin_offset, end_offset)`` and in `times`.
+    ``[begin_offset, end_offset)`` and in `times`. `is_cut`: others have the rest of these rows, and only the
+    object's block table tells which are whose.
     """
 
     topic: str
@@ -77,6 +82,7 @@ class SegmentPiece(NamedTuple):
     end_offset: int
     aborted: tuple[AbortedTransaction, ...] = ()
     times: Times = ALL_TIMES
+    is_cut: bool = False
 
 
 class Split(NamedTuple):
@@ -108,6 +114,7 @@ class _Unit(NamedTuple):
     begin_offset: int
     end_offset: int
     cost: int
+    is_cut: bool = False
 
 
 def wanted_segments(
@@ -246,6 +253,9 @@ def _cut(unit: _Unit, position: int, share: int) -> Iterator[tuple[int, _Unit]]:
     origin = position + unit.cost - (unit.end_byte - unit.first_byte) - unit.first_byte
     smallest = min(SMALLEST_CUT_BYTES, share // 8)
     first, cost = unit.first_byte, position
+    if unit.cost <= share // _WHOLE:
+        yield (position + unit.cost // 2) // share, unit
+        return
     while first < unit.end_byte:
         number = cost // share
         cut = (number + 1) * share - origin
@@ -255,7 +265,9 @@ def _cut(unit: _Unit, position: int, share: int) -> Iterator[tuple[int, _Unit]]:
             number, cut = number + 1, cut + share
         if unit.end_byte - cut < smallest:
             cut = unit.end_byte
-        yield number, unit._replace(first_byte=first, end_byte=cut, cost=origin + cut - cost)
+        is_cut = unit.is_cut or (first, cut) != (unit.first_byte, unit.end_byte)
+        part = unit._replace(first_byte=first, end_byte=cut, cost=origin + cut - cost, is_cut=is_cut)
+        yield number, part
         first, cost = cut, origin + cut
 
 
@@ -300,7 +312,9 @@ def _pieces(share: Sequence[_Unit]) -> Iterator[SegmentPiece]:
     for unit in share:
         if last is not None and unit.candidate is candidate:
             last = last._replace(
-                end_byte=max(last.end_byte, unit.end_byte), end_offset=max(last.end_offset, unit.end_offset)
+                end_byte=max(last.end_byte, unit.end_byte),
+                end_offset=max(last.end_offset, unit.end_offset),
+                is_cut=last.is_cut or unit.is_cut,
             )
             continue
         if last is not None:
@@ -322,4 +336,5 @@ def _piece(unit: _Unit) -> SegmentPiece:
         unit.end_offset,
         candidate.aborted,
         candidate.times,
+        unit.is_cut,
     )

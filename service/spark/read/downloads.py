@@ -1,6 +1,7 @@
 """Downloads of segment blocks ahead of their use, in the order of their offsets.
 
-Where only offsets are wanted, a block is not downloaded if its row in the block table tells them.
+Where only offsets are wanted, a block is not downloaded if its row in the block table tells them. An object
+that a rewrite has replaced, and that is gone, is read from what took its place (`rewritten`).
 
 One `Downloads` serves one task on a few threads. It opens the next objects early (their footers), then
 fetches ranges of neighbouring blocks while earlier ones are decoded. Bytes in flight or not yet taken stay
@@ -19,14 +20,17 @@ from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
+from service.records.batch import iter_headers
 from service.remote.format.block_table import LogBlock
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.segment_object import Footer
 from service.remote.reading.object_reader import footer_of, open_footer_of
 from service.remote.stores.errors import ObjectNotFound, ObjectTruncated, naming
 from service.remote.stores.store import ObjectStore
-from service.spark.errors import DataLossError
+from service.spark.errors import DataLossError, PlanOutdated
 from service.spark.plan.splits import SegmentPiece, wanted_blocks
+from service.spark.read.rewritten import Rewritten
+from service.spark.selection import ALL_TIMES
 
 THREADS: Final = 4
 OPEN_AHEAD: Final = 4
@@ -39,12 +43,13 @@ Part = memoryview | range
 
 
 class _Run(NamedTuple):
-    """Neighbouring blocks of the piece with this number, to be fetched together.
+    """Neighbouring blocks of an object, to be fetched together for the piece with this number.
 
     `is_known`: the block table tells all that is wanted of them, so nothing is fetched.
     """
 
     number: int
+    entry: SegmentEntry
     blocks: tuple[LogBlock, ...]
     is_known: bool = False
 
@@ -59,11 +64,12 @@ class _Run(NamedTuple):
 
 
 class _Opened(NamedTuple):
-    """The wanted blocks of a piece; `data` is the whole log where it came along. Neither: it is gone.
+    """The wanted blocks of an object; `data` is the whole log where it came along.
 
     `has_markers` is False where no record is a control record or may belong to an aborted transaction.
     """
 
+    entry: SegmentEntry
     blocks: list[LogBlock]
     data: memoryview | None
     has_markers: bool = True
@@ -94,8 +100,9 @@ class Downloads:
         self._budget_bytes = budget_bytes
         self._offsets_alone = offsets_alone
         self._lost = lost
+        self._rewritten = Rewritten(store)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="firn-read")
-        self._openings: deque[tuple[int, Future[_Opened]]] = deque()
+        self._openings: deque[tuple[int, Future[list[_Opened]]]] = deque()
         self._next_piece = 0
         self._runs: deque[tuple[_Run, memoryview | None]] = deque()
         self._fetches: deque[tuple[_Run, Future[Part | None]]] = deque()
@@ -157,36 +164,67 @@ class Downloads:
 
     def _queue_runs(self) -> None:
         number, opening = self._openings.popleft()
-        opened = opening.result()
+        for opened in opening.result():
+            self._queue_opened(number, opened)
+
+    def _queue_opened(self, number: int, opened: _Opened) -> None:
         may_know = self._offsets_alone and not opened.has_markers
         for is_known, blocks in groupby(opened.blocks, lambda block: may_know and _is_dense(block)):
             ends = _has_gap if is_known else self._is_enough
-            self._runs += ((_Run(number, run, is_known), opened.data) for run in _runs(blocks, ends))
+            self._runs += (
+                (_Run(number, opened.entry, run, is_known), opened.data) for run in _runs(blocks, ends)
+            )
 
     def _is_enough(self, run: list[LogBlock], block: LogBlock) -> bool:
         """One GET fetches blocks that touch, so many bytes of them; a larger block is fetched by itself."""
         return block.position != run[-1].end or block.end - run[0].position > self._fetch_bytes
 
-    def _open(self, piece: SegmentPiece) -> _Opened:
+    def _open(self, piece: SegmentPiece) -> list[_Opened]:
+        """Open the object of a piece, or those in its place where it is gone; none where the rows are."""
         entry = piece.entry
-        data: memoryview | None = None
         try:
-            if entry.size <= SMALL_OBJECT_BYTES and not self._offsets_alone:
-                footer, data = self._open_whole(entry)
-            else:
-                footer = open_footer_of(self._store, entry)
+            return [self._opened(piece, entry, piece.first_byte, piece.end_byte)]
         except ObjectNotFound:
-            self._missing(piece, piece.begin_offset, piece.end_offset - 1)
-            return _Opened([], None)
-        blocks = wanted_blocks(
-            footer.blocks,
-            piece.times,
-            piece.begin_offset,
-            piece.end_offset,
-            piece.first_byte,
-            piece.end_byte,
-        )
-        return _Opened(blocks, data, has_markers=footer.transactional_batch_count != 0)
+            there = list(self._others(piece, entry))
+        if piece.is_cut and there:
+            raise PlanOutdated(
+                f"{piece.topic}-{piece.partition}: {entry.key} was rewritten after this read was planned, "
+                "and several tasks share its rows. All of them are there: load() makes a new plan"
+            )
+        return there
+
+    def _others(self, piece: SegmentPiece, gone: SegmentEntry) -> Iterator[_Opened]:
+        """Open what has the rows of `gone` now."""
+        for entry in self._in_place_of(piece, gone, piece.begin_offset, piece.end_offset):
+            try:
+                yield self._opened(piece, entry)
+            except ObjectNotFound:
+                yield from self._others(piece, entry)  # it was rewritten, too
+
+    def _opened(
+        self, piece: SegmentPiece, entry: SegmentEntry, first_byte: int = 0, end_byte: int | None = None
+    ) -> _Opened:
+        data: memoryview | None = None
+        if entry is not piece.entry:
+            footer = self._rewritten.footer(entry)
+        elif entry.size <= SMALL_OBJECT_BYTES and not self._offsets_alone:
+            footer, data = self._open_whole(entry)
+        else:
+            footer = open_footer_of(self._store, entry)
+        begin, end = piece.begin_offset, piece.end_offset
+        blocks = wanted_blocks(footer.blocks, piece.times, begin, end, first_byte, end_byte)
+        return _Opened(entry, blocks, data, has_markers=footer.transactional_batch_count != 0)
+
+    def _in_place_of(
+        self, piece: SegmentPiece, gone: SegmentEntry, begin_offset: int, end_offset: int
+    ) -> tuple[SegmentEntry, ...]:
+        """Return what has these offsets, exclusive of the end, instead of `gone`. What nothing has is told as
+        lost."""
+        found = self._rewritten.in_place_of(gone, begin_offset, end_offset)
+        start = end_offset if found is None else found.start_offset
+        if start > max(begin_offset, gone.base_offset):
+            self._missing(piece, gone, max(begin_offset, gone.base_offset), min(start, gone.last_offset + 1))
+        return () if found is None else found.entries
 
     def _open_whole(self, entry: SegmentEntry) -> tuple[Footer, memoryview]:
         with naming(entry.key):
@@ -198,15 +236,26 @@ class Downloads:
         first, last = run.blocks[0].first_offset, run.blocks[-1].last_offset
         if run.is_known:
             return range(max(first, piece.begin_offset), min(last + 1, piece.end_offset))
-        with naming(piece.entry.key):
+        try:
+            return self._proved(run, data)
+        except ObjectNotFound:
+            there = self._in_place_of(piece, run.entry, first, last + 1)
+        found = bytearray()
+        for entry in there:
+            for part in self._batches(entry, first, last):
+                found += part
+        return memoryview(found).toreadonly() if found else None
+
+    def _proved(self, run: _Run, data: memoryview | None) -> memoryview:
+        """Return the blocks of a run, compared with their checksums. `data`: the object's log, if it came
+        with the footer."""
+        first, last = run.blocks[0].first_offset, run.blocks[-1].last_offset
+        with naming(run.entry.key):
             if data is not None:
                 part: Buffer = data[run.position : run.position + run.length]
             else:
                 try:
-                    part = self._store.get_range(piece.entry.key, run.position, run.length)
-                except ObjectNotFound:
-                    self._missing(piece, first, last)
-                    return None
+                    part = self._store.get_range(run.entry.key, run.position, run.length)
                 except ObjectTruncated as e:
                     raise CorruptionError(f"offsets {first} to {last}: {e}") from e
             view = memoryview(part).toreadonly()
@@ -219,10 +268,20 @@ class Downloads:
                     )
         return view
 
-    def _missing(self, piece: SegmentPiece, first_offset: int, last_offset: int) -> None:
+    def _batches(self, entry: SegmentEntry, first_offset: int, last_offset: int) -> Iterator[memoryview]:
+        """Yield the batches of these offsets, inclusive, of an object: its blocks are others than those of
+        the objects that it replaced, its batches are not."""
+        blocks = self._rewritten.footer(entry).blocks
+        for block in wanted_blocks(blocks, ALL_TIMES, first_offset, last_offset + 1):
+            view = self._proved(_Run(0, entry, (block,)), None)
+            for header in iter_headers(view):
+                if first_offset <= header.base_offset and header.last_offset <= last_offset:
+                    yield view[header.position : header.end]
+
+    def _missing(self, piece: SegmentPiece, gone: SegmentEntry, first_offset: int, end_offset: int) -> None:
         message = (
-            f"{piece.topic}-{piece.partition}: offsets {first_offset} to {last_offset} are lost: "
-            f"there is no object {piece.entry.key}, it was deleted after this read was planned: "
+            f"{piece.topic}-{piece.partition}: offsets {first_offset} to {end_offset - 1} are lost: "
+            f"there is no object {gone.key}, it was deleted after this read was planned: "
             "by retention, or with its topic. A DataFrame keeps the plan of its first action, "
             "load() makes a new one"
         )

@@ -45,6 +45,19 @@ def test_large_splits_are_made_equal_by_pieces_of_a_mebibyte_and_no_less() -> No
     assert planned([17151, 15105], 16384) == [[(0, 0, 17151)], [(1, 0, 15105)]]
 
 
+def test_a_segment_that_is_small_beside_a_split_stays_whole() -> None:
+    """A merge may replace it before it is read; an object that several tasks share is not found again then.
+    By default a split has 256 MiB, and merges leave objects of 16 MiB alone."""
+    small = planned([15 * 1024] * 200, 256 * 1024)
+    assert all(first == 0 and end == 15 * 1024 for split in small for _, first, end in split)
+    sizes = [sum(end - first for _, first, end in split) for split in small]
+    assert len(sizes) == 12
+    assert min(sizes) >= 16 * 15 * 1024
+    assert max(sizes) <= 17 * 15 * 1024
+    large = planned([40 * 1024] * 50, 256 * 1024)
+    assert any(first for split in large for _, first, _ in split)
+
+
 @pytest.mark.parametrize(("size", "wanted"), [(1024 * KIB, False), (1024 * KIB + 1, True)])
 def test_small_segments_are_read_without_their_block_table(size: int, wanted: bool) -> None:
     entry: Any = SimpleNamespace(
