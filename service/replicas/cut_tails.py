@@ -80,11 +80,12 @@ def open_cut_tails(
     return CutTails(index, tuple(unreadable))
 
 
-def check_is_first_life(store: ObjectStore) -> None:
-    """Raise `StorageError` where the cluster has cuts of its own: all its tails were loaded before the first
-    of them, so a node that has them to load began once more with the metadata of then.
+def check_has_no_cut(store: ObjectStore, life: int) -> None:
+    """Raise `StorageError` where the cluster has a cut of this life: all its tails were loaded before the
+    first of them, so a node that has them to load began once more with the metadata of then.
 
-    Documents that cannot be read tell nothing.
+    A cut of an earlier life says nothing: the copy of the metadata that began this one
+    (`firn.remote.recover`) may be from before the tails were loaded. Nor do documents that cannot be read.
     """
     try:
         cluster = open_cluster_file(store)
@@ -96,7 +97,7 @@ def check_is_first_life(store: ObjectStore) -> None:
     except UNREADABLE as e:
         raise_of_the_store(e)
         return
-    if newest.cluster_id == cluster.cluster_id:
+    if newest.cluster_id == cluster.cluster_id and newest.metadata.life >= life:
         raise StorageError(
             f"{cuts.newest.key} is of this cluster, which was restored and at work before: its file of "
             f"`firn restore apply` was used once more; make another by the same command"

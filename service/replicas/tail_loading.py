@@ -38,7 +38,7 @@ from service.remote.reading.tail_records import TailRun
 from service.remote.stores.store import ObjectStore
 from service.replicas.cut_tails import (
     CutTails,
-    check_is_first_life,
+    check_has_no_cut,
     needs_tails,
     open_cut_tails,
     tail_runs,
@@ -137,8 +137,8 @@ class TailLoader:
         self._done = asyncio.Event()
         self._tails: dict[str, _Tails] = {}
         self._failures: dict[TopicIdPartition, int] = {}
-        self._is_first_life = False
-        """the bucket was looked at, and has no cut of this cluster"""
+        self._checked_life: int | None = None
+        """the life of the cluster of which the bucket was looked at, and has no cut"""
         self.metrics = metrics
 
     # -- reports
@@ -267,9 +267,9 @@ class TailLoader:
         """Append what the log lacks, and sync it. Raises the errors of the store, the bucket's documents and
         the disk."""
         log, tail = job.partition.log, job.tail
-        if not self._is_first_life:
-            await self._on_thread(check_is_first_life, self._store)
-            self._is_first_life = True
+        if (life := self._image().life) != self._checked_life:
+            await self._on_thread(check_has_no_cut, self._store, life)
+            self._checked_life = life
         tails = await self._tails_for(job) if needs_tails(tail) else None
         if not self._is_wanted(job):
             return

@@ -59,7 +59,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Acls]:
         yield Acls(nodes.bootstrap)
 
 
-@pytest.mark.parametrize("where", ["alone", "cluster"])
+@pytest.mark.parametrize("where", ["alone", pytest.param("cluster", marks=pytest.mark.thorough)])
 def test_kafka_acls_adds_lists_and_removes(where: str, request: pytest.FixtureRequest) -> None:
     acls: Acls = request.getfixturevalue(where)
     acls("--add", "--allow-principal", "User:alice", "--operation", "Read", "--topic", "orders")

@@ -36,10 +36,11 @@ def batch(base_offset: int, values: Sequence[bytes], leader_epoch: int, **produc
 class HandMadeCut:
     """A cut of which each call of `tail` writes one tail."""
 
-    def __init__(self, store: ObjectStore, cluster_id: str, number: int = NUMBER) -> None:
+    def __init__(self, store: ObjectStore, cluster_id: str, number: int = NUMBER, *, life: int = 0) -> None:
         self._store = store
         self._cluster_id = cluster_id
         self._number = number
+        self._life = life
         self._nodes = count(1)
         self.tails: list[TailRef] = []
 
@@ -81,7 +82,9 @@ class HandMadeCut:
 
     def write(self) -> str:
         """Write the cut's document; return its key."""
-        metadata = MetadataRef(f"metadata/{64:020d}-{3:010d}-{UUID(int=7)}.checkpoint", 64, 3, 3702, 77)
+        metadata = MetadataRef(
+            f"metadata/{64:020d}-{3:010d}-{UUID(int=7)}.checkpoint", 64, 3, 3702, 77, self._life
+        )
         cut = Cut(self._cluster_id, self._number, START_MS, True, metadata, 80, 3, tuple(self.tails), {})
         key = cut_key(CutKey(self._number, UUID(int=self._number)))
         self._store.put(key, encode_cut(cut))

@@ -20,7 +20,7 @@ from service.hot.cleaning.erasing import LocalErasure
 from service.hot.log import LocalLog
 from service.metadata.image import RestoredTail
 from service.metadata.image_frames import restored_tail_record
-from service.metadata.records import MetadataRecord, RemoteLogRecord, RemoveRestoredTailRecord
+from service.metadata.records import LifeRecord, MetadataRecord, RemoteLogRecord, RemoveRestoredTailRecord
 from service.partition.partition import Partition
 from service.records.batch import iter_headers
 from service.records.scan import scan_batches
@@ -525,18 +525,26 @@ def test_a_day_of_failures_ends_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     play(tmp_path, scenario)
 
 
+def _own_cut(node: Restored, life: int) -> tuple[str, list[CutRef]]:
+    """Lay out the bucket of a heir that has taken a cut of its own in this life; return the key of the cut
+    that it was made from, and both cuts."""
+    node.cut = HandMadeCut(node.store, "the-source-of-the-heir")
+    node.cut.tail({(TOPIC, 0): SIX})
+    key = node.cut.write()
+    ancestor = Ancestor("the-source-of-the-heir", 9, 1)
+    node.store.put(CLUSTER_KEY, encode_cluster(ClusterFile(CLUSTER, ancestors=(ancestor,))))
+    own = HandMadeCut(node.store, CLUSTER, 10, life=life).write()
+    refs = [_ref_of(node.store, one, number) for one, number in ((key, 9), (own, 10))]
+    node.store.put(CUT_NAME, encode_cuts(Cuts(CLUSTER, tuple(refs))))
+    return key, refs
+
+
 def test_a_file_of_a_restore_that_is_used_again_loads_nothing(tmp_path: Path) -> None:
     """The heir has worked, and taken a cut of its own, before its disks were lost."""
 
     async def scenario(node: Restored) -> None:
-        node.cut = HandMadeCut(node.store, "the-source-of-the-heir")
-        node.cut.tail({(TOPIC, 0): SIX})
-        key = node.cut.write()
-        ancestor = Ancestor("the-source-of-the-heir", 9, 1)
-        node.store.put(CLUSTER_KEY, encode_cluster(ClusterFile(CLUSTER, ancestors=(ancestor,))))
-        own = HandMadeCut(node.store, CLUSTER, 10).write()
-        refs = [_ref_of(node.store, one, number) for one, number in ((key, 9), (own, 10))]
-        node.store.put(CUT_NAME, encode_cuts(Cuts(CLUSTER, tuple(refs))))
+        key, refs = _own_cut(node, life=4)
+        await node.node.tell(LifeRecord(life=4, life_id=UUID(int=4)))
         await node.restore(tail(key), tail("", start=6))
         await until(lambda: len(node.metrics.problems) == 2)
         assert all("used once more" in why for why in node.metrics.problems.values())
@@ -544,6 +552,21 @@ def test_a_file_of_a_restore_that_is_used_again_loads_nothing(tmp_path: Path) ->
         node.store.put(CUT_NAME, encode_cuts(Cuts(CLUSTER, tuple(refs[:1]))))
         node.loader._enqueue(node.loader._jobs[TopicIdPartition(TOPIC, "t", 0)])
         await node.loaded()
+
+    play(tmp_path, scenario)
+
+
+def test_a_recovery_by_a_copy_of_before_its_tails_were_loaded_loads_them(tmp_path: Path) -> None:
+    """The metadata was copied right after a restore; the cluster then worked, and took a cut."""
+
+    async def scenario(node: Restored) -> None:
+        key, _ = _own_cut(node, life=4)
+        await node.node.tell(LifeRecord(life=5, life_id=UUID(int=5)))
+        await node.restore(tail(key), tail("", start=6))
+        await node.loaded()
+        await node.loaded(1)
+        assert not node.metrics.problems
+        assert (await node.produced())[0] is NONE
 
     play(tmp_path, scenario)
 
