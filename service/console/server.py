@@ -225,8 +225,8 @@ class Console:
         return _json({"longest": longest, "latest": [_turn(one, now_s) for one in turns.latest]})
 
     def _tiering(self, topic: str | None) -> Response:
-        """Return the partitions that do not tier or keep a cut from being complete, and failing steps for the
-        prefix, each with its reason.
+        """Return the partitions that do not tier, are not merged or keep a cut from being complete, and
+        failing steps for the prefix, each with its reason.
 
         `topic`: id of the only topic to return, or None.
         """
@@ -238,6 +238,7 @@ class Console:
             stopped = (
                 {"topic_id": str(tip.topic_id), "topic": tip.topic, "partition": tip.partition, "why": why}
                 for tip, why in {
+                    **metrics.unmerged,
                     **metrics.cut_keeper.overdue(self._clock.now_ms()),
                     **metrics.reasons,
                 }.items()

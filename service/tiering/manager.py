@@ -238,7 +238,7 @@ class TieringManager:
             tasks.create_task(self.maintenance.election.run(), name="tiering-election")
             if self.cuts is not None:
                 tasks.create_task(self.cuts.run(), name="tiering-cuts")
-            tasks.create_task(self.rewriting.merger.run(), name="tiering-merges")
+            tasks.create_task(self.rewriting.run(), name="tiering-rewrites")
             if self.bucket_work is not None:
                 tasks.create_task(self.bucket_work.run(), name="tiering-erasures")
             await self.scheduler.run(tasks)

@@ -78,6 +78,15 @@ class TieringMetrics:
         waits."""
         return min(self.waiting.values(), default=None)
 
+    @property
+    def unmerged(self) -> dict[TopicIdPartition, str]:
+        """Partitions whose small objects are not merged, as that has failed, and why."""
+        return {
+            at: f"{task.value}: {why}"
+            for (task, at), why in self.failing.items()
+            if task is Task.MERGE and isinstance(at, TopicIdPartition)
+        }
+
     def forget(self, task: Task) -> None:
         """Remove all of `task` from `failing`: the task starts over."""
         for key in [key for key in self.failing if key[0] is task]:

@@ -80,6 +80,8 @@ class PartitionArchiver:
         log is offline.
         """
         entry = self.head.entry()
+        if self.head.stopped is not None:
+            self.rewriting.failed(self.head.stopped)
         plan = self._copier.plan(entry)
         self._note_transaction(None if plan.copies else self._copier.open_transaction(entry))
         self._update_metrics(plan)

@@ -289,6 +289,8 @@ class TaskScheduler:
             task, str(error), now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms, wall_ms=self._clock.now_ms()
         )
         self._metrics.failing[task, tip] = str(error)
+        if task not in (Task.COPY, Task.EXPIRE):  # a report waits for all the others
+            archiver.rewriting.failed(f"{task.value}: {error}", count)
         if not isinstance(error, CommitRefused):
             self._metrics.task_errors[task] += 1
         is_damaged = isinstance(error, CorruptionError)  # and so it is at the next try

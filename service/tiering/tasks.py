@@ -45,6 +45,8 @@ class Task(Enum):
     COPY = "copy"
     REWRITE = "publish a rewrite"
     """replace objects of the chain by those that a worker has made of them"""
+    MERGE = "merge"
+    """make one object of small neighbours"""
     KEEP_PREFIX = "keep the prefix"
     """become or stay the prefix's keeper, or be named as a writer by it"""
     DELETE = "delete"

@@ -3,23 +3,28 @@
 Once per `interval_ms` the loop goes through the partitions that it leads, a slice at a time. A chain is read
 only when its last look says that there may be a run: entries that are new since are young, so a chain without
 one is not looked at before they can be old enough. Pages that have no run, and none that ripens, are not read
-again. Owned by the event loop.
+again.
+
+What fails is tried again, more and more seldom, as each try reads a run and puts an intent into the metadata:
+a run with an object that is damaged or refused by itself, everything else by its partition. `metrics.failing`
+names it. Owned by the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.clock import Clock
-from service.base.errors import CorruptionError, RequestError, StorageError
+from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
 from service.base.slices import Slice
 from service.base.types import TopicIdPartition
 from service.remote.catalog import CatalogEntry
 from service.remote.format.manifest import SegmentEntry
+from service.remote.stores.errors import ObjectNotFound, StoreRefused
 from service.tiering import next_version
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.offload_pool import OffloadPool
@@ -29,26 +34,63 @@ from service.tiering.rewriting.chain_units import units_from
 from service.tiering.rewriting.merge_plan import MIN_RUN, MergeLimits, find_run
 from service.tiering.rewriting.rewriter import RewriteOutcome, Rewriter
 from service.tiering.rewriting.rules import MergeRule
-from service.tiering.rewriting.silent_intents import SilentIntents
+from service.tiering.tasks import Task, is_worth_a_line
 
 log = logging.getLogger(__name__)
 
 Key = tuple[UUID, int]
 
 _RETRY_MS: Final = 60_000
-"""Time after which a partition is looked at again whose merge has failed."""
+"""Time after which a partition is looked at again whose merge did not begin, or has failed once."""
+_LONGEST_RETRY_MS: Final = 3_600_000
 
 
 class _Look(NamedTuple):
     """Result of a look at one chain: the first and last offset of a run; without one, when to look again.
 
-    Below `clean_below` no run can come to be with these `limits`.
+    Below `clean_below` no run can come to be with these `limits`. `put_off`: first offsets of runs that have
+    failed and are not tried yet.
     """
 
     run: tuple[int, int] | None
     due_ms: int
     clean_below: int
     limits: MergeLimits
+    put_off: tuple[int, ...] = ()
+
+
+class _Failures:
+    """Failures in a row, by what has failed, and until when (wall clock) that is not tried."""
+
+    def __init__(self) -> None:
+        self._noted: dict[int, tuple[int, int]] = {}
+
+    def add(self, what: int, now_ms: int) -> tuple[int, int]:
+        """Note one more failure; return how many there are in a row, and how long to wait."""
+        count = self._noted.get(what, (0, 0))[0] + 1
+        wait_ms = min(_RETRY_MS << min(count - 1, 16), _LONGEST_RETRY_MS)
+        self._noted[what] = count, now_ms + wait_ms
+        return count, wait_ms
+
+    def others(self, *these: int) -> set[int]:
+        """Return what fails besides these."""
+        return self._noted.keys() - these
+
+    def keep_only(self, these: Collection[int]) -> None:
+        """Forget what has succeeded, or is not there any more."""
+        self._noted = {what: noted for what, noted in self._noted.items() if what in these}
+
+    def until_ms(self, what: int) -> int:
+        return self._noted.get(what, (0, 0))[1]
+
+    def __bool__(self) -> bool:
+        return bool(self._noted)
+
+
+_PARTITION: Final = -1
+"""Stands for the partition in its `_Failures`, beside runs by their first offsets."""
+_OF_A_RUN: Final = (CorruptionError, ObjectNotFound, StoreRefused)
+"""Errors that may be those of a single object."""
 
 
 class Merger:
@@ -61,7 +103,6 @@ class Merger:
         rewriter: Rewriter,
         partitions: Callable[[], Iterable[TieredPartition]],
         limits: Callable[[], MergeLimits | None],
-        silent: SilentIntents,
     ) -> None:
         self._context = context
         self._clock: Clock = context.clock
@@ -69,8 +110,8 @@ class Merger:
         self._rewriter = rewriter
         self._partitions = partitions
         self._limits = limits
-        self._silent = silent
         self._looks: dict[Key, _Look] = {}
+        self._failures: dict[Key, _Failures] = {}
 
     async def run(self) -> None:
         """Merge until cancelled."""
@@ -87,56 +128,116 @@ class Merger:
         for partition in self._partitions():
             key = partition.tip.topic_id, partition.tip.partition
             led.add(key)
-            self._silent.note(partition.tip, partition.leader_epoch)
+            if key in self._failures and not self._is_merged(key, partition):
+                del self._failures[key]
             if self._may_have_run(key, partition, limits):
                 ready.append(partition)
             if piece.is_over():
                 await piece.next_turn()
-        self._looks = {key: look for key, look in self._looks.items() if key in led}
-        await self._silent.give_up(led)
+        self._forget_others(led)
+        erased = await self._erased_topics(piece)
         for partition in ready:
-            await self._merge_all(partition, limits)
+            if partition.tip.topic_id not in erased:
+                await self._merge_all(partition, limits)
 
-    def _may_have_run(self, key: Key, partition: TieredPartition, limits: MergeLimits) -> bool:
-        entry = self._context.catalog.entry(*key)
-        config, look = partition.config, self._looks.get(key)
+    def _forget_others(self, led: Container[Key]) -> None:
+        """Forget partitions that this node does not lead any more."""
+        self._looks = {key: look for key, look in self._looks.items() if key in led}
+        self._failures = {key: one for key, one in self._failures.items() if key in led}
+        failing = self._context.metrics.failing
+        for at in [at for task, at in failing if task is Task.MERGE and isinstance(at, TopicIdPartition)]:
+            if (at.topic_id, at.partition) not in self._failures:
+                del failing[Task.MERGE, at]
+
+    async def _erased_topics(self, piece: Slice) -> set[UUID]:
+        """Return the topics with an open order to erase keys: no merge begins there."""
+        erased: set[UUID] = set()
+        for order in list(self._context.catalog.erasures().values()):
+            if order.is_open:
+                erased.update(order.topics)
+            if piece.is_over():
+                await piece.next_turn()
+        return erased
+
+    def _is_merged(self, key: Key, partition: TieredPartition) -> bool:
+        """Return whether the partition has what is merged, and may be."""
+        entry, config = self._context.catalog.entry(*key), partition.config
         if entry is None or entry.segments < MIN_RUN or not config.remote_storage_enable:
             return False
-        if not config.merge_enable or self._context.catalog.rewrite(*key) is not None:
-            return False
-        return look is None or look.limits != limits or look.due_ms <= self._clock.now_ms()
+        return config.merge_enable
 
-    def _has_open_erasure(self, topic_id: UUID) -> bool:
-        orders = self._context.catalog.erasures().values()
-        return any(order.is_open and topic_id in order.topics for order in orders)
+    def _may_have_run(self, key: Key, partition: TieredPartition, limits: MergeLimits) -> bool:
+        if not self._is_merged(key, partition) or self._context.catalog.rewrite(*key) is not None:
+            return False
+        if partition.tip in self._context.metrics.stopped:
+            return False  # nothing of it is written
+        look = self._looks.get(key)
+        return look is None or look.limits != limits or look.due_ms <= self._clock.now_ms()
 
     async def _merge_all(self, partition: TieredPartition, limits: MergeLimits) -> None:
         """Merge the runs of one partition, one after the other. What fails is looked at again later."""
         tip = partition.tip
         key = tip.topic_id, tip.partition
-        while self._may_have_run(key, partition, limits) and not self._has_open_erasure(tip.topic_id):
+        while self._may_have_run(key, partition, limits):
             entry = self._context.catalog.entry(*key)
             assert entry is not None
+            run: tuple[int, int] | None = None
             try:
                 look = await self._pool.run(self._look, tip, entry, limits, self._looks.get(key))
                 self._looks[key] = look
-                if look.run is None:
+                run = look.run
+                if run is None:
+                    self._succeeded(tip, look.put_off)
                     return
-                outcome = await self._rewriter.rewrite(*key, *look.run, MergeRule())
+                outcome = await self._rewriter.rewrite(*key, *run, MergeRule())
             except (Displaced, NotNamed):
                 return
             except (StorageError, CorruptionError, RequestError) as e:
-                log.warning("%s: small objects are not merged for now: %s", tip, e)
-                self._put_off(key, limits)
-                return
-            if outcome is not RewriteOutcome.DONE:
-                self._put_off(key, limits)
+                if run is None or not isinstance(e, _OF_A_RUN):
+                    self._put_off(key, limits, self._failed(tip, _PARTITION, e))
+                    return
+                self._failed(tip, run[0], e)
+                continue
+            if outcome is RewriteOutcome.DONE:
+                self._succeeded(tip, self._failures_of(tip).others(run[0], _PARTITION))
+            elif outcome is RewriteOutcome.REFUSED:
+                self._failed(tip, run[0], CorruptionError(f"the run from {run[0]} to {run[1]} is refused"))
+            else:
+                self._put_off(key, limits, _RETRY_MS)
                 return
 
-    def _put_off(self, key: Key, limits: MergeLimits) -> None:
+    def _failed(self, tip: TopicIdPartition, what: int, error: FirnError) -> int:
+        """Note a failure of a run, or of the partition; return how long it is not tried again."""
+        metrics, failures = (
+            self._context.metrics,
+            self._failures.setdefault((tip.topic_id, tip.partition), _Failures()),
+        )
+        count, wait_ms = failures.add(what, self._clock.now_ms())
+        metrics.task_errors[Task.MERGE] += 1
+        metrics.failing[Task.MERGE, tip] = str(error)
+        if is_worth_a_line(count):
+            log.warning(
+                "%s: small objects are not merged, %d times in a row, next try in %d s, others go on: %s",
+                tip, count, wait_ms // 1000, error,
+            )  # fmt: skip
+        return wait_ms
+
+    def _failures_of(self, tip: TopicIdPartition) -> _Failures:
+        return self._failures.get((tip.topic_id, tip.partition)) or _Failures()
+
+    def _succeeded(self, tip: TopicIdPartition, put_off: Collection[int]) -> None:
+        """Note that nothing fails but the runs that are `put_off`."""
+        failures = self._failures.get((tip.topic_id, tip.partition))
+        if failures is not None:
+            failures.keep_only(put_off)
+            if not failures:
+                del self._failures[tip.topic_id, tip.partition]
+                self._context.metrics.failing.pop((Task.MERGE, tip), None)
+
+    def _put_off(self, key: Key, limits: MergeLimits, wait_ms: int) -> None:
         before = self._looks.get(key)
         clean_below = before.clean_below if before is not None and before.limits == limits else 0
-        self._looks[key] = _Look(None, self._clock.now_ms() + _RETRY_MS, clean_below, limits)
+        self._looks[key] = _Look(None, self._clock.now_ms() + wait_ms, clean_below, limits)
 
     def _look(
         self, tip: TopicIdPartition, entry: CatalogEntry, limits: MergeLimits, before: _Look | None
@@ -147,17 +248,24 @@ class Merger:
         clean_below = before.clean_below if before is not None and before.limits == limits else 0
         clean_below, is_clean = max(clean_below, manifest.start_offset), True
         ripe: list[int] = [now_ms + limits.min_age_ms]
+        put_off: list[int] = []
+        failures = self._failures_of(tip)
         for unit in units_from(manifest, context.chains.loader(tip), clean_below):
-            found = find_run(unit.entries, limits, now_ms, self._uploaded_at_ms, manifest.start_offset)
-            if found.run:
+            begin = manifest.start_offset
+            while (found := find_run(unit.entries, limits, now_ms, self._uploaded_at_ms, begin)).run:
                 run = found.run[0].base_offset, found.run[-1].last_offset
-                return _Look(run, 0, clean_below, limits)
+                until_ms = failures.until_ms(run[0])
+                if until_ms <= now_ms:
+                    return _Look(run, 0, clean_below, limits)
+                begin, is_clean = run[1] + 1, False
+                put_off.append(run[0])
+                ripe.append(until_ms)
             if found.ripe_ms is not None:
                 ripe.append(found.ripe_ms)
             is_clean = is_clean and unit.is_page and found.ripe_ms is None
             if is_clean:
                 clean_below = unit.entries[-1].last_offset + 1
-        return _Look(None, max(min(ripe), now_ms + 1), clean_below, limits)
+        return _Look(None, max(min(ripe), now_ms + 1), clean_below, limits, tuple(put_off))
 
     def _uploaded_at_ms(self, entry: SegmentEntry) -> int:
         return self._context.store.head(entry.key).last_modified_ms

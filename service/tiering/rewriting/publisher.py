@@ -3,14 +3,16 @@
 A report waits here until the partition's archiver runs `Task.REWRITE`. Then everything is checked that a
 worker may have wrong: the intent is the image's and of this leader's epoch, the chain has the run's
 objects *now*, each new object is in the bucket and was made for this intent (`report_check`). What cannot be
-published is refused, and its task is over; a store that does not answer is asked again, while the intent
-lives. The proposal is settled as every other (`pending_commit`); its commit carries the intent's id and ends
+published is refused, and its task is over; a store that does not answer is asked again a few times, then
+the worker is told and plans again: it does not wait for one partition while others could be rewritten. The
+proposal is settled as every other (`pending_commit`); its commit carries the intent's id and ends
 it. Owned by the event loop; whatever blocks runs on the offload pool.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from service.base.errors import CorruptionError, StorageError
 from service.remote.catalog import CatalogEntry, RewriteIntent, RewriteKind
@@ -30,6 +32,7 @@ from service.tiering.lifecycle import SegmentState
 from service.tiering.ports import TieredPartition
 from service.tiering.rewriting.chain_units import run_at
 from service.tiering.rewriting.report_check import (
+    NotPublished,
     RewriteRefused,
     RewriteReport,
     check_object,
@@ -37,6 +40,9 @@ from service.tiering.rewriting.report_check import (
     check_rewritable,
 )
 from service.tiering.rewriting.rules import ChainRun
+
+MOST_FAILURES: Final = 5
+"""Failures in a row of a step of the partition that a report waits for."""
 
 
 class _Waiting:
@@ -68,13 +74,25 @@ class PartitionRewriting:
         """True while a report waits to be published."""
         return self._waiting is not None
 
+    def failed(self, why: str, count: int = MOST_FAILURES) -> None:
+        """Tell the worker that a step of the partition has failed `count` times in a row; often enough, it is
+        not to wait any longer. What it has made may be proposed already, and is left to the sweeper."""
+        if self._waiting is not None and count >= MOST_FAILURES:
+            self._end(NotPublished(f"{self._partition.tip}: a rewritten run is not published: {why}"))
+
     def submit(self, report: RewriteReport) -> asyncio.Future[CatalogEntry]:
         """Have `report` published; the future has the entry that was committed. The same report again gives
         the same future.
 
-        It raises `RewriteRefused` where it cannot be published, `Deposed` where this node does not lead any
-        more, `CommitRefused` where the catalog has refused it. Raises `RewriteRefused` while another waits.
+        It raises `RewriteRefused` where it cannot be published, `NotPublished` where that fails for now,
+        `Deposed` where this node does not lead any more, `CommitRefused` where the catalog has refused it.
+        Raises `RewriteRefused` while another waits whose intent lives.
         """
+        waiting, tip = self._waiting, self._partition.tip
+        if waiting is not None and waiting.report.rewrite_id != report.rewrite_id:
+            intent = self._context.catalog.rewrite(tip.topic_id, tip.partition)
+            if intent is None or intent.rewrite_id != waiting.report.rewrite_id:
+                self.withdraw(waiting.report.rewrite_id)
         if self._waiting is None:
             self._waiting = _Waiting(report)
         elif self._waiting.report != report:

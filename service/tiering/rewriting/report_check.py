@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from service.base.errors import CorruptionError, FirnError
+from service.base.errors import CorruptionError, FirnError, StorageError
 from service.base.types import TopicIdPartition
 from service.remote.catalog import RewriteIntent, RewriteKind
 from service.remote.format.keys import SegmentKey, parse_key
@@ -27,6 +27,10 @@ class RewriteRefused(FirnError):
 
 class RunChanged(RewriteRefused):
     """The chain has other objects there by now: expiry, or another rewrite, was faster."""
+
+
+class NotPublished(StorageError):
+    """No answer tells whether a run was published, or it cannot be for now."""
 
 
 class RewriteReport(NamedTuple):

@@ -1,8 +1,9 @@
-"""Rewrites of runs by a broker's own worker, of partitions that it leads: one at a time per node.
+"""Rewrites of runs by a broker's own worker, of partitions that it leads: one object at a time per node.
 
 Order (invariant T25): intent in the metadata, objects on a `rewrite` thread, report to the partition's
 archiver, which publishes it in its line of tasks (`publisher`). Objects are made outside of that line: copies
-and expiry go on meanwhile, and a run that they change is planned again. A rewrite that fails gives its intent
+and expiry go on meanwhile, and a run that they change is planned again. While one run waits to be published
+the next is made. A rewrite that fails gives its intent
 up; where even that fails, `SilentIntents` does it later, or the partition's next leader epoch ends it.
 
 Owned by the event loop. The pool has the cleaner's priority and the watchdog of offload calls.
@@ -12,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
@@ -28,12 +29,20 @@ from service.tiering.copier import CallProgress
 from service.tiering.offload_pool import OffloadPool
 from service.tiering.ports import SegmentRun, TieredPartition
 from service.tiering.rewriting.chain_units import run_at
-from service.tiering.rewriting.report_check import RewriteRefused, RewriteReport, RunChanged, check_rewritable
+from service.tiering.rewriting.report_check import (
+    NotPublished,
+    RewriteRefused,
+    RewriteReport,
+    RunChanged,
+    check_rewritable,
+)
 from service.tiering.rewriting.rules import ChainRun, Rule
 from service.tiering.rewriting.run_object import MadeObject, RunMaker
 from service.tiering.rewriting.upload_pace import UploadPace
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 REWRITE_NICE: Final = 10
 """Priority of the threads: that of the log cleaner."""
@@ -56,6 +65,21 @@ class RewriteOutcome(Enum):
     """Another node leads the partition, or this one in another epoch."""
     REFUSED = "refused"
     """The run may not be rewritten."""
+
+
+class _Work(NamedTuple):
+    """A rewrite that has begun, and the keys that it writes."""
+
+    led: TieredPartition
+    term: LeaderTerm
+    run: ChainRun
+    rule: Rule
+    intent: RewriteIntent
+    attempt: ArchiveAttempt
+
+    @property
+    def tip(self) -> TopicIdPartition:
+        return self.led.tip
 
 
 class Rewriter:
@@ -92,23 +116,32 @@ class Rewriter:
         Raises `Displaced` or `NotNamed` where this node may not write to the bucket, `StorageError`,
         `CorruptionError`, and `RequestError` where the cluster does not know rewrites yet.
         """
-        async with self._one_at_a_time:
-            led = self._find(topic_id, partition)
-            if led is None:
-                return RewriteOutcome.FENCED
-            try:
-                return await self._rewrite(led, base_offset, last_offset, rule)
-            except (RunChanged, CommitRefused):
-                return RewriteOutcome.CHANGED
-            except RewriteRefused as e:
-                log.warning("%s: a run cannot be rewritten: %s", led.tip, e)
-                return RewriteOutcome.REFUSED
-            except Deposed:
-                return RewriteOutcome.FENCED
+        led = self._find(topic_id, partition)
+        if led is None:
+            return RewriteOutcome.FENCED
+        try:
+            async with self._one_at_a_time:
+                work = await self._begun(led, base_offset, last_offset, rule)
+                if isinstance(work, RewriteOutcome):
+                    return work
+                made = await self._ended_with(work, self._make(work))
+            report = RewriteReport(work.intent.rewrite_id, work.run.keys, (made.entry,))
+            await self._ended_with(work, self._publish(work.tip, report))
+        except (RunChanged, CommitRefused):
+            return RewriteOutcome.CHANGED
+        except RewriteRefused as e:
+            log.warning("%s: a run cannot be rewritten: %s", led.tip, e)
+            return RewriteOutcome.REFUSED
+        except Deposed:
+            return RewriteOutcome.FENCED
+        self._is_over(work)
+        self._context.metrics.rewrites.bytes_read += made.bytes_read
+        return RewriteOutcome.DONE
 
-    async def _rewrite(
+    async def _begun(
         self, led: TieredPartition, base_offset: int, last_offset: int, rule: Rule
-    ) -> RewriteOutcome:
+    ) -> _Work | RewriteOutcome:
+        """Begin a rewrite; return why it may not begin where the catalog says so."""
         context, tip = self._context, led.tip
         term = LeaderTerm(led)
         await context.fence.check(context.settings.fence_age_ms)
@@ -121,65 +154,56 @@ class Rewriter:
         intent = RewriteIntent(
             context.new_uuid(), base_offset, last_offset, rule.kind, term.epoch, context.clock.now_ms()
         )
-        answer = await context.catalog.begin_rewrite(tip, intent)
+        try:
+            answer = await context.catalog.begin_rewrite(tip, intent)
+        except StorageError:
+            await self._give_up(tip, intent.rewrite_id)  # it may have begun, and would hold up the next one
+            raise
         if answer is RewriteAnswer.BUSY:
             return RewriteOutcome.BUSY
         if answer is not RewriteAnswer.BEGUN:
             return RewriteOutcome.FENCED
         self._running[tip.topic_id, tip.partition] = intent.rewrite_id
         context.metrics.rewrites.running += 1
-        try:
-            await self._carry_out(led, term, run, rule, intent)
-        finally:
-            del self._running[tip.topic_id, tip.partition]
-            context.metrics.rewrites.running -= 1
-        return RewriteOutcome.DONE
+        return _Work(led, term, run, rule, intent, ArchiveAttempt(context.eraser, term))
+
+    def _is_over(self, work: _Work) -> None:
+        """Forget a rewrite that has ended."""
+        place = work.tip.topic_id, work.tip.partition
+        self._context.eraser.release(work.attempt.keys)
+        if self._running.get(place) == work.intent.rewrite_id:  # else the next one runs already
+            del self._running[place]
+        self._context.metrics.rewrites.running -= 1
 
     def _load_run(self, tip: TopicIdPartition, entry: CatalogEntry, base: int, last: int) -> ChainRun:
         """Return the run as the chain has it now. Runs on a `rewrite` thread."""
         chains = self._context.chains
         return run_at(tip, next_version.load(chains, tip, entry).manifest, chains.loader(tip), base, last)
 
-    async def _carry_out(
-        self, led: TieredPartition, term: LeaderTerm, run: ChainRun, rule: Rule, intent: RewriteIntent
-    ) -> None:
-        """Make the object and have it published; where that fails, end the intent."""
-        context, tip = self._context, led.tip
-        attempt = ArchiveAttempt(context.eraser, term)
+    async def _ended_with(self, work: _Work, step: Awaitable[T]) -> T:
+        """Await a step; where that fails, end the rewrite."""
         try:
-            if context.catalog.rewrite(tip.topic_id, tip.partition) != intent:
-                raise StorageError(f"{tip}: this node's metadata does not have the rewrite that it began")
-            made = await self._make(led, term, run, rule, intent, attempt)
-            report = RewriteReport(intent.rewrite_id, run.keys, (made.entry,))
-            await self._publish(tip, report)
+            return await step
         except (RewriteRefused, CorruptionError, StorageError) as e:
             self._note_failure(e)
-            if isinstance(e, (CommitRefused, Deposed, _Unsettled)):
-                context.eraser.release(attempt.keys)  # the chain tells whether they are live
-            else:
-                attempt.failed(tip)
-            await self._give_up(tip, intent.rewrite_id)
+            self._is_over(work)
+            if not isinstance(e, (CommitRefused, Deposed, NotPublished)):  # else the chain tells what is live
+                work.attempt.failed(work.tip)
+            await self._give_up(work.tip, work.intent.rewrite_id)
             raise
         except BaseException:
-            context.eraser.release(attempt.keys)
+            self._is_over(work)
             raise
-        context.eraser.release(attempt.keys)
-        context.metrics.rewrites.bytes_read += made.bytes_read
 
     def _note_failure(self, error: FirnError) -> None:
         if not isinstance(error, (RewriteRefused, Deposed)):
             self._context.metrics.rewrites.failures += 1
 
-    async def _make(
-        self,
-        led: TieredPartition,
-        term: LeaderTerm,
-        run: ChainRun,
-        rule: Rule,
-        intent: RewriteIntent,
-        attempt: ArchiveAttempt,
-    ) -> MadeObject:
-        context, tip = self._context, led.tip
+    async def _make(self, work: _Work) -> MadeObject:
+        context, (led, term, run, rule, intent, attempt) = self._context, work
+        tip = work.tip
+        if context.catalog.rewrite(tip.topic_id, tip.partition) != intent:
+            raise StorageError(f"{tip}: this node's metadata does not have the rewrite that it began")
         identity = SegmentIdentity(
             cluster_id=context.cluster_id,
             topic_id=tip.topic_id,
@@ -225,7 +249,7 @@ class Rewriter:
                 await asyncio.shield(outcome)
         except TimeoutError as e:
             self._withdraw(tip.topic_id, tip.partition, report.rewrite_id)
-            raise _Unsettled(f"{tip}: a rewritten run was not published within {PUBLISH_S} s") from e
+            raise NotPublished(f"{tip}: a rewritten run was not published within {PUBLISH_S} s") from e
 
     async def _give_up(self, tip: TopicIdPartition, rewrite_id: UUID) -> None:
         """End the intent; a later look does it where the catalog does not answer."""
@@ -234,7 +258,3 @@ class Rewriter:
             await self._context.catalog.give_up_rewrite(tip, rewrite_id)
         except (StorageError, RequestError) as e:
             log.info("%s: rewrite %s is given up later: %s", tip, rewrite_id, e)
-
-
-class _Unsettled(StorageError):
-    """No answer tells whether the run was published."""

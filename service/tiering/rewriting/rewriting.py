@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from uuid import UUID
 
@@ -35,9 +36,15 @@ class Rewriting:
         )
         submit, withdraw = scheduler.submit_rewrite, scheduler.withdraw_rewrite
         self.rewriter = Rewriter(context, pool, world.threads, find, submit, withdraw)
-        silent = SilentIntents(context, self.rewriter.running)
-        self.merger = Merger(context, pool, self.rewriter, partitions, limits, silent)
-        self.outside = OutsideRewrites(context, find, submit, silent)
+        self.silent = SilentIntents(context, self.rewriter.running, partitions)
+        self.merger = Merger(context, pool, self.rewriter, partitions, limits)
+        self.outside = OutsideRewrites(context, find, submit, self.silent)
+
+    async def run(self) -> None:
+        """Merge, and end the rewrites of silent workers, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.merger.run(), name="tiering-merges")
+            tasks.create_task(self.silent.run(), name="tiering-silent-rewrites")
 
     async def close(self, timeout_ms: int) -> None:
         """End the calls under way, as `OffloadPool.close`."""

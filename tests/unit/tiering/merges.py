@@ -57,6 +57,7 @@ class MergingWorld(World):
     def merge(self) -> bool:
         """Merge what can be merged now; False when the node crashed (and was started again)."""
         try:
+            self.do(self.manager.rewriting.silent.run_once())
             self.during(self.manager.rewriting.merger.run_once())
         except BaseExceptionGroup as group:
             if group.split(Crash)[1] is not None:
