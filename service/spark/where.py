@@ -283,6 +283,8 @@ class _Parser:
             self._fail(f"a constant, or one of the columns {', '.join(COLUMNS)}, is expected here")
         if "\\" in token.text:
             self._fail("there is no backslash in a topic's name or a time; a key with one is written X'5c'")
+        if "${" in token.text:
+            self._fail("a session replaces ${…} by a setting of its own; a key with it is written X'247b'")
         return _Token(kind, self._advance().text[1:-1], at)
 
     def _fitted(self, column: str, constant: _Token) -> _Value:
@@ -304,7 +306,12 @@ class _Parser:
 
     def _key(self, constant: _Token) -> bytes:
         if constant.kind == "string":
-            return constant.text.encode(errors="surrogatepass")
+            try:
+                return constant.text.encode()
+            except UnicodeEncodeError:
+                self._fail(
+                    "half a character is no text; a key is written as bytes, as in X'0aff'", constant.at
+                )
         if constant.kind != "bytes" or not re.fullmatch("[0-9a-fA-F]*", constant.text, re.ASCII):
             self._fail("key is compared with strings, or with bytes as in X'0aff'", constant.at)
         return bytes.fromhex("0" * (len(constant.text) % 2) + constant.text)

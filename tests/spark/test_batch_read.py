@@ -153,6 +153,13 @@ CONDITIONS: list[tuple[str, Callable[[Row], bool]]] = [
         lambda r: r.timestamp_ms <= START_MS or r.offset <= 10,
     ),
     ("offset < 10 and offset > 20", lambda r: False),
+    ("key = 'k3'", lambda r: r.key == b"k3"),
+    ("key = '' and partition = 1", lambda r: r.key == b"" and r.partition == 1),
+    (
+        "key in ('k1', X'6b32', '\u00fc') and offset < 900",
+        lambda r: r.key in (b"k1", b"k2") and r.offset < 900,
+    ),
+    ("X'6B' = key", lambda r: r.key == b"k"),
 ]
 
 

@@ -265,8 +265,15 @@ class ArchiveReader:
         return open_footer_of(self.store, entry)
 
     def may_have_keys(self, entries: Iterable[SegmentEntry], filter_hashes: bytes) -> list[bool]:
-        """Return for each segment whether a record may have one of the keys; see `key_filters`."""
-        return self._each(lambda entry: may_have_keys(self.store, self.footer(entry), filter_hashes), entries)
+        """Return for each segment whether a record may have one of the keys; see `key_filters`. One that is
+        not there may: its task says what is lost."""
+        return self._each(lambda entry: self._may_have(entry, filter_hashes), entries)
+
+    def _may_have(self, entry: SegmentEntry, filter_hashes: bytes) -> bool:
+        try:
+            return may_have_keys(self.store, self.footer(entry), filter_hashes)
+        except ObjectNotFound:
+            return True
 
     def aborted(self, entry: SegmentEntry) -> list[AbortedEntry]:
         """Return the segment's transaction index, empty for nearly all; it costs a read of the footer."""

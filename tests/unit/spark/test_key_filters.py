@@ -9,6 +9,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: make spark")
 from service.base.errors import CorruptionError
 from service.remote.format.segment_object import KEY_FILTER
 from service.remote.reading.object_reader import open_footer_of
+from service.spark.errors import DataLossError
 from service.spark.plan.splits import Split
 from service.spark.read.split_reader import read_split
 from service.spark.schema import ReadColumn
@@ -95,3 +96,23 @@ def test_a_damaged_filter_is_named_and_never_says_no() -> None:
             made.plan("key = 'wanted'", subscribe="events")
     made.store.put(entry.key, bytes(data))
     assert made.plan("key = 'wanted'", subscribe="events") == []
+
+
+def test_an_object_that_is_gone_is_the_tasks_to_tell() -> None:
+    """As without the condition: it ends the job, or with failOnDataLoss=false a warning names it."""
+    made = Bucket()
+    made.topic("events")
+    gone = made.add("events", batches=[batch(0, [b"wanted"])], with_key_filter=True)
+    made.add("events", batches=[batch(1, [b"wanted"])], with_key_filter=True)
+    made.store.delete([gone.key])
+    splits = made.plan("key = 'wanted'", subscribe="events")
+    with pytest.raises(DataLossError, match=gone.key):
+        rows(made, splits, "key = 'wanted'")
+    options = options_of(subscribe="events", where="key = 'wanted'", failOnDataLoss=False)
+    found = [
+        offset
+        for split in splits
+        for part in read_split(made.store, split, options, [ReadColumn("offset")])
+        for offset in part.column("offset").to_pylist()
+    ]
+    assert found == [1]
