@@ -110,17 +110,18 @@ class MetadataDelta:
     def replay(self, record: MetadataRecord | UnknownRecord) -> None:
         """Apply one record. Raises `CorruptionError` where it contradicts the image."""
         apply = _APPLY.get(type(record))
-        if apply is not None and self._transaction is None:
+        if apply is not None and self._transaction is None and not isinstance(record, RegisterBrokerRecord):
             apply(self, record)
         else:
             at_once(self._replay(record))
 
     def _replay(self, record: MetadataRecord | UnknownRecord) -> Steps[None]:
-        """Apply one record in one step; the end of a transaction applies all of its records, a step each."""
+        """Apply one record in one step; a broker's start takes its notes away, a step each, and the end of a
+        transaction applies all of its records."""
         apply = _APPLY.get(type(record))
         if apply is not None and self._transaction is None:
             yield
-            apply(self, record)
+            yield from self._apply(record)
         elif isinstance(record, EndTransactionRecord):
             yield from self._end()
         elif isinstance(record, AbortTransactionRecord):
@@ -263,7 +264,16 @@ class MetadataDelta:
     def _end(self) -> Steps[None]:
         for record in self._close():
             yield
+            yield from self._apply(record)
+
+    def _apply(self, record: MetadataRecord | UnknownRecord) -> Steps[None]:
+        if not isinstance(record, RegisterBrokerRecord):
             _APPLY[type(record)](self, record)
+            return
+        before = self._cluster.brokers.get(record.broker_id)
+        self._cluster.register_broker(record)
+        if before is None or before.incarnation_id != (record.incarnation_id or ZERO_UUID):
+            yield from self._rewrites.broker_started(record.broker_id)
 
     def _nothing(self, record: NoOpRecord) -> None:
         """Ignore a no-op, which only advances the offset."""

@@ -15,7 +15,7 @@ from uuid import UUID
 from service.base.steps import Steps
 from service.metadata.access_records import other_differences, same_entries
 from service.metadata.delta import MetadataDelta
-from service.metadata.image import Erased, MetadataImage, Place, RecoveredTopic, TopicImage
+from service.metadata.image import BrokerImage, Erased, MetadataImage, Place, RecoveredTopic, TopicImage
 from service.metadata.image_frames import (
     broker_record,
     controller_record,
@@ -221,13 +221,18 @@ def _takes_back(old: Erased, new: Erased, after: MetadataImage) -> Generator[Non
 def _notes(
     erasure_id: UUID, old: Erased, new: Erased, before: MetadataImage, after: MetadataImage
 ) -> Iterator[MetadataRecord | None]:
-    """Yield records of the places whose notes are others. A partition that has changed may have lost notes
-    that came again since."""
+    """Yield records of the places whose notes are others. A partition that has changed, and a broker that has
+    started again, may have lost notes that came again since."""
+    restarted = {one.id for one in after.brokers.values() if not _is_process(before.brokers.get(one.id), one)}
     changed: list[tuple[Place, frozenset[int]]] = []
     for place, brokers in new.items():
         yield None
         is_same = old.get(place) == brokers and before.partition(*place) == after.partition(*place)
-        if not is_same:
+        if not is_same or brokers & restarted:
             changed.append((place, brokers))
     changed.sort()
     yield from erased_records(erasure_id, changed)
+
+
+def _is_process(before: BrokerImage | None, after: BrokerImage) -> bool:
+    return before is not None and before.incarnation_id == after.incarnation_id

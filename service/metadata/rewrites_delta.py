@@ -1,7 +1,8 @@
 """Changes to rewrites of chains and to erasures, collected from records. [P]
 
-A partition's rewrite ends with its leader epoch, and a broker's note that its log is clean with its replica:
-both follow from the records of partitions, so that no decision can forget them.
+A partition's rewrite ends with its leader epoch, and a broker's note that its log is clean with its replica,
+and with its process while the order is open: all follow from records of partitions and brokers, so that no
+decision can forget them.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class RewritesDelta:
         self._intents: dict[Place, RewriteIntent | Removed] = {}
         self._orders: dict[UUID, Erasure | Removed] = {}
         self._notes: dict[UUID, _Notes] = {}
-        self._sets: dict[tuple[frozenset[int], int], frozenset[int]] = {}
-        """Sets of brokers with one more, so that equal ones of a delta are one object."""
+        self._sets: dict[frozenset[int], frozenset[int]] = {}
+        """Sets of brokers, so that equal ones of a delta are one object."""
         self.rewrites: set[Place] = set()
         self.erasures: set[UUID] = set()
 
@@ -182,11 +183,13 @@ class RewritesDelta:
         return notes
 
     def _with(self, brokers: frozenset[int], one: int) -> frozenset[int]:
-        key = (brokers, one)
-        found = self._sets.get(key)
-        if found is None:
-            found = self._sets[key] = brokers | {one}
-        return found
+        return self._shared(brokers | {one})
+
+    def _without(self, brokers: frozenset[int], one: int) -> frozenset[int]:
+        return self._shared(brokers - {one})
+
+    def _shared(self, brokers: frozenset[int]) -> frozenset[int]:
+        return self._sets.setdefault(brokers, brokers)
 
     # -- what records of topics and partitions change
 
@@ -223,6 +226,21 @@ class RewritesDelta:
             if not brokers <= clean:
                 notes.changes[place] = brokers & clean or REMOVED
                 self.erasures.add(erasure_id)
+
+    def broker_started(self, broker_id: int) -> Steps[None]:
+        """Take away what a process before this one has told of open orders, in steps: a disk may be one from
+        before the order, and a log may have lost its end. The new process tells of what it finds."""
+        for erasure_id in self._noted():
+            order = self._order(erasure_id)
+            if order is None or not order.is_open:
+                continue
+            notes = self._notes_of(erasure_id)
+            for place in (*notes.base, *(one for one in notes.changes if one not in notes.base)):
+                yield
+                brokers = notes.of(place)
+                if broker_id in brokers:
+                    notes.changes[place] = self._without(brokers, broker_id) or REMOVED
+                    self.erasures.add(erasure_id)
 
     def _noted(self) -> list[UUID]:
         """Return the orders that may have notes."""

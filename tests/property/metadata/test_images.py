@@ -94,6 +94,7 @@ erasing_steps = st.lists(
         st.tuples(st.just("move"), st.just("a"), partitions, st.sampled_from([0, 1, 1, 2])),
         st.tuples(st.just("move"), few, partitions, st.sampled_from([0, 1, 1, 2])),
         st.tuples(st.just("delete"), st.just("b")),
+        st.tuples(st.just("register"), brokers),
         st.tuples(st.just("fence"), brokers),
         st.tuples(st.just("unfence"), brokers),
     ),
@@ -161,7 +162,7 @@ class History:
                 return at_once(
                     register_broker(
                         image,
-                        registration(broker),
+                        registration(broker, incarnation_id=UUID(int=100 * broker + image.offset % 2)),
                         cluster_id=CLUSTER_ID,
                         next_offset=image.offset + 1,
                         has_session=False,

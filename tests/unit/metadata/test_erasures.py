@@ -28,6 +28,7 @@ from service.metadata.records import (
     ErasedRecord,
     FeatureLevelRecord,
     MetadataRecord,
+    RegisterBrokerRecord,
     RemoveErasureRecord,
     RemoveTopicRecord,
     TopicRecord,
@@ -330,6 +331,47 @@ def test_a_replica_that_goes_and_comes_again_in_one_batch_has_no_note() -> None:
     assert delta.build(99, 1, 0).erased[ORDER_ID][PLACE] == {1, IN_BUCKET}
 
 
+def restarted(broker_id: int, incarnation: int = 900) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(
+        broker_id=broker_id,
+        incarnation_id=UUID(int=incarnation),
+        broker_epoch=500,
+        end_points=(),
+        rack=None,
+        fenced=True,
+        log_dirs=(directory(broker_id),),
+    )
+
+
+def test_a_note_of_an_open_order_goes_with_the_process_that_told_it() -> None:
+    """The next one may have found a disk from before the order, or a log that has lost its end."""
+    after = image_of(restarted(2), before=CLEAN)
+    assert dict(after.erased[ORDER_ID]) == {place: frozenset({1, IN_BUCKET}) for place in PLACES}
+    with pytest.raises(RequestError, match="not noted as clean at broker 2"):
+        finish(after)
+    told = image_of(*(noted(2, *place) for place in PLACES), before=after)
+    assert told.erased == CLEAN.erased
+    assert image_of(restarted(2, incarnation=2), before=CLEAN).erased == CLEAN.erased, (
+        "the same process again"
+    )
+
+
+def test_notes_that_a_new_process_tells_in_the_batch_of_its_start_stay() -> None:
+    delta = MetadataDelta(CLEAN).replay_all([noted(2), restarted(2), noted(2)])
+    assert delta.erasures == {ORDER_ID}
+    assert dict(delta.build(99, 1, 0).erased[ORDER_ID]) == {
+        PLACE: {1, 2, IN_BUCKET},
+        (TOPIC, 1): {1, IN_BUCKET},
+        (OTHER, 0): {1, IN_BUCKET},
+    }
+
+
+def test_an_order_that_is_done_keeps_its_notes() -> None:
+    """By them a broker knows that its disk is from before the order."""
+    done = image_of(erasure_record(ORDER._replace(done_ms=70)), before=CLEAN)
+    assert image_of(restarted(2), before=done).erased == CLEAN.erased
+
+
 def test_notes_go_with_their_topic() -> None:
     both = image_of(*erased_records(ORDER_ID, [((OTHER, 0), (1,))]), before=NOTED)
     after = image_of(RemoveTopicRecord(topic_id=TOPIC), before=both)
@@ -375,6 +417,9 @@ AWAY_AND_BACK = (
         (*AWAY_AND_BACK, noted(2)),
         (RemoveTopicRecord(topic_id=TOPIC),),
         (RemoveTopicRecord(topic_id=TOPIC), noted(1, OTHER)),
+        (restarted(2),),
+        (restarted(2), noted(2)),
+        (noted(3, TOPIC, 1), restarted(2), noted(2)),
     ],
 )
 def test_a_node_behind_learns_from_a_snapshot_what_became_of_an_order(
