@@ -5,7 +5,7 @@ Reads alone. A cut whose objects do not verify is passed over for the one before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from itertools import islice
@@ -31,7 +31,7 @@ from service.remote.format.coverage import Coverage
 from service.remote.format.cut_codec import METADATA_TOPIC_ID, Cut, CutRef, Cuts, Place
 from service.remote.format.keys import CUT_NAME, CUT_PREFIX
 from service.remote.format.manifest_codec import ClusterFile
-from service.remote.reading.erasure_orders import orders_to_restore
+from service.remote.reading.erasure_orders import read_orders
 from service.remote.reading.object_reader import (
     open_cluster_file,
     open_metadata,
@@ -53,6 +53,8 @@ from service.remote.stores.store import ObjectStore
 
 _IDS: Final = UUID("6f1c2a86-5a0b-5f0e-9a53-4f2a5c0b7d11")
 """Namespace of incarnations of restores"""
+_MOST_SINCE: Final = 1 << 31
+"""Most offsets that a partition gets between the newest cut and an order to erase keys"""
 
 
 class CutChoice(NamedTuple):
@@ -70,7 +72,8 @@ class CutChoice(NamedTuple):
 
 class Highest(NamedTuple):
     """The highest that anything but the cut tells: leader epochs and ends by partition, the first producer id
-    that was not given out, the life; the newest time, and names of topics by id."""
+    that was not given out, the life; the newest time, and names of topics by id. `order_ends` are those of
+    orders to erase keys, whose cluster has given out the offsets below them."""
 
     epochs: dict[Place, int]
     ends: dict[Place, int]
@@ -78,6 +81,17 @@ class Highest(NamedTuple):
     life: int
     newest_ms: int
     topics: dict[UUID, str]
+    order_ends: Mapping[Place, int] = MappingProxyType({})
+
+    @property
+    def told_ends(self) -> dict[Place, int]:
+        """Ends that documents of cuts and orders tell. What an order has more than `_MOST_SINCE` beyond a cut
+        nobody has."""
+        found = dict(self.ends)
+        for place, end in self.order_ends.items():
+            known = self.ends.get(place, 0)
+            found[place] = max(known, min(end, known + _MOST_SINCE))
+        return found
 
 
 class RestoreSource(NamedTuple):
@@ -116,7 +130,7 @@ class RestoreSource(NamedTuple):
     @property
     def later_places(self) -> tuple[Place, ...]:
         """Partitions that topics of the cut got after it, as far as anything tells."""
-        image, known = self.image, {*self.highest.ends, *self.highest.epochs}
+        image, known = self.image, {*self.highest.told_ends, *self.highest.epochs}
         return tuple(
             sorted(one for one in known if one[0] in image.topics_by_id and image.partition(*one) is None)
         )
@@ -171,7 +185,7 @@ def plan_of(
         source.image,
         chains,
         source.highest.epochs,
-        source.highest.ends,
+        source.highest.told_ends,
         newest_ms,
         source.passed_over,
         source.restores_since,
@@ -229,8 +243,8 @@ class _Reading:
         wanted = [ref for ref in refs if is_chosen(choice, ref, is_known=cuts is not None)]
         if not wanted:
             raise ConfigError(self._why_none(choice, refs, is_known=cuts is not None))
-        highest = self._highest(cuts)
-        self._orders = orders_to_restore(self._store, cuts, self._owners)
+        self._orders, ends = _orders_of(self._store, cuts, self._owners)
+        highest = self._highest(cuts)._replace(order_ends=ends)
         for ref in wanted:
             try:
                 found = self._try(ref, cuts, highest, choice)
@@ -384,6 +398,39 @@ class _Reading:
 
     def _chain(self, image: MetadataImage, cut: Cut, place: Place) -> tuple[Place, SeenChain]:
         return place, seen_chain(self._store, self._owners, image, cut, place)
+
+
+def _orders_of(
+    store: ObjectStore, cuts: Cuts | None, owners: Collection[str]
+) -> tuple[tuple[Erasure, ...], dict[Place, int]]:
+    """Return the orders to erase keys, and the greatest end that one of them has in each partition."""
+    orders: list[Erasure] = []
+    ends: dict[Place, int] = {}
+    for erasure, order in read_orders(store, cuts, owners):
+        orders.append(erasure)
+        for topic in order.topics:
+            for number, end in enumerate(topic.ends):
+                place = topic.topic_id, number
+                ends[place] = max(end, ends.get(place, 0))
+    return tuple(orders), ends
+
+
+def with_newest_orders(store: ObjectStore, source: RestoreSource, heir: str) -> RestoreSource:
+    """Return a source with the orders to erase keys, and the kept cuts, that `CUT` lists now that it is the
+    heir's to write: the source may have taken an order since it was read, or given cuts up.
+
+    Raises as `read_orders`.
+    """
+    owners = {*source.owners, heir}
+    try:
+        cuts: Cuts | None = open_cuts(store, owners)
+    except UNREADABLE as e:
+        raise_of_the_store(e)
+        cuts = None
+    orders, ends = _orders_of(store, cuts, owners)
+    return source._replace(
+        cuts=cuts or source.cuts, orders=orders, highest=source.highest._replace(order_ends=ends)
+    )
 
 
 def is_chosen(choice: CutChoice, ref: CutRef, *, is_known: bool) -> bool:

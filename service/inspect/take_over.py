@@ -29,6 +29,7 @@ from service.inspect.restore_source import (
     is_unfinished_claim,
     plan_of,
     read_source,
+    with_newest_orders,
 )
 from service.metadata.controller.requests import ResourceType
 from service.metadata.features import cluster_features
@@ -282,6 +283,7 @@ class _TakeOver:
 
     def _write_all(self, cluster_id: str, source: RestoreSource) -> Restored:
         """Write HEADs, `CUT` and `topics.json`, and prove them."""
+        source = with_newest_orders(self._store, source, cluster_id)
         writer = self._writer(cluster_id, source)
         clock = self._world.clock
         heads = HeirHeads(

@@ -40,13 +40,19 @@ def open_order(
 
 
 def orders_to_restore(store: ObjectStore, cuts: Cuts | None, owners: Collection[str]) -> tuple[Erasure, ...]:
-    """Return the orders that `CUT` lists; those whose objects are in the bucket where it cannot be read,
-    `cuts` being None.
+    """Return the orders of `read_orders`, which has the errors."""
+    return tuple(erasure for erasure, _ in read_orders(store, cuts, owners))
+
+
+def read_orders(
+    store: ObjectStore, cuts: Cuts | None, owners: Collection[str]
+) -> Iterator[tuple[Erasure, ErasureOrder]]:
+    """Yield the orders that `CUT` lists; those whose objects are in the bucket where it cannot be read,
+    `cuts` being None. Each with its document.
 
     Raises `ConfigError` for one that cannot be read, and what a store raises that does not answer.
     """
     listed = tuple(_in_the_bucket(store)) if cuts is None else cuts.erasures
-    found = []
     for named in listed:
         try:
             order = open_order(store, named, owners)
@@ -55,8 +61,7 @@ def orders_to_restore(store: ObjectStore, cuts: Cuts | None, owners: Collection[
             raise ConfigError(
                 f"an order to erase keys cannot be read, and a restore without it would bring them back: {e}"
             ) from e
-        found.append(erasure_of(order, named))
-    return tuple(found)
+        yield erasure_of(order, named), order
 
 
 def _in_the_bucket(store: ObjectStore) -> Iterator[ErasureRef]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID
@@ -14,8 +14,9 @@ from service.base.errors import ConfigError
 from service.base.threads import SystemThreads
 from service.inspect.clone import CloneOrder, clone
 from service.inspect.object_copies import through_here
+from service.inspect.restore_plan import RestorePlan
 from service.inspect.restore_records import Placement
-from service.inspect.restore_source import CutChoice, read_source
+from service.inspect.restore_source import CutChoice, RestoreSource, read_source
 from service.inspect.take_over import Restored, TakeOverOrder, take_over
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
@@ -56,8 +57,10 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def order_of(order_id: UUID, *, topic: UUID = EVENTS, cluster_id: str = CLUSTER) -> ErasureOrder:
-    topics = (ErasedTopic(topic, "events", (7,)),)
+def order_of(
+    order_id: UUID, *, topic: UUID = EVENTS, cluster_id: str = CLUSTER, end: int = 7
+) -> ErasureOrder:
+    topics = (ErasedTopic(topic, "events", (end,)),)
     return ErasureOrder(cluster_id, order_id, 5, -1, b"s" * 16, b"h" * 16, b"f" * 8, topics)
 
 
@@ -67,15 +70,27 @@ def written(world: World, order: ErasureOrder) -> ErasureRef:
     return ErasureRef(order.id, order.key, len(data), crc32c(data))
 
 
-def restore(world: World, pool: Executor, choice: CutChoice = CutChoice()) -> Restored:  # noqa: B008
+def restore(
+    world: World,
+    pool: Executor,
+    choice: CutChoice = CutChoice(),  # noqa: B008
+    check: Callable[[RestoreSource, RestorePlan], None] = lambda source, plan: None,
+) -> Restored:
     return take_over(
         world.bucket,
-        TakeOverOrder(choice, HEIR, gap=10, quiet_ms=0),
+        TakeOverOrder(choice, HEIR, gap=10, quiet_ms=0, is_forced=True),
         make_world(world.clock, seed=9),
         pool,
         lambda words: None,
-        lambda source, plan: None,
+        check,
     )
+
+
+def give(world: World, *orders: ErasureOrder) -> None:
+    """Have `CUT` list these orders."""
+    cuts = decode_cuts(world.bucket.get(CUT_NAME, max_size=1 << 16))
+    refs = tuple(written(world, one) for one in orders)
+    world.bucket.put(CUT_NAME, encode_cuts(cuts._replace(erasures=refs)))
 
 
 def orders_in(restored: Restored, *, is_clone: bool = False) -> list[Erasure]:
@@ -107,6 +122,49 @@ def test_the_heirs_cut_lists_all_orders(world: World, pool: Executor) -> None:
 def test_a_restore_that_goes_on_has_them_as_well(world: World, pool: Executor) -> None:
     restore(world, pool)
     assert [one.id for one in orders_in(restore(world, pool))] == [ORDER]
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_an_heir_goes_on_behind_the_ends_of_orders(world: World, pool: Executor, cut: int) -> None:
+    """The source has given out the offsets below them: the heir would erase its own records under these."""
+    (replica,) = world.replicas
+    end = replica.log.log_end_offset
+    give(world, order_of(ORDER, end=end + 5_000), order_of(OTHER, end=end + 70))
+    plan = restore(world, pool, CutChoice(number=cut)).plan
+    assert plan.partitions[EVENTS, 0].go_on == end + 5_000 + 10
+    assert plan.partitions[EVENTS, 0].end == end
+
+
+def test_an_end_that_no_log_can_have_reached_does_not_count(world: World, pool: Executor) -> None:
+    end = world.replicas[0].log.log_end_offset
+    give(world, order_of(ORDER, end=(1 << 53) - 1))
+    assert restore(world, pool).plan.partitions[EVENTS, 0].go_on == end + (1 << 31) + 10
+
+
+def test_an_order_that_is_taken_while_the_prefix_is_taken_over_comes_along(
+    world: World, pool: Executor
+) -> None:
+    """The source lives, and the take-over is forced: it may have answered until it was displaced."""
+    late, end = UUID(int=43), world.replicas[0].log.log_end_offset
+
+    def taken(source: RestoreSource, plan: RestorePlan) -> None:
+        give(world, order_of(ORDER), order_of(late, end=end + 900))
+
+    restored = restore(world, pool, check=taken)
+    assert {one.id for one in orders_in(restored)} == {ORDER, late}
+    assert listed(world.bucket) == [ORDER, late]
+    assert restored.plan.partitions[EVENTS, 0].go_on == end + 900 + 10
+
+
+def test_cuts_that_the_source_gives_up_meanwhile_are_not_kept(world: World, pool: Executor) -> None:
+    """An order may have ended: these have its keys."""
+    cuts = decode_cuts(world.bucket.get(CUT_NAME, max_size=1 << 16))
+
+    def given_up(source: RestoreSource, plan: RestorePlan) -> None:
+        world.bucket.put(CUT_NAME, encode_cuts(cuts._replace(kept=cuts.kept[1:])))
+
+    restore(world, pool, check=given_up)
+    assert [one.cut for one in decode_cuts(world.bucket.get(CUT_NAME, max_size=1 << 16)).kept] == [2]
 
 
 def test_a_clone_has_their_objects(world: World, pool: Executor) -> None:
