@@ -34,7 +34,7 @@ class ErasedOrders:
     ``cuts``: how often the log was truncated. An order counts only if none came between its begin and `add`.
     """
 
-    __slots__ = ("_disk", "_ends", "_lock", "_path", "cuts")
+    __slots__ = ("_cut", "_disk", "_ends", "_lock", "_path", "cuts")
 
     def __init__(
         self, disk: Disk, directory: Path, threads: Threads, ends: Mapping[UUID, int] | None = None
@@ -44,6 +44,7 @@ class ErasedOrders:
         self._path = directory / names.ERASURES
         self._lock = threads.lock()
         self._ends = dict(ends or {})
+        self._cut: frozenset[UUID] = frozenset()
 
     @classmethod
     def load(cls, disk: Disk, directory: Path, threads: Threads, end_offset: int) -> ErasedOrders:
@@ -62,6 +63,11 @@ class ErasedOrders:
         """Return whether the order was carried out, up to its end in this partition."""
         return order_id in self._ends
 
+    def was_cut(self, order_id: UUID) -> bool:
+        """Return whether the order was carried out, before the log was cut below its end: what is left is
+        clean, and what comes behind it is from a log that may be."""
+        return order_id in self._cut
+
     def add(self, order_id: UUID, end_offset: int, open_orders: Container[UUID], cuts: int) -> bool:
         """Note, durably, that the order was carried out; return False, and note nothing, if the log was
         truncated since ``cuts`` was `cuts`. Lines of orders that are not open go. `DiskError` changes
@@ -71,6 +77,7 @@ class ErasedOrders:
                 return False
             kept = {one: end for one, end in self._ends.items() if one in open_orders}
             self._write({**kept, order_id: end_offset})
+            self._cut -= {order_id}
         return True
 
     def cut(self, end_offset: int) -> None:
@@ -80,7 +87,9 @@ class ErasedOrders:
             self.cuts += 1
             kept = {one: end for one, end in self._ends.items() if end <= end_offset}
             if len(kept) < len(self._ends):
+                cut = self._cut | (self._ends.keys() - kept.keys())
                 self._write(kept)
+                self._cut = cut
 
     def moved(self, directory: Path) -> None:
         """Note that the directory was renamed."""

@@ -20,7 +20,7 @@ raises `LogOffline`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -82,6 +82,9 @@ class LocalLog:
             state, durability, reader, appender, swapping, queue, self._start_moved
         )
         self.timestamp_search = TimestampSearch(state)
+        self.has_erased_records: Callable[[], bool] = lambda: False
+        """whether its disk is from before an order of erasure that was carried out on it: consumers and tails
+        get nothing then"""
         self._closed = False
         state.configure(state.config)
 

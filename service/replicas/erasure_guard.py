@@ -1,9 +1,10 @@
-"""Guards what erasures have done in the bucket: what is not served from there yet, and not copied there.
+"""Guards what erasures have done: what is not served, and not copied to the bucket, until it is clean.
 
 A restored cluster brings its open orders along: a chain may have their records until the bucket part of the
 order is over there, so what is only in the bucket is not served until the metadata says that it is. And once
 it is over, a log that lacks the order, as its disk comes back from before it, is not copied until it has
-carried it out. Owned by the event loop.
+carried it out. Once the order is done, nothing of such a log is shown to consumers, or saved in tails.
+Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from service.remote.catalog import IN_BUCKET, Erasure
 class ErasureGuard:
     """Answers for each partition, by the newest image."""
 
-    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+    def __init__(self, node_id: int, image: Callable[[], MetadataImage]) -> None:
+        self._node_id = node_id
         self._image = image
         self._known: Mapping[UUID, Erasure] | None = None
         self._by_topic: dict[UUID, list[Erasure]] = {}
@@ -43,6 +45,20 @@ class ErasureGuard:
         erased = log.state.erased
         orders = self._orders(topic_id)
         return all(erased.has(one.id) or not self._is_over(one, topic_id, partition) for one in orders)
+
+    def has_erased_records(self, topic_id: UUID, partition: int, log: LocalLog) -> bool:
+        """Return whether `log` is from before an order that is done: this broker has noted that it carried it
+        out, and the log does not know of it. A replica that was assigned since has no note: it began with
+        what clean logs have."""
+        orders = self._orders(topic_id)
+        return bool(orders) and any(
+            not one.is_open and self._is_of_before(one, topic_id, partition, log) for one in orders
+        )
+
+    def _is_of_before(self, order: Erasure, topic_id: UUID, partition: int, log: LocalLog) -> bool:
+        erased, notes = log.state.erased, self._image().erased.get(order.id)
+        is_told = notes is not None and self._node_id in notes.get((topic_id, partition), ())
+        return is_told and not erased.has(order.id) and not erased.was_cut(order.id)
 
     def _is_over(self, order: Erasure, topic_id: UUID, partition: int) -> bool:
         """Return whether the order's bucket part is over in the partition."""

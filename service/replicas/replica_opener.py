@@ -79,7 +79,7 @@ class ReplicaOpener:
         self.archives = ArchiveRestore(self, logs, image, reader, checked)
         self.tails: TailLoader | None = None
         """loads tails of a restore; None: this node has no bucket"""
-        self.erasures = ErasureGuard(image)
+        self.erasures = ErasureGuard(settings.config.node_id, image)
         self.turn = asyncio.Lock()
         """held by each change of partitions"""
         self.created: set[UUID] = set()
@@ -169,6 +169,9 @@ class ReplicaOpener:
             partition.archive.hold_appends(_HELD)
         partition.unified.hides_archive = partial(self.erasures.hides_archive, tip.topic_id, tip.partition)
         local.sealed.may_copy = partial(self.erasures.may_copy, tip.topic_id, tip.partition, local)
+        local.has_erased_records = partial(
+            self.erasures.has_erased_records, tip.topic_id, tip.partition, local
+        )
         partition.archive.loader = self.tails
         partition.archive.load_up_to(None if tail is None else tail.go_on)
         self._take_role(partition, replica)

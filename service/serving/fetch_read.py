@@ -431,6 +431,8 @@ class FetchRead:
             return NOTHING  # the client fetches again, as where the byte budget is used up
         if partition.archive.loads_to is not None and partition.archive.is_loading(request.fetch_offset):
             return NOTHING
+        if partition.log.has_erased_records():
+            return NOTHING  # the client fetches again
         limit = max(min(request.max_bytes, self.room - self.size), 0)
         is_first = self.size == 0
         started = None

@@ -61,6 +61,25 @@ def test_a_waiting_fetch_gives_way_to_later_requests(talk: Talk) -> None:
         assert connection.call(behind).error_code == ErrorCode.none
 
 
+def test_a_log_from_before_an_erasure_shows_consumers_nothing(
+    start: Callable[..., NodeThread],
+) -> None:
+    """What it gave them would be records of an order that is done."""
+    node = start()
+    client = node.client()
+    talk = Talk(client)
+    topic_id = talk.create("t").topic_id
+    talk.produce(topic_id, [b"erased"], DAY)
+    partition = node.node.parts.broker.replicas.find("t", 0)
+    assert partition is not None
+    partition.log.has_erased_records = lambda: True
+    answer = talk.fetch(topic_id, 0, max_wait=0)
+    assert (answer.error_code, values(answer.records)) == (ErrorCode.none, [])
+    partition.log.has_erased_records = lambda: False
+    assert values(talk.fetch(topic_id, 0).records) == [b"erased"]
+    client.close()
+
+
 def test_min_bytes_gathers_several_appends(talk: Talk) -> None:
     topic_id = talk.create("t").topic_id
     host, port = talk.client.address.split(":")

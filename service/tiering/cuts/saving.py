@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 HIGH_EVERY: Final = 64
 """Cuts of which one is saved at level 1, too."""
 _NEVER_MS: Final = 1 << 53
+_OF_BEFORE: Final = "its disk is from before an order to erase keys, which is carried out again"
 
 
 class TailSettings(NamedTuple):
@@ -85,6 +86,9 @@ class TailedLog(Protocol):
     def log_end_offset(self) -> int: ...
     @property
     def size(self) -> int: ...
+    @property
+    def has_erased_records(self) -> Callable[[], bool]:
+        """Whether it is from before an order of erasure that is done."""
 
 
 class TailedPartition(Protocol):
@@ -357,6 +361,9 @@ class TailSaver:
             yield
             one, progress = save.taken[place], self._progress.partitions[place]
             if not standing.is_tailed or standing.waits or not one.is_current:
+                continue
+            if one.partition.log.has_erased_records():
+                self._metrics.left_out[one.partition.tip] = _OF_BEFORE
                 continue
             if is_high and not progress.wants_high:
                 continue

@@ -116,6 +116,11 @@ class Played:
         """Have the metadata say who is clean."""
         await self.node.tell(*erased_records(order_id, [((TOPIC, number), brokers)]))
 
+    async def done(self, order_id: UUID = ORDER) -> None:
+        """Have the metadata say that an order is done."""
+        order = self.node.image.erasures[order_id]
+        await self.node.tell(erasure_record(order._replace(done_ms=START_MS + 9)))
+
     def keys(self, number: int = 0) -> list[bytes | None]:
         return [one.key for one in records_in(self.log(number))]
 
@@ -283,12 +288,43 @@ def test_a_log_that_was_cut_does_it_again_whatever_the_metadata_says(tmp_path: P
         found.log.truncation.truncate_to(2)
         found.high_watermark = 2
         assert not found.log.sealed.may_copy(), "the bucket part is over: it would bring the key back"
+        await one.done()
+        assert not found.log.has_erased_records(), "what is left of it is clean"
         one.put(b"gone")
         one.put(b"gone")
         one.replicated(4)
         await until(lambda: found.log.state.erased.has(ORDER))
         assert one.keys() == [b"a", b"gone"]
         assert found.log.sealed.may_copy()
+
+    play(tmp_path, scenario)
+
+
+def test_a_log_from_before_an_order_that_is_done_shows_nothing_until_it_is_carried_out_again(
+    tmp_path: Path,
+) -> None:
+    """Its disk came back from a backup: the metadata has its note, and the log does not know of the order."""
+
+    async def scenario(one: Played) -> None:
+        cleaner = one.erasures._cleaner
+        one.erasures._cleaner = SlowCleaner()
+        one.put(b"a", b"gone")
+        one.replicated(2)
+        found = one.log().has_erased_records
+        await one.order(2)
+        await one.erased(0, OTHER, IN_BUCKET)
+        await one.done()
+        assert not found(), "a replica that was assigned since has what clean logs have"
+        await one.order(2)
+        await one.erased(0, ME)
+        assert not found(), "the order is not done"
+        await one.done()
+        assert found()
+        one.erasures._running.clear()
+        one.erasures._cleaner = cleaner
+        await until(lambda: one.log().state.erased.has(ORDER))
+        assert not found()
+        assert one.keys() == [b"a"]
 
     play(tmp_path, scenario)
 

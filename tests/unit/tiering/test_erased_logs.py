@@ -106,6 +106,31 @@ def test_an_erasure_has_every_partition_saved_again_at_level_1(tmp_path: Path) -
     assert keeper.cut_now().tails == (), "the order is gone"
 
 
+def test_nothing_is_saved_of_a_log_from_before_an_order_that_is_done(tmp_path: Path) -> None:
+    """Its disk has come back from a backup: tails would have the keys for as long as the log is idle. The cut
+    is not complete meanwhile, and other partitions are saved."""
+    world = World(tmp_path, partitions=2, remote_storage_enable=False)
+    world.run()
+    keeper = CutKeeper(world)
+    old, other = world.replicas
+    for one in world.replicas:
+        one.append(3, 5)
+    world.manager.tails.erased = Orders(ORDER).find
+    old.log.has_erased_records = lambda: True
+    saved = keeper.cut_now()
+    assert keeper.spans(old, saved.tails) == []
+    assert (keeper.standing(saved, old).saved.low, keeper.standing(saved, old).is_tailed) == (0, True)
+    assert keeper.read(other, 0, 3) == bytes_of(other)
+    assert world.manager.metrics.cuts.left_out == {
+        old.tip: "its disk is from before an order to erase keys, which is carried out again"
+    }
+    erase(old.log, order_of(b"k", end=2))
+    old.log.has_erased_records = lambda: False
+    keeper.cut_now()
+    assert [one.offset for one in records_of(bytes(keeper.read(old, 0, 3)))] == [2]
+    assert world.manager.metrics.cuts.left_out == {}
+
+
 def test_a_new_leader_saves_again_what_an_earlier_one_had(tmp_path: Path) -> None:
     """It cannot know whether the newest cut's tails are of before or after the erasure."""
     world = World(tmp_path, remote_storage_enable=False)
