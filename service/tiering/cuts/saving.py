@@ -88,7 +88,7 @@ class TailedLog(Protocol):
     def size(self) -> int: ...
     @property
     def has_erased_records(self) -> Callable[[], bool]:
-        """Whether it is from before an order of erasure that is done."""
+        """Tells whether its disk is from before an order of erasure that is done."""
 
 
 class TailedPartition(Protocol):
