@@ -7,6 +7,7 @@ write may even be done after it was reported as failed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import Context
 from dataclasses import dataclass
@@ -74,6 +75,8 @@ class Bucket:
         self.on_delete: Callable[[Deletion], None] = lambda _: None
         self.on_write: Callable[[str, bytes, bytes | None, str], None] = lambda *_: None
         self.on_sent: Callable[[Sent], None] = lambda _: None
+        self.under_way: Counter[str] = Counter()
+        """by process: calls that write or delete and have not returned"""
         self.late_calls_outlive = False
         """whether a late call arrives although its process is dead by then"""
 
@@ -248,7 +251,15 @@ class SimStore:
     # All calls
 
     def _write(self, call: str, key: str, data: bytes, write: Callable[[bytes], bool | None]) -> bool:
-        one = Sent(call, key, self._process.name, lambda: write(data))
+        under_way = self.bucket.under_way
+        under_way[self._process.name] += 1
+        try:
+            return self._send(Sent(call, key, self._process.name, lambda: write(data)), data, write)
+        finally:
+            under_way[self._process.name] -= 1
+
+    def _send(self, one: Sent, data: bytes, write: Callable[[bytes], bool | None]) -> bool:
+        call, key = one.call, one.key
         self.bucket.on_sent(one)
         verdict = self._begin(call, key, one)
         damaged = verdict in (Verdict.FLIPPED, Verdict.FLIPPED_SHARED)

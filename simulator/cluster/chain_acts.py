@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -16,19 +17,23 @@ from simulator.client import Client, NoAnswer
 from simulator.cluster import client as clients
 from simulator.cluster.acts import create
 from simulator.cluster.chain_clients import ChainClient
-from simulator.cluster.cut_moments import CutMoments
+from simulator.cluster.cut_moments import LEAD_S, CutMoments
 from simulator.cluster.replicas import NOBODY as NOBODY_LEADS
+from simulator.cluster.replicas import Placed
 from simulator.cluster.world import ClusterWorld
 from simulator.model import PartitionModel, TopicModel
 from simulator.network import Link
 from simulator.topics import NOBODY, configs_of
 
 _CLIENTS: Final = 7
-_QUIET_S: Final = 0.3
+_FEW: Final = 5
+"""clients of a short chain: one for each role"""
+_QUIET_S: Final = 0.5
 """longest time between two steps of a client while no cut begins"""
 _THINKS_S: Final = 0.004
 _SLOW_S: Final = (0.0, 0.006, 0.015, 0.015)
 _LASTS_S: Final = (2.0, 5.0, 9.0)
+_SHORTEST_S: Final = 2.5
 _PAUSE_S: Final = 0.05
 _NEWS_S: Final = 0.004
 _FIRST_CUT_S: Final = 40.0
@@ -82,8 +87,20 @@ class CuttingWorld(ClusterWorld):
             "firn.tail.wait.ms": random.choice(("0", "4000")),
             "offsets.topic.replication.factor": "3",
             # A record of the metadata twice a second is half of what a cluster at rest does.
-            "metadata.max.idle.interval.ms": random.choice(("500", "3000", "3000", "3000")),
+            "metadata.max.idle.interval.ms": random.choice(("500", *["3000"] * 7)),
         }
+
+
+class Slowed(NamedTuple):
+    """Links that are slow. `last`: the broker that hears of cuts last; `decider`: the one whose decisions the
+    others learn late, as the active controller."""
+
+    links: list[Link]
+    last: int | None = None
+    decider: int | None = None
+
+
+ALL_ALIKE: Final = Slowed([])
 
 
 class _Focus(NamedTuple):
@@ -98,16 +115,30 @@ class _Focus(NamedTuple):
 
 async def chain(world: CuttingWorld, random: Random) -> None:
     """Let some clients produce, read and ask for metadata, one step after the other, while cuts are taken."""
+    await _chain(world, random, random.choice(_LASTS_S), _CLIENTS)
+
+
+async def short_chain(world: CuttingWorld, random: Random) -> None:
+    """Do so while few cuts are taken."""
+    await _chain(world, random, _SHORTEST_S, _FEW)
+
+
+async def _chain(world: CuttingWorld, random: Random, lasts_s: float, count: int) -> None:
     if not list(world.partitions()):
         return
     await _make_chain_topic(world, random)
-    between, lasts_s = _slowed(world, random), random.choice(_LASTS_S)
-    last = int(between[0][1][1:]) if len(between) == 1 else None
-    spawn_chains(world, random, lasts_s, last)
+    between = begin_chains(world, random, lasts_s, count)
     await asyncio.sleep(lasts_s)
     for link in between:
         world.network.links.slow_s.pop(link, None)
     world.disturbed()
+
+
+def begin_chains(world: CuttingWorld, random: Random, lasts_s: float, count: int = _FEW) -> list[Link]:
+    """Let some clients begin, and links between nodes become slow; return those."""
+    slowed = _slowed(world, random)
+    spawn_chains(world, random, lasts_s, count, slowed)
+    return slowed.links
 
 
 async def first_cut(world: CuttingWorld, random: Random) -> None:
@@ -128,14 +159,18 @@ async def _make_chain_topic(world: CuttingWorld, random: Random) -> None:
     await create(world, machine, topic, len(brokers), 1, configs_of(random, "tiered"), list(brokers))
 
 
-def spawn_chains(world: CuttingWorld, random: Random, lasts_s: float, last: int | None = None) -> None:
-    """Let some clients begin, each for so many seconds. `last`: the broker that hears of cuts last."""
-    chains = _Chains(world, Random(random.getrandbits(48)), last)
-    for number in range(_CLIENTS):
+def spawn_chains(
+    world: CuttingWorld, random: Random, lasts_s: float, count: int, slowed: Slowed = ALL_ALIKE
+) -> None:
+    """Let `count` clients begin, each for so many seconds."""
+    chains = _Chains(world, Random(random.getrandbits(48)), slowed)
+    for number in range(count):
         group = f"c{next(world.oracle.cuts.group_numbers)}"
         client = ChainClient(world, Random(random.getrandbits(48)), group)
         world.spawn(chains.run(number, client, Random(random.getrandbits(48)), lasts_s))
     news = random.choice((None, chains.change, chains.move_leaders))
+    if slowed.decider is not None and random.random() < 0.8:
+        news = chains.move_leaders
     if news is not None:
         world.spawn(chains.make_news(news, lasts_s))
 
@@ -149,34 +184,37 @@ def seal_segments(world: CuttingWorld, random: Random) -> None:
         world.spawn(clients.produce(world, own, topic, partition, batches, idempotent=False, pause_s=0.3))
 
 
-def _slowed(world: CuttingWorld, random: Random) -> list[Link]:
-    """Make links between nodes a little slow, all or one, most often from the broker that takes the cuts."""
+def _slowed(world: CuttingWorld, random: Random) -> Slowed:
+    """Make links between nodes a little slow: all, or one, most often from the broker that takes the cuts, or
+    those from the active controller, so that others learn late of what it has decided."""
     names = [one.name for one in world.machines]
-    slow_s, links = random.choice(_SLOW_S), [(one, other) for one in names for other in names if one != other]
-    if random.random() < 0.8:
+    slow_s, active, kind = random.choice(_SLOW_S), world.active_controller, random.random()
+    slowed = Slowed([(one, other) for one in names for other in names if one != other])
+    if kind < 0.3 and active:
+        slowed = Slowed([(active, other) for other in names if other != active], decider=int(active[1:]))
+        slow_s = slow_s or _SLOW_S[-1]
+    elif kind < 0.8:
         unfenced = [one.id for one in world.image().brokers.values() if not one.fenced]
         one = f"n{min(unfenced, default=1)}" if random.random() < 0.7 else random.choice(names)
         others = [other for other in names if other != one]
-        active = world.active_controller
         is_last = active in others and random.random() < 0.5  # which knows first what it has decided
-        links = [(one, active if is_last else random.choice(others))]
+        other = active if is_last else random.choice(others)
+        slowed = Slowed([(one, other)], last=int(other[1:]))
     if slow_s:
-        said = (
-            "all links between nodes" if len(links) > 1 else f"the link from {links[0][0]} to {links[0][1]}"
-        )
-        world.tell(f"slow, up to {slow_s} s: {said}")
+        said = ", ".join(f"{one} to {other}" for one, other in slowed.links)
+        world.tell(f"slow, up to {slow_s} s: the links from {said}")
         world.disturbed()
-        world.network.links.slow_s.update(dict.fromkeys(links, slow_s))
-    return links
+        world.network.links.slow_s.update(dict.fromkeys(slowed.links, slow_s))
+    return slowed
 
 
 class _Chains:
     """Some clients that look at the same places while a cut begins."""
 
-    def __init__(self, world: CuttingWorld, random: Random, last: int | None) -> None:
+    def __init__(self, world: CuttingWorld, random: Random, slowed: Slowed) -> None:
         self._world = world
         self._random = random
-        self._last = last
+        self._last, self._decider = slowed.last, slowed.decider
         self._number = -1
         """of the moment that `_focus` is of"""
         self._focus: _Focus | None = None
@@ -233,6 +271,9 @@ class _Chains:
         world, client = self._world, Client(self._random.choice(self._world.machines).address)
         until_s = world.loop.now_s + lasts_s
         try:
+            if news == self.move_leaders:
+                with suppress(NoAnswer):
+                    await self._prefer_others(client)
             while world.loop.now_s < until_s and list(world.partitions()):
                 if await world.moments.next(_QUIET_S):
                     try:
@@ -251,26 +292,37 @@ class _Chains:
     async def move_leaders(self, client: Client) -> None:
         """Have the preferred leaders of some partitions elected while the cut begins, and then make other
         replicas the preferred ones."""
-        placed = self._world.oracle.replicas.placed
-        await self._world.moments.near()
+        if self._decider is None:
+            await self._world.moments.near()
+        else:
+            await asyncio.sleep(self._random.random() * LEAD_S)  # an election is committed over slow links
         for topic, partition in self._moving:
             await asyncio.sleep(self._random.random() * _NEWS_S)
             await client.elect(topic.name, partition.index)
-        self._moving = self._movable()
-        for topic, partition in self._moving:
+        await self._prefer_others(client)
+
+    async def _prefer_others(self, client: Client) -> None:
+        """Make other in-sync replicas the preferred leaders of some partitions."""
+        placed = self._world.oracle.replicas.placed
+        self._moving = []
+        movable = self._movable()
+        for topic, partition in self._random.sample(movable, min(len(movable), 2)):
             state = placed[topic.topic_id, partition.index]
-            others = [one for one in state.isr if one != state.leader]
+            others = self._others(state)
             others.sort(key=lambda one: one == self._last)  # who hears of the cut last hears of this first
             rest = [one for one in state.replicas if one != others[0]]
+            self._moving.append((topic, partition))
             await client.reassign(topic.name, partition.index, [others[0], *rest])
 
     def _movable(self) -> list[Place]:
-        there = []
-        for topic, partition in self._world.partitions():
-            state = self._world.oracle.replicas.placed[topic.topic_id, partition.index]
-            if len(state.isr) > 1 and state.leader != self._last:
-                there.append((topic, partition))
-        return self._random.sample(there, min(len(there), 2))
+        placed = self._world.oracle.replicas.placed
+        there = [(place, placed[place[0].topic_id, place[1].index]) for place in self._world.partitions()]
+        fixed = self._last, self._decider
+        return [place for place, state in there if state.leader not in fixed and self._others(state)]
+
+    def _others(self, state: Placed) -> list[int]:
+        """Return the in-sync replicas that may lead next."""
+        return [one for one in state.isr if one not in (state.leader, self._decider)]
 
 
 async def _writes(client: ChainClient, focus: _Focus) -> bool:
@@ -293,5 +345,5 @@ _ROLES: Final = (_writes, _relays, _relays, _returns, _follows_metadata)
 """Roles of the first clients, which look at one broker while a cut begins; the others look anywhere."""
 
 CHAIN_ACTS: Final[dict[str, Callable[[CuttingWorld, Random], Awaitable[None]]]] = {
-    one.__name__: one for one in (chain, first_cut)
+    one.__name__: one for one in (chain, short_chain, first_cut)
 }

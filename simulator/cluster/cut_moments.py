@@ -15,7 +15,7 @@ from service.tiering.cuts.round import CutAttempt
 from simulator.loop import Loop
 from simulator.process import Process
 
-_LEAD_S: Final = 0.03
+LEAD_S: Final = 0.03
 """so long before an expected cut its moment begins: what changes the metadata takes that long"""
 _NEAR_S: Final = 0.008
 """so long before it clients begin"""
@@ -66,11 +66,11 @@ class CutMoments:
         self._begun += 1
         self._come(now_s)
         if _SHORTEST_S < after_s < _LONGEST_S:
-            self._clients.run(self._loop.call_later, after_s - _LEAD_S, self._expect, self._begun)
+            self._clients.run(self._loop.call_later, after_s - LEAD_S, self._expect, self._begun)
 
     def _expect(self, begun: int) -> None:
         if begun == self._begun:
-            self._come(self._loop.now_s + _LEAD_S)
+            self._come(self._loop.now_s + LEAD_S)
 
     def _come(self, at_s: float) -> None:
         now_s = self._loop.now_s

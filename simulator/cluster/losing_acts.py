@@ -20,31 +20,26 @@ from service.records.builder import BatchBuilder
 from service.remote.format.cut_codec import Cuts, decode_cuts
 from service.remote.format.keys import CLUSTER_KEY, CUT_NAME
 from simulator.client import Client, NoAnswer
-from simulator.cluster.chain_acts import CuttingWorld, seal_segments, spawn_chains
+from simulator.cluster.chain_acts import CuttingWorld, begin_chains, seal_segments
 from simulator.cluster.examining import check_archive
 from simulator.cluster.heir_oracle import HeirOracle, Lost
 from simulator.cluster.heirs import HeirWorld, Wanted
 from simulator.cluster.process_acts import is_down
+from simulator.cluster.put_acts import MOMENTS
 from simulator.cluster.world import START_S, is_ready
 from simulator.machine import Machine
 from simulator.model import Violation
 from simulator.process import Life
 from simulator.store import Sent, arrive_late
 
-_MOMENTS: Final = (
-    *[("/HEAD", "put")] * 4,
-    (CUT_NAME, "put"),
-    ("cut/", "put"),
-    ("tail/", "put"),
-    ("manifest/", "put"),
-    (".seg", "put"),
-    ("cluster.json", "put"),
-    ("", "delete"),
-)
-"""Calls in the midst of which everything is lost: what their keys have in them, how they begin."""
 _WAITS_S: Final = 12.0
+_BEFORE_S: Final = 1.5
+_LATE_S: Final = 3.0
 _LONGEST_S: Final = 8.0
-_RESTS_S: Final = 8.0
+_REFUSAL: Final = 0.07
+"""Share of heirs that wait until the lost cluster has noticed them: a minute and a half, at most."""
+_RESTS_S: Final = 1.5
+"""so long all goes on once nothing of the lost cluster is late any more"""
 _ASKED: Final = 3
 _LOADED_S: Final = 120.0
 _CUT_S: Final = 90.0
@@ -53,15 +48,17 @@ _NOTICED_S: Final = 90.0
 _LOOK_S: Final = 0.25
 _GRACE_MS: Final = 5_000
 _LETTERS: Final = "hi"
+_NODES: Final = (1, 1, 1, 1, 1, 3, 3, 3, 5)
+"""of an heir"""
 
 
 async def lose_everything(world: CuttingWorld, random: Random) -> None:
     """Lose all machines, and have an heir come back; nothing follows in this history."""
     if not list(world.partitions()):
         return
-    spawn_chains(world, random, _WAITS_S)
+    begin_chains(world, random, _WAITS_S)
     seal_segments(world, random)
-    await asyncio.sleep(random.random() * 4)
+    await asyncio.sleep(random.random() * _BEFORE_S)
     await _Disaster(world, random).strike()
 
 
@@ -90,7 +87,7 @@ class _Disaster:
         before: CuttingWorld = world
         first: Restored | None = None
         for life in range(1, self._lives + 1):
-            nodes = self._random.choice((1, 3, 3, 5))
+            nodes = self._random.choice(_NODES)
             heir = HeirWorld(
                 before, _LETTERS[life - 1], nodes, self._random.getrandbits(48), is_clone=wanted.is_clone
             )
@@ -117,7 +114,7 @@ class _Disaster:
         """Wait for the moment, and lose everything."""
         world, random = self._world, self._random
         struck: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        part, call = random.choice(_MOMENTS)
+        part, call = random.choice(MOMENTS)
         chosen = random.random() < 0.8
 
         def sent(one: Sent) -> None:
@@ -147,6 +144,7 @@ class _Disaster:
             if machine.run is None or machine.run.ended or fate == "alive":
                 continue
             if fate == "killed":
+                world.note_death(machine)
                 machine.kill()
             else:
                 machine.run.process.stop()
@@ -160,16 +158,20 @@ class _Disaster:
     def _late_writes_come(self) -> None:
         """Let the last requests of the dead arrive, and the stopped go on."""
         world, random = self._world, self._random
+        longest_s = 0.0
         for one in self._late:
-            what = f"late {one.call} {one.key} of {one.by}"
-            world.loop.call_later(random.random() * 3, arrive_late, world.trace, what, one.arrive)
+            what, after_s = f"late {one.call} {one.key} of {one.by}", random.random() * _LATE_S
+            longest_s = max(longest_s, after_s)
+            world.loop.call_later(after_s, arrive_late, world.trace, what, one.arrive)
         self._late = []
-        self._awake_s = world.loop.now_s + _LONGEST_S
         for machine in world.machines:
             run = machine.run
             if run is not None and run.process.life is Life.STOPPED:
-                world.tell(f"{run.name} goes on")
-                world.loop.call_later(random.choice((0.0, 1.0, _LONGEST_S)), run.process.resume)
+                after_s = random.choice((0.0, 0.0, 1.0, 1.0, _LONGEST_S))
+                longest_s = max(longest_s, after_s)
+                world.tell(f"{run.name} goes on in {after_s} s")
+                world.loop.call_later(after_s, run.process.resume)
+        self._awake_s = world.loop.now_s + longest_s
 
     async def _sources_refuse(self) -> None:
         """T21: who finds that there is an heir takes no records any more, as nobody would copy them."""
@@ -264,8 +266,8 @@ class _Disaster:
         await HeirOracle(heir, lost, restored, random).judge()
         number = restored.source.ref.cut
         await _until(heir, _CUT_S, lambda: "" if heir.has_written_cut(number) else "no cut is complete")
-        await asyncio.sleep(_RESTS_S)
-        if random.random() < 0.2:
+        await asyncio.sleep(max(self._awake_s - heir.loop.now_s, 0.0) + _RESTS_S)
+        if random.random() < _REFUSAL:
             await self._sources_refuse()
         heir.check()
         check_archive(heir)

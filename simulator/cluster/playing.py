@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from random import Random
 from typing import Any, Final
@@ -24,12 +25,16 @@ from simulator.cluster.group_acts import GROUP_ACTS
 from simulator.cluster.late_batches import late_batch
 from simulator.cluster.losing_acts import LOSING_ACTS
 from simulator.cluster.pipelines import consume_transform
+from simulator.cluster.put_acts import PUT_ACTS
 from simulator.cluster.rewrite_acts import REWRITE_ACTS, RewritingWorld
 from simulator.cluster.secured import SecuredWorld
+from simulator.cluster.short_histories import LONG_IN, short_cutting, short_rewriting
+from simulator.cluster.short_histories import NODES as NODES_OF_SHORT
 from simulator.cluster.stall_acts import stall_followers
 from simulator.cluster.transaction_acts import TRANSACTION_ACTS
 from simulator.cluster.transaction_examining import examine_transactions
 from simulator.cluster.transactional import TransactionalWorld
+from simulator.cluster.unclean_acts import UNCLEAN_ACTS
 from simulator.cluster.user_acts import USER_ACTS
 from simulator.cluster.users import examine_access
 from simulator.cluster.world import START_S, ClusterWorld
@@ -160,6 +165,8 @@ _ACTS: Final[dict[str, Callable[[Any, Random], Awaitable[None]]]] = {
     **CHAIN_ACTS,
     **LOSING_ACTS,
     **REWRITE_ACTS,
+    **PUT_ACTS,
+    **UNCLEAN_ACTS,
     "consume_transform": consume_transform,
     "late_batch": late_batch,
     "begin_anew": begin_anew,
@@ -317,6 +324,16 @@ cuts have it."""
 def draw_cutting(seed: int, nodes: int | None = None) -> Plan:
     """Draw the history of `seed` of a cluster with a bucket that takes cuts often, while clients produce what
     follows from what they know; in most of them everything is lost in the end."""
+    apart = Random(seed ^ 0xC5A15)
+    if not apart.randrange(LONG_IN):
+        return draw_long_cutting(seed, nodes)
+    number = apart.choice(NODES_OF_SHORT)
+    acts = tuple(Act(kind, apart.getrandbits(48)) for kind in short_cutting(apart))
+    return Plan(seed, nodes or number, acts, tiered=True, cutting=True)
+
+
+def draw_long_cutting(seed: int, nodes: int | None = None) -> Plan:
+    """Draw a long history of that kind."""
     plan, apart = draw(seed, nodes, tiered=True), Random(seed ^ 0xC5A15)
     acts = list(plan.acts)
     if Random(seed ^ 0x2EF).randrange(_STILL_REFUSED_IN):
@@ -370,6 +387,16 @@ _LOST_OF_TEN_REWRITES: Final = 3
 def draw_rewriting(seed: int, nodes: int | None = None) -> Plan:
     """Draw the history of `seed` of a cluster whose segments are merged and from which keys are erased; in
     some of them everything is lost in the end."""
+    random = Random(seed ^ 0xE7A5E)
+    if not random.randrange(LONG_IN):
+        return draw_long_rewriting(seed, nodes)
+    number = random.choice(NODES_OF_SHORT)
+    acts = tuple(Act(kind, random.getrandbits(48)) for kind in short_rewriting(random))
+    return Plan(seed, nodes or number, acts, tiered=True, cutting=True, rewriting=True)
+
+
+def draw_long_rewriting(seed: int, nodes: int | None = None) -> Plan:
+    """Draw a long history of that kind."""
     random = Random(seed ^ 0xE7A5E)
     number = random.choice(NODES)
     kinds = _drawn(random, OF_REWRITES, SOMETIMES_OF_REWRITES, _WITH_REWRITES, 10, 28)
@@ -436,6 +463,9 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
             "cuts": world.oracle.replicas.cuts,
             "commits": world.oracle.tiers.commits,
             "handovers": world.oracle.tiers.handovers,
+            "unclean": world.unclean,
+            "restarts": world.restarts,
+            "kills_in_puts": world.kills_in_puts,
             **(world.access.counted if isinstance(world, SecuredWorld) else {}),
             **(world.counted if isinstance(world, TransactionalWorld | CuttingWorld) else {}),
         },
@@ -447,18 +477,47 @@ def play_apart(plan: Plan, *, keep_all: bool = False, before: Callable[[], None]
     return apart(lambda: play(plan, keep_all=keep_all, before=before))
 
 
-def warm_up(*, transactional: bool = False) -> None:
+_WARM: Final = ("keyed_topic", "fill_chain", "first_cut", "order_erasure", "lose_everything")
+
+
+def warm_up(*, transactional: bool = False, cutting: bool = False) -> None:
     """Have what is loaded and worked out at its first use in memory before the first fork."""
-    play(draw(7, 3))
+    if not cutting:
+        play(draw(7, 3))
     if transactional:
         play(draw_transactional(4, 3, tiered=True))
+    if cutting:
+        acts = tuple(Act(kind, number) for number, kind in enumerate(_WARM))
+        play(Plan(1, 3, acts, tiered=True, cutting=True, rewriting=True))
     gc.freeze()
 
 
 def play_many(
-    seeds: Sequence[int], jobs: int, nodes: int | None = None, drawn: Callable[..., Plan] = draw
+    seeds: Iterable[int],
+    jobs: int,
+    nodes: int | None = None,
+    drawn: Callable[..., Plan] = draw,
+    *,
+    until_s: float | None = None,
 ) -> Iterator[Outcome]:
-    """Play the histories that `drawn` makes of these seeds, `jobs` at a time, in child processes."""
-    warm_up(transactional=drawn is draw_transactional)
+    """Play the histories that `drawn` makes of these seeds, `jobs` at a time, in child processes; yield them
+    in their order. `until_s`: of `time.monotonic`, when none begins any more."""
+    is_cutting = drawn in (draw_cutting, draw_rewriting)
+    warm_up(transactional=drawn is draw_transactional, cutting=is_cutting)
+
+    def one(seed: int) -> Outcome:
+        try:
+            return play_apart(drawn(seed, nodes))
+        except RuntimeError as e:
+            return Outcome(seed, f"its process did not end: {e}", "", 0, 0.0, 0.0)
+
     with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(lambda seed: play_apart(drawn(seed, nodes)), seeds)
+        waiting: deque[Future[Outcome]] = deque()
+        for seed in seeds:
+            if until_s is not None and time.monotonic() >= until_s:
+                break
+            waiting.append(pool.submit(one, seed))
+            if len(waiting) > 2 * jobs:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

@@ -27,6 +27,7 @@ from service.remote.format.erase_codec import (
 from service.wire.api import ApiKey
 from service.wire.erasures import ErasureOp, ErasuresRequest
 from simulator.client import Client, NoAnswer
+from simulator.cluster.acts import create
 from simulator.cluster.chain_acts import CuttingWorld
 from simulator.cluster.client import produce, values_of
 from simulator.cluster.erasures import KnownOrder, PartitionErasures
@@ -34,10 +35,12 @@ from simulator.cluster.process_acts import is_down, start_again
 from simulator.cluster.replicas import Key
 from simulator.cluster.rewrites import RewriteOracle
 from simulator.durable import durable_end
+from simulator.faults import SLOW_STORE
 from simulator.machine import Machine
 from simulator.model import TopicModel, Violation
 from simulator.power_loss import Platter
 from simulator.store import Deletion, Sent
+from simulator.topics import NOBODY, configs_of
 
 _KEYS: Final = 5
 _NULL_IN: Final = 3
@@ -48,8 +51,13 @@ _DONE_S: Final = 180.0
 """Orders are done so long after all is alive: keepers look at them every half a minute, by their own clocks,
 and the cuts that they wait for need logs that are cleaned, and archives that are written anew."""
 _TRIES: Final = 4
+_GO_ON: Final = 8
+"""records that clients produce while an order is carried out"""
+_BACK: Final = (0, 0, 0, 1, 2, 5)
+"""Records by which an order ends before what is committed: it was given a moment ago."""
 _KEEPER_S: Final = 2.0
-_BEGUN_S: Final = 15.0
+_BEGUN_S: Final = 8.0
+_SLOW_S: Final = 40.0
 _OFTEN_S: Final = 2.0
 
 
@@ -73,6 +81,7 @@ class RewritingWorld(CuttingWorld):
         self.rewrites = RewriteOracle(self.archive, oracle.replicas, oracle.tiers, oracle.cuts, self.machines)
         oracle.on_record = self.rewrites.learn
         self.disks_of_before: dict[str, DiskOfBefore] = {}
+        self.restored_disks = 0
         self.bucket.on_write, self.bucket.on_delete = self._written, self._object_deleted
         self.loop.after_turn = self._look
 
@@ -86,6 +95,7 @@ class RewritingWorld(CuttingWorld):
             "merges": rewrites.merged,
             "orders": len(self.erasures.orders),
             "orders_done": rewrites.done,
+            "restored_disks": self.restored_disks,
         }
 
     def _drawn_settings(self, random: Random) -> dict[str, str]:
@@ -134,6 +144,41 @@ class RewritingWorld(CuttingWorld):
         return [one.id for one in self.image().erasures.values() if one.is_open]
 
 
+async def keyed_topic(world: RewritingWorld, random: Random) -> None:
+    """Create a tiered topic of small segments, of one or two partitions, most of them with replicas."""
+    name, kind = f"t{len(world.topics)}", random.choice(("tiered", "tiered and flushed"))
+    topic = TopicModel(name, NOBODY, [], True, "flushed" in kind, -1, deleted=True)
+    world.topics.append(topic)  # the name may be taken from now on
+    configs = {
+        **configs_of(random, kind),
+        "internal.segment.bytes": str(random.choice((700, 700, 1500))),
+        "min.insync.replicas": str(random.choice((1, 1, 2))),
+    }
+    count, factor = random.choice((1, 1, 2)), random.choice((1, 2, 3, 3, 3))
+    await create(world, random.choice(world.machines), topic, count, factor, configs)
+
+
+async def change_leader(world: RewritingWorld, random: Random) -> None:
+    """Have another in-sync replica lead the longest tiered partition: its chain goes on in another epoch."""
+    placed = world.oracle.replicas.placed
+    there = [(one, placed[one[0].topic_id, one[1].index]) for one in world.partitions() if one[0].tiered]
+    there = [(place, state) for place, state in there if len(state.isr) > 1]
+    if not there:
+        return
+    (topic, partition), state = max(there, key=lambda one: one[0][1].end_offset)
+    first = random.choice([one for one in state.isr if one != state.leader])
+    client = Client(random.choice(world.machines).address)
+    try:
+        rest = [one for one in state.replicas if one != first]
+        await client.reassign(topic.name, partition.index, [first, *rest])
+        said = (await client.elect(topic.name, partition.index)).name
+    except NoAnswer as e:
+        said = str(e)
+    finally:
+        client.close()
+    world.tell(f"{first} is to lead {partition}: {said}")
+
+
 async def fill_chain(world: RewritingWorld, random: Random) -> None:
     """Produce what fills many segments of one tiered partition, most often of one that has some already."""
     there = [one for one in world.partitions() if one[0].tiered]
@@ -144,8 +189,9 @@ async def fill_chain(world: RewritingWorld, random: Random) -> None:
     batches = [values_of(world, random.choice((1, 1, 3)), 300) for _ in range(random.choice((15, 40)))]
     own = Random(random.getrandbits(48))
     work = produce(world, own, topic, partition, batches, idempotent=random.random() < 0.5, pause_s=0.02)
-    if random.random() < 0.3:
+    if random.random() < 0.2:
         world.spawn(work)
+        await asyncio.sleep(random.random())
     else:
         await work
 
@@ -163,7 +209,16 @@ async def order_erasure(world: RewritingWorld, random: Random) -> None:
     said = f"erase {b', '.join(sorted(keys)).decode()} of {', '.join(one.name for one in topics)}"
     request = ErasuresRequest(op=int(ErasureOp.START), id=order.id, order=encode_erasure(order))
     work = _ask_keeper(world, Random(random.getrandbits(48)), request, f"{said}, order {order.id}")
-    if random.random() < 0.5:
+    if random.random() < 0.6:
+        topic = random.choice(topics)
+        batches = [values_of(world, 1, 60) for _ in range(_GO_ON)]
+        own = Random(random.getrandbits(48))
+        world.spawn(
+            produce(
+                world, own, topic, random.choice(topic.partitions), batches, idempotent=False, pause_s=0.2
+            )
+        )
+    if random.random() < 0.3:
         world.spawn(work)
     else:
         await work
@@ -177,7 +232,8 @@ def _order(
     filter_hashes = sorted(filter_hash(key).to_bytes(FILTER_HASH_BYTES, "big") for key in keys)
     rows, ends = [], dict[Key, int]()
     for topic in sorted(topics, key=lambda one: one.topic_id):
-        mine = tuple(most.get((topic.topic_id, one.index), 0) for one in topic.partitions)
+        committed = (most.get((topic.topic_id, one.index), 0) for one in topic.partitions)
+        mine = tuple(max(end - random.choice(_BACK), 0) for end in committed)
         rows.append(ErasedTopic(topic.topic_id, topic.name, mine))
         ends |= {(topic.topic_id, index): end for index, end in enumerate(mine)}
     order = ErasureOrder(
@@ -223,9 +279,8 @@ async def _ask_keeper(world: RewritingWorld, random: Random, request: ErasuresRe
         await asyncio.sleep(_KEEPER_S)
 
 
-async def kill_amid_rewrite(world: RewritingWorld, random: Random) -> None:
-    """Wait until a rewrite has begun, and kill who does it between any two of its calls of the store, or stop
-    it for so long that others sweep meanwhile."""
+async def _next_rewrite(world: RewritingWorld) -> tuple[Key, Machine] | None:
+    """Wait until a rewrite has begun; return its partition and who leads that, None if there is none."""
     begun: asyncio.Future[Key] = asyncio.get_running_loop().create_future()
 
     def noted(key: Key) -> None:
@@ -237,12 +292,36 @@ async def kill_amid_rewrite(world: RewritingWorld, random: Random) -> None:
         async with asyncio.timeout(_BEGUN_S):
             key = await begun
     except TimeoutError:
-        return
+        return None
     finally:
         world.rewrites.on_intent = lambda _: None
     machine = world.of_broker(world.oracle.replicas.placed[key].leader)
-    if machine is None or is_down(machine):
+    return None if machine is None or is_down(machine) else (key, machine)
+
+
+async def slow_rewrite(world: RewritingWorld, random: Random) -> None:
+    """Have the bucket answer slowly who rewrites: what it makes lies there for long, and nothing names it,
+    while others sweep."""
+    if (found := await _next_rewrite(world)) is None:
         return
+    key, machine = found
+    faults = world.store_faults[machine.name].on
+    until_s = world.loop.now_s + _SLOW_S
+    world.tell(f"the bucket is slow for {machine.name} amid a rewrite")
+    world.disturbed()
+    faults.add(SLOW_STORE)
+    while key in world.rewrites.intents and world.loop.now_s < until_s:
+        await asyncio.sleep(_AGAIN_S)
+    faults.discard(SLOW_STORE)
+    world.disturbed()
+
+
+async def kill_amid_rewrite(world: RewritingWorld, random: Random) -> None:
+    """Wait until a rewrite has begun, and kill who does it between any two of its calls of the store, or stop
+    it for so long that others sweep meanwhile."""
+    if (found := await _next_rewrite(world)) is None:
+        return
+    _, machine = found
     await _some_calls(world, machine, random.randint(0, 12))
     run = machine.run
     if run is None or is_down(machine):
@@ -310,6 +389,7 @@ async def restore_old_disk(world: RewritingWorld, random: Random) -> None:
         return
     machine = random.choice(there)
     copied = world.disks_of_before.pop(machine.name)
+    world.restored_disks += 1
     world.return_disk(machine, lambda key: copied.ends.get(key, 0))
     for log_dir in machine.log_dirs:
         machine.platter.restore(Path(log_dir), copied.platter)
@@ -318,5 +398,15 @@ async def restore_old_disk(world: RewritingWorld, random: Random) -> None:
 
 REWRITE_ACTS: Final[dict[str, Callable[[RewritingWorld, Random], Awaitable[None]]]] = {
     one.__name__: one
-    for one in (fill_chain, order_erasure, cancel_erasure, kill_amid_rewrite, copy_disk, restore_old_disk)
+    for one in (
+        keyed_topic,
+        change_leader,
+        fill_chain,
+        order_erasure,
+        cancel_erasure,
+        slow_rewrite,
+        kill_amid_rewrite,
+        copy_disk,
+        restore_old_disk,
+    )
 }

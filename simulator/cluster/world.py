@@ -153,6 +153,9 @@ class ClusterWorld:
         self.consumed = 0
         self.answered = 0
         """admin changes that were answered"""
+        self.restarts = self.kills_in_puts = self.unclean = 0
+        """processes but the first of each machine; those that died while they wrote to the bucket; leaders
+        that lack records"""
         self.background: list[asyncio.Task[None]] = []
         self.loop.after_turn = lambda: self.oracle.look(self.machines)
         logs = logging.getLogger("service")
@@ -352,6 +355,7 @@ class ClusterWorld:
             return self.oracle.allows_unclean(key[0])
         partition = topic.partitions[key[1]]
         if partition.allows_unclean:
+            self.unclean += 1
             self.tell(f"{partition} has an unclean leader")
             partition.was_unclean = True
             partition.may_lose_from(0)
@@ -377,6 +381,7 @@ class ClusterWorld:
         for _, partition in self.on(machine):
             partition.crashed()
         self.clients[machine.name].close()
+        self.restarts += machine.runs > 0
         return machine.start(self.settings[machine.name])
 
     def dark(self, name: str) -> bool:
@@ -404,7 +409,13 @@ class ClusterWorld:
     def kill(self, machine: Machine) -> None:
         self.disturbed()
         self.tell(f"kill -9 {machine.name}")
+        self.note_death(machine)
         machine.kill()
+
+    def note_death(self, machine: Machine) -> None:
+        """Count a process that is about to be killed while it writes to the bucket, or deletes there."""
+        run = machine.run
+        self.kills_in_puts += run is not None and not run.ended and self.bucket.under_way[run.name] > 0
 
     async def stop(self, machine: Machine) -> None:
         """SIGTERM, and SIGKILL where it does not end within a minute."""
@@ -428,6 +439,7 @@ class ClusterWorld:
         self.troubled.add(machine.name)
         self.darkness.add(machine.name)
         self.network.links.cut |= self.links_of(machine.name)
+        self.note_death(machine)
         machine.kill()
         self.network.silence(machine.name)
 
@@ -448,6 +460,7 @@ class ClusterWorld:
         """Give the machine an empty disk: the bucket and other replicas have the data. An operator formats
         it, or the node does."""
         self.disturbed()
+        self.note_death(machine)
         machine.kill()
         promised = self._loses(machine, lambda topic, partition: 0, answered_stays=False)
         self.tell(f"{machine.name} loses its disk; archived: {promised}")
@@ -459,6 +472,7 @@ class ClusterWorld:
         """Kill the machine, whose disk a copy of before is about to replace; `kept` tells where partitions
         end there."""
         self.disturbed()
+        self.note_death(machine)
         machine.kill()
 
         def ends(topic: TopicModel, partition: PartitionModel) -> int:

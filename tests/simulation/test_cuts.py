@@ -33,7 +33,7 @@ def test_a_history_with_cuts_is_clean(seed: int) -> None:
 
 def test_everything_is_lost_in_most_histories() -> None:
     lost = [draw_cutting(seed).acts[-1].kind == "lose_everything" for seed in range(1, 101)]
-    assert 50 <= sum(lost) <= 70
+    assert 80 <= sum(lost) <= 95
 
 
 def test_each_planted_bug_of_cuts_has_a_budget() -> None:
@@ -42,6 +42,6 @@ def test_each_planted_bug_of_cuts_has_a_budget() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(3600)
 def test_every_planted_bug_of_cuts_is_found_within_its_budget(capsys: pytest.CaptureFixture[str]) -> None:
     assert tell_plants([*OF_CUTS], 1), capsys.readouterr().out
