@@ -188,6 +188,7 @@ soak-replicas: install ## Storms over nodes that have replicas of each other: ki
 
 SEED ?= 1
 HISTORIES ?= 3000
+SIM_LIMITS = $(if $(filter file,$(origin JOBS)),,--jobs $(JOBS)) $(if $(MINUTES),--minutes $(MINUTES))
 sim: install ## Histories of one node in a world where everything fails (SEED=n HISTORIES=m; one replays a failure; WORLD=cluster: of 3 and 5 nodes; WORLD=machines: Raft alone)
 	$(BIN)/python -m simulator$(if $(WORLD),.$(WORLD)) --seed $(SEED) --histories $(HISTORIES) $(SIM)
 
@@ -202,11 +203,11 @@ sim-secured: install ## Clusters with TLS, logins and an authorizer: rights and 
 sim-transactions: install ## Clusters with groups and transactions: coordinators and leaders die between any two steps (SEED=n HISTORIES=m; SIM=--plants)
 	$(BIN)/python -m simulator.cluster --transactions --seed $(SEED) --histories $(HISTORIES) $(SIM)
 
-sim-cuts: install ## Clusters that take cuts amid faults, and lose everything but the bucket: heirs of 1, 3 and 5 nodes come back from any cut (SEED=n HISTORIES=m; SIM=--plants)
-	$(BIN)/python -m simulator.cluster --cuts --seed $(SEED) --histories $(HISTORIES) $(SIM)
+sim-cuts: install ## Clusters that take cuts amid faults, and lose everything but the bucket: heirs of 1, 3 and 5 nodes come back from any cut (SEED=n HISTORIES=m JOBS=2 MINUTES=60; SIM=--plants)
+	$(BIN)/python -m simulator.cluster --cuts --seed $(SEED) --histories $(HISTORIES) $(SIM_LIMITS) $(SIM)
 
-sim-rewrites: install ## Clusters whose segments are merged, and from which keys are erased, amid faults, disks of before and the loss of everything (SEED=n HISTORIES=m; SIM=--plants)
-	$(BIN)/python -m simulator.cluster --rewrites --seed $(SEED) --histories $(HISTORIES) $(SIM)
+sim-rewrites: install ## Clusters whose segments are merged, and from which keys are erased, amid faults, disks of before and the loss of everything (SEED=n HISTORIES=m JOBS=2 MINUTES=60; SIM=--plants)
+	$(BIN)/python -m simulator.cluster --rewrites --seed $(SEED) --histories $(HISTORIES) $(SIM_LIMITS) $(SIM)
 
 sim-sweep: install ## Every call of disk and store fails in every way, every kind of file and object rots (SWEEP="--every 10")
 	$(BIN)/python -m simulator.sweep $(SWEEP)

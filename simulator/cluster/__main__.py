@@ -33,6 +33,8 @@ _TOLD: Final = {
     "leaders": "controllers",
     "answered": "answered changes",
     "elections": "elections",
+    "unclean": "unclean ones",
+    "restarts": "restarts",
     "cuts": "truncations",
     "commits": "archive commits",
     "handovers": "chains handed over",
@@ -44,6 +46,7 @@ _TOLD_OF_CUTS: Final = {
     "cuts_exact": "complete and exact",
     "disasters": "disasters",
     "heirs": "that came back",
+    "kills_in_puts": "kills within puts",
 }
 _TOLD_OF_REWRITES: Final = {
     "rewrites_begun": "rewrites",
@@ -51,6 +54,7 @@ _TOLD_OF_REWRITES: Final = {
     "merges": "merges",
     "orders": "orders to erase",
     "orders_done": "done",
+    "restored_disks": "restored disks",
 }
 _TOLD_OF_ACCESS: Final = {
     "uses": "rights used",
@@ -76,6 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--histories", type=int, default=100)
     parser.add_argument("--nodes", type=int, choices=(3, 5), help="instead of a draw")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="histories at a time")
+    parser.add_argument("--minutes", type=float, help="after which no history begins any more")
     parser.add_argument("--shrink-seconds", type=float, default=60.0, help="spent on each kind of failure")
     parser.add_argument("--kinds", type=int, default=5, help="kinds of failures that are told in full")
     parser.add_argument("--secured", action="store_true", help="SASL_SSL, users, an authorizer")
@@ -100,22 +105,26 @@ def main(arguments: list[str] | None = None) -> int:
         return _one(drawn(given.seed, given.nodes), given.trace, given.shrink_seconds)
     began = told = time.monotonic()
     failed: dict[str, list[Outcome]] = {}
-    events, virtual_s, calls = 0, 0.0, Counter[str]()
+    events, virtual_s, cpu_s, count, calls = 0, 0.0, 0.0, 0, Counter[str]()
     seeds = range(given.seed, given.seed + given.histories)
-    for number, outcome in enumerate(play_many(seeds, given.jobs, given.nodes, drawn), 1):
+    until_s = None if given.minutes is None else began + 60 * given.minutes
+    for outcome in play_many(seeds, given.jobs, given.nodes, drawn, until_s=until_s):
+        count += 1
         events += outcome.events
         virtual_s += outcome.virtual_s
+        cpu_s += outcome.real_s
         calls.update(outcome.calls)
         if outcome.problem is not None:
-            print(f"seed {outcome.seed}: {outcome.problem.splitlines()[0]}", flush=True)
+            again = _again(drawn(outcome.seed, given.nodes))
+            print(f"seed {outcome.seed}: {outcome.problem.splitlines()[0]}; again: {again}", flush=True)
             failed.setdefault(kind_of(outcome.problem), []).append(outcome)
         if time.monotonic() - told > _PROGRESS_S:
             told = time.monotonic()
-            print(f"{number} of {given.histories}, {told - began:.0f} s", flush=True)
-    seconds, count = time.monotonic() - began, given.histories
+            said = f"{told - began:.0f} s, {cpu_s / count:.2f} CPU s each"
+            print(f"{count} of {given.histories}, up to seed {outcome.seed}, {said}", flush=True)
+    seconds, bad = time.monotonic() - began, sum(map(len, failed.values()))
     for outcomes in sorted(failed.values(), key=len, reverse=True)[: given.kinds]:
         _tell_small(drawn(outcomes[0].seed, given.nodes), outcomes[0].problem or "", given.shrink_seconds)
-    bad = sum(map(len, failed.values()))
     told_of = {
         **_TOLD,
         **(_TOLD_OF_CUTS if given.cuts or given.rewrites else {}),
@@ -123,11 +132,15 @@ def main(arguments: list[str] | None = None) -> int:
         **(_TOLD_OF_ACCESS if given.secured else {}),
         **(_TOLD_OF_TRANSACTIONS if given.transactions else {}),
     }
+    if count < given.histories:
+        print(f"{count} of {given.histories} histories were played in {given.minutes:g} minutes")
+    each = max(count, 1)
     print(
         f"cluster: {count - bad} of {count} histories clean in {seconds:.0f} s on {given.jobs} core(s): "
-        f"{count / seconds:.1f} histories/s of {virtual_s / count:.0f} virtual s, {events // count} events, "
-        + ", ".join(f"{calls[kind] / count:.1f} {said}" for kind, said in told_of.items())
+        f"{cpu_s / each:.2f} CPU s each, {virtual_s / each:.0f} virtual s, {events // each} events, "
+        + ", ".join(f"{calls[kind] / each:.2f} {said}" for kind, said in told_of.items())
     )
+    print("in all: " + ", ".join(f"{calls[kind]} {said}" for kind, said in told_of.items()))
     return 0 if not failed else 1
 
 
@@ -144,10 +157,14 @@ def _one(plan: Plan, everything: bool, shrink_s: float) -> int:
 
 def _tell_small(plan: Plan, problem: str, shrink_s: float) -> None:
     small, outcome = shrink(plan, problem, seconds=shrink_s, play=play_apart)
+    print("\n".join(transcript(outcome, small, len(plan.acts), _again(plan))), end="\n\n", flush=True)
+
+
+def _again(plan: Plan) -> str:
+    """Return the command that plays one history again."""
     world = "-secured" if plan.secured else "-transactions" if plan.transactional else " WORLD=cluster"
     world = "-rewrites" if plan.rewriting else "-cuts" if plan.cutting else world
-    again = f"make sim{world} SEED={plan.seed} HISTORIES=1"
-    print("\n".join(transcript(outcome, small, len(plan.acts), again)), end="\n\n", flush=True)
+    return f"make sim{world} SEED={plan.seed} HISTORIES=1"
 
 
 if __name__ == "__main__":
