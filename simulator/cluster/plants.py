@@ -483,7 +483,11 @@ def budget_of(name: str) -> int:
 def tell_plants(names: Sequence[str], first: int, jobs: int | None = None) -> bool:
     """Print after how many histories each planted bug was found, and the time that took; whether all were."""
     missed = 0
-    warm_up(transactional=any(name in OF_TRANSACTIONS for name in names))
+    of_cuts = OF_CUTS | OF_REWRITES
+    warm_up(
+        transactional=any(name in OF_TRANSACTIONS for name in names),
+        cutting=all(name in of_cuts for name in names),
+    )
 
     def look(name: str) -> tuple[tuple[int, str] | None, float]:
         began = time.monotonic()

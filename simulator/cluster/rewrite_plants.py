@@ -7,16 +7,20 @@ from typing import Any, Final
 
 from service.controller_client.catalog_image import CatalogImage
 from service.controller_client.remote_log_catalog import RpcCatalog
+from service.hot.cleaning.erasure_copy import ErasureCopy
+from service.hot.erased_orders import ErasedOrders
 from service.inspect.restore_records import _Heir
-from service.metadata.controller import catalog_control
 from service.records.batch import complete_headers
 from service.records.compaction import empty_batch
 from service.records.decode import records_of
 from service.records.erasure import ErasureCopier
 from service.remote.catalog import RewriteAnswer
 from service.remote.format import run_check
-from service.tiering.rewriting import rules
+from service.replicas.erasure_guard import ErasureGuard
+from service.replicas.local_erasures import LocalErasures
+from service.tiering.rewriting import rules, run_object
 from service.tiering.sweeper import ChainState, Sweeper, _is_final
+from simulator.process import CURRENT
 
 Plant = Callable[[], None]
 
@@ -34,6 +38,7 @@ def intent_ignored_by_the_sweeper() -> None:
 def epochs_from_the_first_segment() -> None:
     """Give a rewritten object the leader epochs of its run's first segment, and let nobody compare them."""
     _swap(rules, "run_epochs", lambda _: lambda entries: entries[0].leader_epochs)
+    _swap(run_object, "_check_epochs", lambda _: lambda epochs, found, run: None)
     _swap(run_check, "_clipped", lambda _: lambda epochs, segment: ())
 
 
@@ -63,23 +68,70 @@ def order_forgotten_by_a_restore() -> None:
 
 
 def commit_without_intent() -> None:
-    """Rewrite without an intent in the metadata, and have such commits taken."""
-    begun: dict[Any, Any] = {}
+    """Rewrite without an intent in the metadata: the node alone knows of it, and commits as without one."""
+    begun: dict[tuple[str, Any, int], Any] = {}
 
-    def begin(_: Any) -> Any:
-        async def unasked(self: Any, tip: Any, intent: Any) -> RewriteAnswer:
-            begun[tip.topic_id, tip.partition] = intent
-            return RewriteAnswer.BEGUN
+    def place(topic_id: Any, partition: int) -> tuple[str, Any, int]:
+        return CURRENT.get().name, topic_id, partition
 
-        return unasked
+    async def unasked(self: Any, tip: Any, intent: Any) -> RewriteAnswer:
+        begun[place(tip.topic_id, tip.partition)] = intent
+        return RewriteAnswer.BEGUN
 
-    _swap(RpcCatalog, "begin_rewrite", begin)
-    _swap(CatalogImage, "rewrite", lambda _: lambda self, topic_id, index: begun.get((topic_id, index)))
-    _swap(
-        catalog_control,
-        "decide_commit",
-        lambda decide: lambda current, **options: decide(current, **{**options, "rewrite_id": None}),
-    )
+    async def forgotten(self: Any, tip: Any, rewrite_id: Any) -> None:
+        begun.pop(place(tip.topic_id, tip.partition), None)
+
+    def make(commit: Any) -> Any:
+        async def plain(self: Any, commits: Any) -> Any:
+            results = await commit(self, [one._replace(rewrite_id=None) for one in commits])
+            for one in commits:
+                if one.rewrite_id is not None:
+                    begun.pop(place(one.tip.topic_id, one.tip.partition), None)
+            return results
+
+        return plain
+
+    _swap(RpcCatalog, "begin_rewrite", lambda _: unasked)
+    _swap(RpcCatalog, "give_up_rewrite", lambda _: forgotten)
+    _swap(RpcCatalog, "commit", make)
+    _swap(CatalogImage, "rewrite", lambda _: lambda self, topic_id, index: begun.get(place(topic_id, index)))
+
+
+def one_record_more_erased() -> None:
+    """Erase one record more than the order has from a local log: the one at its end."""
+
+    def make(init: Any) -> Any:
+        def one_more(
+            self: Any, state: Any, old: Any, segment_end: Any, keys: Any, end_offset: int, *rest: Any
+        ) -> None:
+            init(self, state, old, segment_end, keys, end_offset + 1, *rest)
+
+        return one_more
+
+    _swap(ErasureCopy, "__init__", make)
+
+
+def erased_above_the_high_watermark() -> None:
+    """Carry an order out in a log whose records below its end are not known to be committed."""
+
+    def make(why_not: Any) -> Any:
+        def careless(self: Any, key: Any, partition: Any, end: int) -> str | None:
+            why: str | None = why_not(self, key, partition, end)
+            return None if why is not None and why.startswith("the high watermark") else why
+
+        return careless
+
+    _swap(LocalErasures, "_why_not", make)
+
+
+def truncated_logs_stay_erased() -> None:
+    """Keep what a log notes of orders although it was cut below their ends."""
+    _swap(ErasedOrders, "cut", lambda _: lambda self, end_offset: None)
+
+
+def copied_before_it_is_erased() -> None:
+    """Copy segments of a log that lacks an order whose part in the bucket is over."""
+    _swap(ErasureGuard, "may_copy", lambda _: lambda self, topic_id, partition, log: True)
 
 
 OF_REWRITES: Final[dict[str, Plant]] = {
@@ -90,6 +142,10 @@ OF_REWRITES: Final[dict[str, Plant]] = {
         null_keys_lost,
         order_forgotten_by_a_restore,
         commit_without_intent,
+        one_record_more_erased,
+        erased_above_the_high_watermark,
+        truncated_logs_stay_erased,
+        copied_before_it_is_erased,
     )
 }
 WITHIN_OF_REWRITES: Final[dict[str, int]] = dict.fromkeys(OF_REWRITES, 200)

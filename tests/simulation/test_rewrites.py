@@ -55,6 +55,6 @@ def test_each_planted_bug_of_rewrites_has_a_budget() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(3600)
 def test_every_planted_bug_of_rewrites_is_found_within_its_budget(capsys: pytest.CaptureFixture[str]) -> None:
     assert tell_plants([*OF_REWRITES], 1), capsys.readouterr().out
