@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 Checked = Callable[[Collection[tuple[UUID, int]]], Awaitable[None]]
 _AT_A_TIME: Final = 16
+_READ_BYTES: Final = 1 << 20
+"""How much of an archive is compared at once."""
 
 
 class RestoreOwner(Protocol):
@@ -160,14 +162,35 @@ class ArchiveRestore:
             if remote is None or end is None:
                 return True  # it has nothing in the bucket any more
             if self._is_unchecked(tip):
-                fit_to_archive(local, remote, end)
-            else:
-                self._learn(tip, local, remote, end)
+                return await self._fit(tip, local, remote, end)
+            self._learn(tip, local, remote, end)
         except (StorageError, CorruptionError, RequestError) as e:
             if tip in self._waiting:
                 self._owner.take_offline(tip, f"reading the end of its archive failed: {e}", passes=False)
             return False
         return True
+
+    async def _fit(
+        self, tip: TopicIdPartition, local: LocalLog, remote: CatalogEntry, end: ArchiveEnd
+    ) -> bool:
+        """Compare a log with the archive that a recovery took over; returns whether it fits now."""
+
+        async def read(offset: int, end_offset: int) -> tuple[bytes, int]:
+            assert self._reader is not None
+            found = await asyncio.wrap_future(
+                self._reader.read(tip, remote.manifest_key, offset, _READ_BYTES, end_offset)
+            )
+            try:
+                return b"".join(found.data), found.next_offset
+            finally:
+                if found.hold is not None:
+                    found.hold.release()
+
+        def is_wanted() -> bool:
+            is_same = self._logs.get(tip.topic_id, tip.partition) is local
+            return is_same and self._is_unchecked(tip) and self._still_waits(tip, remote, None)
+
+        return await fit_to_archive(local, remote, end, read, self._logs.on_thread, is_wanted)
 
     def _still_waits(
         self, tip: TopicIdPartition, remote: CatalogEntry | None, tail: RestoredTail | None
