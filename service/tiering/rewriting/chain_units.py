@@ -41,12 +41,14 @@ def _pages_from(children: Sequence[Child], load: Load, offset: int) -> Iterator[
 def run_at(
     tip: TopicIdPartition, manifest: Manifest, load: Load, base_offset: int, last_offset: int
 ) -> ChainRun:
-    """Return the run with these offsets, inclusive. Raises `RunChanged` unless entries of one unit begin and
-    end there, all of them live, and what `load` raises."""
-    if base_offset >= manifest.start_offset:
-        for unit in units_from(manifest, load, base_offset):
-            run = tuple(one for one in unit.entries if base_offset <= one.base_offset <= last_offset)
-            if run and (run[0].base_offset, run[-1].last_offset) == (base_offset, last_offset):
-                return ChainRun(tip, run)
-            break
+    """Return the run with these offsets, inclusive. Its first entry may begin below the chain's start, which
+    stays where it is. Raises `RunChanged` unless entries of one unit begin and end there, all of them live,
+    and what `load` raises."""
+    start = manifest.start_offset
+    for unit in units_from(manifest, load, base_offset):
+        run = tuple(one for one in unit.entries if base_offset <= one.base_offset <= last_offset)
+        borders = (run[0].base_offset, run[-1].last_offset) if run else None
+        if borders == (base_offset, last_offset) and run[0].last_offset >= start:
+            return ChainRun(tip, run)
+        break
     raise RunChanged(f"{tip}: no objects of one page begin at {base_offset} and end at {last_offset}")
