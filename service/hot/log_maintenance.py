@@ -128,6 +128,10 @@ class LogMaintenance:
     async def flush(self, log: LocalLog) -> None:
         await self.flusher.flush(log)
 
+    def delete_queued(self, log: LocalLog) -> None:
+        log.deletion_queue.expedite(self._clock.now_ms())
+        self._wake_up()
+
     def flush_failed(self) -> None:
         self.take_directories_offline()
 

@@ -52,6 +52,9 @@ class CleanerListener(Protocol):
     async def flush(self, log: LocalLog) -> None:
         """Return once everything appended to `log` until now is durable. `StorageError`."""
 
+    def delete_queued(self, log: LocalLog) -> None:
+        """Delete the files in the log's deletion queue now, whatever ``file.delete.delay.ms`` says."""
+
     def cleaned(self, log: LocalLog) -> None:
         """The log was cleaned: a checkpoint should contain its cleaned offset soon."""
 
@@ -246,7 +249,7 @@ class Cleaner:
         self._runs[log] = run
         self._erasing += 1
         try:
-            await run.run(order, open_orders, self._listener.flush)
+            await run.run(order, open_orders, self._listener.flush, self._listener.delete_queued)
         except (StorageError, CorruptionError) as e:
             log.latch.note(e)
             if log.latch.failure is not None:

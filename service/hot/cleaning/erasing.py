@@ -2,23 +2,35 @@
 
 The order's end must be below what is stable and replicated: nothing below it changes any more, unless the log
 is truncated; then the erasure is aborted, and begins again later. A segment without a hit is read once and
-stays. A crash leaves segments that are done and others: the next run finds no hit in the former. Owned by the
-loop; see `log_rewrite` for its threads.
+stays. A crash leaves segments that are done and others: the next run finds no hit in the former.
+
+The log notes the order once the files of all segments that it has no more are deleted: those that were
+replaced, and those that retention took before. They do not wait for ``file.delete.delay.ms``; slices that are
+being sent hold them open. Owned by the loop; see `log_rewrite` for its threads.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from typing import NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 from uuid import UUID
 
+from service.base.disk import Disk
+from service.base.errors import StorageError
 from service.base.world import World
+from service.hot import names
 from service.hot.cleaning.erasure_copy import ErasureCopy, HitSearch
 from service.hot.cleaning.log_rewrite import Aborted, CleanerSettings, LogRewrite, Throttle
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from service.hot.segment import Segment
 from service.records.erasure import ErasureKeys
+
+_DELETION_MS: Final = 60_000
+"""Longest wait for the deletion of files; then the erasure fails, and begins again later."""
+_LOOK_S: Final = 0.05
 
 
 class LocalErasure(NamedTuple):
@@ -50,8 +62,10 @@ class Erasing(LogRewrite):
         order: LocalErasure,
         open_orders: Collection[UUID],
         flush: Callable[[LocalLog], Awaitable[None]],
+        delete_queued: Callable[[LocalLog], None],
     ) -> None:
         """Carry out the order, and note it in the log's file. `open_orders`: those that the file keeps.
+        `delete_queued` has the files in the log's deletion queue deleted soon.
 
         `Aborted`; `CorruptionError` if the log is damaged, `StorageError`. Each leaves a sound log; the next
         run goes on.
@@ -70,7 +84,7 @@ class Erasing(LogRewrite):
         for segment, segment_end in sealed:
             if segment in log.state.segments.all and await self._has_hit(segment, order):
                 await self._erase(segment, segment_end, order)
-        self._check()
+        await self._wait_for_deletions(end, delete_queued)
         if not await self._io.run(state.erased.add, order.order_id, end, open_orders, cuts):
             raise Aborted
 
@@ -93,3 +107,35 @@ class Erasing(LogRewrite):
         await self._drive(copy.run())
         await self._swap(copy, leaves_gaps=False)
         self.segments += 1
+
+    async def _wait_for_deletions(self, end: int, delete_queued: Callable[[LocalLog], None]) -> None:
+        """Return once the log's directory has no file of a segment below `end` but those of the log."""
+        log, clock = self.log, self._world.clock
+        until_ms = clock.monotonic_ms() + _DELETION_MS
+        while True:
+            found = await self._io.run(_log_files, log.state.disk, log.dir)
+            self._check()
+            bases = frozenset(log.state.segments.bases)
+            left = [name for base, name in found if base < end and name != _name(base, bases)]
+            if not left:
+                return
+            if clock.monotonic_ms() >= until_ms:
+                raise StorageError(f"{len(left)} files are not deleted yet, such as {left[0]}")
+            delete_queued(log)
+            await asyncio.sleep(_LOOK_S)
+
+
+def _name(base_offset: int, bases: Collection[int]) -> str | None:
+    """Return the name of the log file of a segment; None where the log has no such segment."""
+    return names.offset_file(base_offset, names.LOG) if base_offset in bases else None
+
+
+def _log_files(disk: Disk, directory: Path) -> list[tuple[int, str]]:
+    """Return the files with batches in a log's directory, with their first offsets, those included that wait
+    for their deletion. Blocks."""
+    found = []
+    for entry in disk.list(directory):
+        parsed = names.parse_offset_file(entry.name.removesuffix(names.DELETED))
+        if parsed is not None and parsed[1] == names.LOG:
+            found.append((parsed[0], entry.name))
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from uuid import UUID
 
 from service.hot.cleaning.erasing import Erasing, LocalErasure
@@ -31,12 +31,19 @@ async def _flush(log: LocalLog) -> None:
     log.durability.flush()
 
 
+def delete_queued(log: LocalLog) -> None:
+    """Delete the files in a log's deletion queue, as its node does."""
+    for path in log.deletion_queue.take_due(1 << 62):
+        path.unlink(missing_ok=True)
+
+
 def erase(
     log: LocalLog,
     order: LocalErasure,
     *,
     open_orders: Collection[UUID] = (ORDER,),
     buffer_bytes: int = 64 << 10,
+    delete_queued: Callable[[LocalLog], None] = delete_queued,
 ) -> Erasing:
     """Carry an order out; raises what an erasure raises."""
 
@@ -46,7 +53,7 @@ def erase(
         settings = CleanerSettings(buffer_bytes=buffer_bytes)
         run = Erasing(log, io, io, world, lambda: settings, Throttle(world.clock), lambda _: True)
         try:
-            await run.run(order, open_orders, _flush)
+            await run.run(order, open_orders, _flush, delete_queued)
         finally:
             await io.finish()
         return run

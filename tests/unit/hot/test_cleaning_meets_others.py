@@ -323,6 +323,9 @@ class Forgetful:
     async def flush(self, log: LocalLog) -> None:
         log.durability.flush()
 
+    def delete_queued(self, _: LocalLog) -> None:
+        """Do nothing: it is never called."""
+
     def cleaned(self, _: LocalLog) -> None:
         """Do nothing: it is never called."""
 

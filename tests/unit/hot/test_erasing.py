@@ -23,7 +23,7 @@ from tests.support.compaction import START_MS, Pair, make_batch
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import make_world
 from tests.unit.hot.cleanings import put, records_in
-from tests.unit.hot.erasures import ORDER, erase, frames, order_of
+from tests.unit.hot.erasures import ORDER, delete_queued, erase, frames, order_of
 from tests.unit.hot.logs import TIP, open_log, raw
 from tests.unit.hot.transactional import abort, commit
 
@@ -82,16 +82,46 @@ def test_the_records_of_a_key_go_and_nothing_else(tmp_path: Path) -> None:
     assert again.state.erased.has(ORDER)
 
 
-def test_no_byte_of_it_is_left_once_replaced_files_are_deleted(tmp_path: Path) -> None:
-    log = filled(tmp_path, batches=30, file_delete_delay_ms=0, segment_bytes=1500)
-    log.config = replace(log.config, segment_bytes=1500)
-    erase(log, order_of(b"gone", end=log.log_end_offset))
-    assert b"secret" in bytes_of(tmp_path), "readers may have the old files open"
-    for path in log.deletion_queue.take_due(1 << 60):
-        path.unlink(missing_ok=True)
+def test_no_byte_of_it_is_left_once_the_log_notes_it(tmp_path: Path) -> None:
+    """Whatever ``file.delete.delay.ms`` says. Who reads an old file goes on."""
+    hour_ms = 3_600_000
+    log = filled(tmp_path, batches=30, file_delete_delay_ms=hour_ms, segment_bytes=1500)
+    log.config = replace(log.config, segment_bytes=1500, file_delete_delay_ms=hour_ms)
+    seen: list[bytes] = []
+
+    def delete(log: LocalLog) -> None:
+        seen.append(bytes_of(tmp_path))
+        assert not log.state.erased.has(ORDER)
+        delete_queued(log)
+
+    with (tmp_path / "events-0" / "00000000000000000000.log").open("rb") as reader:
+        erase(log, order_of(b"gone", end=log.log_end_offset), delete_queued=delete)
+        assert b"secret" in reader.read()
+    assert b"secret" in seen[0], "else this test shows nothing"
     kept = bytes_of(tmp_path)
     assert b"secret" not in kept
     assert b"gone" not in kept
+
+
+def test_files_that_retention_took_before_are_deleted_too(tmp_path: Path) -> None:
+    log = filled(tmp_path, batches=30, file_delete_delay_ms=3_600_000)
+    first = log.state.segments.bases[1]
+    log.deletion.delete_segments(first - 1, "retention")
+    assert (tmp_path / "events-0" / "00000000000000000000.log").exists()
+    erase(log, order_of(b"gone", end=first))
+    assert not (tmp_path / "events-0" / "00000000000000000000.log").exists()
+    assert log.state.erased.has(ORDER)
+
+
+def test_a_file_that_is_not_deleted_keeps_the_order_open(tmp_path: Path) -> None:
+    log = filled(tmp_path, batches=10)
+    clock = log.state.world.clock
+    assert isinstance(clock, ManualClock)
+    with pytest.raises(StorageError, match=r"files are not deleted yet, such as .*\.log\.deleted"):
+        erase(log, order_of(b"gone", end=9), delete_queued=lambda _: clock.advance(30_000))
+    assert not log.state.erased.has(ORDER)
+    erase(log, order_of(b"gone", end=9))
+    assert log.state.erased.has(ORDER)
 
 
 def test_records_behind_the_end_stay(tmp_path: Path) -> None:
