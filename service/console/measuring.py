@@ -499,6 +499,26 @@ def _orders(metrics: TieringMetrics, now_ms: int) -> Iterator[Sample]:
     left_ms = max((now_ms - one.grace_until_ms for one in done), default=0)
     yield Sample("firn_erasure_open_seconds", max(open_ms, 0) / 1000)
     yield Sample("firn_erasure_left_seconds", max(left_ms, 0) / 1000)
+    places = [one.left for one in is_open]
+    for name, all_of, left in (
+        ("replicas", sum(one.all_replicas for one in places), sum(one.replicas for one in places)),
+        ("archives", sum(one.all_chains for one in places), sum(one.chains for one in places)),
+    ):
+        yield Sample(f"firn_erasure_{name}", left, ("left",))
+        yield Sample(f"firn_erasure_{name}", all_of - left, ("done",))
+    yield Sample("firn_erasure_cuts_left", max((len(one.cuts) for one in is_open), default=0))
+    remains = [one.remains for one in done if one.remains is not None]
+    yield Sample("firn_erasure_remaining_objects", sum(one.objects for one in remains))
+    yield Sample("firn_erasure_versions_left", sum(one.versions.left for one in remains))
+    yield Sample("firn_erasure_locked_objects", sum(one.versions.locked_count for one in remains))
+    work = metrics.all_archive_work()
+    for state, objects, size in (
+        ("left", work.left, work.left_size),
+        ("looked_at", work.looked, work.looked_size),
+        ("rewritten", work.rewritten, work.rewritten_size),
+    ):
+        yield Sample("firn_erasure_objects", objects, (state,))
+        yield Sample("firn_erasure_object_bytes", size, (state,))
 
 
 def reasons(metrics: TieringMetrics) -> Mapping[str, int]:

@@ -50,13 +50,14 @@ class OldVersions:
             answer = self._client.get_bucket_versioning(Bucket=self._bucket)
         return answer.get("Status") in ("Enabled", "Suspended")
 
-    def found(self, below: str) -> Iterator[OldVersion]:
-        """Yield the versions below a folder that are not current, and delete markers."""
+    def found(self, below: str, *, takes_current: bool = False) -> Iterator[OldVersion]:
+        """Yield the versions below a folder that are not current, with `takes_current` all of them, and
+        delete markers."""
         pages = self._client.get_paginator("list_object_versions")
         with translated(_ALL):
             for page in pages.paginate(Bucket=self._bucket, Prefix=f"{self._prefix}{below}/"):
                 for one in page.get("Versions", ()):
-                    if not one.get("IsLatest"):
+                    if takes_current or not one.get("IsLatest"):
                         yield self._version(one)
                 for one in page.get("DeleteMarkers", ()):
                     yield self._version(one)

@@ -50,15 +50,14 @@ from service.replicas.cut_answers import CutAnswers
 from service.replicas.disk_pressure import marks_of
 from service.replicas.dynamic_config import waits_for_settings
 from service.replicas.erased_runs import orders_of
-from service.replicas.erasure_documents import ErasureDocuments
 from service.replicas.erasure_progress import ErasedLogs, topics_over_in_bucket
-from service.replicas.open_orders import OrderDocuments
 from service.replicas.tail_loading import LoadOwner, TailLoader
 from service.serving.broker_channels import BrokerChannels
 from service.serving.erasure_answers import ErasureAnswers
 from service.serving.range_answers import RangeAnswers
 from service.serving.request_host import Broker
 from service.tiering.cuts.saving import TailSettings
+from service.tiering.erasing.open_orders import OpenOrders
 from service.tiering.manager import TieringManager
 from service.tiering.metadata_copy import MetadataSnapshot
 from service.tiering.metrics import TieringMetrics
@@ -138,6 +137,8 @@ class ColdTier:
         self._store = ProvenUploads(
             store, store.verifies_uploads, lambda key, data: self.reader.wrote(key, data)
         )
+        self.orders = OpenOrders(self._store, world.threads)
+        """documents of orders to erase keys"""
         self._claim: asyncio.Future[None] | None = None
         self._is_in_use = is_in_use
         self._foreign: str | None = None
@@ -198,18 +199,13 @@ class ColdTier:
         logs: LogManager,
         image: Callable[[], MetadataImage],
         catalog: NodeCatalog,
-        documents: OrderDocuments,
     ) -> TailLoader:
         """Return what loads the tails of a restored cluster's partitions, without the records that its orders
         of erasure take."""
         return TailLoader(
             self._store, owner, logs, image, catalog.tails_loaded, self._world, self.tail_loads,
-            orders_of(documents, image),
+            orders_of(self.orders, image),
         )  # fmt: skip
-
-    def erasure_documents(self) -> ErasureDocuments:
-        """Return what reads the documents of orders of erasure."""
-        return ErasureDocuments(self._store, self._world.threads)
 
     async def heads_compared(self) -> None:
         """Wait until HEADs are compared, at most `COMPARE_AT_START_S`.
@@ -335,6 +331,7 @@ class ColdTier:
             heir_changed=broker.heir_changed,
             tail_settings=lambda: TailSettings(broker.config.tail_base_max_bytes, broker.config.tail_wait_ms),
             versions=_versions(config),
+            documents=self.orders,
             rewrite_bytes=lambda: broker.config.rewrite_object_bytes,
             merge_limits=lambda: _merge_limits(broker.image, broker.config, is_alone=owner is None),
         )
@@ -389,6 +386,7 @@ class ColdTier:
     async def close(self) -> None:
         """Fail the running reads and join their threads."""
         await asyncio.get_running_loop().run_in_executor(self._pool, self.reader.close)
+        self.orders.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 

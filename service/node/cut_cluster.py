@@ -43,6 +43,16 @@ class NodeCutCluster:
         interval_ms = -1 if self.is_loading else config.cut_interval_ms
         return CutSettings(interval_ms, config.cut_hold_max_ms, config.cut_hold_longest_ms)
 
+    def why_no_cuts(self) -> str:
+        if self.is_loading:
+            return "no cut is taken before all restored partitions have loaded their tails"
+        if self._broker.config.cut_interval_ms < 0:
+            return (
+                "no cut is taken, as firn.cut.interval.ms is -1: set it for the whole cluster, such as to "
+                "10000, until this order is done"
+            )
+        return ""
+
     @property
     def is_loading(self) -> bool:
         return bool(self._image.restored_tails)

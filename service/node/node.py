@@ -48,7 +48,6 @@ from service.partition.fetch_sessions import FetchSessions
 from service.replicas.dynamic_config import check_topics, dynamic_config, topic_settings
 from service.replicas.local_erasures import LocalErasures
 from service.replicas.metadata_applier import Applier
-from service.replicas.open_orders import NoDocuments, OrderDocuments
 from service.replicas.partition_registry import Replicas
 from service.replicas.settings_applier import SettingsApplier
 from service.replication.selectors import of_the_rack
@@ -60,6 +59,7 @@ from service.serving.handlers.api_versions import answer_for, features_of_broker
 from service.serving.internal_topics import InternalTopics
 from service.serving.request_host import Broker
 from service.serving.topic_coordinator import CoordinatorParts
+from service.tiering.erasing.open_orders import NoDocuments, OrderDocuments
 from service.wire.apis import ListenerType
 
 if TYPE_CHECKING:
@@ -267,10 +267,10 @@ class Node:
         checked = None if plane.adopter is None else plane.adopter.checked_with_archive
         applier = Applier(config, logs, replicas, reader, timers.purgatory, replication, checked)
         self._applier, parts.replication = applier, replication
-        documents: OrderDocuments = NoDocuments() if cold is None else cold.erasure_documents()
+        documents: OrderDocuments = NoDocuments() if cold is None else cold.orders
         if cold is not None:
             applier.opener.tails = cold.tail_loader(
-                applier.opener, logs, lambda: metadata.image, plane.catalog, documents
+                applier.opener, logs, lambda: metadata.image, plane.catalog
             )
         self._erasures = LocalErasures(
             self._static_config.node_id, replicas, logs.cleaner, documents, lambda: metadata.image,

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import IO, Any, Final
 
-from service.base.errors import StorageError
-from service.remote.stores.errors import StoreUnavailable
+from service.remote.stores.errors import StoreRefused, StoreUnavailable
 from service.tiering.copier import CallProgress
 from service.tiering.erasing.remains import IsDead, VersionsLeft
 
@@ -33,12 +32,28 @@ class VersionsChild:
     endpoint: str | None
     region: str | None
 
-    def __call__(self, prefixes: Sequence[str], is_dead: IsDead, progress: CallProgress) -> VersionsLeft:
-        """Remove the old versions below `prefixes` that are dead; return how many are left, and why.
+    def __call__(
+        self,
+        prefixes: Sequence[str],
+        is_dead: IsDead,
+        progress: CallProgress,
+        /,
+        *,
+        takes_current: bool = False,
+    ) -> VersionsLeft:
+        """Remove the versions below `prefixes` that are dead, the current ones only if `takes_current`;
+        return how many are left, and why.
 
-        Raises `StorageError` where the store does not answer, or the child fails.
+        Raises `StoreRefused` where the store says no, `StoreUnavailable` where it does not answer, or the
+        child fails.
         """
-        order = {"url": self.url, "endpoint": self.endpoint, "region": self.region, "below": list(prefixes)}
+        order = {
+            "url": self.url,
+            "endpoint": self.endpoint,
+            "region": self.region,
+            "below": list(prefixes),
+            "takes_current": takes_current,
+        }
         process = subprocess.Popen(
             [sys.executable, "-m", "service.node.old_versions"],
             stdin=subprocess.PIPE,
@@ -77,8 +92,6 @@ class _Talk:
         newest_ms = 0
         while True:
             line = self._line()
-            if "error" in line:
-                raise StorageError(str(line["error"]))
             if "found" not in line:
                 break
             for key, version_id, modified_ms in line["found"]:
@@ -89,8 +102,6 @@ class _Talk:
             return VersionsLeft()
         _tell(self._to_child, {"remove": dead})
         answer = self._line()
-        if "error" in answer:
-            raise StorageError(str(answer["error"]))
         return _left(len(dead), answer["kept"], answer["days"], newest_ms)
 
     def _line(self) -> dict[str, Any]:
@@ -101,6 +112,8 @@ class _Talk:
         found = json.loads(line)
         if not isinstance(found, dict):
             raise ValueError("the child process does not answer in objects")
+        if "error" in found:
+            raise (StoreRefused if found["is_refused"] else StoreUnavailable)(str(found["error"]))
         return found
 
 
@@ -108,12 +121,20 @@ def _left(dead: int, kept: Sequence[Sequence[str]], days: int | None, newest_ms:
     """Return what is left of so many dead versions, the newest of which was written at a time."""
     if not kept:
         return VersionsLeft(removed=dead)
-    until = "no lifecycle rule takes them"
+    until, until_ms = "no lifecycle rule takes them", None
     if days is not None:
         at = datetime.fromtimestamp(newest_ms / 1000, UTC) + timedelta(days=days)
         until = f"the lifecycle rule takes them by {at.isoformat(timespec='seconds')} at the earliest"
-    locked = tuple(f"{key} until {end}" for key, _, _, end in kept if end)[:_MOST_LOCKED]
-    return VersionsLeft(dead - len(kept), len(kept), f"{kept[0][2]}; {until}", locked)
+        until_ms = int(at.timestamp() * 1000)
+    locked = [f"{key} until {end}" for key, _, _, end in kept if end]
+    return VersionsLeft(
+        removed=dead - len(kept),
+        left=len(kept),
+        why=f"{kept[0][2]}; {until}",
+        locked=tuple(locked[:_MOST_LOCKED]),
+        locked_count=len(locked),
+        until_ms=until_ms,
+    )
 
 
 def _tell(file: IO[str], document: dict[str, Any]) -> None:
@@ -123,7 +144,7 @@ def _tell(file: IO[str], document: dict[str, Any]) -> None:
 
 def main() -> int:
     """Serve one order from standard input."""
-    from service.base.errors import FirnError
+    from service.base.errors import ConfigError, FirnError
     from service.inspect.old_versions import AT_ONCE, OldVersion, OldVersions
     from service.remote.stores.boto3_client import s3_client
 
@@ -134,7 +155,7 @@ def main() -> int:
         if versions.are_kept():
             page: list[OldVersion] = []
             for below in order["below"]:
-                for one in versions.found(below):
+                for one in versions.found(below, takes_current=order["takes_current"]):
                     page.append(one)
                     if len(page) == AT_ONCE:
                         _tell(sys.stdout, {"found": page})
@@ -147,7 +168,7 @@ def main() -> int:
             dead = [OldVersion(*row) for row in json.loads(line)["remove"]]
             _tell(sys.stdout, {"kept": versions.remove(dead), "days": versions.expiry_days()})
     except FirnError as e:
-        _tell(sys.stdout, {"error": str(e)})
+        _tell(sys.stdout, {"error": str(e), "is_refused": isinstance(e, (ConfigError, StoreRefused))})
         return 1
     return 0
 

@@ -12,7 +12,7 @@ from service.records.kernel_status import Status
 from service.records.scan import scan_batches
 from service.remote.format.cut_codec import Place
 from service.remote.reading.tail_records import TailRun
-from service.replicas.open_orders import OrderDocuments, end_of
+from service.tiering.erasing.open_orders import OrderDocuments
 
 OrdersOf = Callable[[Place], Awaitable[Sequence[LocalErasure]]]
 """Return the orders that concern a partition. `StorageError`, `CorruptionError` if one cannot be read."""
@@ -26,7 +26,7 @@ def orders_of(documents: OrderDocuments, image: Callable[[], MetadataImage]) -> 
         for erasure in tuple(image().erasures.values()):
             if place[0] in erasure.topics:
                 order = await documents.open(erasure)
-                found.append(LocalErasure(erasure.id, order.keys, end_of(order.ends, *place)))
+                found.append(LocalErasure(erasure.id, order.keys, order.end(*place)))
         return found
 
     return find

@@ -30,8 +30,8 @@ from service.metadata.image import MetadataImage
 from service.partition.partition import Partition
 from service.remote.catalog import ErasedPlace, Erasure, NodeCatalog
 from service.remote.format.cut_codec import Place
-from service.replicas.open_orders import OrderDocuments, end_of
 from service.replicas.partition_registry import Replicas
+from service.tiering.erasing.open_orders import OrderDocuments, end_of
 
 _log = logging.getLogger(__name__)
 
@@ -133,7 +133,6 @@ class LocalErasures:
         finally:
             for task in self._running.values():
                 task.cancel()
-            self._documents.close()
 
     async def _pause(self) -> None:
         if not self._image().erasures and not self._waits:
@@ -182,7 +181,7 @@ class LocalErasures:
                 await self._tell(order.id, untold)
         self._waits = waits
         self._unread = {one: wait for one, wait in self._unread.items() if one in image.erasures}
-        self._documents.keep(image.erasures, {key.order_id for key in waits})
+        self._documents.keep(image.erasures)
 
     def _places(self, image: MetadataImage, order: Erasure) -> Iterator[tuple[Place, int]]:
         """Yield the partitions of an order that have a replica here, with their leader epochs."""

@@ -5,6 +5,7 @@ Each function returns what was done of one API; errors are left out. Secrets are
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import chain, islice
@@ -63,8 +64,11 @@ def changed_erasures(request: Any, response: Any) -> Iterable[AuditedChange]:
     word = _ERASURE_CHANGES.get(request.op)
     if word is None or response.error_code is not NONE:
         return ()
-    name = "a new order" if request.id is None else str(request.id)
-    return _change(f"erasure-{word}", f"erasures of keys {word}", (name,), 1)
+    row = json.loads(response.document)
+    topics = ", ".join(printable(one["name"]) for one in row["topics"][:MOST_NAMED])
+    others = f" and {len(row['topics']) - MOST_NAMED} more" if len(row["topics"]) > MOST_NAMED else ""
+    item = f"{request.id} [{row['keys']} keys, topics {topics}{others}]"
+    return _change(f"erasure-{word}", f"erasures of keys {word}", (item,), 1)
 
 
 def deleted_topics(request: Any, response: Any) -> Iterable[AuditedChange]:

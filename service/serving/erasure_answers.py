@@ -18,21 +18,25 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import Clock
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.lru_cache import LruCache
-from service.metadata.controller.erase_control import start_erasure
+from service.base.slices import Slice
+from service.config.settings import BrokerConfig
+from service.metadata.controller.erase_control import compacted, start_erasure
 from service.metadata.image import MetadataImage
 from service.partition.partition import Partition
 from service.remote.catalog import IN_BUCKET, Erasure
 from service.remote.format.erase_codec import ErasureOrder, decode_erasure
-from service.remote.reading.erasure_orders import open_order
+from service.replicas.dynamic_config import topic_settings
 from service.serving.control_plane import ControlPlane
+from service.tiering.erasing.archive_progress import ArchiveWork
 from service.tiering.erasing.counting import (
     CountedPart,
     count_in_chain,
     count_in_log,
     count_in_tails,
 )
-from service.tiering.erasing.hits import OrderInHand, in_hand
+from service.tiering.erasing.open_orders import OpenOrder, opened
 from service.tiering.erasing.order_keeper import OrderKeeper
+from service.tiering.erasing.remains import VersionsLeft
 from service.tiering.manager import TieringManager
 from service.wire.erasure_counts import END
 from service.wire.erasures import ErasureOp, ErasureScope, ErasuresRequest, ErasuresResponse
@@ -48,6 +52,8 @@ class ErasureHost(Protocol):
     def image(self) -> MetadataImage: ...
     @property
     def clock(self) -> Clock: ...
+    @property
+    def config(self) -> BrokerConfig: ...
     @property
     def cluster_id(self) -> str: ...
     @property
@@ -69,8 +75,7 @@ class ErasureAnswers:
         self._node_id = node_id
         self._host = host
         self._manager = manager
-        self._inline: LruCache[bytes, OrderInHand] = LruCache(_MOST_INLINE)
-        self._by_id: LruCache[UUID, OrderInHand] = LruCache(_MOST_INLINE)
+        self._inline: LruCache[bytes, OpenOrder] = LruCache(_MOST_INLINE)
 
     async def answer(
         self, request: ErasuresRequest, may_delete: Callable[[str], bool] | None
@@ -95,7 +100,7 @@ class ErasureAnswers:
             keeper, order = self._keeper(), self._given(request)
             known = self._host.image.erasures.get(order.id)
             if known is None:
-                known = await keeper.start(self._checked(order, may_delete))
+                known = await keeper.start(await self._checked(order, may_delete))
             return done(self._row(known))
         if op == ErasureOp.CANCEL:
             return done(self._row(await self._cancel(_id_of(request), may_delete)))
@@ -128,14 +133,15 @@ class ErasureAnswers:
             raise RequestError(ErrorCode.invalid_request, "the order is of another cluster, or another one")
         return order
 
-    def _checked(self, order: ErasureOrder, may_delete: Callable[[str], bool] | None) -> ErasureOrder:
+    async def _checked(self, order: ErasureOrder, may_delete: Callable[[str], bool] | None) -> ErasureOrder:
         """Return the order with this node's time and topics' names of now.
 
         Raises `RequestError` where one of the topics is not there, or its records are not erased so.
         """
-        image = self._host.image
-        topics = []
+        image, topics, piece = self._host.image, [], Slice()
         for one in order.topics:
+            if piece.is_over():
+                await piece.next_turn()
             topic = image.topics_by_id.get(one.topic_id)
             if topic is None or (may_delete is not None and not may_delete(topic.name)):
                 code = ErrorCode.unknown_topic_id if topic is None else ErrorCode.topic_authorization_failed
@@ -145,13 +151,18 @@ class ErasureAnswers:
                     ErrorCode.invalid_request,
                     f"topic {topic.name} has {len(topic.partitions)} partitions, the order {len(one.ends)}",
                 )
+            if topic_settings(image, topic.name, self._host.config).is_compacted:
+                # Also by a default in this node's file, which the controller does not have.
+                raise compacted(topic.name)
             topics.append(one._replace(name=topic.name))
         stamp = self._manager.stamp()
-        # Asked before anything is written: the controller refuses the same.
-        start_erasure(
-            image,
-            Erasure(order.id, order.key, 1, 0, order.keys, tuple(one.topic_id for one in topics), 0),
-            needs_level=self._host.plane.prefix_owner is not None,
+        # Before anything is written: the controller refuses the same.
+        await piece.go_on(
+            start_erasure(
+                image,
+                Erasure(order.id, order.key, 1, 0, order.keys, tuple(one.topic_id for one in topics), 0),
+                needs_level=self._host.plane.prefix_owner is not None,
+            )
         )
         return order._replace(topics=tuple(topics), started_ms=stamp.written_ms, stamp=stamp)
 
@@ -164,6 +175,10 @@ class ErasureAnswers:
             "broker": self._node_id,
             "is_keeper": self._manager.keeps_prefix,
             "orders": [self._row(one) for _, one in sorted(self._host.image.erasures.items())],
+            "progress": [
+                {"order": str(order_id), **_progress(one.total)}
+                for order_id, one in sorted(self._manager.metrics.archive_work.items())
+            ],
             "problems": [
                 {
                     "order": str(order_id),
@@ -191,10 +206,14 @@ class ErasureAnswers:
         return row
 
     def _known(self, orders: OrderKeeper, erasure: Erasure) -> dict[str, Any]:
-        left, remains = orders.places_left(erasure.id), orders.remains(erasure.id)
+        standing = orders.standing(erasure)
+        left, remains, cuts = standing.left, standing.remains, standing.cuts
+        versions = VersionsLeft() if remains is None else remains.versions
         return {
-            "waits": orders.why(erasure.id),
+            "waits": standing.why,
+            "replicas": left.all_replicas,
             "replicas_left": left.replicas,
+            "archives": left.all_chains,
             "archives_left": left.chains,
             "left": [
                 {
@@ -204,10 +223,19 @@ class ErasureAnswers:
                 }
                 for one in left.named
             ],
-            "grace_until_ms": None if erasure.is_open else erasure.done_ms + self._manager.settings.grace_ms,
+            "cuts_left": len(cuts),
+            "cuts_from_ms": cuts[0].at_ms if cuts else None,
+            "cuts_until_ms": cuts[-1].at_ms if cuts else None,
+            "tails": standing.tails,
+            "tails_clean": standing.clean_tails,
+            "grace_until_ms": None if erasure.is_open else standing.grace_until_ms,
             "remains": [] if remains is None else list(remains.named),
-            "versions_left": 0 if remains is None else remains.versions.left,
-            "locked": [] if remains is None else list(remains.versions.locked),
+            "remaining_objects": 0 if remains is None else remains.objects,
+            "versions_left": versions.left,
+            "versions_until_ms": versions.until_ms,
+            "versions_unknown": versions.unknown or None,
+            "locked": list(versions.locked),
+            "locked_objects": versions.locked_count,
         }
 
     def _name(self, topic_id: UUID) -> str:
@@ -236,7 +264,7 @@ class ErasureAnswers:
                 count_in_log,
                 runs,
                 partition.log.log_end_offset,
-                order.ends.get(place, 0),
+                order.end(*place),
                 request.from_offset,
                 order,
             )
@@ -255,24 +283,27 @@ class ErasureAnswers:
         )
         return counted(await context.pool.watch(count_objects))
 
-    async def _in_hand(self, request: ErasuresRequest) -> OrderInHand:
+    async def _in_hand(self, request: ErasuresRequest) -> OpenOrder:
         """Return the order that comes with a request, or that the metadata has under its id."""
         if request.order:
             data = bytes(request.order)
             known = self._inline.get(data)
             if known is None:
-                known = in_hand(self._given(request))
+                known = opened(self._given(request))
                 self._inline.put(data, known, 1)
             return known
         erasure = self._host.image.erasures.get(_id_of(request))
         if erasure is None:
             raise RequestError(ErrorCode.resource_not_found, f"there is no order {request.id}")
-        known = self._by_id.get(erasure.id)
-        if known is None:
-            context = self._manager.context
-            known = in_hand(await context.pool.run(open_order, context.store, erasure))
-            self._by_id.put(erasure.id, known, 1)
-        return known
+        return await self._manager.documents.open(erasure)
+
+
+def _progress(work: ArchiveWork) -> dict[str, Any]:
+    """Return how far an order is in the archives that a broker leads."""
+    return {
+        "objects": {"left": work.left, "looked_at": work.looked, "rewritten": work.rewritten},
+        "bytes": {"left": work.left_size, "looked_at": work.looked_size, "rewritten": work.rewritten_size},
+    }
 
 
 def _id_of(request: ErasuresRequest) -> UUID:

@@ -34,6 +34,7 @@ from service.tiering.cuts.saved_metadata import SavedMetadata
 from service.tiering.cuts.saving import TailSaver, TailSettings
 from service.tiering.eraser import Eraser
 from service.tiering.erasing.bucket_work import BucketWork
+from service.tiering.erasing.open_orders import OpenOrders, OrderDocuments
 from service.tiering.erasing.order_keeper import OrderKeeper
 from service.tiering.erasing.remains import VersionsOf
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot
@@ -62,8 +63,8 @@ class TieringManager:
     `scheduler.wake` when it changes. `cuts` is the cluster of which cuts are taken; None: none are.
     `heir_changed` is called with the cluster that was restored from this one and has its prefix, and None
     once it has not. `versions` removes old versions of objects that an erasure dropped; None where the store
-    has none.
-    once it has not. `merge_limits` returns None where the cluster does not know rewrites.
+    has none. `documents` are those of orders to erase keys, which the node shares; None: they are read here.
+    `merge_limits` returns None where the cluster does not know rewrites.
     """
 
     is_loading: Callable[[UUID, int], bool] = staticmethod(lambda topic_id, partition: False)
@@ -92,6 +93,7 @@ class TieringManager:
         heir_changed: Callable[[str | None], None] = lambda _: None,
         tail_settings: Callable[[], TailSettings] = TailSettings,
         versions: VersionsOf | None = None,
+        documents: OrderDocuments | None = None,
         rewrite_bytes: Callable[[], int] = lambda: MergeLimits().object_bytes,
         merge_limits: Callable[[], MergeLimits | None] = lambda: None,
     ) -> None:
@@ -133,6 +135,10 @@ class TieringManager:
         self.tails = TailSaver(context, writer.node_id, tail_settings, Rate(copy_limit))
         self._catalog = catalog
         self._versions = versions
+        self._own_documents: OpenOrders | None = None
+        if documents is None:
+            documents = self._own_documents = OpenOrders(store, world.threads)
+        self.documents: OrderDocuments = documents
         self._rewrite_bytes = rewrite_bytes
         self.orders: OrderKeeper | None = None
         """the keeper's part in orders to erase keys"""
@@ -153,7 +159,7 @@ class TieringManager:
             context.fence, context.clock, context.settings.metadata_interval_ms, documents.removable,
         )  # fmt: skip
         sweep = CutSweep(context, documents, cuts) if cuts is not None else None
-        sweeper = Sweeper(context, self._leadership, self._live_topics, sweep)
+        sweeper = Sweeper(context, self._leadership, self._live_topics, sweep, self._versions)
         maintenance = BucketMaintenance(
             context, self._owner, self._topics, self.scheduler, writer.incarnation, copies, sweeper
         )
@@ -161,11 +167,12 @@ class TieringManager:
             return maintenance, None
         saved = SavedMetadata(context, cuts, copies, documents, maintenance.wake)
         self.orders = orders = OrderKeeper(
-            context, self._catalog, cuts, documents, self._metadata_end, self._versions
+            context, self._catalog, cuts, documents, self.documents, self._metadata_end, self._versions
         )
         self.bucket_work = BucketWork(
-            context, self._catalog, cuts, self.scheduler, self.rewriting.rewriter, self._rewrite_bytes
-        )
+            context, self._catalog, cuts, self.documents, self.scheduler, self.rewriting.rewriter,
+            self._rewrite_bytes,
+        )  # fmt: skip
         keeper = CutKeeper(context, cuts, saved, documents, maintenance.election.note_displaced, orders)
         maintenance.election.role_changed = keeper.wake
         return maintenance, keeper
@@ -187,6 +194,8 @@ class TieringManager:
             await asyncio.wait({self._task})
         await self._commits.close()
         await self.rewriting.close(self.settings.stop_timeout_ms)
+        if self._own_documents is not None:
+            self._own_documents.close()
         await self._pool.close(self.settings.stop_timeout_ms)
 
     @property

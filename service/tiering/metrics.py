@@ -11,6 +11,7 @@ from uuid import UUID
 from service.base.types import TopicIdPartition
 from service.tiering.cuts.cut_metrics import CutMetrics
 from service.tiering.cuts.keeper_metrics import CutKeeperMetrics
+from service.tiering.erasing.archive_progress import ArchiveWork, OrderWork
 from service.tiering.erasing.order_metrics import OrderStanding
 from service.tiering.rewriting.rewrite_metrics import RewriteMetrics
 from service.tiering.tasks import Task
@@ -71,6 +72,8 @@ class TieringMetrics:
     rewrites: RewriteMetrics = field(default_factory=RewriteMetrics)
     orders: dict[UUID, OrderStanding] = field(default_factory=dict)
     """Orders to erase keys, in the process that keeps the prefix."""
+    archive_work: dict[UUID, OrderWork] = field(default_factory=dict)
+    """Progress of open orders in the archives that this broker leads."""
 
     @property
     def oldest_sealed_ms(self) -> int | None:
@@ -86,6 +89,13 @@ class TieringMetrics:
             for (task, at), why in self.failing.items()
             if task is Task.MERGE and isinstance(at, TopicIdPartition)
         }
+
+    def all_archive_work(self) -> ArchiveWork:
+        """Return the progress of all open orders together."""
+        total = ArchiveWork()
+        for work in self.archive_work.values():
+            total = total.plus(work.total)
+        return total
 
     def forget(self, task: Task) -> None:
         """Remove all of `task` from `failing`: the task starts over."""

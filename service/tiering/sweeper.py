@@ -64,6 +64,7 @@ from service.remote.format.keys import (
 )
 from service.remote.format.manifest import Child, Manifest, PageRef
 from service.remote.stores.conditional import PROBE_PREFIX
+from service.remote.stores.errors import StoreUnavailable
 from service.remote.stores.store import ObjectInfo, ObjectStore
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.chain import HeadMoved, SeenHead
@@ -71,6 +72,8 @@ from service.tiering.cut_sweep import CutSweep, DeadObjects
 from service.tiering.cuts.needed_chains import NEVER_NAMED
 from service.tiering.deleting import DELETE_BATCH, Deleted, FailureRun, delete_each
 from service.tiering.erase_sweep import unnamed_orders
+from service.tiering.erasing.order_objects import remove_versions
+from service.tiering.erasing.remains import VersionsOf
 from service.tiering.head_check import HeadVerdict, check_head
 from service.tiering.prefix_fence import Displaced, NotNamed
 from service.tiering.tasks import Task
@@ -167,9 +170,12 @@ class Sweeper:
         leadership_of: LeadershipOf,
         live_topics: LiveTopics,
         cuts: CutSweep | None = None,
+        versions: VersionsOf | None = None,
     ) -> None:
-        """`cuts` judges what cuts leave behind; None where none are taken."""
+        """`cuts` judges what cuts leave behind; None where none are taken. `versions` removes old versions of
+        orders' documents; None where the store has none."""
         self._cuts = cuts
+        self._versions = versions
         self._context = context
         self._store = context.store
         self._chains = context.chains
@@ -229,15 +235,24 @@ class Sweeper:
         deleted += await self._sweep_dead(probes, seen, now_ms, failures)
         if self._cuts is not None:
             deleted += await self._sweep_dead(await self._left_by_cuts(), seen, now_ms, failures)
-        deleted += await self._sweep_dead(await self._left_by_erasures(), seen, now_ms, failures)
+        orders = await self._left_by_erasures()
+        deleted += await self._sweep_dead(orders, seen, now_ms, failures, self._versions)
         self._sightings = seen
         await self._report(frozenset(unknown))
         self._metrics.orphans_swept += deleted
         return deleted
 
-    async def _delete(self, overdue: list[str], failures: FailureRun) -> int:
-        """Delete orphans while this process is the keeper; return how many were deleted."""
+    async def _delete(
+        self, overdue: list[str], failures: FailureRun, versions: VersionsOf | None = None
+    ) -> int:
+        """Delete orphans while this process is the keeper; return how many were deleted. `versions`: theirs
+        go, too."""
         await self._fence.check_keeper()
+        try:
+            await remove_versions(self._context, versions, overdue)
+        except StoreUnavailable as e:  # a later sweep finds them again
+            self._failed(overdue[0], e)
+            return 0
         done = await self._pool.run(delete_each, self._store, overdue)
         self._note_left(done)
         failures.note(done.error)
@@ -277,9 +292,15 @@ class Sweeper:
             return ()
 
     async def _sweep_dead(
-        self, keys: Iterable[str], seen: dict[str, _Sighting], now_ms: int, failures: FailureRun
+        self,
+        keys: Iterable[str],
+        seen: dict[str, _Sighting],
+        now_ms: int,
+        failures: FailureRun,
+        versions: VersionsOf | None = None,
     ) -> int:
-        """Delete those of the dead `keys` that a sweep a grace ago has found, too; return how many."""
+        """Delete those of the dead `keys` that a sweep a grace ago has found, too; return how many.
+        `versions` as in `_delete`."""
         overdue = []
         for key in keys:
             before = self._sightings.get(key)
@@ -289,7 +310,7 @@ class Sweeper:
                 seen[key] = before or _Sighting(now_ms, None, NEVER_NAMED)
         deleted = 0
         for start in range(0, len(overdue), DELETE_BATCH):
-            deleted += await self._delete(overdue[start : start + DELETE_BATCH], failures)
+            deleted += await self._delete(overdue[start : start + DELETE_BATCH], failures, versions)
         return deleted
 
     def _is_overdue(self, orphan: UnnamedKey, before: _Sighting, now_ms: int) -> bool:

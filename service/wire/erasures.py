@@ -80,7 +80,7 @@ class ErasuresRequest:
             return "an order belongs to a start, a look or a verify"
         if self.order is not None and not 0 < len(self.order) <= MAX_ORDER_BYTES:
             return f"an order of {len(self.order)} bytes; {MAX_ORDER_BYTES} are allowed"
-        if self.op == ErasureOp.CANCEL and self.id is None:
+        if self.op in (ErasureOp.START, ErasureOp.CANCEL) and self.id is None:
             return "no id of an order"
         if self.op in (ErasureOp.LOOK, ErasureOp.VERIFY):
             if self.scope not in _SCOPES:

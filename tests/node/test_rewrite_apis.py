@@ -28,7 +28,7 @@ BEGIN = RewriteRangeRequest(
     last_offset=9,
 )
 LIST = ErasuresRequest(op=ErasureOp.LIST)
-START = ErasuresRequest(op=ErasureOp.START, order=b"gz")
+START = ErasuresRequest(op=ErasureOp.START, id=UUID(int=9), order=b"gz")
 REFUSED, IDLE = ErrorCode.cluster_authorization_failed, ErrorCode.operation_not_attempted
 
 

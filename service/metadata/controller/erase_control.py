@@ -92,10 +92,15 @@ def _check_topics(image: MetadataImage, erasure: Erasure) -> Steps[None]:
             )
         policy = image.config(ResourceType.TOPIC, topic.name).get("cleanup.policy", default)
         if "compact" in policy:
-            raise RequestError(
-                ErrorCode.policy_violation,
-                f"{topic.name} is compacted: a record of the key without a value (a tombstone) removes it.",
-            )
+            raise compacted(topic.name)
+
+
+def compacted(topic: str) -> RequestError:
+    """Return the refusal of an order for a compacted topic."""
+    return RequestError(
+        ErrorCode.policy_violation,
+        f"{topic} is compacted: a record of the key without a value (a tombstone) removes it.",
+    )
 
 
 def _check_bounds(image: MetadataImage, erasure: Erasure) -> Steps[None]:

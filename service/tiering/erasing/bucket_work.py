@@ -20,18 +20,26 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError, RequestError, StorageError
-from service.base.lru_cache import LruCache
-from service.remote.catalog import IN_BUCKET, MAX_REWRITE_SPAN, CatalogEntry, ErasedPlace, Erasure
+from service.base.slices import Slice
+from service.remote.catalog import (
+    IN_BUCKET,
+    MAX_REWRITE_SPAN,
+    CatalogEntry,
+    ErasedPlace,
+    Erasure,
+    RewriteKind,
+)
 from service.remote.format.cut_codec import Place
 from service.remote.format.manifest import Manifest, SegmentEntry
 from service.remote.format.run_check import MAX_RUN_SEGMENTS
-from service.remote.reading.erasure_orders import open_order
 from service.remote.stores.store import ObjectStore
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.copier import CallProgress
+from service.tiering.erasing.archive_progress import ArchiveWork, OrderWork
 from service.tiering.erasing.cluster_view import ErasureCluster
 from service.tiering.erasing.erasure_rule import ErasureRule
-from service.tiering.erasing.hits import OrderInHand, in_hand, look_at_object
+from service.tiering.erasing.hits import look_at_object
+from service.tiering.erasing.open_orders import OpenOrder, OrderDocuments
 from service.tiering.erasing.ports import ErasureCatalog, LedPartitions, RunWriter
 from service.tiering.ports import TieredPartition
 from service.tiering.prefix_fence import Displaced
@@ -48,18 +56,18 @@ _LOOKED_AT_ONCE: Final = 64
 """Objects that one call on a thread looks at."""
 _MOST_CLEAN: Final = 200_000
 """Most objects that are known to be clean and not looked at again."""
-_MOST_ORDERS: Final = 4
-"""Orders whose keys are in memory; at most 100,000 keys each."""
 
 
 class _Found(NamedTuple):
     """Result of looking at a part of a chain: keys of clean objects, the first run of objects with a hit,
-    and the offset from which to look on; None at the end."""
+    the offset from which to look on, None at the end, and the objects up to there with their bytes."""
 
     clean: tuple[str, ...]
     run: tuple[SegmentEntry, ...]
     next_offset: int | None
     bytes_read: int
+    objects: int
+    size: int
 
 
 class BucketWork:
@@ -70,6 +78,7 @@ class BucketWork:
         context: TieringContext,
         catalog: ErasureCatalog,
         cluster: ErasureCluster,
+        documents: OrderDocuments,
         partitions: LedPartitions,
         writer: RunWriter,
         run_bytes: Callable[[], int],
@@ -81,13 +90,15 @@ class BucketWork:
         self._partitions = partitions
         self._writer = writer
         self._run_bytes = run_bytes
-        self._orders: LruCache[UUID, OrderInHand] = LruCache(_MOST_ORDERS)
+        self._documents = documents
         self._clean: dict[tuple[UUID, str], None] = {}
         """objects without a hit, the oldest first; changed on the loop alone, read on threads too"""
         self._failures: dict[tuple[UUID, Place], int] = {}
         self._woken = asyncio.Event()
         self.problems: dict[tuple[UUID, Place], str] = {}
         """why partitions that this node leads are not clean yet, by order"""
+        self.work: dict[UUID, OrderWork] = context.metrics.archive_work
+        """how far the open orders are in the partitions that this node leads"""
 
     def wake(self) -> None:
         """Look at the orders now: the metadata has changed."""
@@ -110,28 +121,42 @@ class BucketWork:
             self.problems.pop(known)
         for known in [one for one in self._failures if one[0] not in ids]:
             self._failures.pop(known)
+        for gone in [one for one in self.work if one not in ids]:
+            del self.work[gone]
+        self._documents.keep(self._catalog.erasures())
         wait_ms = _LOOK_MS
         if not self._context.fence.may_write or self._context.metrics.store is not None:
             return self._context.backoff_ms(1) if open_orders else wait_ms
         for erasure in open_orders:
-            for partition in self._to_do(erasure):
+            for partition in await self._to_do(erasure):
                 wait_ms = min(wait_ms, await self._try(erasure, partition))
         return wait_ms
 
-    def _to_do(self, erasure: Erasure) -> list[TieredPartition]:
-        """Return the partitions that this node leads and whose turn has come."""
-        told = self._catalog.erased(erasure.id)
-        topics = set(erasure.topics)
-        found = []
-        for partition in self._partitions.led():
-            topic_id, number = partition.tip.topic_id, partition.tip.partition
+    async def _to_do(self, erasure: Erasure) -> list[TieredPartition]:
+        """Return the partitions that this node leads and whose turn has come; note how far all of them
+        are."""
+        told, topics = self._catalog.erased(erasure.id), frozenset(erasure.topics)
+        work, led, found = self.work.setdefault(erasure.id, OrderWork()), set[Place](), []
+        piece = Slice()
+        for partition in tuple(self._partitions.led()):
+            if piece.is_over():
+                await piece.next_turn()
+            topic_id, number = place = partition.tip.topic_id, partition.tip.partition
             if topic_id not in topics:
                 continue
-            by = told.get((topic_id, number), frozenset())
-            replicas = self._cluster.replicas(topic_id)
+            by, replicas = told.get(place, frozenset()), self._cluster.replicas(topic_id)
+            led.add(place)
+            self._note_chain(work, place, is_over=IN_BUCKET in by)
             if IN_BUCKET not in by and number < len(replicas) and by.issuperset(replicas[number]):
                 found.append(partition)
+        work.keep(led)
         return found
+
+    def _note_chain(self, work: OrderWork, place: Place, *, is_over: bool) -> None:
+        """Note how many objects an archive has now."""
+        entry = self._catalog.entry(*place)
+        objects, size = (0, 0) if entry is None else (entry.segments, entry.size_bytes)
+        work.note(place, work.of(place).of_chain(objects, size, is_over=is_over))
 
     async def _try(self, erasure: Erasure, partition: TieredPartition) -> int:
         """Carry an order out in one chain; return how long to wait before it is tried again, in ms."""
@@ -161,8 +186,11 @@ class BucketWork:
         epoch = partition.leader_epoch
         if self._writer.running(*place) is not None or not await self._partitions.quiet(*place):
             return "a change of the partition's archive is not settled"
-        order = await self._order(erasure)
-        end = order.ends.get(place, 0)
+        if (intent := self._catalog.rewrite(*place)) is not None:
+            does = "erases" if intent.kind is RewriteKind.ERASE else "merges"
+            return f"a worker elsewhere {does} objects from {intent.base_offset} to {intent.last_offset}"
+        order = await self._documents.open(erasure)
+        end = order.end(*place)
         while True:
             if partition.leader_epoch != epoch:
                 return RewriteOutcome.FENCED.value
@@ -178,15 +206,17 @@ class BucketWork:
         if partition.leader_epoch != epoch:
             return RewriteOutcome.FENCED.value
         await self._catalog.note_erased(erasure.id, [ErasedPlace(*place, epoch)], IN_BUCKET)
+        if (work := self.work.get(erasure.id)) is not None:
+            self._note_chain(work, place, is_over=True)
         return None
 
     async def _pass(
-        self, order: OrderInHand, partition: TieredPartition, entry: CatalogEntry, end: int
+        self, order: OpenOrder, partition: TieredPartition, entry: CatalogEntry, end: int
     ) -> bool | str:
         """Look at a whole chain, and write anew what has a hit; return whether anything was, or why it could
         not be."""
         offset: int | None = entry.start_offset
-        is_changed = False
+        is_changed, looked, size = False, 0, 0
         while offset is not None:
             now = self._catalog.entry(partition.tip.topic_id, partition.tip.partition)
             if now is None or not now.segments:
@@ -197,6 +227,8 @@ class BucketWork:
             context = self._context
             context.copy_rate.spend(found.bytes_read, context.clock.monotonic_ms())
             offset = found.next_offset
+            looked, size = looked + found.objects, size + found.size
+            self._note_looked(order, partition, looked, size)
             if found.run:
                 first, last = found.run[0].base_offset, found.run[-1].last_offset
                 tip, rule = partition.tip, ErasureRule(order.keys, end)
@@ -204,7 +236,23 @@ class BucketWork:
                 if outcome is not RewriteOutcome.DONE:
                     return f"objects from {first} to {last} are not written anew: {outcome.value}"
                 is_changed = True
+                self._note_rewritten(order, partition, found.run)
         return is_changed
+
+    def _note_looked(self, order: OpenOrder, partition: TieredPartition, looked: int, size: int) -> None:
+        """Note how far a pass is; the last one, which finds nothing more, begins at the start again."""
+        if (work := self.work.get(order.order.id)) is not None:
+            known = work.of(place := (partition.tip.topic_id, partition.tip.partition))
+            known = known._replace(looked=max(known.looked, looked), looked_size=max(known.looked_size, size))
+            work.note(place, known)
+
+    def _note_rewritten(
+        self, order: OpenOrder, partition: TieredPartition, run: Sequence[SegmentEntry]
+    ) -> None:
+        if (work := self.work.get(order.order.id)) is not None:
+            known = work.of(place := (partition.tip.topic_id, partition.tip.partition))
+            done = ArchiveWork(rewritten=len(run), rewritten_size=sum(one.size for one in run))
+            work.note(place, known.plus(done))
 
     def _note_clean(self, order_id: UUID, keys: Iterable[str]) -> None:
         self._clean.update(dict.fromkeys((order_id, key) for key in keys))
@@ -217,16 +265,9 @@ class BucketWork:
         while wait_ms := context.copy_rate.wait_ms(context.clock.monotonic_ms()):
             await asyncio.sleep(wait_ms / 1000)
 
-    async def _order(self, erasure: Erasure) -> OrderInHand:
-        known = self._orders.get(erasure.id)
-        if known is None:
-            known = in_hand(await self._context.pool.run(open_order, self._context.store, erasure))
-            self._orders.put(erasure.id, known, 1)
-        return known
-
     def _look(
         self,
-        order: OrderInHand,
+        order: OpenOrder,
         partition: TieredPartition,
         entry: CatalogEntry,
         offset: int,
@@ -258,7 +299,7 @@ class _Part:
     def __init__(
         self,
         store: ObjectStore,
-        order: OrderInHand,
+        order: OpenOrder,
         end: int,
         clean: Container[tuple[UUID, str]],
         run_bytes: int,
@@ -274,6 +315,8 @@ class _Part:
         self._clean: list[str] = []
         self._looked = 0
         self._bytes_read = 0
+        self._objects = 0
+        self._size = 0
 
     def takes(self, one: SegmentEntry) -> bool:
         """Look at the next object; return False where the part ends before it."""
@@ -281,7 +324,7 @@ class _Part:
             return False
         order_id = self._order.order.id
         if (order_id, one.key) in self._known:
-            return not self.run
+            return self._passes(one)
         if self._looked >= _LOOKED_AT_ONCE:
             return False
         self._looked += 1
@@ -289,12 +332,25 @@ class _Part:
         self._bytes_read += look.bytes_read
         if look.hits:
             self.run.append(one)
+            self._count(one)
             return True
         self._clean.append(one.key)
+        return self._passes(one)
+
+    def _passes(self, one: SegmentEntry) -> bool:
+        """Return whether a clean object belongs to this part: it does not behind a run."""
+        if not self.run:
+            self._count(one)
         return not self.run
 
+    def _count(self, one: SegmentEntry) -> None:
+        self._objects += 1
+        self._size += one.size
+
     def found(self, next_offset: int | None) -> _Found:
-        return _Found(tuple(self._clean), tuple(self.run), next_offset, self._bytes_read)
+        return _Found(
+            tuple(self._clean), tuple(self.run), next_offset, self._bytes_read, self._objects, self._size
+        )
 
 
 def fits(run: Sequence[SegmentEntry], one: SegmentEntry, run_bytes: int) -> bool:

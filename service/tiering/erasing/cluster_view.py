@@ -16,5 +16,8 @@ class ErasureCluster(Protocol):
     def name_of(self, topic_id: UUID, /) -> str:
         """Return a topic's name; its id as text where it does not exist."""
 
+    def why_no_cuts(self) -> str:
+        """Return why no cut is taken now, and what to do; empty where cuts are taken."""
+
     def fenced_brokers(self) -> Collection[int]:
         """Return the brokers that are registered, and fenced."""

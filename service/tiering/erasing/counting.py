@@ -18,7 +18,8 @@ from service.remote.stores.store import ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.copier import CallProgress
 from service.tiering.erasing.bucket_work import live_of
-from service.tiering.erasing.hits import OrderInHand, count_in_section, look_at_object
+from service.tiering.erasing.hits import count_in_section, look_at_object
+from service.tiering.erasing.open_orders import OpenOrder
 from service.tiering.ports import SegmentRun
 from service.tiering.rewriting.chain_units import units_from
 from service.wire.erasure_counts import END, Counted
@@ -40,7 +41,7 @@ def count_in_chain(
     chains: ChainStore,
     tip: TopicIdPartition,
     entry: CatalogEntry | None,
-    order: OrderInHand,
+    order: OpenOrder,
     offset: int,
     progress: CallProgress,
     *,
@@ -48,7 +49,7 @@ def count_in_chain(
 ) -> CountedPart:
     """Count in the objects of a chain from `offset` on; `entry` is the catalog's. Without `reads_objects`
     filters alone are read, and an object that may have records of the keys counts as one that has."""
-    end = order.ends.get((tip.topic_id, tip.partition), 0)
+    end = order.end(tip.topic_id, tip.partition)
     found = Counted()
     if entry is None or not entry.segments:
         return CountedPart(found, END)
@@ -82,7 +83,7 @@ def count_in_log(
     log_end: int,
     end: int,
     offset: int,
-    order: OrderInHand,
+    order: OpenOrder,
     progress: CallProgress,
 ) -> CountedPart:
     """Count in segments of a local log, whose records below `log_end` are whole, from `offset` up to the
@@ -118,7 +119,7 @@ def count_in_log(
 
 
 def count_in_tails(
-    store: ObjectStore, tails: Sequence[str], number: int, order: OrderInHand, progress: CallProgress
+    store: ObjectStore, tails: Sequence[str], number: int, order: OpenOrder, progress: CallProgress
 ) -> CountedPart:
     """Count in the tails of these keys from the one with that number on."""
     found = Counted()
@@ -132,7 +133,7 @@ def count_in_tails(
             continue
         hits = read = 0
         for section in tail.footer.sections:
-            if section.first_offset < order.ends.get((section.topic_id, section.partition), 0):
+            if section.first_offset < order.end(section.topic_id, section.partition):
                 hits += count_in_section(store, tails[number], section, order, progress)
                 read += section.length
         size = tail.ref.size

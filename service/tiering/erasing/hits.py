@@ -6,14 +6,11 @@ it has. Footer and filter come by one ranged GET where they lie together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from service.base.errors import CorruptionError
-from service.records.erasure import ErasureKeys, count_hits
+from service.records.erasure import count_hits
 from service.records.scan import scan_pieces
-from service.remote.format.cut_codec import Place
-from service.remote.format.erase_codec import ErasureOrder
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.segment_object import KEY_FILTER, Footer
 from service.remote.format.tail_object import TailSection
@@ -23,19 +20,11 @@ from service.remote.reading.tail_records import read_section as read_tail_sectio
 from service.remote.stores.errors import ObjectTruncated, naming
 from service.remote.stores.store import ObjectStore
 from service.tiering.copier import CallProgress
+from service.tiering.erasing.open_orders import OpenOrder
 
 _BEFORE_FOOTER: Final = 128 << 10
 """Bytes before an object's footer that are read with it: most filters are smaller."""
 _PIECE_BYTES: Final = 4 << 20
-
-
-class OrderInHand(NamedTuple):
-    """An order, and what judges records by it. `ends`: of each partition the offset below which records go,
-    exclusive."""
-
-    order: ErasureOrder
-    keys: ErasureKeys
-    ends: Mapping[Place, int]
 
 
 class ObjectLook(NamedTuple):
@@ -48,18 +37,10 @@ class ObjectLook(NamedTuple):
     is_read: bool
 
 
-def in_hand(order: ErasureOrder) -> OrderInHand:
-    """Return an order, ready to judge records."""
-    ends = {
-        (topic.topic_id, partition): end for topic in order.topics for partition, end in enumerate(topic.ends)
-    }
-    return OrderInHand(order, ErasureKeys.of(order.secret, order.hashes, order.before_ms), ends)
-
-
 def look_at_object(
     store: ObjectStore,
     entry: SegmentEntry,
-    order: OrderInHand,
+    order: OpenOrder,
     end_offset: int,
     progress: CallProgress,
     *,
@@ -122,11 +103,11 @@ def count_in_section(
     store: ObjectStore,
     key: str,
     section: TailSection,
-    order: OrderInHand,
+    order: OpenOrder,
     progress: CallProgress,
 ) -> int:
     """Return how many records of the keys one section of a tail has, all of it proved."""
-    end = order.ends.get((section.topic_id, section.partition), 0)
+    end = order.end(section.topic_id, section.partition)
     if section.first_offset >= end:
         return 0
     hits = 0

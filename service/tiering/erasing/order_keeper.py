@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -30,7 +30,6 @@ from service.remote.format.cut_codec import MAX_ERASURES, CutRef, Cuts, ErasureR
 from service.remote.format.documents import MAX_STORED_BYTES
 from service.remote.format.erase_codec import ErasureOrder, decode_erasure, encode_erasure
 from service.remote.format.keys import TailKey, parse_key
-from service.remote.reading.erasure_orders import open_order
 from service.remote.reading.tails import find_tail, open_cuts
 from service.remote.stores import conditional
 from service.remote.stores.errors import UNREADABLE, ObjectNotFound, raise_of_the_store
@@ -40,8 +39,10 @@ from service.tiering.copier import CallProgress
 from service.tiering.cuts.kept_documents import KeptDocuments
 from service.tiering.cuts.needed_chains import NEVER_NAMED
 from service.tiering.erasing.cluster_view import ErasureCluster
-from service.tiering.erasing.hits import OrderInHand, count_in_section, in_hand
+from service.tiering.erasing.hits import count_in_section
+from service.tiering.erasing.open_orders import OpenOrder, OrderDocuments
 from service.tiering.erasing.order_metrics import OrderStanding
+from service.tiering.erasing.order_objects import remove_versions
 from service.tiering.erasing.order_progress import PlacesLeft, places_left
 from service.tiering.erasing.ports import ErasureCatalog
 from service.tiering.erasing.remains import Remains, VersionsOf, what_remains
@@ -55,6 +56,7 @@ _STRAY_MS: Final = 60_000
 it."""
 _REMAINS_MS: Final = 600_000
 """At most so long until what was dropped is looked for again."""
+_NOT_LOOKED_AT: Final = "it was not looked at yet"
 _POLICY: Final = ErrorCode.policy_violation
 _NOT_FOUND: Final = ErrorCode.resource_not_found
 
@@ -68,15 +70,17 @@ class _Known:
     """Knowledge of one order in the metadata."""
 
     ends: Mapping[UUID, tuple[int, ...]]
-    left: PlacesLeft = PlacesLeft(0, 0, ())  # noqa: RUF009  # immutable
+    left: PlacesLeft = PlacesLeft()  # noqa: RUF009  # immutable
     clean_from: int | None = None
     """tails of cuts from this number on were saved from clean logs"""
     over: MetadataEnd | None = None
     """the metadata's end at which all replicas and chains had told"""
     clean_tails: set[str] = field(default_factory=set)
+    tails: int = 0
+    """tails of the cut that may be the first one to stay"""
     accepted: int | None = None
     """number of the first cut that is kept"""
-    why: str = "it was not looked at yet"
+    why: str = _NOT_LOOKED_AT
     look_due_ms: int = 0
     """when to look for what remains, by the monotonic clock"""
     remains: Remains | None = None
@@ -99,6 +103,7 @@ class OrderKeeper:
         catalog: ErasureCatalog,
         cluster: ErasureCluster,
         documents: KeptDocuments,
+        orders: OrderDocuments,
         metadata_end: Callable[[], MetadataEnd | None],
         versions: VersionsOf | None = None,
     ) -> None:
@@ -107,6 +112,7 @@ class OrderKeeper:
         self._catalog = catalog
         self._cluster = cluster
         self._documents = documents
+        self._orders = orders
         self._metadata_end = metadata_end
         self._versions = versions
         self._known: dict[UUID, _Known] = {}
@@ -117,6 +123,8 @@ class OrderKeeper:
         """objects of orders that the metadata does not have any more, by id"""
         self._strays: dict[UUID, tuple[ErasureRef, int]] = {}
         """orders in `CUT` that the metadata lacks, and since when, by the monotonic clock"""
+        self._kept: tuple[CutRef, ...] = ()
+        """cuts that are kept, as of the last look"""
         self._failures = 0
         self.wake: Callable[[], None] = lambda: None
         """called when `CUT` is to be written soon"""
@@ -124,6 +132,7 @@ class OrderKeeper:
     def forget(self) -> None:
         """Forget everything: another process may keep the prefix now."""
         self._known.clear()
+        self._kept = ()
         self._context.metrics.orders = {}
         self._gone.clear()
         self._left.clear()
@@ -174,6 +183,7 @@ class OrderKeeper:
 
     async def look(self, cuts: Cuts | None) -> None:
         """Judge the orders by `CUT` as it is. Errors are logged, and hold up nothing else."""
+        self._kept = () if cuts is None else cuts.kept
         try:
             self._look_for_strays(cuts)
             await self._look(cuts)
@@ -189,16 +199,28 @@ class OrderKeeper:
 
     def _report(self) -> None:
         """Tell health and metrics how far each order is."""
-        grace_ms = self._context.settings.grace_ms
         self._context.metrics.orders = {
-            one.id: OrderStanding(
-                one.started_ms,
-                one.done_ms,
-                -1 if one.is_open else one.done_ms + grace_ms,
-                self.why(one.id),
-            )
-            for one in self._catalog.erasures().values()
+            one.id: self.standing(one) for one in self._catalog.erasures().values()
         }
+
+    def standing(self, erasure: Erasure) -> OrderStanding:
+        """Return how far an order is, as of the last look."""
+        known = self._known.get(erasure.id)
+        until_ms = -1 if erasure.is_open else erasure.done_ms + self._context.settings.grace_ms
+        if known is None:
+            return OrderStanding(erasure.started_ms, erasure.done_ms, until_ms, _NOT_LOOKED_AT)
+        cuts = self._kept if erasure.is_open else ()
+        return OrderStanding(
+            erasure.started_ms,
+            erasure.done_ms,
+            until_ms,
+            known.why,
+            known.left,
+            tuple(ref for ref in cuts if known.accepted is None or ref.cut < known.accepted),
+            known.tails,
+            len(known.clean_tails),
+            known.remains,
+        )
 
     async def written(self, cuts: Cuts | None) -> None:
         """Go on with what waited for `CUT`, which is now as `cuts` say; None: there is none. What fails is
@@ -221,18 +243,26 @@ class OrderKeeper:
             except (StorageError, RequestError) as e:
                 known.why = str(e)
                 log.warning("order %s to erase keys waits: %s", erasure.id, e)
-        for erasure_id in [one for one in self._left if rows is None or one not in rows]:
-            try:
-                await self._context.pool.run(self._context.store.delete, [self._left[erasure_id]])
-            except StorageError as e:
-                log.warning("%s is not deleted yet: %s", self._left[erasure_id], e)
-            else:
-                del self._left[erasure_id]
+        await self._delete_documents([one for one in self._left if rows is None or one not in rows])
         self._gone -= {
             one
             for one in self._gone
             if one not in self._catalog.erasures() and (rows is None or one not in rows)
         }
+
+    async def _delete_documents(self, ids: Sequence[UUID]) -> None:
+        """Delete the documents of orders that nothing names any more."""
+        context, keys = self._context, [self._left[one] for one in ids]
+        if not keys:
+            return
+        try:
+            await remove_versions(context, self._versions, keys)
+            await context.pool.run(context.store.delete, keys)
+        except StorageError as e:
+            log.warning("%s is not deleted yet: %s", ", ".join(keys), e)
+        else:
+            for one in ids:
+                del self._left[one]
 
     async def _go_on(
         self, erasure: Erasure, known: _Known, cuts: Cuts | None, rows: set[UUID] | None
@@ -274,9 +304,7 @@ class OrderKeeper:
             known = self._known.get(erasure.id)
             try:
                 if known is None:
-                    order = await self._context.pool.run(open_order, self._context.store, erasure)
-                    ends = {topic.topic_id: topic.ends for topic in order.topics}
-                    known = self._known[erasure.id] = _Known(ends)
+                    known = self._known[erasure.id] = _Known(await self._orders.ends(erasure))
                 if erasure.is_open:
                     await self._judge(erasure, known, cuts)
                 elif erasure.id not in self._gone:
@@ -304,36 +332,45 @@ class OrderKeeper:
             return
         known.over = known.over or self._metadata_end()
         if cuts is not None and known.over is not None and known.accepted is None:
-            await self._judge_cut(erasure, known, known.over, cuts)
+            try:
+                why = await self._judge_cut(erasure, known, known.over, cuts)
+            except UNREADABLE as e:
+                raise_of_the_store(e)
+                log.error("order %s to erase keys waits: %s", erasure.id, e)
+                why = str(e)
+            if why is not None:
+                no_cuts = self._cluster.why_no_cuts()
+                known.why = f"{why}; {no_cuts}" if no_cuts else why
 
-    async def _judge_cut(self, erasure: Erasure, known: _Known, over: MetadataEnd, cuts: Cuts) -> None:
-        """Accept the cut that is to be the first one, if it has nothing of the keys."""
+    async def _judge_cut(self, erasure: Erasure, known: _Known, over: MetadataEnd, cuts: Cuts) -> str | None:
+        """Accept the cut that is to be the first one, if it has nothing of the keys; else return why it is
+        not accepted."""
         ref = cuts.exact or cuts.complete
         if ref is None:
-            known.why = "no cut is complete yet"
-            return
+            return "no cut is complete yet"
         reached = self._documents.oldest_metadata([ref]) or NEVER_NAMED
         if reached < over:
-            known.why = f"cut {ref.cut} has the archives as they were; a newer complete one is awaited"
-            return
+            return f"cut {ref.cut} has the archives as they were; a newer complete one is awaited"
         named = await self._documents.tails_of(ref)
+        known.tails, known.clean_tails = len(named), known.clean_tails.intersection(named)
         assert known.clean_from is not None
-        order: OrderInHand | None = None
+        order: OpenOrder | None = None
         for key in named:
             parsed = parse_key(key)
-            if key in known.clean_tails or (isinstance(parsed, TailKey) and parsed.cut >= known.clean_from):
+            if key in known.clean_tails:
                 continue
-            if order is None:
-                order = in_hand(await self._context.pool.run(open_order, self._context.store, erasure))
-            hits = await self._context.pool.watch(partial(_hits_in_tail, self._context.store, key, order))
-            if hits:
-                known.why = (
-                    f"{key}, a tail of cut {ref.cut}, has {hits} records of the keys; newer ones are awaited"
-                )
-                return
+            if not (isinstance(parsed, TailKey) and parsed.cut >= known.clean_from):
+                order = order or await self._orders.open(erasure)
+                hits = await self._context.pool.watch(partial(_hits_in_tail, self._context.store, key, order))
+                if hits:
+                    return (
+                        f"{key}, a tail of cut {ref.cut}, has {hits} records of the keys; newer ones are "
+                        f"awaited"
+                    )
             known.clean_tails.add(key)
         known.accepted = ref.cut
         known.why = "cuts that still have the keys are about to go"
+        return None
 
     def _is_done(self, known: _Known, cuts: Cuts | None) -> bool:
         """Return whether no live object, tail, kept cut or replica has the keys. A broker that is away may
@@ -453,21 +490,6 @@ class OrderKeeper:
             named.update(await self._documents.tails_of(ref))
         return tuple(sorted(named))
 
-    def why(self, erasure_id: UUID) -> str:
-        """Return what an order waits for, as of the last look."""
-        known = self._known.get(erasure_id)
-        return "it was not looked at yet" if known is None else known.why
-
-    def places_left(self, erasure_id: UUID) -> PlacesLeft:
-        """Return the places where an order is not carried out yet, as of the last look."""
-        known = self._known.get(erasure_id)
-        return PlacesLeft(0, 0, ()) if known is None else known.left
-
-    def remains(self, erasure_id: UUID) -> Remains | None:
-        """Return what of a done order is still in the bucket; None before it was looked for."""
-        known = self._known.get(erasure_id)
-        return None if known is None else known.remains
-
 
 def _write_order(store: ObjectStore, order: ErasureOrder) -> Erasure:
     """Write the object of an order, or find it as an earlier try has written it. Runs on an offload
@@ -492,7 +514,7 @@ def _write_order(store: ObjectStore, order: ErasureOrder) -> Erasure:
     )
 
 
-def _hits_in_tail(store: ObjectStore, key: str, order: OrderInHand, progress: CallProgress) -> int:
+def _hits_in_tail(store: ObjectStore, key: str, order: OpenOrder, progress: CallProgress) -> int:
     """Return how many records of the keys a tail has. Runs on an offload thread."""
     try:
         found = find_tail(store, key)

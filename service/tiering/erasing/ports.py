@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Protocol
 from uuid import UUID
 
-from service.remote.catalog import CatalogEntry, ErasedPlace, ErasedPlaces, Erasure
+from service.remote.catalog import CatalogEntry, ErasedPlace, ErasedPlaces, Erasure, RewriteIntent
 from service.tiering.ports import TieredPartition
 from service.tiering.rewriting.rewriter import RewriteOutcome
 from service.tiering.rewriting.rules import Rule
@@ -16,6 +16,7 @@ class ErasureCatalog(Protocol):
     """The part of `remote.catalog.NodeCatalog` that orders need."""
 
     def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None: ...
+    def rewrite(self, topic_id: UUID, partition: int) -> RewriteIntent | None: ...
     def erasures(self) -> Mapping[UUID, Erasure]: ...
     def erased(self, erasure_id: UUID, /) -> ErasedPlaces: ...
     async def note_erased(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from service.base.types import TopicIdPartition
@@ -18,6 +18,7 @@ from service.remote.catalog import CatalogEntry
 from service.remote.format.cut_codec import Place
 from service.remote.format.keys import TAIL_PREFIX, SegmentKey, TailKey, parse_key, topic_prefix
 from service.remote.format.manifest import live_segments
+from service.remote.stores.errors import StoreRefused, StoreUnavailable
 from service.remote.stores.store import ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.copier import CallProgress
@@ -32,17 +33,35 @@ IsDead = Callable[[str, int], bool]
 
 class VersionsLeft(NamedTuple):
     """Old versions of dropped objects in a bucket that keeps versions: how many were removed, and how many
-    are left. `why` they are, with a time where the store tells one; `locked`: keys under retention, with
-    their dates."""
+    are left. `why` they are; `until_ms`: the time from which a lifecycle rule takes them, None where no rule
+    does; `locked`: some of those under retention, with their dates, of `locked_count` in all. `unknown`: why
+    nobody knows whether there are any, empty where it is known."""
 
     removed: int = 0
     left: int = 0
     why: str = ""
     locked: tuple[str, ...] = ()
+    locked_count: int = 0
+    until_ms: int | None = None
+    unknown: str = ""
 
 
-VersionsOf = Callable[[Sequence[str], IsDead, CallProgress], VersionsLeft]
-"""Removes the old versions below these prefixes that are dead. Blocks."""
+class VersionsOf(Protocol):
+    """Removes the versions below some prefixes that are dead: old ones, with `takes_current` all. Blocks."""
+
+    def __call__(
+        self,
+        prefixes: Sequence[str],
+        is_dead: IsDead,
+        progress: CallProgress,
+        /,
+        *,
+        takes_current: bool = False,
+    ) -> VersionsLeft: ...
+
+
+VERSION_ACTIONS: Final = "s3:GetBucketVersioning, s3:ListBucketVersions and s3:DeleteObjectVersion"
+"""Permissions that brokers need to remove versions."""
 
 
 class Remains(NamedTuple):
@@ -54,7 +73,7 @@ class Remains(NamedTuple):
 
     @property
     def is_nothing(self) -> bool:
-        return not self.objects and not self.versions.left
+        return not self.objects and not self.versions.left and not self.versions.unknown
 
     @property
     def words(self) -> str:
@@ -64,6 +83,11 @@ class Remains(NamedTuple):
             said.append(f"{self.objects} dropped objects are not deleted yet, such as {self.named[0]}")
         if self.versions.left:
             said.append(f"{self.versions.left} old versions of objects are left: {self.versions.why}")
+        if self.versions.unknown:
+            said.append(
+                f"old versions of objects may be left, the search for them failed: {self.versions.unknown}; "
+                f"brokers need {VERSION_ACTIONS}"
+            )
         return "; ".join(said) or "nothing is left of what it dropped"
 
 
@@ -118,7 +142,10 @@ def what_remains(
                 named += [info.key] if len(named) < _MOST_NAMED else []
     left = VersionsLeft()
     if versions is not None and not count:
-        left = versions(prefixes, dropped.is_dead, progress)
+        try:
+            left = versions(prefixes, dropped.is_dead, progress)
+        except (StoreRefused, StoreUnavailable) as e:
+            left = VersionsLeft(unknown=str(e))
     return Remains(count, tuple(named), left)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Container
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -17,15 +17,27 @@ from service.hot.log import LocalLog
 from service.metadata.image_frames import erased_records, erasure_record
 from service.metadata.records import RemoveErasureRecord
 from service.records.batch import stamp
+from service.records.erasure import hash_key
 from service.remote.catalog import IN_BUCKET, ErasedPlace, Erasure
+from service.remote.format.erase_codec import ErasedTopic, ErasureOrder
 from service.replicas import local_erasures
 from service.replicas.local_erasures import LocalErasures
-from service.replicas.open_orders import Ends, NoDocuments, OpenOrder, OrderDocuments
+from service.tiering.erasing.open_orders import Ends, NoDocuments, OpenOrder, OrderDocuments, opened
 from tests.support.compaction import START_MS, Pair, make_batch
-from tests.support.one_of_three import ME, OTHER, TOPIC, OneOfThree, moved, one_of_three, partition, topic
+from tests.support.one_of_three import (
+    CLUSTER,
+    ME,
+    OTHER,
+    TOPIC,
+    OneOfThree,
+    moved,
+    one_of_three,
+    partition,
+    topic,
+)
 from tests.support.waiting import until
 from tests.unit.hot.cleanings import records_in
-from tests.unit.hot.erasures import ORDER, keys_of
+from tests.unit.hot.erasures import ORDER, SECRET
 
 SECOND = UUID(int=40)
 
@@ -37,10 +49,14 @@ class Documents:
         self.orders: dict[UUID, OpenOrder] = {}
         self.failure: Exception | None = None
         self.opened = 0
-        self.kept: Container[UUID] = ()
+        self.kept: Mapping[UUID, Erasure] = {}
 
     def has(self, order_id: UUID, *ends: int, key: bytes = b"gone") -> None:
-        self.orders[order_id] = OpenOrder(keys_of([key]), {TOPIC: ends})
+        hashes = hash_key(SECRET, key)
+        topics = (ErasedTopic(TOPIC, "t", ends),)
+        self.orders[order_id] = opened(
+            ErasureOrder(CLUSTER, order_id, START_MS, -1, SECRET, hashes, b"f" * 8, topics)
+        )
 
     async def open(self, erasure: Erasure) -> OpenOrder:
         self.opened += 1
@@ -51,11 +67,8 @@ class Documents:
     async def ends(self, erasure: Erasure) -> Ends:
         return (await self.open(erasure)).ends
 
-    def keep(self, orders: Container[UUID], with_keys: Container[UUID]) -> None:
-        self.kept = with_keys
-
-    def close(self) -> None:
-        pass
+    def keep(self, erasures: Mapping[UUID, Erasure]) -> None:
+        self.kept = erasures
 
 
 class Catalog:
@@ -143,12 +156,14 @@ def play(
                 topic(),
                 *(partition(n, leader, replicas=(ME, OTHER)) for n in range(partitions)),
             )
-            running = asyncio.create_task(played.erasures.run())
+            work = (played.erasures.run(), node.logs.run())
+            running = [asyncio.create_task(one) for one in work]
             try:
                 await scenario(played)
             finally:
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
+                for one in running:
+                    one.cancel()
+                await asyncio.gather(*running, return_exceptions=True)
 
     asyncio.run(whole())
 
@@ -173,7 +188,6 @@ def test_leader_and_follower_carry_it_out_and_tell(tmp_path: Path, leader: int) 
         assert one.metrics.unerased_replicas == 1, "the metadata does not say so yet"
         await one.erased(0, ME)
         await until(lambda: one.metrics.unerased_replicas == 0)
-        assert ORDER not in one.documents.kept, "keys are in memory while something is left to do"
         assert one.metrics.erased_records == 2
 
     play(tmp_path, scenario, leader=leader)

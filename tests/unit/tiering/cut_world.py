@@ -215,6 +215,9 @@ class FakeCluster:
         known = self.world.catalog.replicas
         return [known.get(place, (1,)) for place in sorted(self.world.logs) if place[0] == topic_id]
 
+    def why_no_cuts(self) -> str:
+        return "" if self.now.interval_ms >= 0 else "no cut is taken: set firn.cut.interval.ms"
+
     def fenced_brokers(self) -> Collection[int]:
         return self.fenced
 

@@ -13,19 +13,23 @@ import pytest
 from crc32c import crc32c
 
 from service.base.types import TopicIdPartition
+from service.inspect.fsck import fsck
 from service.records.batch import iter_headers, read_header
 from service.records.builder import BatchBuilder
 from service.records.decode import iter_records
 from service.records.erasure import filter_hash, hash_key
 from service.records.validation import ValidatedBatch
-from service.remote.catalog import IN_BUCKET, Erasure
+from service.remote.catalog import IN_BUCKET, Erasure, RewriteIntent, RewriteKind
+from service.remote.format.cut_codec import Place
 from service.remote.format.erase_codec import ErasedTopic, ErasureOrder, encode_erasure
 from service.remote.format.manifest import ManifestLimits
 from service.tiering.copier import CallProgress
+from service.tiering.erasing.archive_progress import ArchiveWork, OrderWork
 from service.tiering.erasing.bucket_work import BucketWork
 from service.tiering.erasing.counting import count_in_chain, count_in_log
 from service.tiering.erasing.erasure_rule import ErasureRule
-from service.tiering.erasing.hits import in_hand, look_at_object
+from service.tiering.erasing.hits import look_at_object
+from service.tiering.erasing.open_orders import opened
 from service.tiering.erasing.ports import RunWriter
 from service.tiering.rewriting.rewriter import RewriteOutcome
 from service.tiering.rewriting.rules import Rule
@@ -74,6 +78,9 @@ class Cluster:
     def name_of(self, topic_id: UUID, /) -> str:
         return str(topic_id)
 
+    def why_no_cuts(self) -> str:
+        return ""
+
     def fenced_brokers(self) -> Collection[int]:
         return ()
 
@@ -104,7 +111,7 @@ class Work:
         self.world = world
         manager = world.manager
         self.work = BucketWork(
-            manager.context, world.view, Cluster(world), manager.scheduler,
+            manager.context, world.view, Cluster(world), manager.documents, manager.scheduler,
             writer or manager.rewriting.rewriter, lambda: 1 << 20,
         )  # fmt: skip
 
@@ -292,7 +299,7 @@ def test_a_store_that_fails_is_asked_again(world: World) -> None:
 
 def test_an_object_is_read_up_to_its_first_hit_or_counted(world: World) -> None:
     entries = world.live(world.replicas[0])
-    order = in_hand(order_of(GONE, b"e"))
+    order = opened(order_of(GONE, b"e"))
     assert [look_at_object(world.bucket, one, order, 1000, CallProgress()).hits for one in entries] == [
         0, 0, 1, 2, 0, 1,
     ]  # fmt: skip
@@ -302,7 +309,7 @@ def test_an_object_is_read_up_to_its_first_hit_or_counted(world: World) -> None:
 
 def test_parts_of_a_count_add_up(world: World) -> None:
     (replica,) = world.replicas
-    order = in_hand(order_of(GONE))
+    order = opened(order_of(GONE))
     part = count_in_chain(
         world.bucket, world.manager.context.chains, replica.tip, world.entry(replica), order, 0,
         CallProgress(), reads_objects=True,
@@ -324,3 +331,81 @@ def test_a_topic_of_another_order_is_left_alone(world: World) -> None:
     world.catalog.notes[ORDER].pop((UUID(int=8), 0), None)
     Work(world).round()
     assert world.catalog.notes[ORDER].keys() == {(TOPIC, 0)}
+
+
+@pytest.mark.parametrize("entries", [8, 2], ids=["manifest", "page"])
+def test_an_object_in_which_the_log_begins_is_written_anew(tmp_path: Path, entries: int) -> None:
+    """DeleteRecords moves the start to within an object, whose bytes are all there. Its borders stay."""
+    world = World(tmp_path / "disk", limits=ManifestLimits(entries=entries), segment_bytes=700)
+    (replica,) = world.replicas
+    for keys in ((GONE, b"a"), (GONE, b"b"), (b"c", b"d"), (b"e", b"f"), (b"g", b"h"), (b"i", b"j")):
+        append(world, replica, *keys)
+    for _ in range(8):
+        world.run()
+    replica.log.deletion.advance_log_start(3)
+    for _ in range(3):
+        world.run()
+    before = world.entry(replica)
+    assert before is not None
+    assert before.start_offset == 3
+    assert world.live(replica)[0].base_offset == 2, "else this test shows nothing"
+    give(world, order_of(GONE))
+    tell(world, 1)
+    work = Work(world)
+    work.round()
+    assert work.work.problems == {}
+    assert is_clean(world)
+    after = world.entry(replica)
+    assert after is not None
+    assert (after.start_offset, after.end_offset) == (before.start_offset, before.end_offset)
+    first = world.live(replica)[0]
+    assert (first.base_offset, first.last_offset, first.generation) == (2, 3, 1)
+    assert keys_in_the_bucket(world) == [b"b", b"c", b"d", b"e", b"f", b"g", b"h"]
+    assert fsck(world.bucket, deep=True).errors == []
+
+
+def test_progress_is_told_in_objects_and_bytes(world: World) -> None:
+    (replica,) = world.replicas
+    size = sum(one.size for one in world.live(replica))
+    world.catalog.replicas[TOPIC, 0] = (1, 2)
+    give(world, order_of(GONE))
+    tell(world, 1)
+    work = Work(world)
+    work.round()
+    assert work.work.work[ORDER].total == ArchiveWork(objects=6, size=size)
+    tell(world, 1, 2)
+    seen: list[tuple[int, int, int]] = []
+    note = OrderWork.note
+
+    def noted(self: OrderWork, place: Place, one: ArchiveWork) -> None:
+        note(self, place, one)
+        seen.append((self.total.left, self.total.looked, self.total.rewritten))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OrderWork, "note", noted)
+        work.round()
+    done = work.work.work[ORDER].total
+    assert (done.left, done.looked, done.rewritten, done.left_size) == (0, 5, 3, 0)
+    assert seen[0] == (6, 0, 0)
+    assert [one for _, one, _ in seen[:4]] == [0, 4, 4, 6]
+    assert world.manager.metrics.all_archive_work() == done
+    world.catalog.orders[ORDER] = world.catalog.orders[ORDER]._replace(done_ms=7)
+    work.round()
+    assert work.work.work == {}, "an order that is done has nothing left here"
+
+
+def test_a_partition_that_a_worker_elsewhere_rewrites_is_not_read(world: World) -> None:
+    (replica,) = world.replicas
+    give(world, order_of(GONE))
+    tell(world, 1)
+    intent = RewriteIntent(UUID(int=5), 4, 7, RewriteKind.ERASE, replica.leader_epoch, 1)
+    world.catalog.intents[TOPIC, 0] = intent
+    work = Work(world)
+    asked: list[str] = []
+    world.store.decide = lambda operation, key: asked.append(key) or Fault.PASS  # type: ignore[func-returns-value]
+    work.round()
+    assert [one for one in asked if one.endswith(".seg")] == []
+    assert work.work.problems == {(ORDER, (TOPIC, 0)): "a worker elsewhere erases objects from 4 to 7"}
+    del world.catalog.intents[TOPIC, 0]
+    work.round()
+    assert is_clean(world)

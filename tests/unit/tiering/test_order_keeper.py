@@ -4,6 +4,8 @@ go, when they are done and when they are gone, whatever fails in between."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -15,9 +17,15 @@ from service.remote.format.cut_codec import MAX_ERASURES
 from service.remote.format.erase_codec import ErasedTopic, ErasureOrder
 from service.remote.format.keys import ERASE_PREFIX, SegmentKey, segment_key
 from service.remote.reading.erasure_orders import open_order
+from service.remote.stores.errors import StoreRefused, StoreUnavailable
+from service.remote.stores.store import ObjectStore
+from service.tiering.copier import CallProgress
 from service.tiering.erasing.order_keeper import OrderKeeper
+from service.tiering.erasing.order_metrics import OrderStanding
+from service.tiering.erasing.order_progress import PlacesLeft
+from service.tiering.erasing.remains import IsDead, VersionsLeft
 from tests.unit.tiering.cut_world import GRACE_MS, OTHER, TOPIC, CutWorld, Log
-from tests.unit.tiering.world import CLUSTER, Fault
+from tests.unit.tiering.world import CLUSTER, Crash, Fault
 
 ORDER = UUID(int=500)
 
@@ -36,6 +44,11 @@ def world(tmp_path: Path) -> CutWorld:
 def orders(world: CutWorld) -> OrderKeeper:
     assert world.manager.orders is not None
     return world.manager.orders
+
+
+def standing(world: CutWorld) -> OrderStanding:
+    """What the keeper tells of the order."""
+    return world.manager.metrics.orders[ORDER]
 
 
 def order_of(number: int = ORDER.int, topic: UUID = TOPIC) -> ErasureOrder:
@@ -158,12 +171,12 @@ def test_an_order_waits_for_each_replica_then_for_archives(world: CutWorld) -> N
     start(world)
     tell(world, 1)
     world.round()
-    left = orders(world).places_left(ORDER)
-    assert (left.replicas, left.chains) == (2, 2)
+    left = standing(world).left
+    assert (left.replicas, left.chains, left.all_replicas, left.all_chains) == (2, 2, 4, 2)
     assert {(one.partition, one.broker_id) for one in left.named} == {(0, 2), (1, 2)}
     tell(world, 2)
     world.round()
-    left = orders(world).places_left(ORDER)
+    left = standing(world).left
     assert (left.replicas, left.chains) == (0, 2)
     assert {one.broker_id for one in left.named} == {IN_BUCKET}
     assert world.catalog.orders[ORDER].is_open
@@ -200,7 +213,7 @@ def test_an_order_is_not_done_while_a_broker_is_away(world: CutWorld) -> None:
     world.cluster.fenced = {7}
     erased_everywhere(world)
     assert world.catalog.orders[ORDER].is_open
-    assert "brokers 7 are away" in orders(world).why(ORDER)
+    assert "brokers 7 are away" in standing(world).why
     world.cluster.fenced = set()
     world.round()
     assert not world.catalog.orders[ORDER].is_open
@@ -212,7 +225,7 @@ def test_a_partition_that_was_added_since_counts_too(world: CutWorld) -> None:
     world.catalog.replicas[TOPIC, 2] = (3,)
     erased_everywhere(world)
     assert world.catalog.orders[ORDER].is_open
-    assert orders(world).places_left(ORDER).replicas == 1
+    assert standing(world).left.replicas == 1
 
 
 def test_a_new_keeper_finds_out_anew_and_ends_it(world: CutWorld) -> None:
@@ -263,11 +276,18 @@ def test_an_object_that_was_dropped_and_is_still_there_keeps_the_order(world: Cu
     world.catalog.orders[ORDER] = world.catalog.orders[ORDER]._replace(done_ms=world.clock.now_ms())
     gone(world)
     assert ORDER in world.catalog.orders
-    assert dropped in orders(world).why(ORDER)
+    assert dropped in standing(world).why
     world.bucket.delete([dropped])
     sweep_twice(world)
     gone(world)
     assert world.catalog.orders == {}
+
+
+def finish(world: CutWorld) -> None:
+    """Let everything that was dropped since be deleted, and the order be looked at again."""
+    for _ in range(2):
+        sweep_twice(world)
+        gone(world)
 
 
 @pytest.mark.parametrize("operation", ["put", "delete"])
@@ -338,3 +358,227 @@ def test_a_deleted_topic_holds_up_no_order(world: CutWorld) -> None:
         save_anew(world)
         world.round()
     assert not world.catalog.orders[ORDER].is_open
+
+
+def test_without_cuts_the_old_ones_keep_an_order_open_and_it_is_said_what_to_do(world: CutWorld) -> None:
+    world.round()
+    start(world)
+    for broker_id in (1, 2, IN_BUCKET):
+        tell(world, broker_id)
+    world.cluster.now = world.cluster.now._replace(interval_ms=-1)
+    world.do(keep(world))
+    assert world.catalog.orders[ORDER].is_open
+    assert standing(world).why.endswith("; no cut is taken: set firn.cut.interval.ms")
+    assert [one.cut for one in standing(world).cuts] == world.numbers()
+    world.cluster.now = world.cluster.now._replace(interval_ms=10_000)
+    for _ in range(4):
+        save_anew(world)
+        world.round()
+    assert not world.catalog.orders[ORDER].is_open
+    assert standing(world).cuts == ()
+
+
+def test_health_and_metrics_are_told_how_far_an_order_is(world: CutWorld) -> None:
+    world.round()
+    erasure = start(world)
+    tell(world, 1)
+    world.round()
+    told = standing(world)
+    assert (told.started_ms, told.done_ms, told.grace_until_ms) == (erasure.started_ms, -1, -1)
+    assert told.why == "2 replicas have not erased yet"
+    assert told.is_open
+    for broker_id in (2, IN_BUCKET):
+        tell(world, broker_id)
+    for _ in range(4):
+        save_anew(world)
+        world.round()
+    told = standing(world)
+    assert told.done_ms == world.catalog.orders[ORDER].done_ms > 0
+    assert told.grace_until_ms == told.done_ms + GRACE_MS
+    assert (told.left, told.cuts) == (PlacesLeft(0, 0, (), 4, 2), ())
+    assert told.tails == told.clean_tails > 0
+    sweep_twice(world)
+    gone(world)
+    assert world.manager.metrics.orders == {}
+
+
+class Versions:
+    """A bucket that keeps versions; `fails` is what the search for those of objects raises."""
+
+    def __init__(self) -> None:
+        self.fails: Exception | None = None
+        self.fails_at_the_end: Exception | None = None
+        self.left = VersionsLeft()
+        self.removed: list[str] = []
+        self.bucket: ObjectStore | None = None
+
+    def __call__(
+        self,
+        prefixes: Sequence[str],
+        is_dead: IsDead,
+        progress: CallProgress,
+        /,
+        *,
+        takes_current: bool = False,
+    ) -> VersionsLeft:
+        fails = self.fails_at_the_end if takes_current else self.fails
+        if fails is not None:
+            raise fails
+        if takes_current:
+            assert self.bucket is not None
+            self.removed += [one.key for one in self.bucket.list(prefixes[0]) if is_dead(one.key, 0)]
+        return self.left
+
+
+@pytest.fixture
+def versions(world: CutWorld) -> Versions:
+    kept = Versions()
+    kept.bucket = world.bucket
+    world.options = {**world.options, "versions": kept}
+    world.manager = world._boot()
+    world.begin()
+    return kept
+
+
+def test_a_search_for_versions_that_fails_is_named_and_holds_up_no_other_order(
+    world: CutWorld, versions: Versions
+) -> None:
+    erased_everywhere(world)
+    second = UUID(int=501)
+    world.round()
+    start(world, order_of(second.int, OTHER)._replace(topics=(ErasedTopic(OTHER, "other", (2,)),)))
+    versions.fails = StoreRefused("AccessDenied")
+    sweep_twice(world)
+    gone(world)
+    assert standing(world).why == (
+        "old versions of objects may be left, the search for them failed: AccessDenied; brokers need "
+        "s3:GetBucketVersioning, s3:ListBucketVersions and s3:DeleteObjectVersion"
+    )
+    assert "replicas have not erased yet" in world.manager.metrics.orders[second].why
+    assert ORDER in world.catalog.orders
+    versions.fails = None
+    finish(world)
+    assert ORDER not in world.catalog.orders
+
+
+def test_old_versions_keep_a_done_order_until_none_is_left(world: CutWorld, versions: Versions) -> None:
+    erased_everywhere(world)
+    versions.left = VersionsLeft(left=2, why="locked", locked=("a until 2031",), locked_count=1, until_ms=7)
+    sweep_twice(world)
+    gone(world)
+    remains = standing(world).remains
+    assert remains is not None
+    assert remains.versions == versions.left
+    assert standing(world).why == "2 old versions of objects are left: locked"
+    versions.left = VersionsLeft()
+    finish(world)
+    assert ORDER not in world.catalog.orders
+
+
+def test_versions_of_an_orders_document_go_before_it(world: CutWorld, versions: Versions) -> None:
+    """It has the hashes of the keys and their secret. Until they are gone the document is there, so whoever
+    comes next finds it."""
+    erased_everywhere(world)
+    key = world.catalog.orders[ORDER].key
+    versions.fails_at_the_end = StoreUnavailable("503")
+    finish(world)
+    assert ORDER not in world.catalog.orders
+    assert world.keys(ERASE_PREFIX) == [key]
+    versions.fails_at_the_end = None
+    world.round()
+    assert versions.removed == [key]
+    assert world.keys(ERASE_PREFIX) == []
+
+
+CRASHES = [
+    ("put", "erase/", Fault.CRASH_BEFORE, None),
+    ("put", "erase/", Fault.CRASH_AFTER, None),
+    ("put", "CUT", Fault.CRASH_BEFORE, None),
+    ("put", "CUT", Fault.CRASH_AFTER, None),
+    ("catalog", "start", Fault.CRASH_BEFORE, None),
+    ("catalog", "start", Fault.CRASH_AFTER, ORDER),
+]
+
+
+@pytest.mark.parametrize(
+    ("operation", "key", "fault", "left"),
+    CRASHES,
+    ids=[f"{two} {three.name}" for _, two, three, _ in CRASHES],
+)
+def test_a_start_that_is_cut_off_leaves_an_order_that_is_known_or_nothing(
+    world: CutWorld, operation: str, key: str, fault: Fault, left: UUID | None
+) -> None:
+    world.round()
+    crash_at(world, operation, key, fault)
+    with suppress(Crash, BaseExceptionGroup):
+        start(world)
+    revive(world)
+    for _ in range(10):
+        world.round()
+        if world.catalog.orders:
+            assert listed(world) == [ORDER], "a restore has to know it, too"
+    sweep_twice(world)
+    sweep_twice(world)
+    assert [*world.catalog.orders] == ([] if left is None else [left])
+    assert listed(world) == ([] if left is None else [left])
+    assert len(world.keys(ERASE_PREFIX)) == (0 if left is None else 1)
+
+
+@pytest.mark.parametrize(
+    ("operation", "key"), [("put", "CUT"), ("catalog", "remove"), ("delete", "erase/")], ids=str
+)
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER], ids=lambda one: one.name)
+@pytest.mark.parametrize("ends", ["gone", "cancelled"])
+def test_an_end_that_is_cut_off_is_finished_by_the_next_keeper(
+    world: CutWorld, operation: str, key: str, fault: Fault, ends: str
+) -> None:
+    if ends == "gone":
+        erased_everywhere(world)
+        sweep_twice(world)
+    else:
+        world.round()
+        start(world)
+    crash_at(world, operation, key, fault)
+    with suppress(Crash, BaseExceptionGroup):
+        if ends == "gone":
+            gone(world)
+        else:
+            world.do(orders(world).cancel(ORDER))
+            world.round()
+    revive(world)
+    is_named = ORDER in listed(world) or ORDER in world.catalog.orders
+    assert not is_named or world.keys(ERASE_PREFIX), "nothing names an object that is gone"
+    if ORDER in world.catalog.orders and ends == "cancelled":
+        world.do(orders(world).cancel(ORDER))
+    for _ in range(10):
+        world.round()
+    finish(world)
+    assert (world.catalog.orders, listed(world), world.keys(ERASE_PREFIX)) == ({}, [], [])
+
+
+def crash_at(world: CutWorld, operation: str, key: str, fault: Fault) -> None:
+    """The process ends at the next such call of the store, or decision of the catalog."""
+    if operation != "catalog":
+        world.store.decide = lambda what, name: (
+            fault if what == operation and name.startswith(key) else Fault.PASS
+        )
+        return
+    name = f"decide_{key}"
+    before = getattr(world.catalog, name)
+
+    def decide(*arguments: object) -> None:
+        if fault is Fault.CRASH_BEFORE:
+            raise Crash
+        before(*arguments)
+        raise Crash
+
+    setattr(world.catalog, name, decide)
+
+
+def revive(world: CutWorld) -> None:
+    """Another process goes on with what the bucket and the metadata have."""
+    world.store.decide = lambda what, name: Fault.PASS
+    for name in ("decide_start", "decide_remove"):
+        world.catalog.__dict__.pop(name, None)
+    world.manager = world._boot()
+    world.begin()

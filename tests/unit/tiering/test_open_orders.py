@@ -16,8 +16,7 @@ from service.remote.format.erase_codec import ErasedTopic, ErasureOrder, encode_
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.obstore_store import open_store
 from service.remote.stores.store import ObjectStore
-from service.replicas.erasure_documents import MOST_KEPT, ErasureDocuments
-from service.replicas.open_orders import end_of
+from service.tiering.erasing.open_orders import MOST_KEPT, OpenOrders, end_of
 from tests.support.compaction import START_MS
 from tests.support.one_of_three import CLUSTER, TOPIC
 from tests.support.world import WORLD
@@ -46,7 +45,7 @@ def test_a_document_is_read_once(store: ObjectStore) -> None:
     named = put(store, ORDER, b"gone", b"other")
 
     async def work() -> None:
-        documents = ErasureDocuments(store, WORLD.threads)
+        documents = OpenOrders(store, WORLD.threads)
         first, second = await asyncio.gather(documents.open(named), documents.open(named))
         assert first is second
         assert first.keys.has(b"gone", START_MS)
@@ -54,11 +53,13 @@ def test_a_document_is_read_once(store: ObjectStore) -> None:
         store.delete([named.key])
         assert await documents.open(named) is first
         assert await documents.ends(named) == {TOPIC: (5, 7)}
-        documents.keep({ORDER}, ())
+        documents.keep({ORDER: named})
+        assert await documents.open(named) is first
+        documents.keep({ORDER: named._replace(done_ms=START_MS)})
         assert await documents.ends(named) == {TOPIC: (5, 7)}, "ends stay as long as the order"
         with pytest.raises(ObjectNotFound):
             await documents.open(named)
-        documents.keep((), ())
+        documents.keep({})
         with pytest.raises(ObjectNotFound):
             await documents.ends(named)
         documents.close()
@@ -72,7 +73,7 @@ def test_a_document_that_is_not_the_one_that_is_named_is_refused_and_read_again(
     right = store.get(named.key, max_size=1 << 20)
 
     async def work() -> None:
-        documents = ErasureDocuments(store, WORLD.threads)
+        documents = OpenOrders(store, WORLD.threads)
         for wrong in (right[:-1], right + b"x", store.get(other.key, max_size=1 << 20), b""):
             store.put(named.key, wrong)
             with pytest.raises(CorruptionError):
@@ -88,7 +89,7 @@ def test_the_keys_of_a_few_orders_are_in_memory(store: ObjectStore) -> None:
     orders = [put(store, UUID(int=n), b"gone") for n in range(1, MOST_KEPT + 3)]
 
     async def work() -> None:
-        documents = ErasureDocuments(store, WORLD.threads)
+        documents = OpenOrders(store, WORLD.threads)
         first = await documents.open(orders[0])
         for one in orders[1:]:
             await documents.open(one)
