@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from service.client.admin_models import TopicInfo
     from service.remote.format.erase_codec import ErasureOrder
 
-_TIMEOUT_S = 120.0
-"""A part of a count reads 64 MiB, perhaps of a slow disk or store."""
+_ASK_S = 30.0
+_COUNT_S = 3600.0
+"""Default of --timeout: of what asks brokers, and of what has them read."""
+_FIRST_S = 30.0
+"""Longest silence of the broker that is asked for the others."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,7 +39,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "plan",
         help="say what an order would read and write",
         description="Ask leaders which objects may have records of the keys, and print bytes, requests and"
-        " money of an order. Changes nothing.",
+        " money of an order. Changes nothing. Exit code 1 where not all partitions could be looked at.",
     )
     plan.set_defaults(run=_plan)
     start = actions.add_parser(
@@ -49,13 +52,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     start.set_defaults(run=_start)
     for action in (plan, start):
         _add_order(action)
-    listing = actions.add_parser("list", help="list orders", description="List the orders that are not gone.")
+    listing = actions.add_parser(
+        "list",
+        help="list orders",
+        description="List the orders that are not gone. Exit code 1 where a broker does not answer.",
+    )
     listing.set_defaults(run=_list)
     status = actions.add_parser(
         "status",
         help="say what of an order is left, and why",
         description="Print how far an order is, what is left and why: replicas that are away, archives,"
-        " tails, objects and versions until when. Exit code 0 once it is done, 1 before.",
+        " tails, objects and versions until when. Exit code 0 once it is done, 1 before, and where a broker"
+        " does not answer.",
     )
     status.set_defaults(run=_status)
     verify = actions.add_parser(
@@ -80,6 +88,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     for action in (plan, start, listing, status, verify, cancel):
         add_bootstrap_option(action)
         add_json_option(action)
+        counts = action in (plan, verify)
+        action.add_argument(
+            "--timeout",
+            type=_seconds,
+            default=_COUNT_S if counts else _ASK_S,
+            metavar="SECONDS",
+            help="for the whole command (default: %(default)g); a broker that has not answered by then is"
+            " named" + (", and what it was to read counts as not read" if counts else ""),
+        )
 
 
 def _add_order(parser: argparse.ArgumentParser, *, is_needed: bool = True) -> None:
@@ -128,6 +145,16 @@ def _time(text: str) -> int:
         raise argparse.ArgumentTypeError(str(e)) from None
 
 
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return seconds
+
+
 def _id(text: str) -> UUID:
     from uuid import UUID
 
@@ -156,7 +183,8 @@ def _keys(args: argparse.Namespace) -> list[bytes]:
 def _connected(args: argparse.Namespace) -> Cluster:
     from service.client.admin import Cluster
 
-    return Cluster(args.bootstrap_server, timeout_s=_TIMEOUT_S, security=security_of_args(args))
+    timeout_s = min(args.timeout, _FIRST_S)
+    return Cluster(args.bootstrap_server, timeout_s=timeout_s, security=security_of_args(args))
 
 
 def _chosen(cluster: Cluster, pattern: re.Pattern[str]) -> list[TopicInfo]:
@@ -190,21 +218,25 @@ def _order(args: argparse.Namespace, cluster: Cluster) -> ErasureOrder:
 
 def _plan(args: argparse.Namespace) -> int:
     from service.cli.erase_words import plan_document, plan_lines
+    from service.client.all_brokers import Deadline
     from service.inspect.erase_report import plan_of
 
+    deadline = Deadline(args.timeout)
     with _connected(args) as cluster:
-        found = plan_of(cluster, _order(args, cluster))
+        found = plan_of(cluster, _order(args, cluster), deadline)
     print(json.dumps(plan_document(found), indent=2) if args.json else "\n".join(plan_lines(found)))
-    return 0
+    return 1 if found.problems else 0
 
 
 def _start(args: argparse.Namespace) -> int:
     from service.cli.erase_words import order_document, order_lines
+    from service.client.all_brokers import Deadline
     from service.client.erasures import start_order
 
+    deadline = Deadline(args.timeout)
     with _connected(args) as cluster:
         order = _order(args, cluster)
-        row = start_order(cluster, order) if args.execute else None
+        row = start_order(cluster, order, deadline) if args.execute else None
     if args.json:
         print(json.dumps({**order_document(order), "started": row is not None}, indent=2))
         return 0
@@ -218,40 +250,41 @@ def _start(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     from service.cli.erase_words import list_lines
+    from service.client.all_brokers import Deadline
     from service.client.erasures import find_orders
 
+    deadline = Deadline(args.timeout)
     with _connected(args) as cluster:
-        found = find_orders(cluster)
+        found = find_orders(cluster, deadline)
     rows = [
         found.orders[one] for one in sorted(found.orders, key=lambda one: found.orders[one]["started_ms"])
     ]
     if args.json:
-        print(json.dumps({"orders": rows, "silent": found.silent}, indent=2))
-        return 0
-    print("\n".join(list_lines(rows)))
-    for one in found.silent:
-        print(f"firn erase: {one}", file=sys.stderr)
-    return 0
+        print(json.dumps({"orders": rows, "silent": found.silent, "away": found.away}, indent=2))
+    else:
+        print("\n".join(list_lines(rows)))
+        for one in (*found.silent, *found.away):
+            print(f"firn erase: {one}", file=sys.stderr)
+    return 1 if found.silent else 0
 
 
 def _status(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
-    from service.cli.erase_words import status_lines
+    from service.cli.erase_words import status_document, status_lines
+    from service.client.all_brokers import Deadline
     from service.client.erasures import find_orders
 
+    deadline = Deadline(args.timeout)
     with _connected(args) as cluster:
-        found = find_orders(cluster)
+        found = find_orders(cluster, deadline)
     row = found.orders.get(str(args.id))
-    if row is None and found.silent:
-        raise ConfigError(f"no broker that answers knows order {args.id}", *found.silent)
+    if row is None and (found.silent or found.away):
+        raise ConfigError(f"no broker that answers knows order {args.id}", *found.silent, *found.away)
     if row is None:
         raise ConfigError(f"there is no order {args.id}: it is gone, or never was")
-    problems = [one for one in found.problems if one["order"] == row["id"]]
-    if args.json:
-        print(json.dumps({**row, "problems": problems, "silent": found.silent}, indent=2))
-    else:
-        print("\n".join(status_lines(row, problems, found.silent, has_keeper=found.has_keeper)))
-    return 0 if row["state"] == "done" else 1
+    document = status_document(row, found)
+    print(json.dumps(document, indent=2) if args.json else "\n".join(status_lines(document)))
+    return 0 if row["state"] == "done" and not found.silent else 1
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -260,6 +293,7 @@ def _verify(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
     from service.base.world import system_world
     from service.cli.erase_words import report_lines
+    from service.client.all_brokers import Deadline
     from service.inspect.erase_report import sealed, verify
 
     is_given = any(one is not None for one in (args.key, args.key_base64, args.keys_file))
@@ -267,9 +301,10 @@ def _verify(args: argparse.Namespace) -> int:
         raise ConfigError("which order? ID, or, once it is gone, --topics and its keys again")
     if not is_given and (args.before is not None or args.base64):
         raise ConfigError("--before and --base64 are for keys; an order that ID names has its own")
+    deadline = Deadline(args.timeout)
     with _connected(args) as cluster:
         order = _order(args, cluster) if is_given else None
-        report = verify(cluster, args.id, order, system_world().clock.now_ms())
+        report = verify(cluster, args.id, order, system_world().clock.now_ms(), deadline)
     document = sealed(report)
     text = json.dumps(document, indent=2)
     if args.output is not None:
@@ -279,9 +314,11 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _cancel(args: argparse.Namespace) -> int:
+    from service.client.all_brokers import Deadline
     from service.client.erasures import cancel_order
 
+    deadline = Deadline(args.timeout)
     with _connected(args) as cluster:
-        row = cancel_order(cluster, args.id)
+        row = cancel_order(cluster, args.id, deadline)
     print(json.dumps({"cancelled": row["id"]}, indent=2) if args.json else f"cancelled {row['id']}")
     return 0

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from service.cli.columns import aligned
 
 if TYPE_CHECKING:
+    from service.client.erasures import FoundOrders
     from service.inspect.erase_report import ErasurePlan
     from service.remote.format.erase_codec import ErasureOrder
 
 _MB = 1 << 20
 _SOME = 20
+_STATES = ("left", "looked_at", "rewritten")
 
 
 def order_document(order: ErasureOrder) -> dict[str, Any]:
@@ -85,40 +87,81 @@ def list_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return aligned(table)
 
 
-def status_lines(
-    row: Mapping[str, Any], problems: Iterable[Mapping[str, Any]], silent: Iterable[str], *, has_keeper: bool
-) -> list[str]:
+def status_document(row: Mapping[str, Any], found: FoundOrders) -> dict[str, Any]:
+    """Return all that is known of one order: its row, and what brokers tell of it."""
+    order = row["id"]
+    progress = [one for one in found.progress if one["order"] == order]
+    sums = {
+        what: {state: sum(one[what][state] for one in progress) for state in _STATES}
+        for what in ("objects", "bytes")
+    }
+    problems = [one for one in found.problems if one["order"] == order]
+    return {**row, **sums, "problems": problems, "silent": list(found.silent), "away": list(found.away)}
+
+
+def status_lines(document: Mapping[str, Any]) -> list[str]:
     """Return how far an order is, what is left, and why."""
-    return list(_status(row, problems, silent, has_keeper=has_keeper))
-
-
-def _status(
-    row: Mapping[str, Any], problems: Iterable[Mapping[str, Any]], silent: Iterable[str], *, has_keeper: bool
-) -> Iterable[str]:
     from service.base.printable import escaped
-    from service.base.times import time_text
 
-    yield from list_lines([row])
+    lines = [*list_lines([document]), *_progress(document), *_remains(document)]
+    lines += [
+        f"{problem['topic']}-{problem['partition']}: {problem['why']}" for problem in document["problems"]
+    ]
+    return [escaped(one) for one in (*lines, *document["silent"], *document["away"])]
+
+
+def _progress(row: Mapping[str, Any]) -> Iterator[str]:
     if row["is_restored"]:
         yield "it came back with a restore: its records are not shown"
-    if has_keeper and "waits" in row:
-        yield f"replicas left: {row['replicas_left']}, archives left: {row['archives_left']}"
-        yield escaped(str(row["waits"]))
-        for one in row["left"][:_SOME]:
-            where = "its archive" if one["broker"] is None else f"broker {one['broker']}"
-            yield escaped(f"left: {one['topic']}-{one['partition']}: {where}")
-        if row["grace_until_ms"] is not None:
-            yield f"what it dropped stays for readers until {time_text(row['grace_until_ms'])}"
-        for key in row["remains"][:_SOME]:
-            yield escaped(f"not deleted yet: {key}")
-        for words in row["locked"][:_SOME]:
-            yield escaped(f"locked: {words}")
-    else:
+    if "waits" not in row:
         yield "the keeper of the prefix does not answer: what is left is not known"
-    for problem in problems:
-        yield escaped(f"{problem['topic']}-{problem['partition']}: {problem['why']}")
-    for one in silent:
-        yield escaped(one)
+        return
+    yield f"waits: {row['waits']}"
+    yield f"replicas: {row['replicas'] - row['replicas_left']} of {row['replicas']} done"
+    yield f"archives: {row['archives'] - row['archives_left']} of {row['archives']} done"
+    if row["state"] == "open":
+        yield from _open_progress(row)
+    for one in row["left"][:_SOME]:
+        where = "its archive" if one["broker"] is None else f"broker {one['broker']}"
+        yield f"left: {one['topic']}-{one['partition']}: {where}"
+
+
+def _open_progress(row: Mapping[str, Any]) -> Iterator[str]:
+    from service.base.times import time_text
+
+    objects, size = row["objects"], row["bytes"]
+    yield (
+        f"objects: {objects['looked_at']} looked at ({size['looked_at'] / _MB:.1f} MB), "
+        f"{objects['left']} left ({size['left'] / _MB:.1f} MB), "
+        f"{objects['rewritten']} written anew ({size['rewritten'] / _MB:.1f} MB)"
+    )
+    if row["tails"]:
+        yield f"tails: {row['tails_clean']} of {row['tails']} have none of the keys"
+    if row["cuts_left"]:
+        first, last = time_text(row["cuts_from_ms"]), time_text(row["cuts_until_ms"])
+        yield (
+            f"cuts: {row['cuts_left']} that may have the keys, from {first} to {last}; "
+            f"the first complete one after the archives are done replaces them"
+        )
+
+
+def _remains(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what of a done order is still in the bucket, and until when."""
+    from service.base.times import time_text
+
+    if row.get("grace_until_ms") is None:
+        return
+    yield f"what it dropped stays for readers until {time_text(row['grace_until_ms'])}"
+    if row["remaining_objects"]:
+        yield f"objects: {row['remaining_objects']} are not deleted yet"
+    yield from (f"not deleted yet: {key}" for key in row["remains"][:_SOME])
+    if row["versions_left"]:
+        until = row["versions_until_ms"]
+        when = "no lifecycle rule takes them" if until is None else f"until {time_text(until)}"
+        yield f"old versions: {row['versions_left']}, {when}"
+    if row["locked_objects"]:
+        yield f"under retention: {row['locked_objects']}"
+    yield from (f"locked: {words}" for words in row["locked"][:_SOME])
 
 
 def report_lines(document: Mapping[str, Any]) -> list[str]:

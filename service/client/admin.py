@@ -349,11 +349,11 @@ class Cluster:
         raise_for(answered.error_code, None, f"partition {partition}, offset {offset}")
         return FetchResult(bytes(answered.records or b""), answered.high_watermark, answered.log_start_offset)
 
-    def apart(self, broker: int, timeout_s: float) -> BlockingClient:
-        """Open a connection to one broker that the caller owns and closes; `timeout_s` bounds each
-        silence."""
+    def apart(self, broker: int, timeout_s: float, set_up_timeout_s: float = math.inf) -> BlockingClient:
+        """Open a connection to one broker that the caller owns and closes; `timeout_s` bounds each silence,
+        `set_up_timeout_s` the time until it may be used."""
         host, port = self._address(broker)
-        return self._connect(host, port, timeout_s)
+        return self._connect(host, port, timeout_s, set_up_timeout_s)
 
     def client(self, broker: int) -> BlockingClient:
         """Return the connection to one broker, which this cluster owns."""

@@ -1,4 +1,4 @@
-"""Requests about orders to erase keys (Erasures): to their keeper, or to each broker in turn. Blocking.
+"""Requests about orders to erase keys (Erasures): to their keeper, or to all brokers at once. Blocking.
 
 Keys leave this process as hashes alone. Raises `RequestError`, `StorageError` and `OSError`.
 """
@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from service.base.errors import ConfigError, FirnError, RequestError, StorageError
+from service.base.errors import ConfigError, RequestError, StorageError
 from service.client.admin import LATEST, Cluster, raise_for
 from service.client.admin_models import TopicInfo
+from service.client.all_brokers import Deadline, ask_each
+from service.client.blocking_client import BlockingClient
 from service.client.offset_queries import list_offsets
 from service.records.erasure import filter_hash, hash_key
 from service.remote.format.erase_codec import (
@@ -30,7 +34,9 @@ from service.wire.erasures import ErasureOp, ErasuresRequest, ErasuresResponse
 from service.wire.errors import MalformedMessage
 
 _NO_ONE: Final = UUID(int=0)
-_ELSEWHERE: Final = frozenset({ErrorCode.not_coordinator, ErrorCode.unsupported_version})
+PART_S: Final = 120.0
+"""Longest wait for one part of a count: it reads 64 MiB, perhaps of a slow disk or store."""
+_TRIES: Final = 3
 
 
 class OrderIdentity(NamedTuple):
@@ -42,13 +48,15 @@ class OrderIdentity(NamedTuple):
 
 
 class FoundOrders(NamedTuple):
-    """Orders as brokers tell them: rows by id, the keeper's where it answered; what leaders say, and which
-    brokers did not answer and why."""
+    """Orders as brokers tell them: rows by id, the keeper's where it answered; what leaders say; how far they
+    are; brokers that did not answer, and why; brokers that are away, as the metadata says."""
 
     orders: dict[str, dict[str, Any]]
     problems: list[dict[str, Any]]
-    silent: list[str]
-    has_keeper: bool
+    progress: list[dict[str, Any]]
+    silent: tuple[str, ...]
+    away: tuple[str, ...]
+    keeper: int | None
 
 
 def hashed(keys: Collection[bytes], secret: bytes) -> tuple[bytes, bytes]:
@@ -101,56 +109,71 @@ def make_order(
     )
 
 
-def start_order(cluster: Cluster, order: ErasureOrder) -> dict[str, Any]:
+def start_order(cluster: Cluster, order: ErasureOrder, deadline: Deadline) -> dict[str, Any]:
     """Give an order to the keeper; return what it says of it. The same order again does no harm."""
     request = ErasuresRequest(op=ErasureOp.START, id=order.id, order=encode_erasure(order))
-    return document_of(_ask_keeper(cluster, request, f"order {order.id}"))
+    return document_of(_ask_keeper(cluster, request, f"order {order.id}", deadline))
 
 
-def cancel_order(cluster: Cluster, order_id: UUID) -> dict[str, Any]:
+def cancel_order(cluster: Cluster, order_id: UUID, deadline: Deadline) -> dict[str, Any]:
     """Have the keeper cancel an order; return what it was."""
-    return document_of(
-        _ask_keeper(cluster, ErasuresRequest(op=ErasureOp.CANCEL, id=order_id), f"order {order_id}")
-    )
+    request = ErasuresRequest(op=ErasureOp.CANCEL, id=order_id)
+    return document_of(_ask_keeper(cluster, request, f"order {order_id}", deadline))
 
 
-def find_orders(cluster: Cluster) -> FoundOrders:
-    """Ask all brokers for the orders that they know."""
-    found = FoundOrders({}, [], [], has_keeper=False)
-    for node in cluster.describe().nodes:
-        if node.is_fenced:
-            found.silent.append(f"broker {node.node_id} is away")
+def find_orders(cluster: Cluster, deadline: Deadline) -> FoundOrders:
+    """Ask all brokers at the same time for the orders that they know."""
+    nodes = cluster.describe().nodes
+    asked = [one.node_id for one in nodes if not one.is_fenced]
+    answers = ask_each(cluster, asked, partial(_list, deadline), deadline)
+    orders: dict[str, dict[str, Any]] = {}
+    problems: list[dict[str, Any]] = []
+    progress: list[dict[str, Any]] = []
+    silent: list[str] = []
+    keeper: int | None = None
+    for broker, told in sorted(answers.items()):
+        if not isinstance(told, _Told):
+            silent.append(f"broker {broker}: {told or type(told).__name__}")
             continue
-        try:
-            answer = _ask(cluster, node.node_id, ErasuresRequest(op=ErasureOp.LIST), f"broker {node.node_id}")
-            document = document_of(answer)
-            rows = {str(row["id"]): row for row in document["orders"]}
-            found.problems.extend(document["problems"])
-            is_keeper = bool(document["is_keeper"])
-        except (FirnError, OSError) as e:
-            found.silent.append(f"broker {node.node_id}: {e}")
-            continue
-        except (KeyError, TypeError) as e:
-            raise MalformedMessage(f"broker {node.node_id}: orders without {e}") from e
-        found.orders.update({one: row for one, row in rows.items() if is_keeper or one not in found.orders})
-        found = found._replace(has_keeper=found.has_keeper or is_keeper)
-    return found
+        problems += told.problems
+        progress += told.progress
+        keeper = broker if told.is_keeper else keeper
+        orders.update({one: row for one, row in told.rows.items() if told.is_keeper or one not in orders})
+    away = tuple(f"broker {one.node_id} is away" for one in nodes if one.is_fenced)
+    return FoundOrders(orders, problems, progress, tuple(silent), away, keeper)
 
 
-def count(cluster: Cluster, broker: int | None, request: ErasuresRequest, what: str) -> Iterator[Counted]:
-    """Yield the counts of one part after the other; `broker` None is the keeper."""
+class _Told(NamedTuple):
+    """Orders, by id, as one broker tells them."""
+
+    rows: dict[str, dict[str, Any]]
+    problems: list[dict[str, Any]]
+    progress: list[dict[str, Any]]
+    is_keeper: bool
+
+
+def _list(deadline: Deadline, broker: int, client: BlockingClient) -> _Told:
+    answer = _ask(client, ErasuresRequest(op=ErasureOp.LIST), f"broker {broker}", deadline.left_s)
+    document = document_of(answer)
+    try:
+        return _Told(
+            {str(row["id"]): row for row in document["orders"]},
+            list(document["problems"]),
+            list(document.get("progress", ())),  # software of before tells none
+            bool(document["is_keeper"]),
+        )
+    except (KeyError, TypeError) as e:
+        raise MalformedMessage(f"broker {broker}: orders without {e}") from e
+
+
+def count(
+    client: BlockingClient, request: ErasuresRequest, what: str, deadline: Deadline
+) -> Iterator[Counted]:
+    """Yield the counts of one part after the other. Raises `TimeoutError` beyond the deadline."""
     at = request.from_offset
     while at != END:
-        part = ErasuresRequest(
-            op=request.op,
-            id=request.id,
-            order=request.order,
-            topic_id=request.topic_id,
-            partition=request.partition,
-            scope=request.scope,
-            from_offset=at,
-        )
-        answer = _ask_keeper(cluster, part, what) if broker is None else _ask(cluster, broker, part, what)
+        part = replace(request, from_offset=at)
+        answer = _ask(client, part, what, min(deadline.left_s, PART_S))
         document = document_of(answer)
         try:
             counts = Counted(**{name: int(document[name]) for name in Counted._fields})
@@ -173,24 +196,30 @@ def document_of(answer: ErasuresResponse) -> dict[str, Any]:
     return found
 
 
-def _ask(cluster: Cluster, broker: int, request: ErasuresRequest, what: str) -> ErasuresResponse:
-    answer: ErasuresResponse = cluster.client(broker).request(ApiKey.ERASURES, request)
+def _ask(client: BlockingClient, request: ErasuresRequest, what: str, timeout_s: float) -> ErasuresResponse:
+    answer: ErasuresResponse = client.request(ApiKey.ERASURES, request, timeout_s=timeout_s)
     raise_for(answer.error_code, answer.error_message, what)
     return answer
 
 
-def _ask_keeper(cluster: Cluster, request: ErasuresRequest, what: str) -> ErasuresResponse:
-    """Ask each broker until one of them keeps the prefix."""
-    silent: list[str] = []
-    for node in cluster.describe().nodes:
-        if node.is_fenced:
-            continue
-        try:
-            return _ask(cluster, node.node_id, request, what)
-        except RequestError as e:
-            if e.code not in _ELSEWHERE:
-                raise
-            silent.append(f"broker {node.node_id}: {e}")
-        except OSError as e:
-            silent.append(f"broker {node.node_id}: {e}")
-    raise StorageError(f"{what}: no broker keeps the prefix now: {'; '.join(silent) or 'none is there'}")
+def _ask_keeper(
+    cluster: Cluster, request: ErasuresRequest, what: str, deadline: Deadline
+) -> ErasuresResponse:
+    """Ask the broker that keeps the prefix, which may change meanwhile."""
+    failure: Exception | None = None
+    for _ in range(_TRIES):
+        found = find_orders(cluster, deadline)
+        if found.keeper is None:
+            others = "; ".join((*found.silent, *found.away))
+            raise StorageError(
+                f"{what}: no broker that answers keeps the prefix now{others and ': '}{others}"
+            )
+        with cluster.apart(found.keeper, deadline.left_s, deadline.left_s) as client:
+            try:
+                return _ask(client, request, what, deadline.left_s)
+            except RequestError as e:
+                if e.code is not ErrorCode.not_coordinator:
+                    raise
+                failure = e
+    assert failure is not None
+    raise failure

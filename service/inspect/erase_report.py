@@ -1,27 +1,31 @@
 """Cost of an order to erase keys, and the proof that nothing of its keys is left. Blocking.
 
-Brokers count, part by part (`client/erasures.py`): each in its own logs, leaders in the objects of their
-partitions, the keeper in the tails of all kept cuts. What could not be read is in the report, and makes it
-prove nothing.
+Brokers count, part by part (`client/erasures.py`), all at the same time: each in its own logs, leaders in the
+objects of their partitions, the keeper in the tails of all kept cuts. What could not be read before the
+deadline is in the report, and makes it prove nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from service.base.errors import ConfigError, FirnError
+from service.base.errors import ConfigError, RequestError
 from service.client.admin import Cluster
 from service.client.admin_models import TopicInfo
-from service.client.erasures import count, find_orders
+from service.client.all_brokers import Deadline, ask_each
+from service.client.blocking_client import BlockingClient
+from service.client.erasures import FoundOrders, count, find_orders
 from service.remote.format.erase_codec import ErasureOrder, encode_erasure
 from service.wire.erasure_counts import Counted
 from service.wire.erasures import ErasureOp, ErasureScope, ErasuresRequest
 
 FORMAT: Final = "firn-erase-report"
+_NOBODY: Final = -1
 _GET_PRICE: Final = 0.4e-6
 _PUT_PRICE: Final = 5e-6
 """US$ of one request, by S3's list"""
@@ -80,13 +84,31 @@ class ErasureReport(NamedTuple):
         return not self.records and all(one.problem is None for one in self.places)
 
 
-def plan_of(cluster: Cluster, order: ErasureOrder) -> ErasurePlan:
+class _Asked(NamedTuple):
+    """One thing to count: what it is, and the broker that counts it."""
+
+    kind: str
+    topic: str
+    partition: int
+    broker: int
+    request: ErasuresRequest
+
+    @property
+    def what(self) -> str:
+        place = self.kind if self.partition < 0 else f"{self.topic}-{self.partition}"
+        return f"{place} at broker {self.broker}" if self.kind == "log" else place
+
+
+def plan_of(cluster: Cluster, order: ErasureOrder, deadline: Deadline) -> ErasurePlan:
     """Return what an order would take in the bucket. Reads the filters of all objects below its ends."""
-    total, problems = Counted(), []
     data = encode_erasure(order)
     topics = {topic.topic_id: topic for topic in cluster.topics([one.name for one in order.topics])}
+    asked, problems = [], []
     for one in order.topics:
-        for partition in topics[one.topic_id].partitions if one.topic_id in topics else ():
+        if one.topic_id not in topics:
+            problems.append(f"{one.name}: it was deleted meanwhile")
+            continue
+        for partition in topics[one.topic_id].partitions:
             request = ErasuresRequest(
                 op=ErasureOp.LOOK,
                 id=order.id,
@@ -95,9 +117,11 @@ def plan_of(cluster: Cluster, order: ErasureOrder) -> ErasurePlan:
                 partition=partition.partition,
                 scope=ErasureScope.OBJECTS,
             )
-            found = _counted(cluster, partition.leader, request, f"{one.name}-{partition.partition}")
-            total = total.plus(found.counts)
-            problems += [found.problem] if found.problem is not None else []
+            asked.append(_Asked("objects", one.name, partition.partition, partition.leader, request))
+    total = Counted()
+    for found in _counted(cluster, asked, deadline):
+        total = total.plus(found.counts)
+        problems += [found.problem] if found.problem is not None else []
     return ErasurePlan(
         order,
         total.objects,
@@ -111,16 +135,20 @@ def plan_of(cluster: Cluster, order: ErasureOrder) -> ErasurePlan:
     )
 
 
-def verify(cluster: Cluster, order_id: UUID | None, order: ErasureOrder | None, now_ms: int) -> ErasureReport:
+def verify(
+    cluster: Cluster, order_id: UUID | None, order: ErasureOrder | None, now_ms: int, deadline: Deadline
+) -> ErasureReport:
     """Read all that the topics of an order have below its ends, and count records of its keys.
 
     The order is given, or is one of the cluster's. Raises `ConfigError` where there is no such order.
     """
+    known = find_orders(cluster, deadline)
     if order is None:
-        row = find_orders(cluster).orders.get(str(order_id))
+        row = known.orders.get(str(order_id))
         if row is None:
             raise ConfigError(
-                f"there is no order {order_id}: it is gone, or never was; --topics and its keys verify it"
+                f"there is no order {order_id}: it is gone, or never was; --topics and its keys verify it",
+                *known.silent,
             )
         ids = {UUID(str(one["id"])): str(one["name"]) for one in row["topics"]}
         identity, keys = UUID(str(row["id"])), int(row["keys"])
@@ -130,63 +158,70 @@ def verify(cluster: Cluster, order_id: UUID | None, order: ErasureOrder | None, 
     data = None if order is None else encode_erasure(order)
     topics = [one for one in cluster.topics() if one.topic_id in ids]
     request = ErasuresRequest(op=ErasureOp.VERIFY, id=identity, order=data)
-    places = [*_places(cluster, topics, request), _tails(cluster, request)]
+    tails = replace(request, scope=ErasureScope.TAILS)
+    asked = [*_places(topics, request), _Asked("tails", "", -1, _keeper(known), tails)]
     return ErasureReport(
         cluster.describe().cluster_id,
         "" if order is not None else str(identity),
         now_ms,
         keys,
         tuple(sorted(ids.values())),
-        tuple(places),
+        tuple(_counted(cluster, asked, deadline)),
     )
 
 
-def _places(cluster: Cluster, topics: list[TopicInfo], request: ErasuresRequest) -> Iterator[Verified]:
+def _keeper(known: FoundOrders) -> int:
+    return _NOBODY if known.keeper is None else known.keeper
+
+
+def _places(topics: list[TopicInfo], request: ErasuresRequest) -> Iterator[_Asked]:
     for topic in topics:
         for one in topic.partitions:
-            what = f"{topic.name}-{one.partition}"
+            part = replace(request, topic_id=topic.topic_id, partition=one.partition)
             for broker in one.replicas:
-                part = _part(request, topic, one.partition, ErasureScope.LOCAL)
-                found = _counted(cluster, broker, part, f"{what} at broker {broker}")
-                yield Verified("log", topic.name, one.partition, broker, *found)
-            part = _part(request, topic, one.partition, ErasureScope.OBJECTS)
-            yield Verified(
-                "objects", topic.name, one.partition, one.leader, *_counted(cluster, one.leader, part, what)
-            )
+                local = replace(part, scope=ErasureScope.LOCAL)
+                yield _Asked("log", topic.name, one.partition, broker, local)
+            objects = replace(part, scope=ErasureScope.OBJECTS)
+            yield _Asked("objects", topic.name, one.partition, one.leader, objects)
 
 
-def _tails(cluster: Cluster, request: ErasuresRequest) -> Verified:
-    part = ErasuresRequest(op=ErasureOp.VERIFY, id=request.id, order=request.order, scope=ErasureScope.TAILS)
-    return Verified("tails", "", -1, -1, *_counted(cluster, None, part, "tails"))
+def _counted(cluster: Cluster, asked: Sequence[_Asked], deadline: Deadline) -> list[Verified]:
+    """Return what each has counted, in order. All brokers count at the same time, each one thing after the
+    other; one that does not answer is not asked for the rest."""
+    found: dict[_Asked, Verified] = {}
+    by_broker: dict[int, list[_Asked]] = {}
+    for one in asked:
+        by_broker.setdefault(one.broker, []).append(one)
+    for one in by_broker.pop(_NOBODY, ()):
+        who = "no broker keeps the prefix now" if one.kind == "tails" else "it has no leader"
+        found[one] = _not_read(one, f"{one.what}: {who}")
+
+    def ask(broker: int, client: BlockingClient) -> None:
+        for one in by_broker[broker]:
+            found[one] = _read(one, client, deadline)
+
+    for broker, outcome in ask_each(cluster, by_broker, ask, deadline).items():
+        if outcome is not None:
+            why = f"broker {broker}: {outcome or type(outcome).__name__}"
+            for one in by_broker[broker]:
+                found.setdefault(one, _not_read(one, f"{one.what}: {why}"))
+    return [found[one] for one in asked]
 
 
-def _part(request: ErasuresRequest, topic: TopicInfo, partition: int, scope: int) -> ErasuresRequest:
-    return ErasuresRequest(
-        op=ErasureOp.VERIFY,
-        id=request.id,
-        order=request.order,
-        topic_id=topic.topic_id,
-        partition=partition,
-        scope=scope,
-    )
-
-
-class _Found(NamedTuple):
-    counts: Counted
-    problem: str | None
-
-
-def _counted(cluster: Cluster, broker: int | None, request: ErasuresRequest, what: str) -> _Found:
-    """Return the sums over all parts; what cannot be asked or read is a problem."""
+def _read(asked: _Asked, client: BlockingClient, deadline: Deadline) -> Verified:
+    """Return the sums over all parts. What the broker refuses is a problem of this one alone; raises where it
+    does not answer."""
     total = Counted()
-    if broker is not None and broker < 0:
-        return _Found(total, f"{what}: it has no leader")
     try:
-        for one in count(cluster, broker, request, what):
+        for one in count(client, asked.request, asked.what, deadline):
             total = total.plus(one)
-    except (FirnError, OSError) as e:
-        return _Found(total, str(e) or type(e).__name__)
-    return _Found(total, None)
+    except RequestError as e:
+        return _not_read(asked, str(e), total)
+    return Verified(asked.kind, asked.topic, asked.partition, asked.broker, total)
+
+
+def _not_read(asked: _Asked, why: str, counts: Counted | None = None) -> Verified:
+    return Verified(asked.kind, asked.topic, asked.partition, asked.broker, counts or Counted(), why)
 
 
 def sealed(report: ErasureReport) -> dict[str, Any]:

@@ -1,0 +1,65 @@
+"""Requests to many brokers at the same time, each on a connection of its own, by one deadline. Blocking.
+
+A broker that hangs delays no other, and costs no more than what is left of the deadline.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Final, TypeVar
+
+from service.base.errors import FirnError
+from service.client.admin import Cluster
+from service.client.blocking_client import BlockingClient
+
+T = TypeVar("T")
+
+MOST_AT_ONCE: Final = 64
+"""Brokers that are asked at the same time."""
+
+
+class Deadline:
+    """End of a whole command, `seconds` from now on."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds: Final = seconds
+        self._until = time.monotonic() + seconds
+
+    @property
+    def left_s(self) -> float:
+        return max(self._until - time.monotonic(), 0.0)
+
+    def late(self) -> TimeoutError:
+        return TimeoutError(f"it did not answer within {self.seconds:g} s")
+
+
+def ask_each(
+    cluster: Cluster, brokers: Collection[int], ask: Callable[[int, BlockingClient], T], deadline: Deadline
+) -> dict[int, T | FirnError | OSError]:
+    """Return for each broker what `ask` returns for its connection, or why there is no answer."""
+    if not brokers:
+        return {}
+    pool = ThreadPoolExecutor(min(len(brokers), MOST_AT_ONCE), thread_name_prefix="firn-ask")
+    found: dict[int, T | FirnError | OSError] = {}
+    try:
+        running = {pool.submit(_ask, cluster, one, ask, deadline): one for one in brokers}
+        done, _ = wait(running, deadline.left_s)
+        for future, broker in running.items():
+            try:
+                found[broker] = future.result() if future in done else deadline.late()
+            except (FirnError, OSError) as e:
+                found[broker] = e
+    finally:
+        # Connections of calls that are late are silent no longer than the deadline allows.
+        pool.shutdown(wait=False, cancel_futures=True)
+    return found
+
+
+def _ask(cluster: Cluster, broker: int, ask: Callable[[int, BlockingClient], T], deadline: Deadline) -> T:
+    left_s = deadline.left_s
+    if not left_s:
+        raise deadline.late()
+    with cluster.apart(broker, left_s, left_s) as client:
+        return ask(broker, client)
