@@ -23,7 +23,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
     parser.add_argument("--topic", metavar="NAME|ID", help="this topic only")
-    parser.add_argument("--shallow", action="store_true", help="check footers, not every batch")
+    parser.add_argument(
+        "--shallow", action="store_true", help="check footers, not batches and filters of keys"
+    )
     parser.add_argument(
         "--threads", type=thread_count, default=4, metavar="N", help="partitions in parallel (default: 4)"
     )

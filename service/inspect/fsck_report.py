@@ -210,7 +210,7 @@ class FsckReport:
         ]
         lines += [f"orphan: {key} ({size} bytes)" for key, size in self.orphans]
         lines += [f"ERROR: {where}: {what}" for where, what in self.errors]
-        depth = "every batch" if self.deep else "footers only"
+        depth = "every batch" if self.deep else "footers only; filters of keys are not proved"
         lines.append(
             f"cluster {self.cluster_id}: {len(self.partitions)} partitions, {self.segments} segments, "
             f"{self.records} records, {self.checked_bytes} bytes read ({depth}); "

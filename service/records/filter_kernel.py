@@ -94,15 +94,20 @@ def _rotated(word: cython.ulonglong, bits: cython.int) -> cython.ulonglong:
 @cython.nogil
 @cython.exceptval(check=False)
 def _word(data: cython.p_const_uchar, at: cython.longlong) -> cython.ulonglong:
-    """Return eight bytes as a little-endian word."""
-    word: cython.ulonglong = data[at + 7]
-    word = word << 8 | data[at + 6]
-    word = word << 8 | data[at + 5]
-    word = word << 8 | data[at + 4]
-    word = word << 8 | data[at + 3]
-    word = word << 8 | data[at + 2]
-    word = word << 8 | data[at + 1]
-    return word << 8 | data[at]
+    """Return eight bytes as a little-endian word; compilers make one load of it."""
+    here: cython.p_const_uchar
+    if cython.compiled:  # noqa: SIM108  # only one of them is C
+        here = data + at
+    else:
+        here = data[at : at + 8]
+    word: cython.ulonglong = here[7]
+    word = word << 8 | here[6]
+    word = word << 8 | here[5]
+    word = word << 8 | here[4]
+    word = word << 8 | here[3]
+    word = word << 8 | here[2]
+    word = word << 8 | here[1]
+    return word << 8 | here[0]
 
 
 @cython.cfunc
@@ -111,10 +116,15 @@ def _word(data: cython.p_const_uchar, at: cython.longlong) -> cython.ulonglong:
 @cython.exceptval(check=False)
 def _half_word(data: cython.p_const_uchar, at: cython.longlong) -> cython.ulonglong:
     """Return four bytes as a little-endian word."""
-    word: cython.ulonglong = data[at + 3]
-    word = word << 8 | data[at + 2]
-    word = word << 8 | data[at + 1]
-    return word << 8 | data[at]
+    here: cython.p_const_uchar
+    if cython.compiled:  # noqa: SIM108  # only one of them is C
+        here = data + at
+    else:
+        here = data[at : at + 4]
+    word: cython.ulonglong = here[3]
+    word = word << 8 | here[2]
+    word = word << 8 | here[1]
+    return word << 8 | here[0]
 
 
 @cython.cfunc
@@ -327,13 +337,18 @@ def fold(words: cython.const[cython.uint][::1], out: cython.uint[::1]) -> None:
 def _number(
     data: cython.p_const_uchar, at: cython.p_longlong, end: cython.longlong, last_shift: cython.longlong
 ) -> cython.longlong:
-    """Read a varint as `varint` does; most have one byte."""
+    """Read a varint as `varint` does, which is a call; most have one byte or two."""
+    position: cython.longlong = at[0]
     value: cython.longlong
-    if at[0] < end and data[at[0]] < 0x80:
-        value = data[at[0]]
-        at[0] += 1
-        return (value >> 1) ^ -(value & 1)
-    return varint(data, at, end, last_shift)
+    if position < end and data[position] < 0x80:
+        value = data[position]
+        at[0] = position + 1
+    elif end - position >= 2 and data[position + 1] < 0x80:
+        value = (data[position] & 0x7F) | data[position + 1] << 7
+        at[0] = position + 2
+    else:
+        return varint(data, at, end, last_shift)
+    return (value >> 1) ^ -(value & 1)
 
 
 @cython.cfunc

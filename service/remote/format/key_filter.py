@@ -36,7 +36,10 @@ FULL: Final = 0.01 ** (1 / BLOCK_WORDS)
 """Share of set bits at which one of a hundred keys that no record has seems to be there: 56 %."""
 FILTER_HASH_BYTES: Final = 8
 _BITS_OF_WORD: Final = 32
-_LEAST_BYTES: Final = 4096
+_KEYS_OF_BLOCK: Final = 24
+"""Records for each block of a filter that is built: as many different keys set 53 % of its bits. What it
+costs most is fresh memory, and memory that does not fit into caches."""
+_LEAST_BLOCKS: Final = 128
 _FIRST_LOOK: Final = 1 << 21
 """Records with keys after which a filter of the largest size may be full."""
 _MOST_BLOCKS: Final = 65520
@@ -79,22 +82,19 @@ class KeyFilter:
         return find_any(self._words, array("Q", struct.unpack(f">{count}Q", filter_hashes))) >= 0
 
 
-class KeyFilterBuilder:
-    """Builder of one object's filter. For one thread at a time; the loops release the GIL.
+class KeysOfLog:
+    """Keys of one log's records, put into a filter of some size. For one thread at a time; the loops release
+    the GIL.
 
-    Keys go into a filter as large as the log may need, which `finish` makes as small as its keys allow.
-    Memory: at most `MAX_FILTER_BYTES`, and one inflated batch.
+    Memory: the filter, and one inflated batch.
     """
 
-    def __init__(self, log_bytes: int, max_inflated_bytes: int) -> None:
-        """`log_bytes`: size of all batches that will be added. Of a batch that inflates beyond
-        `max_inflated_bytes` the keys are not known."""
-        wanted = min(max(log_bytes, _LEAST_BYTES) // BLOCK_BYTES + 1, _MOST_BLOCKS)
-        blocks = min(blocks for blocks in _BLOCKS if blocks >= wanted)
-        self._words = array("I", bytes(BLOCK_BYTES * blocks))
+    def __init__(self, blocks: int, max_inflated_bytes: int) -> None:
+        """Without `blocks` keys are counted alone. Of a batch that inflates beyond `max_inflated_bytes` the
+        keys are not known."""
+        self._words = array("I", (0,)) * (BLOCK_WORDS * blocks)
         self._seen = array("q", bytes(8 * len(KeyWalk)))
         self._max_inflated = max_inflated_bytes
-        self._next_look = _FIRST_LOOK
 
     @property
     def keyed_record_count(self) -> int | None:
@@ -105,14 +105,12 @@ class KeyFilterBuilder:
     def add(self, piece: memoryview, batches: BatchScan) -> int:
         """Add the keys of the `batches` of `piece`; return their least timestamp, as `least_timestamp` does.
 
-        A batch that cannot be read is no error: there is no filter then.
+        A batch that cannot be read is no error: the keys are not known then.
         """
         if batches.batches and not self._seen[KeyWalk.BROKEN]:
             least = array("q", bytes(8 * batches.batches))
             add_batches(piece, batches.positions[0], batches.end, self._words, self._seen, least)
             self._add_compressed(piece, batches, least)
-            if self._seen[KeyWalk.KEYED] >= self._next_look:
-                self._look()
             if not self._seen[KeyWalk.BROKEN]:
                 return NO_TIMESTAMP if NO_TIMESTAMP in least else min(least)
         return least_timestamp(batches, piece, self._max_inflated)
@@ -131,6 +129,32 @@ class KeyFilterBuilder:
             found = add_records(records, count, batches.base_timestamps[index], self._words, self._seen)
             if least[index] == COMPRESSED:
                 least[index] = found if found <= batches.max_timestamps[index] else NO_TIMESTAMP
+
+    def blocks(self) -> bytes:
+        """Return the filter of the keys so far, in the size that it is built in."""
+        return _swapped(self._words).tobytes()
+
+
+class KeyFilterBuilder(KeysOfLog):
+    """Builder of one object's filter.
+
+    Keys go into a filter as large as the log may need, which `finish` makes as small as its keys allow.
+    """
+
+    def __init__(self, log_bytes: int, most_records: int, max_inflated_bytes: int) -> None:
+        """`log_bytes` and `most_records`: at most as many will be added. Of a batch that inflates beyond
+        `max_inflated_bytes` the keys are not known."""
+        wanted = min(log_bytes // BLOCK_BYTES, most_records // _KEYS_OF_BLOCK) + 1
+        wanted = min(max(wanted, _LEAST_BLOCKS), _MOST_BLOCKS)
+        super().__init__(min(blocks for blocks in _BLOCKS if blocks >= wanted), max_inflated_bytes)
+        self._next_look = _FIRST_LOOK
+
+    def add(self, piece: memoryview, batches: BatchScan) -> int:
+        """Do what `KeysOfLog.add` does."""
+        least = super().add(piece, batches)
+        if self._seen[KeyWalk.KEYED] >= self._next_look:
+            self._look()
+        return least
 
     def _look(self) -> None:
         """Give the filter up if it is full; keys are counted all the same."""

@@ -18,7 +18,7 @@ from service.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from service.records.decode import iter_records
 from service.records.scan import BatchScan, ReadPiece, least_timestamp, scan_pieces
 from service.remote.format.block_table import BatchFacts, BlockTableBuilder, LogBlock
-from service.remote.format.key_filter import KeyFilterBuilder
+from service.remote.format.key_filter import KeyFilterBuilder, KeysOfLog
 
 MAX_INFLATED_BYTES: Final = 64 << 20
 """A batch that inflates beyond this is verified all the same; only its least timestamp and its keys are not
@@ -68,22 +68,25 @@ def scan_log(
     on_pieces: OnPieces | None = None,
     with_least_timestamps: bool = True,
     with_key_filter: bool = False,
-    keys: KeyFilterBuilder | None = None,
+    keys: KeysOfLog | None = None,
 ) -> ScannedLog:
     """Verify the batches in ``[start, end)``; positions in the result count from `start`.
 
-    One walk over the records gives least timestamps and the filter of their keys: of these alone with
-    `with_key_filter`, or beside others with `keys`. With neither wanted no records are read.
+    One walk over the records gives least timestamps and their keys: a filter of these with `with_key_filter`,
+    else `keys` gets them. With none of it wanted no records are read.
 
     Raises `CorruptionError` unless whole batches fill the range, every checksum holds, offsets rise within
     ``[first_offset, last_offset]`` and leader epochs never fall.
     """
+    made = None
+    if with_key_filter:
+        keys = made = KeyFilterBuilder(end - start, last_offset - first_offset + 1, MAX_INFLATED_BYTES)
     scanner = LogScanner(
         last_offset=last_offset,
         name=name,
         block_bytes=block_bytes,
         with_least_timestamps=with_least_timestamps,
-        keys=KeyFilterBuilder(end - start, MAX_INFLATED_BYTES) if with_key_filter else keys,
+        keys=keys,
     )
     pieces = scan_pieces(read, start, end, first_offset=first_offset, name=name, piece_bytes=block_bytes)
     for batches, position, piece in pieces:
@@ -92,7 +95,10 @@ def scan_log(
             on_batches(batches, position)
         if on_pieces is not None:
             on_pieces(batches, piece)
-    return scanner.finish()
+    found = scanner.finish()
+    if made is not None:
+        found.key_filter, found.keyed_record_count = made.finish(), made.keyed_record_count
+    return found
 
 
 class LogScanner:
@@ -106,9 +112,9 @@ class LogScanner:
         name: str,
         block_bytes: int = 1 << 20,
         with_least_timestamps: bool = True,
-        keys: KeyFilterBuilder | None = None,
+        keys: KeysOfLog | None = None,
     ) -> None:
-        """Arguments as of `scan_log`; `keys` is a builder for at most as many bytes as there will be."""
+        """Arguments as of `scan_log`."""
         self._found = ScannedLog()
         self._table = BlockTableBuilder(block_bytes)
         self._last_offset = last_offset
@@ -133,8 +139,6 @@ class LogScanner:
                 f"{self._name}: holds offset {found.last_offset}, beyond {self._last_offset}"
             )
         found.blocks = self._table.finish()
-        if self._keys is not None:
-            found.key_filter, found.keyed_record_count = self._keys.finish(), self._keys.keyed_record_count
         return found
 
 

@@ -137,13 +137,12 @@ class RunMaker:
         """Read the run once; put its rows of aborted transactions into `rows`."""
         run = self._run
         name = f"the object of {run.base_offset} to {run.last_offset} of {run.tip}"
-        most = sum(entry.log_length for entry in run.entries)
-        scanner = LogScanner(
-            last_offset=run.last_offset,
-            name=name,
-            block_bytes=self._block_bytes,
-            keys=KeyFilterBuilder(most, MAX_INFLATED_BYTES),
+        keys = KeyFilterBuilder(
+            sum(entry.log_length for entry in run.entries),
+            run.last_offset - run.base_offset + 1,
+            MAX_INFLATED_BYTES,
         )
+        scanner = LogScanner(last_offset=run.last_offset, name=name, block_bytes=self._block_bytes, keys=keys)
         index = IndexBuilder(run.base_offset)
         length = 0
         for batches, piece in self._output(rows):
@@ -151,7 +150,9 @@ class RunMaker:
             scanner.add(batches, piece)
             self._note_newest(batches, piece)
             length += len(piece)
-        return scanner.finish(), index.finish()
+        scanned = scanner.finish()
+        scanned.key_filter, scanned.keyed_record_count = keys.finish(), keys.keyed_record_count
+        return scanned, index.finish()
 
     def _output(self, rows: bytearray | None = None) -> Iterator[tuple[BatchScan, memoryview]]:
         """Yield what the copier writes, with its scan. `rows`: the first pass, which opens the objects."""

@@ -107,7 +107,8 @@ def test_a_filter_has_each_key_of_its_log(log: bytes, pieces: int) -> None:
     """Keys of control batches aside, in however many pieces the log comes."""
     found = scan_batches(log)
     borders = [0, *found.positions[1:][:pieces], len(log)]
-    builder = KeyFilterBuilder(len(log), 1 << 20)
+    offsets = found.last_offsets[-1] + 1 - found.base_offsets[0]
+    builder = KeyFilterBuilder(len(log), offsets, 1 << 20)
     for begin, end in pairwise(borders):
         piece = memoryview(log)[begin:end]
         batches = scan_batches(piece)

@@ -28,8 +28,10 @@ OF_PARQUET = {
 
 
 def built(log: bytes, log_bytes: int | None = None, bound: int = BOUND) -> KeyFilterBuilder:
-    builder = KeyFilterBuilder(len(log) if log_bytes is None else log_bytes, bound)
+    """The filter of a log, by its size or by another, in which as many records may lie."""
     found = scan_batches(log)
+    most = (len(log), found.last_offsets[-1] + 1) if log_bytes is None else (log_bytes, log_bytes)
+    builder = KeyFilterBuilder(*most, bound)
     assert builder.add(memoryview(log), found) == least_timestamp(found, log, bound)
     return builder
 
@@ -156,7 +158,7 @@ def test_too_many_keys_leave_no_filter_and_are_counted() -> None:
 @pytest.mark.thorough
 def test_beyond_two_mebibytes_there_is_no_filter() -> None:
     """1.7 million keys fit, two million do not; once that is seen keys are counted alone."""
-    builder, step = KeyFilterBuilder(1 << 30, BOUND), 50_000
+    builder, step = KeyFilterBuilder(1 << 30, 1 << 30, BOUND), 50_000
     for begin in range(0, 2_300_000, step):
         log = keyed(numbers(begin, begin + step))
         builder.add(memoryview(log), scan_batches(log))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from array import array
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -12,6 +14,8 @@ from service.base.errors import CorruptionError
 from service.base.threads import SystemThreads
 from service.records.batch import CompressionType
 from service.records.builder import BatchBuilder
+from service.records.erasure import filter_hash
+from service.records.filter_kernel import insert
 from service.remote.format.segment_object import Footer, SegmentIdentity, plan_object
 from service.remote.reading.log_scan import ScannedLog, scan_log
 from service.remote.reading.object_reader import entry_of
@@ -32,6 +36,18 @@ def log(names: str = "key") -> bytes:
             builder.add(1_000 + offset, None if i % 3 == 0 else b"%s-%d" % (names.encode(), offset), b"v")
         found += builder.build()
     return found
+
+
+def keys_of_log() -> list[bytes]:
+    return [b"key-%d" % offset for offset in range(60) if offset % 10 % 3]
+
+
+def filter_of(keys: list[bytes]) -> bytes:
+    """A filter in more blocks than a writer would choose."""
+    words = array("I", bytes(32 * 130))
+    for key in keys:
+        insert(words, filter_hash(key))
+    return struct.pack(f"<{len(words)}I", *words)
 
 
 def scanned(data: bytes, **more: Any) -> ScannedLog:
@@ -96,9 +112,23 @@ def test_another_count_of_keys_is_found(count: int) -> None:
 
 def test_a_filter_of_other_keys_is_found_and_no_key_is_shown() -> None:
     other = scanned(log("other"), with_key_filter=True).key_filter
-    with pytest.raises(CorruptionError, match="lacks the key of the record at") as caught:
+    with pytest.raises(CorruptionError, match="key_filter: lacks") as caught:
         prove(key_filter=other)
     assert "key-" not in str(caught.value)
+
+
+def test_a_filter_that_lacks_one_key_is_found() -> None:
+    """Whichever record has it: the filter is compared with the keys of all."""
+    for missing in (keys := keys_of_log()):
+        with pytest.raises(CorruptionError, match=r"key_filter: lacks [1-8] bits of the keys of its records"):
+            prove(key_filter=filter_of([one for one in keys if one != missing]))
+
+
+def test_a_filter_with_a_key_that_no_record_has_is_found() -> None:
+    """As that of an object whose records were erased, and its filter was not made anew."""
+    prove(key_filter=filter_of(keys_of_log()))
+    with pytest.raises(CorruptionError, match=r"key_filter: has [1-8] bits of keys that no record has"):
+        prove(key_filter=filter_of([*keys_of_log(), b"erased"]))
 
 
 @pytest.mark.parametrize("count", [None, 0])
