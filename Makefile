@@ -193,8 +193,9 @@ sim: install ## Histories of one node in a world where everything fails (SEED=n 
 	$(BIN)/python -m simulator$(if $(WORLD),.$(WORLD)) --seed $(SEED) --histories $(HISTORIES) $(SIM)
 
 FUZZ_FRAMES ?= 1000000
-fuzz: install ## A million damaged frames to both listeners of three nodes, and as many to the codecs (FUZZ_FRAMES=n SEED=n; half an hour)
+fuzz: install ## A million damaged frames to both listeners of three nodes, and as many to the codecs, hostile batches to erasures and key filters (FUZZ_FRAMES=n SEED=n; half an hour)
 	$(BIN)/python -m tests.property.wire.test_fuzzed_controllers $(FUZZ_FRAMES) $(SEED)
+	$(BIN)/python -m tests.property.records.test_hostile_copies $$(( $(FUZZ_FRAMES) / 10 )) $(SEED)
 	FUZZ_FRAMES=$(FUZZ_FRAMES) SEED=$(SEED) $(PYTEST) tests/cluster/test_fuzzed_nodes.py -s
 
 sim-secured: install ## Clusters with TLS, logins and an authorizer: rights and passwords come and go amid faults, nobody is served by one that is gone (SEED=n HISTORIES=m; SIM=--plants)

@@ -152,11 +152,14 @@ class ErasureCopier(CopiedBatches):
                 raise broken_records(status, batches.base_offsets[number])
 
     def _grow(self, header: BatchHeader) -> Iterator[memoryview]:
-        """Make room for a batch that is larger than the buffers; the kernel has bounded its record count."""
+        """Make room for a batch that is larger than the buffers.
+
+        Its record count is bounded only once its bytes have room.
+        """
         yield from self.rest()
         if header.size > len(self._out):
             self._out = bytearray(header.size)
-        if not header.codec:
+        else:
             self._marks.make_room(header.record_count)
 
     def _compressed(self, batch: memoryview) -> Iterator[memoryview]:

@@ -3,6 +3,8 @@ written."""
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from service.base.errors import CorruptionError
@@ -159,6 +161,25 @@ def test_a_batch_that_claims_records_without_end_takes_no_memory(codec: Compress
         erased(log, GONE)
     with pytest.raises(CorruptionError, match="batch at offset 0: it is cut short"):
         count_hits(GONE, memoryview(log), scan_batches(log), 1)
+
+
+@pytest.mark.parametrize("attributes", [0, 0x20, 7], ids=("plain", "control", "an unknown codec"))
+def test_a_batch_beyond_the_buffer_takes_the_memory_of_its_bytes(attributes: int) -> None:
+    """Its record count is looked at only where records may go, and bounded by its bytes first."""
+    batch = make_batch(5, [Pair(b"gone", b"v" * 1000)])
+    header = read_header(batch)._replace(
+        attributes=attributes, last_offset_delta=2**31 - 1, record_count=2**31 - 1
+    )
+    log = bytes(sealed_batch(header, batch[61:]))
+    tracemalloc.start()
+    try:
+        assert erased(log, GONE, 5, buffer_bytes=61) == log
+        if attributes == 0:
+            with pytest.raises(CorruptionError, match="batch at offset 5: it is cut short"):
+                erased(log, GONE, buffer_bytes=61)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.ZSTD])
