@@ -197,7 +197,7 @@ class Reader:
         self.at = 0
 
     def varint(self, most: int, bits: int, end: int) -> int:
-        found = 0
+        found: int = 0
         for number in range(most):
             if self.at >= end:
                 raise Broken
