@@ -47,7 +47,7 @@ from service.records.compaction_kernel import (
 )
 from service.records.compression import compress
 from service.records.copied_batches import CopiedBatches
-from service.records.kernel_status import CopyState, Judging, Pause, Status
+from service.records.kernel_status import MIN_RECORD_SIZE, CopyState, Judging, Pause, Status
 from service.records.key_map import KeyMap, TransactionOutcomes, broken_records, inflated
 from service.records.scan import BatchScan
 
@@ -145,7 +145,10 @@ class CompactionCopier(CopiedBatches):
         )  # fmt: skip
 
     def _grow(self, header: BatchHeader) -> Iterator[memoryview]:
-        """Make room for an uncompressed batch that is larger than the buffers."""
+        """Make room for an uncompressed batch that is larger than the buffers. `CorruptionError` if its bytes
+        cannot hold as many records as it claims."""
+        if header.record_count > (header.size - HEADER_SIZE) // MIN_RECORD_SIZE:
+            raise broken_records(Status.TRUNCATED, header.base_offset)
         yield from self.rest()
         room = header.size + _ROOM_PER_RECORD * header.record_count
         if room > len(self._out):
@@ -190,7 +193,7 @@ class CompactionCopier(CopiedBatches):
     ) -> Iterator[memoryview]:
         records = inflated(header, batch)
         count = header.record_count
-        if count > len(records):
+        if count > len(records) // MIN_RECORD_SIZE:
             raise broken_records(Status.TRUNCATED, header.base_offset)
         if count > len(self._marks):
             self._marks = bytearray(count)

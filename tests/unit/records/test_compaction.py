@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
+import pytest
+
+from service.base.errors import CorruptionError
 from service.hot.cleaning.transactions import CleanedTransactions
-from service.records.batch import CompressionType, read_header, verify_crc
-from service.records.compaction import CopyRules, filling_batch
+from service.records.batch import HEADER_SIZE, CompressionType, read_header, verify_crc
+from service.records.compaction import CopyRules, filling_batch, sealed_batch
 from service.records.scan import scan_batches
 from service.records.txn_rows import AbortedEntry
 from tests.support.compaction import (
@@ -67,6 +72,22 @@ def test_an_empty_compacted_batch_is_kept_only_for_a_sequence_or_the_end() -> No
     assert (header.attributes, header.base_timestamp, header.max_timestamp) == (0, -1, START_MS)
     assert header.partition_leader_epoch == 4
     assert recopied(out, keys, RULES) == b"", "an empty batch goes once nobody needs it"
+
+
+@pytest.mark.parametrize("codec", CompressionType)
+def test_nothing_is_allocated_for_records_that_a_batch_only_claims(codec: CompressionType) -> None:
+    """Two billion records, by its header, whose checksum is right: 2 GB of marks, and 32 GB of room."""
+    log = make_batch(0, pairs("a=1"), codec=codec)
+    claims = read_header(log)._replace(last_offset_delta=2**31 - 2, record_count=2**31 - 1)
+    hostile = bytes(sealed_batch(claims, log[HEADER_SIZE:]))
+    keys = key_map(log)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptionError, match="batch at offset 0"):
+            recopied(hostile, keys, RULES)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_records_beyond_the_key_map_are_kept() -> None:
