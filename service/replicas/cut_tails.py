@@ -6,6 +6,7 @@ whoever appends the runs begins anew where one of them fails.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from typing import Final, NamedTuple
@@ -15,6 +16,7 @@ from crc32c import crc32c
 
 from service.base.errors import CorruptionError, StorageError
 from service.metadata.image import RestoredTail
+from service.records.compaction import filling_batch
 from service.records.kernel_status import Status
 from service.records.scan import scan_batches
 from service.remote.format.cut_codec import Place, TailRef, decode_cut
@@ -162,10 +164,22 @@ def _segment_runs(
                 raise CorruptionError(f"the block at {block.position}: {batches.status.reason}")
             # The log may start within a batch.
             is_first = sums.last_offset < 0
-            run = within(TailRun(batches, data), first, end, may_begin_before=is_first)
+            run = within(_cut_at(TailRun(batches, data), first, end), first, end, may_begin_before=is_first)
             if run is not None:
                 sums.add(*run)
                 yield run
+
+
+def _cut_at(run: TailRun, first: int, end: int) -> TailRun:
+    """Return the run with an empty batch that reaches beyond `end` cut there: it stands for offsets of which
+    nothing is left, and may begin below `first`."""
+    batches, data = run
+    at = bisect_left(batches.base_offsets, end) - 1
+    if at < 0 or batches.last_offsets[at] < end or batches.record_counts[at]:
+        return run
+    base, epoch = max(batches.base_offsets[at], first), batches.leader_epochs[at]
+    cut = bytes(data[: batches.positions[at]]) + filling_batch(base, end - 1, epoch)
+    return TailRun(scan_batches(cut), memoryview(cut))
 
 
 def _named(place: tuple[UUID, int]) -> str:

@@ -13,6 +13,7 @@ from service.inspect.restore_source import CutChoice, read_source
 from service.metadata.image import RestoredTail
 from service.records.decode import iter_records
 from service.remote.format.keys import HeadKey
+from service.remote.reading.tail_records import TailRun
 from service.remote.stores.read_only_store import ReadOnlyStore
 from service.replicas.cut_tails import tail_runs
 from tests.support.rewritten import Keep, Rewriter, without_offsets
@@ -45,16 +46,19 @@ def plan(world: World, pool: Executor) -> PartitionPlan:
     return read_source(ReadOnlyStore(world.bucket), choice, pool, gap=1)[1].partitions[EVENTS, 0]
 
 
-def loaded(world: World, found: PartitionPlan) -> list[int]:
-    """The offsets that the heir's leader loads behind the chain."""
+def runs_of(world: World, found: PartitionPlan) -> Iterator[TailRun]:
+    """What the heir's leader loads behind the chain."""
     tail = RestoredTail(
         found.chain_end, found.loaded_end, found.loaded_end + 1, "cut/none", found.segment_key
     )
-    runs = tail_runs(world.bucket, None, KEY, tail, 0)
-    return [one.offset for run in runs for one in iter_records(bytes(run.data))]
+    return tail_runs(world.bucket, None, KEY, tail, 0)
 
 
-@pytest.mark.parametrize("gone", [set(), {27}, set(range(25, 40))], ids=len)
+def loaded(world: World, found: PartitionPlan) -> list[int]:
+    return [one.offset for run in runs_of(world, found) for one in iter_records(bytes(run.data))]
+
+
+@pytest.mark.parametrize("gone", [set(), {27}, set(range(25, 40)), set(range(200))], ids=len)
 def test_an_awaited_segment_that_was_rewritten_with_those_before_is_loaded(
     world: World, pool: Executor, gone: set[int]
 ) -> None:
@@ -78,3 +82,5 @@ def test_an_awaited_segment_that_was_rewritten_with_those_before_is_loaded(
     assert found.loaded_end == end
     assert found.segment_key == done.entry.key
     assert loaded(world, found) == [n for n in range(found.chain_end, end) if n not in gone]
+    ends = [run.batches.last_offsets[-1] + 1 for run in runs_of(world, found)]
+    assert ends[-1:] in ([], [end]), "an empty batch is cut where the cut ends"
