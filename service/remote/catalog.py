@@ -90,6 +90,10 @@ class RewriteIntent(NamedTuple):
     leader_epoch: int
     started_ms: int
 
+    def is_again(self, other: RewriteIntent) -> bool:
+        """Return whether `other` is this rewrite, asked for at another time."""
+        return other._replace(started_ms=self.started_ms) == self
+
     def malformed(self) -> str | None:
         """Return why no rewrite can be like this; None when one can."""
         if not self.rewrite_id.int:
@@ -249,7 +253,7 @@ class NodeCatalog(Catalog, Protocol):
         """Return the partition's live intent in this node's image."""
 
     async def begin_rewrite(self, tip: TopicIdPartition, intent: RewriteIntent) -> RewriteAnswer:
-        """Put the intent into the metadata. Asked again with the same intent, the answer is BEGUN again."""
+        """Put the intent into the metadata. Asked again for the same rewrite, the answer is BEGUN again."""
 
     async def give_up_rewrite(self, tip: TopicIdPartition, rewrite_id: UUID) -> None:
         """Remove the intent with this id; ignored where it is not the partition's, or another node leads."""

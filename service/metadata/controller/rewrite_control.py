@@ -58,7 +58,7 @@ def change_rewrites(
         live = changed[place] if place in changed else live_rewrite(image, place)
         if intent is not None:
             answer = yield from _begin(image, tip, partition, intent, live, sender)
-            if answer is RewriteAnswer.BEGUN and live != intent:
+            if answer is RewriteAnswer.BEGUN and live is None:
                 changed[place] = intent
                 records.append(rewrite_record(place, intent))
         else:
@@ -82,7 +82,8 @@ def _begin(
     sender: CatalogSender | None,
 ) -> Steps[RewriteAnswer]:
     reason = intent.malformed()
-    if reason is None and live is not None and live.rewrite_id == intent.rewrite_id and live != intent:
+    is_again = live is not None and live.is_again(intent)
+    if reason is None and live is not None and live.rewrite_id == intent.rewrite_id and not is_again:
         reason = f"its id is that of another rewrite, of {live.base_offset} to {live.last_offset}"
     if reason is not None:
         raise RequestError(ErrorCode.invalid_request, f"rewrite of {tip}: {reason}")
@@ -92,7 +93,7 @@ def _begin(
     if intent.leader_epoch != partition.leader_epoch:
         return RewriteAnswer.FENCED
     if live is not None:
-        return RewriteAnswer.BEGUN if live == intent else RewriteAnswer.BUSY
+        return RewriteAnswer.BEGUN if is_again else RewriteAnswer.BUSY
     entry = image.remote.get((tip.topic_id, tip.partition))
     if entry is None or not entry.start_offset <= intent.last_offset < entry.end_offset:
         return RewriteAnswer.BUSY  # the chain does not have these offsets, or not any more

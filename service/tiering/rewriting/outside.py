@@ -112,9 +112,11 @@ class OutsideRewrites:
 
         def check() -> None:
             chains = context.chains
-            check_rewritable(
-                run_at(tip, next_version.load(chains, tip, entry).manifest, chains.loader(tip), base, last)
-            )
+            manifest = next_version.load(chains, tip, entry).manifest
+            run = run_at(tip, manifest, chains.loader(tip), base, last)
+            check_rewritable(run)
+            if kind is RewriteKind.MERGE and len(run.entries) == 1:  # it may be the result of this very merge
+                raise RunChanged(f"{tip}: there is one object from {base} to {last}, nothing to merge")
 
         await context.pool.run(check)
         term.check()

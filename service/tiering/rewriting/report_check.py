@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from service.base.errors import CorruptionError, FirnError, StorageError
+from service.base.errors import FirnError, StorageError
 from service.base.types import TopicIdPartition
 from service.remote.catalog import RewriteIntent, RewriteKind
 from service.remote.format.keys import SegmentKey, parse_key
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.run_check import MAX_OFFSET_SPAN, MAX_RUN_SEGMENTS, check_run
 from service.remote.format.segment_object import Footer
-from service.remote.reading.object_reader import check_entry
+from service.remote.reading.object_reader import entry_of
 from service.tiering.rewriting.rules import ChainRun
 
 
@@ -102,10 +102,8 @@ def check_object(
     entry: SegmentEntry, footer: Footer, report: RewriteReport, intent: RewriteIntent, cluster_id: str
 ) -> None:
     """Raise `RewriteRefused` unless the object in the bucket is the one that was made for the intent."""
-    try:
-        check_entry(entry, footer)
-    except CorruptionError as e:
-        raise RewriteRefused(f"{entry.key}: {e}") from e
+    if entry != entry_of(footer):  # what an entry of older software may lack, too
+        raise RewriteRefused(f"{entry.key}: the footer says {entry_of(footer)}, the report {entry}")
     origin, identity = footer.rewrite, footer.identity
     if origin is None or (origin.id, origin.kind) != (report.rewrite_id, intent.kind.name.lower()):
         raise RewriteRefused(f"{entry.key} was not made for rewrite {report.rewrite_id}")

@@ -153,6 +153,16 @@ def test_an_id_stands_for_one_rewrite() -> None:
     assert refused.value.code is ErrorCode.invalid_request
 
 
+def test_a_begin_that_is_repeated_while_the_first_is_decided_changes_nothing() -> None:
+    """A worker asks again after a time-out: the leader has sent the first one on, at another time."""
+    later = INTENT._replace(started_ms=INTENT.started_ms + 20_000)
+    assert begin(REWRITING, later) == (RewriteAnswer.BEGUN, [])
+    changes = [RewriteChange(TIP, one.rewrite_id, one) for one in (INTENT, later)]
+    decision = at_once(change_rewrites(CLUSTER, changes, sender=FIRST))
+    assert decision.response == [RewriteAnswer.BEGUN, RewriteAnswer.BEGUN]
+    assert written(decision) == [BEGUN]
+
+
 def test_a_replaced_process_and_a_lower_level_change_nothing() -> None:
     with pytest.raises(RequestError) as stale:
         begin(CLUSTER, sender=CatalogSender(1, 9))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,8 +15,9 @@ from service.remote.catalog import Erasure, RewriteKind
 from service.tiering.rewriting.report_check import RewriteReport
 from service.tiering.rewriting.rules import ChainRun
 from service.tiering.rewriting.silent_intents import SILENT_MS
+from service.tiering.tasks import Task
 from tests.unit.tiering.merges import MergingWorld, OutsideWorker
-from tests.unit.tiering.world import GRACE_MS
+from tests.unit.tiering.world import GRACE_MS, Fault, once
 
 
 @pytest.fixture
@@ -117,6 +119,7 @@ def test_entries_that_are_not_the_objects_are_refused(world: MergingWorld, worke
         made._replace(base_offset=made.base_offset + 1),
         made._replace(leader_epochs=((7, 0),)),
         made._replace(max_timestamp=made.max_timestamp + 1),
+        made._replace(min_timestamp=-1),
         made._replace(key=run.keys[0]),
         made._replace(key=made.key.replace("-0000000000-", "-0000000009-")),
     ):
@@ -163,6 +166,43 @@ def test_a_commit_after_the_end_has_no_effect(world: MergingWorld, worker: Outsi
     world.sweep()
     assert report.entries[0].key not in world.stored_keys()
     world.check_at_rest()
+
+
+def test_a_begin_that_arrives_after_the_commit_begins_nothing(
+    world: MergingWorld, worker: OutsideWorker
+) -> None:
+    """It was sent before, and the worker has long gone on: nobody would end what it begins."""
+    run = world.run_of(worker.replica)
+    worker.begin(run)
+    worker.commit(worker.make(run))
+    refused(ErrorCode.invalid_request, worker.begin, run)
+    assert world.catalog.intents == {}
+
+
+def test_a_report_whose_rewrite_was_given_up_is_in_nobodys_way(
+    world: MergingWorld, worker: OutsideWorker
+) -> None:
+    """Its publication backs off; the worker is gone, and another has begun."""
+    run = world.run_of(worker.replica)
+    worker.begin(run)
+    outside, report = world.manager.rewriting.outside, worker.make(run)
+    world.store.decide = once("put", Fault.REFUSE, "manifest")
+
+    async def fail_once() -> None:
+        committing = asyncio.ensure_future(outside.commit(*worker.place, report))
+        while (Task.REWRITE, worker.replica.tip) not in world.manager.metrics.failing:
+            await asyncio.sleep(0)
+            await world.manager.run_news()
+        committing.cancel()
+        await asyncio.wait({committing})
+
+    world.do(fail_once())
+    world.do(outside.end(*worker.place, worker.rewrite_id))
+    second = OutsideWorker(world, worker.replica, UUID(int=99))
+    second.begin(run)
+    second.commit(second.make(run, UUID(int=98)))
+    assert world.generations(worker.replica) == [1]
+    world.check()
 
 
 def test_a_run_that_expiry_takes_is_refused(world: MergingWorld, worker: OutsideWorker) -> None:
