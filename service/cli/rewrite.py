@@ -15,11 +15,12 @@ from service.cli.stores import add_encryption_options, add_store_options, encryp
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from service.base.types import TopicIdPartition
     from service.client.admin import Cluster
     from service.client.admin_models import TopicInfo
     from service.remote.stores.store import ObjectStore
     from service.tiering.rewriting.merge_plan import MergeLimits
-    from service.tiering.rewriting.outside_worker import OutsideWorker
+    from service.tiering.rewriting.outside_worker import OutsideWorker, PlannedMerges
     from service.tiering.rewriting.rules import ChainRun
 
 _MIB = 1 << 20
@@ -118,7 +119,8 @@ def _merge(
     topics: Sequence[TopicInfo],
     limits: MergeLimits,
 ) -> int:
-    """Plan, and merge with --execute; return the exit code: 1 where a run was not merged."""
+    """Plan, and merge with --execute; return the exit code: 1 where a run was not merged, or a partition not
+    planned."""
     from service.base.types import TopicIdPartition
 
     report = Report("runs", "failed", as_json=args.json)
@@ -127,7 +129,10 @@ def _merge(
     for topic in topics:
         for one in topic.partitions:
             tip = TopicIdPartition(topic.topic_id, topic.name, one.partition)
-            plan = worker.plan_merges(tip, limits)
+            plan = _planned(worker, tip, limits, report)
+            if plan is None:
+                is_left = True
+                continue
             objects += plan.segments
             for found in plan.runs:
                 saved += len(found.entries) - 1
@@ -148,6 +153,21 @@ def _merge(
     )
     report.end(objects=objects, fewer=saved, executed=args.execute, merged=merged)
     return 1 if is_left else 0
+
+
+def _planned(
+    worker: OutsideWorker, tip: TopicIdPartition, limits: MergeLimits, report: Report
+) -> PlannedMerges | None:
+    """Return the plan of a partition; None where its chain cannot be read, which holds up no other."""
+    from service.base.errors import CorruptionError
+    from service.remote.stores.errors import ObjectNotFound, StoreRefused, raise_of_the_store
+
+    try:
+        return worker.plan_merges(tip, limits)
+    except (CorruptionError, ObjectNotFound, StoreRefused) as e:
+        raise_of_the_store(e)
+        report.add("failed", f"{tip}: not planned: {e}", topic=tip.topic, partition=tip.partition, why=str(e))
+        return None
 
 
 def _merge_one(

@@ -24,7 +24,7 @@ from service.base.slices import Slice
 from service.base.types import TopicIdPartition
 from service.remote.catalog import CatalogEntry
 from service.remote.format.manifest import SegmentEntry
-from service.remote.stores.errors import ObjectNotFound, StoreRefused
+from service.remote.stores.errors import OF_THE_STORE, ObjectNotFound, StoreRefused
 from service.tiering import next_version
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.offload_pool import OffloadPool
@@ -193,7 +193,7 @@ class Merger:
             except (Displaced, NotNamed):
                 return
             except (StorageError, CorruptionError, RequestError) as e:
-                if run is None or not isinstance(e, _OF_A_RUN):
+                if run is None or not isinstance(e, _OF_A_RUN) or isinstance(e, OF_THE_STORE):
                     self._put_off(key, limits, self._failed(tip, _PARTITION, e))
                     return
                 self._failed(tip, run[0], e)

@@ -1,15 +1,17 @@
-"""What fails of merges fails alone: a partition, a run, a worker that is gone holds up nothing else."""
+"""Merges that fail alone: a partition, a run, a worker that is gone holds up nothing else."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 from uuid import UUID
 
+from service.base.types import Buffer
 from service.remote.format.keys import ManifestKey, head_key, manifest_key
 from service.remote.format.manifest_codec import encode_head
+from service.remote.stores.errors import AccountRefused
 from service.tiering.rewriting.silent_intents import SILENT_MS
 from service.tiering.tasks import Task
 from tests.unit.tiering.merges import LIMITS, MergingWorld, OutsideWorker
@@ -130,6 +132,25 @@ def test_a_run_that_fails_is_tried_more_and_more_seldom(tmp_path: Path) -> None:
     assert 5 <= len(tries) <= 16
     assert tries[1] <= 3
     assert max(after - before for before, after in pairwise(tries)) <= 65
+
+
+def test_a_store_that_refuses_everything_is_asked_once_for_each_partition(tmp_path: Path) -> None:
+    """Keys that were revoked say nothing of one run: the others are not tried beside it."""
+    world = filled(MergingWorld(tmp_path, LIMITS._replace(object_bytes=30_000)), 40)
+    put_stream, tries = world.store.put_stream, []
+
+    def refuse(key: str, parts: Iterable[Buffer], size: int) -> None:
+        tries.append(key)
+        raise AccountRefused("the access key was revoked")
+
+    world.store.put_stream = refuse  # type: ignore[method-assign]
+    world.merge()
+    assert len(tries) == 1
+    world.store.put_stream = put_stream  # type: ignore[method-assign]
+    world.clock.advance(60_000)
+    world.merge()
+    assert 1 in world.generations(world.replicas[0])
+    assert world.manager.metrics.unmerged == {}
 
 
 def test_silent_workers_lose_their_rewrites_while_a_merge_takes_long(tmp_path: Path) -> None:
