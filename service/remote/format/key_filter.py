@@ -90,8 +90,8 @@ class KeysOfLog:
     """
 
     def __init__(self, blocks: int, max_inflated_bytes: int) -> None:
-        """Without `blocks` keys are counted alone. Of a batch that inflates beyond `max_inflated_bytes` the
-        keys are not known."""
+        """Make a filter of this many blocks; with 0, keys are counted alone. Of a batch that inflates beyond
+        `max_inflated_bytes` the keys are not known."""
         self._words = array("I", (0,)) * (BLOCK_WORDS * blocks)
         self._seen = array("q", bytes(8 * len(KeyWalk)))
         self._max_inflated = max_inflated_bytes
