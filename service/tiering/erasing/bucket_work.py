@@ -32,6 +32,7 @@ from service.remote.catalog import (
 from service.remote.format.cut_codec import Place
 from service.remote.format.manifest import Manifest, SegmentEntry
 from service.remote.format.run_check import MAX_RUN_SEGMENTS
+from service.remote.stores.errors import UNREADABLE, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.copier import CallProgress
@@ -60,7 +61,8 @@ _MOST_CLEAN: Final = 200_000
 
 class _Found(NamedTuple):
     """Result of looking at a part of a chain: keys of clean objects, the first run of objects with a hit,
-    the offset from which to look on, None at the end, and the objects up to there with their bytes."""
+    the offset from which to look on, None at the end, the objects up to there with their bytes, and why some
+    of them could not be read."""
 
     clean: tuple[str, ...]
     run: tuple[SegmentEntry, ...]
@@ -68,6 +70,22 @@ class _Found(NamedTuple):
     bytes_read: int
     objects: int
     size: int
+    unread: tuple[str, ...]
+
+
+class _Pass:
+    """Outcome of one pass over a chain. ``problems``: what it could not read or write anew; ``must_end``:
+    there is no use in going on now."""
+
+    def __init__(self) -> None:
+        self.is_changed = False
+        self.must_end = False
+        self.problems: list[str] = []
+
+    @property
+    def words(self) -> str:
+        more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
+        return f"{self.problems[0]}{more}"
 
 
 class BucketWork:
@@ -197,10 +215,10 @@ class BucketWork:
             entry = self._catalog.entry(*place)
             if entry is None or not entry.segments or entry.start_offset >= end:
                 break
-            is_changed = await self._pass(order, partition, entry, end)
-            if isinstance(is_changed, str):
-                return is_changed
-            if not is_changed:
+            done = await self._pass(order, partition, entry, end)
+            if done.must_end or (not done.is_changed and done.problems):
+                return done.words
+            if not done.is_changed:
                 break
         await self._context.fence.check(self._context.settings.fence_age_ms)
         if partition.leader_epoch != epoch:
@@ -212,15 +230,15 @@ class BucketWork:
 
     async def _pass(
         self, order: OpenOrder, partition: TieredPartition, entry: CatalogEntry, end: int
-    ) -> bool | str:
-        """Look at a whole chain, and write anew what has a hit; return whether anything was, or why it could
-        not be."""
+    ) -> _Pass:
+        """Look at a whole chain, and write anew what has a hit. What cannot be read or written anew holds up
+        nothing behind it."""
         offset: int | None = entry.start_offset
-        is_changed, looked, size = False, 0, 0
+        done, looked, size = _Pass(), 0, 0
         while offset is not None:
             now = self._catalog.entry(partition.tip.topic_id, partition.tip.partition)
             if now is None or not now.segments:
-                return is_changed
+                return done
             await self._wait_for_quota()
             found = await self._context.pool.watch(partial(self._look, order, partition, now, offset, end))
             self._note_clean(order.order.id, found.clean)
@@ -229,15 +247,35 @@ class BucketWork:
             offset = found.next_offset
             looked, size = looked + found.objects, size + found.size
             self._note_looked(order, partition, looked, size)
+            done.problems += found.unread
             if found.run:
-                first, last = found.run[0].base_offset, found.run[-1].last_offset
-                tip, rule = partition.tip, ErasureRule(order.keys, end)
-                outcome = await self._writer.rewrite(tip.topic_id, tip.partition, first, last, rule)
-                if outcome is not RewriteOutcome.DONE:
-                    return f"objects from {first} to {last} are not written anew: {outcome.value}"
-                is_changed = True
-                self._note_rewritten(order, partition, found.run)
-        return is_changed
+                await self._rewrite(order, partition, found.run, end, done)
+            if done.must_end:
+                return done
+        return done
+
+    async def _rewrite(
+        self, order: OpenOrder, partition: TieredPartition, run: Sequence[SegmentEntry], end: int, done: _Pass
+    ) -> None:
+        """Write a run anew; where it cannot be, each of its objects by itself: one may be damaged."""
+        first, last = run[0].base_offset, run[-1].last_offset
+        tip, rule = partition.tip, ErasureRule(order.keys, end)
+        try:
+            outcome = await self._writer.rewrite(tip.topic_id, tip.partition, first, last, rule)
+            why = outcome.value
+        except UNREADABLE as e:
+            raise_of_the_store(e)
+            outcome, why = RewriteOutcome.REFUSED, str(e)
+        if outcome is RewriteOutcome.DONE:
+            done.is_changed = True
+            self._note_rewritten(order, partition, run)
+        elif outcome is RewriteOutcome.REFUSED and len(run) > 1:
+            for one in run:
+                if not done.must_end:
+                    await self._rewrite(order, partition, [one], end, done)
+        else:
+            done.problems.append(f"objects from {first} to {last} are not written anew: {why}")
+            done.must_end = outcome is not RewriteOutcome.REFUSED
 
     def _note_looked(self, order: OpenOrder, partition: TieredPartition, looked: int, size: int) -> None:
         """Note how far a pass is; the last one, which finds nothing more, begins at the start again."""
@@ -317,6 +355,7 @@ class _Part:
         self._bytes_read = 0
         self._objects = 0
         self._size = 0
+        self._unread: list[str] = []
 
     def takes(self, one: SegmentEntry) -> bool:
         """Look at the next object; return False where the part ends before it."""
@@ -328,7 +367,15 @@ class _Part:
         if self._looked >= _LOOKED_AT_ONCE:
             return False
         self._looked += 1
-        look = look_at_object(self._store, one, self._order, self._end, self._progress)
+        try:
+            look = look_at_object(self._store, one, self._order, self._end, self._progress)
+        except UNREADABLE as e:
+            raise_of_the_store(e)
+            if self.run:
+                return False  # the next part begins with it
+            self._unread.append(str(e))
+            self._count(one)
+            return True
         self._bytes_read += look.bytes_read
         if look.hits:
             self.run.append(one)
@@ -349,7 +396,13 @@ class _Part:
 
     def found(self, next_offset: int | None) -> _Found:
         return _Found(
-            tuple(self._clean), tuple(self.run), next_offset, self._bytes_read, self._objects, self._size
+            tuple(self._clean),
+            tuple(self.run),
+            next_offset,
+            self._bytes_read,
+            self._objects,
+            self._size,
+            tuple(self._unread),
         )
 
 

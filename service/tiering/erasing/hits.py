@@ -17,7 +17,8 @@ from service.remote.format.tail_object import TailSection
 from service.remote.reading.key_filters import ObjectEnd, open_key_filter
 from service.remote.reading.object_reader import footer_of
 from service.remote.reading.tail_records import read_section as read_tail_section
-from service.remote.stores.errors import ObjectTruncated, naming
+from service.remote.reading.tails import find_tail
+from service.remote.stores.errors import ObjectNotFound, ObjectTruncated, naming
 from service.remote.stores.store import ObjectStore
 from service.tiering.copier import CallProgress
 from service.tiering.erasing.open_orders import OpenOrder
@@ -115,3 +116,12 @@ def count_in_section(
         progress.advance(len(run.data))
         hits += count_hits(order.keys, run.data, run.batches, end)
     return hits
+
+
+def count_in_tail(store: ObjectStore, key: str, order: OpenOrder, progress: CallProgress) -> int:
+    """Return how many records of the keys a tail has; 0 where it is gone, as the cut is that named it."""
+    try:
+        found = find_tail(store, key)
+    except ObjectNotFound:
+        return 0
+    return sum(count_in_section(store, key, section, order, progress) for section in found.footer.sections)

@@ -20,29 +20,24 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.slices import Slice
 from service.remote.catalog import Erasure
 from service.remote.format.cut_codec import MAX_ERASURES, CutRef, Cuts, ErasureRef, MetadataEnd
-from service.remote.format.documents import MAX_STORED_BYTES
-from service.remote.format.erase_codec import ErasureOrder, decode_erasure, encode_erasure
+from service.remote.format.erase_codec import ErasureOrder
 from service.remote.format.keys import TailKey, parse_key
-from service.remote.reading.tails import find_tail, open_cuts
-from service.remote.stores import conditional
+from service.remote.reading.tails import open_cuts
 from service.remote.stores.errors import UNREADABLE, ObjectNotFound, raise_of_the_store
-from service.remote.stores.store import ObjectStore
 from service.tiering.archive_attempt import TieringContext
-from service.tiering.copier import CallProgress
 from service.tiering.cuts.kept_documents import KeptDocuments
 from service.tiering.cuts.needed_chains import NEVER_NAMED
 from service.tiering.erasing.cluster_view import ErasureCluster
-from service.tiering.erasing.hits import count_in_section
+from service.tiering.erasing.hits import count_in_tail
 from service.tiering.erasing.open_orders import OpenOrder, OrderDocuments
 from service.tiering.erasing.order_metrics import OrderStanding
-from service.tiering.erasing.order_objects import remove_versions
+from service.tiering.erasing.order_objects import OrderDiffers, remove_versions, write_order
 from service.tiering.erasing.order_progress import PlacesLeft, places_left
 from service.tiering.erasing.ports import ErasureCatalog
 from service.tiering.erasing.remains import Remains, VersionsOf, what_remains
@@ -57,6 +52,8 @@ it."""
 _REMAINS_MS: Final = 600_000
 """At most so long until what was dropped is looked for again."""
 _NOT_LOOKED_AT: Final = "it was not looked at yet"
+_PATIENT_S: Final = 60
+"""Longest wait of a start or a cancel for `CUT` to be written."""
 _POLICY: Final = ErrorCode.policy_violation
 _NOT_FOUND: Final = ErrorCode.resource_not_found
 
@@ -125,6 +122,12 @@ class OrderKeeper:
         """orders in `CUT` that the metadata lacks, and since when, by the monotonic clock"""
         self._kept: tuple[CutRef, ...] = ()
         """cuts that are kept, as of the last look"""
+        self._unread: dict[UUID, str] = {}
+        """orders whose documents could not be read, and why"""
+        self._cancelling: dict[UUID, asyncio.Future[None]] = {}
+        """orders that are being cancelled: set once they are"""
+        self._writing = 0
+        """starts that write their order's document"""
         self._failures = 0
         self.wake: Callable[[], None] = lambda: None
         """called when `CUT` is to be written soon"""
@@ -137,15 +140,19 @@ class OrderKeeper:
         self._gone.clear()
         self._left.clear()
         self._strays.clear()
-        for one in self._starting.values():
-            if not one.listed.done():
-                one.listed.set_exception(StorageError("this broker does not keep the prefix any more"))
+        self._unread.clear()
+        for future in (*(one.listed for one in self._starting.values()), *self._cancelling.values()):
+            if not future.done():
+                future.set_exception(StorageError("this broker does not keep the prefix any more"))
+                future.exception()  # who waited may have gone
         self._starting.clear()
+        self._cancelling.clear()
 
     @property
     def is_pressed(self) -> bool:
         """True while somebody waits for `CUT` to be written."""
-        return bool(self._left) or any(not one.listed.done() for one in self._starting.values())
+        is_starting = any(not one.listed.done() for one in self._starting.values())
+        return is_starting or bool(self._left or self._cancelling)
 
     @property
     def has_orders(self) -> bool:
@@ -157,11 +164,10 @@ class OrderKeeper:
     def listed(self) -> tuple[ErasureRef, ...]:
         """Return the orders that `CUT` has to list."""
         found = [one for one in self._catalog.erasures().values() if one.id not in self._gone]
-        found += [
-            one.erasure for one in self._starting.values() if one.erasure.id not in {e.id for e in found}
-        ]
+        found += [one.erasure for one in self._starting.values()]
         rows = {one.id: ErasureRef(one.id, one.key, one.stored_size, one.crc32c) for one in found}
-        rows |= {stray.id: stray for stray, _ in self._strays.values() if stray.id not in rows}
+        strays = [stray for stray, _ in self._strays.values() if stray.id not in rows]
+        rows |= {stray.id: stray for stray in strays[: max(MAX_ERASURES - len(rows), 0)]}
         return tuple(rows[one] for one in sorted(rows))
 
     def differs(self, cuts: Cuts | None) -> bool:
@@ -208,7 +214,8 @@ class OrderKeeper:
         known = self._known.get(erasure.id)
         until_ms = -1 if erasure.is_open else erasure.done_ms + self._context.settings.grace_ms
         if known is None:
-            return OrderStanding(erasure.started_ms, erasure.done_ms, until_ms, _NOT_LOOKED_AT)
+            why = self._unread.get(erasure.id, _NOT_LOOKED_AT)
+            return OrderStanding(erasure.started_ms, erasure.done_ms, until_ms, why)
         cuts = self._kept if erasure.is_open else ()
         return OrderStanding(
             erasure.started_ms,
@@ -233,16 +240,12 @@ class OrderKeeper:
             if (rows is None or one.erasure.id in rows) and not one.listed.done():
                 one.listed.set_result(None)
         for erasure in list(self._catalog.erasures().values()):
-            known = self._known.get(erasure.id)
-            if known is None:
-                continue
             try:
-                await self._go_on(erasure, known, cuts, rows)
+                await self._go_on(erasure, cuts, rows)
             except (Displaced, NotNamed):
                 raise
             except (StorageError, RequestError) as e:
-                known.why = str(e)
-                log.warning("order %s to erase keys waits: %s", erasure.id, e)
+                self._waits(erasure.id, str(e))
         await self._delete_documents([one for one in self._left if rows is None or one not in rows])
         self._gone -= {
             one
@@ -264,24 +267,37 @@ class OrderKeeper:
             for one in ids:
                 del self._left[one]
 
-    async def _go_on(
-        self, erasure: Erasure, known: _Known, cuts: Cuts | None, rows: set[UUID] | None
-    ) -> None:
+    async def _go_on(self, erasure: Erasure, cuts: Cuts | None, rows: set[UUID] | None) -> None:
         """End an order, or remove it, once `CUT` is as that needs it; `rows` are the orders that it lists."""
-        if erasure.is_open and self._is_done(known, cuts):
+        known = self._known.get(erasure.id)
+        if erasure.id in self._gone:
+            if rows is None or erasure.id not in rows:
+                await self._remove(erasure)
+        elif erasure.is_open and known is not None and self._is_done(known, cuts):
             await self._context.fence.check_keeper()
             await self._catalog.finish_erasure(erasure.id, self._context.clock.now_ms())
             log.info("order %s to erase keys is done", erasure.id)
-        elif erasure.id in self._gone and (rows is None or erasure.id not in rows):
-            await self._remove(erasure)
 
     async def _remove(self, erasure: Erasure) -> None:
-        """Remove an order from the metadata; its object goes once `CUT` does not list it."""
+        """Remove an order that `CUT` does not list any more from the metadata; its object goes next."""
         await self._context.fence.check_keeper()
         await self._catalog.remove_erasure(erasure.id)
-        self._gone.add(erasure.id)
         self._left[erasure.id] = erasure.key
         log.info("order %s to erase keys is removed", erasure.id)
+        cancelling = self._cancelling.pop(erasure.id, None)
+        if cancelling is not None and not cancelling.done():
+            cancelling.set_result(None)
+
+    def _waits(self, erasure_id: UUID, why: str) -> None:
+        """Note why an order waits; log it if it is news."""
+        known = self._known.get(erasure_id)
+        before = self._unread.get(erasure_id) if known is None else known.why
+        if known is None:
+            self._unread[erasure_id] = why
+        else:
+            known.why = why
+        if why != before:
+            log.error("order %s to erase keys waits: %s", erasure_id, why)
 
     def _look_for_strays(self, cuts: Cuts | None) -> None:
         """Remember the orders in `CUT` that the metadata lacks, and forget them after a while."""
@@ -300,20 +316,24 @@ class OrderKeeper:
         erasures = self._catalog.erasures()
         for gone in [one for one in self._known if one not in erasures]:
             del self._known[gone]
+        self._unread = {one: why for one, why in self._unread.items() if one in erasures}
         for erasure in list(erasures.values()):
-            known = self._known.get(erasure.id)
             try:
-                if known is None:
-                    known = self._known[erasure.id] = _Known(await self._orders.ends(erasure))
-                if erasure.is_open:
-                    await self._judge(erasure, known, cuts)
-                elif erasure.id not in self._gone:
-                    await self._look_for_remains(erasure, known, cuts)
-            except UNREADABLE as e:
+                await self._look_at(erasure, cuts)
+            except (Displaced, NotNamed):
+                raise
+            except (StorageError, CorruptionError, RequestError) as e:
+                self._waits(erasure.id, str(e))
                 raise_of_the_store(e)
-                if known is not None:
-                    known.why = str(e)
-                log.error("order %s to erase keys waits: %s", erasure.id, e)
+
+    async def _look_at(self, erasure: Erasure, cuts: Cuts | None) -> None:
+        known = self._known.get(erasure.id)
+        if known is None:
+            known = self._known[erasure.id] = _Known(await self._orders.ends(erasure))
+        if erasure.is_open:
+            await self._judge(erasure, known, cuts)
+        elif erasure.id not in self._gone:
+            await self._look_for_remains(erasure, known, cuts)
 
     async def _judge(self, erasure: Erasure, known: _Known, cuts: Cuts | None) -> None:
         """Find out what an open order still waits for."""
@@ -336,7 +356,6 @@ class OrderKeeper:
                 why = await self._judge_cut(erasure, known, known.over, cuts)
             except UNREADABLE as e:
                 raise_of_the_store(e)
-                log.error("order %s to erase keys waits: %s", erasure.id, e)
                 why = str(e)
             if why is not None:
                 no_cuts = self._cluster.why_no_cuts()
@@ -361,7 +380,7 @@ class OrderKeeper:
                 continue
             if not (isinstance(parsed, TailKey) and parsed.cut >= known.clean_from):
                 order = order or await self._orders.open(erasure)
-                hits = await self._context.pool.watch(partial(_hits_in_tail, self._context.store, key, order))
+                hits = await self._context.pool.watch(partial(count_in_tail, self._context.store, key, order))
                 if hits:
                     return (
                         f"{key}, a tail of cut {ref.cut}, has {hits} records of the keys; newer ones are "
@@ -437,16 +456,22 @@ class OrderKeeper:
         """Take an order: write its object, have `CUT` list it, then tell the metadata. An order that is known
         already is answered as it is.
 
-        Raises `OrderRefused`, what the store raises, or `StorageError` where the outcome is unknown; the same
-        order may be given again.
+        Raises `OrderRefused`, what the store raises, or `StorageError` where the outcome is unknown, at last
+        after `_PATIENT_S`; the same order may be given again.
         """
         context = self._context
         if (known := self._catalog.erasures().get(order.id)) is not None:
             return known
-        if len(self.listed()) >= MAX_ERASURES and order.id not in self._starting:
+        if len(self.listed()) + self._writing >= MAX_ERASURES and order.id not in self._starting:
             raise OrderRefused(_POLICY, f"{MAX_ERASURES} orders are open; wait until one of them is gone")
-        await context.fence.check_keeper()
-        erasure = await context.pool.run(_write_order, context.store, order)
+        self._writing += 1
+        try:
+            await context.fence.check_keeper()
+            erasure = await context.pool.run(write_order, context.store, order)
+        except OrderDiffers as e:
+            raise OrderRefused(_POLICY, str(e)) from e
+        finally:
+            self._writing -= 1
         starting = self._starting.get(order.id)
         if starting is None:
             starting = self._starting[order.id] = _Starting(
@@ -454,7 +479,7 @@ class OrderKeeper:
             )
         self.wake()
         try:
-            await asyncio.shield(starting.listed)
+            await _patiently(starting.listed, f"order {order.id} is not started")
             await context.fence.check_keeper()
             await self._catalog.start_erasure(erasure)
         finally:
@@ -462,9 +487,11 @@ class OrderKeeper:
         return erasure
 
     async def cancel(self, erasure_id: UUID) -> Erasure:
-        """End an order that is not done: what is erased stays erased, the rest stays.
+        """End an order that is not done: what is erased stays erased, the rest stays. First `CUT` forgets it,
+        then the metadata, so that no restore carries it out after that.
 
-        Raises `OrderRefused` where there is no such order, or it is done; what the catalog and store raise.
+        Raises `OrderRefused` where there is no such order, or it is done; `StorageError` where the outcome is
+        unknown, at last after `_PATIENT_S`.
         """
         erasure = self._catalog.erasures().get(erasure_id)
         if erasure is None:
@@ -473,8 +500,13 @@ class OrderKeeper:
             raise OrderRefused(
                 _POLICY, f"order {erasure_id} is done; it goes by itself once all that it dropped is gone"
             )
-        await self._remove(erasure)
+        await self._context.fence.check_keeper()
+        cancelled = self._cancelling.get(erasure_id)
+        if cancelled is None:
+            cancelled = self._cancelling[erasure_id] = asyncio.get_running_loop().create_future()
+        self._gone.add(erasure_id)
         self.wake()
+        await _patiently(cancelled, f"order {erasure_id} is not cancelled")
         return erasure
 
     # -- status
@@ -491,33 +523,10 @@ class OrderKeeper:
         return tuple(sorted(named))
 
 
-def _write_order(store: ObjectStore, order: ErasureOrder) -> Erasure:
-    """Write the object of an order, or find it as an earlier try has written it. Runs on an offload
-    thread."""
-    key, data = order.key, encode_erasure(order)
-    if not conditional.create(store, key, data):
-        data = store.get(key, max_size=MAX_STORED_BYTES)
-        before = decode_erasure(data)
-        if before._replace(stamp=None) != order._replace(stamp=None, started_ms=before.started_ms):
-            raise OrderRefused(_POLICY, f"{key} has another order; give this one another id")
-        order = before
-    return Erasure(
-        id=order.id,
-        key=key,
-        stored_size=len(data),
-        crc32c=crc32c(data),
-        keys=order.keys,
-        topics=tuple(topic.topic_id for topic in order.topics),
-        started_ms=order.started_ms,
-        done_ms=-1,
-        is_restored=False,
-    )
-
-
-def _hits_in_tail(store: ObjectStore, key: str, order: OpenOrder, progress: CallProgress) -> int:
-    """Return how many records of the keys a tail has. Runs on an offload thread."""
+async def _patiently(written: asyncio.Future[None], what: str) -> None:
+    """Wait for `CUT` to be written. Raises `StorageError` where that takes too long."""
     try:
-        found = find_tail(store, key)
-    except ObjectNotFound:
-        return 0  # the cut that names it went meanwhile; it is judged again with the next
-    return sum(count_in_section(store, key, section, order, progress) for section in found.footer.sections)
+        async with asyncio.timeout(_PATIENT_S):
+            await asyncio.shield(written)
+    except TimeoutError as e:
+        raise StorageError(f"{what}: CUT was not written within {_PATIENT_S} s; it may be yet") from e

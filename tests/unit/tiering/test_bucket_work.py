@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from crc32c import crc32c
 
+from service.base.errors import CorruptionError
 from service.base.types import TopicIdPartition
 from service.inspect.fsck import fsck
 from service.records.batch import iter_headers, read_header
@@ -409,3 +410,53 @@ def test_a_partition_that_a_worker_elsewhere_rewrites_is_not_read(world: World) 
     del world.catalog.intents[TOPIC, 0]
     work.round()
     assert is_clean(world)
+
+
+class Damaging:
+    """A worker that cannot write a run anew that has a damaged object."""
+
+    def __init__(self, inner: RunWriter, damaged: int) -> None:
+        self.inner = inner
+        self.damaged = damaged
+        self.spans: list[tuple[int, int]] = []
+
+    def running(self, topic_id: UUID, partition: int) -> UUID | None:
+        return None
+
+    async def rewrite(
+        self, topic_id: UUID, partition: int, base_offset: int, last_offset: int, rule: Rule
+    ) -> RewriteOutcome:
+        self.spans.append((base_offset, last_offset))
+        if base_offset <= self.damaged <= last_offset:
+            raise CorruptionError("block at 0: wrong checksum")
+        return await self.inner.rewrite(topic_id, partition, base_offset, last_offset, rule)
+
+
+def test_an_object_that_cannot_be_read_holds_up_none_behind_it(world: World) -> None:
+    damaged = world.live(world.replicas[0])[2].key
+    give(world, order_of(GONE))
+    tell(world, 1)
+    work = Work(world)
+    world.store.decide = lambda operation, key: Fault.REFUSE if key == damaged else Fault.PASS
+    work.round()
+    world.store.decide = lambda operation, key: Fault.PASS
+    spans = [(one.base_offset, one.generation) for one in world.live(world.replicas[0])]
+    assert spans == [(0, 0), (2, 0), (4, 0), (6, 1), (8, 0), (10, 1)]
+    assert "the store said no" in work.work.problems[ORDER, (TOPIC, 0)]
+    assert not is_clean(world)
+    work.round()
+    assert is_clean(world)
+
+
+def test_an_object_that_cannot_be_written_anew_holds_up_none_beside_it(world: World) -> None:
+    give(world, order_of(GONE))
+    tell(world, 1)
+    writer = Damaging(world.manager.rewriting.rewriter, 4)
+    work = Work(world, writer)
+    work.round()
+    assert writer.spans[:4] == [(4, 7), (4, 5), (6, 7), (10, 11)]
+    assert keys_in_the_bucket(world) == [b"a", b"b", b"c", None, GONE, b"d", b"e", b"f", b"g", b"h"]
+    assert work.work.problems[ORDER, (TOPIC, 0)] == (
+        "objects from 4 to 5 are not written anew: block at 0: wrong checksum"
+    )
+    assert not is_clean(world)

@@ -4,9 +4,10 @@ go, when they are done and when they are gone, whatever fails in between."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -20,6 +21,7 @@ from service.remote.reading.erasure_orders import open_order
 from service.remote.stores.errors import StoreRefused, StoreUnavailable
 from service.remote.stores.store import ObjectStore
 from service.tiering.copier import CallProgress
+from service.tiering.erasing import order_keeper
 from service.tiering.erasing.order_keeper import OrderKeeper
 from service.tiering.erasing.order_metrics import OrderStanding
 from service.tiering.erasing.order_progress import PlacesLeft
@@ -62,7 +64,16 @@ def start(world: CutWorld, order: ErasureOrder | None = None) -> Erasure:
 
 
 async def started(world: CutWorld, order: ErasureOrder) -> Erasure:
-    asked = asyncio.ensure_future(orders(world).start(order))
+    return await kept_meanwhile(world, orders(world).start(order))
+
+
+def cancel(world: CutWorld) -> Erasure:
+    """Cancel the order; the keeper writes `CUT` meanwhile."""
+    return world.do(kept_meanwhile(world, orders(world).cancel(ORDER)))
+
+
+async def kept_meanwhile(world: CutWorld, work: Coroutine[Any, Any, Erasure]) -> Erasure:
+    asked = asyncio.ensure_future(work)
     while not asked.done():
         await asyncio.wait({asked}, timeout=0.005)
         if orders(world).is_pressed:
@@ -164,6 +175,49 @@ def test_more_orders_than_cut_can_list_are_refused(world: CutWorld) -> None:
         start(world, order_of(600 + number))
     with pytest.raises(RequestError, match="orders are open"):
         start(world, order_of(700))
+
+
+def test_many_starts_at_once_are_no_more_than_cut_can_list(world: CutWorld) -> None:
+    world.round()
+
+    async def all_at_once() -> list[Erasure | BaseException]:
+        topics = order_of().topics
+        asked = [started(world, order_of(600 + number)._replace(topics=topics)) for number in range(70)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    outcomes = world.do(all_at_once())
+    refused = [one for one in outcomes if isinstance(one, RequestError)]
+    assert (len(refused), len(outcomes)) == (6, 70)
+    assert len(listed(world)) == MAX_ERASURES
+
+
+def test_a_start_does_not_wait_for_ever(world: CutWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order_keeper, "_PATIENT_S", 0.01)
+    world.round()
+    with pytest.raises(StorageError, match="CUT was not written within"):
+        world.do(orders(world).start(order_of()))
+    assert world.catalog.orders == {}
+
+
+def test_an_order_whose_document_cannot_be_read_holds_up_no_other_and_can_be_cancelled(
+    world: CutWorld,
+) -> None:
+    world.round()
+    erasure = start(world)
+    second = UUID(int=501)
+    start(world, order_of(second.int))
+    world.manager = world._boot()
+    world.begin()
+    world.store.decide = lambda what, key: Fault.FAIL if key == erasure.key else Fault.PASS
+    world.round()
+    assert "refused" in standing(world).why
+    assert world.manager.metrics.orders[second].why == "4 replicas have not erased yet"
+    world.store.decide = lambda what, key: Fault.PASS
+    world.bucket.delete([erasure.key])
+    world.round()
+    assert "no such object" in standing(world).why
+    cancel(world)
+    assert [*world.catalog.orders] == [second]
 
 
 def test_an_order_waits_for_each_replica_then_for_archives(world: CutWorld) -> None:
@@ -309,17 +363,26 @@ def test_a_store_that_fails_at_the_end_is_asked_again(world: CutWorld, operation
 def test_an_order_is_cancelled(world: CutWorld) -> None:
     world.round()
     start(world)
-    assert world.do(orders(world).cancel(ORDER)).id == ORDER
+    at_removal: list[list[UUID]] = []
+    decide = world.catalog.decide_remove
+
+    def note(erasure_id: UUID) -> None:
+        at_removal.append(listed(world))
+        decide(erasure_id)
+
+    world.catalog.decide_remove = note  # type: ignore[method-assign, assignment]
+    assert cancel(world).id == ORDER
+    assert at_removal == [[]], "no restore carries it out any more"
     world.round()
     assert (world.catalog.orders, listed(world), world.keys(ERASE_PREFIX)) == ({}, [], [])
     with pytest.raises(RequestError, match="no order"):
-        world.do(orders(world).cancel(ORDER))
+        cancel(world)
 
 
 def test_one_that_is_done_is_not_cancelled(world: CutWorld) -> None:
     erased_everywhere(world)
     with pytest.raises(RequestError, match="is done"):
-        world.do(orders(world).cancel(ORDER))
+        cancel(world)
 
 
 def test_an_order_in_cut_that_the_metadata_lacks_goes_after_a_while(world: CutWorld) -> None:
@@ -543,13 +606,13 @@ def test_an_end_that_is_cut_off_is_finished_by_the_next_keeper(
         if ends == "gone":
             gone(world)
         else:
-            world.do(orders(world).cancel(ORDER))
+            cancel(world)
             world.round()
     revive(world)
     is_named = ORDER in listed(world) or ORDER in world.catalog.orders
     assert not is_named or world.keys(ERASE_PREFIX), "nothing names an object that is gone"
     if ORDER in world.catalog.orders and ends == "cancelled":
-        world.do(orders(world).cancel(ORDER))
+        cancel(world)
     for _ in range(10):
         world.round()
     finish(world)
