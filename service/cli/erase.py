@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from service.remote.format.erase_codec import ErasureOrder
 
 _ASK_S = 30.0
+_CHANGE_S = 120.0
 _COUNT_S = 3600.0
-"""Default of --timeout: of what asks brokers, and of what has them read."""
+"""Default of --timeout: of what asks brokers, of what waits for `CUT`, and of what has brokers read."""
 _FIRST_S = 30.0
 """Longest silence of the broker that is asked for the others."""
 
@@ -92,7 +93,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action.add_argument(
             "--timeout",
             type=_seconds,
-            default=_COUNT_S if counts else _ASK_S,
+            default=_COUNT_S if counts else _CHANGE_S if action in (start, cancel) else _ASK_S,
             metavar="SECONDS",
             help="for the whole command (default: %(default)g); a broker that has not answered by then is"
             " named" + (", and what it was to read counts as not read" if counts else ""),
@@ -190,9 +191,10 @@ def _connected(args: argparse.Namespace) -> Cluster:
 def _chosen(cluster: Cluster, pattern: re.Pattern[str]) -> list[TopicInfo]:
     """Return the topics that an order may have. Raises `ConfigError` for none, and for compacted ones."""
     from service.base.errors import ConfigError
+    from service.base.types import INTERNAL_TOPICS
 
     found = [one for one in cluster.topics() if pattern.fullmatch(one.name) is not None]
-    chosen = [one for one in found if not one.name.startswith("__")]
+    chosen = [one for one in found if one.name not in INTERNAL_TOPICS]
     if not chosen:
         why = f"only internal topics match: {found[0].name}" if found else "no topic has such a name"
         raise ConfigError(f"--topics {pattern.pattern}: {why}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import codecs
 import sys
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,11 @@ def lines_of_file(name: str, *, is_base64: bool) -> list[bytes]:
     data = sys.stdin.buffer.read(_MOST_BYTES + 1) if name == "-" else _read(Path(name))
     if len(data) > _MOST_BYTES:
         raise ConfigError(f"--keys-file {name}: more than {_MOST_BYTES} bytes")
+    if data.startswith(codecs.BOM_UTF8) and not is_base64:
+        raise ConfigError(
+            f"--keys-file {name}: it begins with a byte order mark, which would be part of the first key; "
+            f"remove it, or give keys that begin so as base64"
+        )
     lines = [line.removesuffix(b"\r") for line in data.split(b"\n")]
     keys = [
         decoded(line, f"--keys-file {name}: line {number}") if is_base64 else line

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Protocol
 from uuid import UUID
 
@@ -41,6 +42,8 @@ from service.tiering.manager import TieringManager
 from service.wire.erasure_counts import END
 from service.wire.erasures import ErasureOp, ErasureScope, ErasuresRequest, ErasuresResponse
 
+_MOST_PROBLEMS: Final = 1_000
+"""Most problems that one broker tells."""
 _MOST_INLINE: Final = 2
 """Orders that come with requests and stay in memory for the next one."""
 
@@ -95,9 +98,9 @@ class ErasureAnswers:
     ) -> ErasuresResponse:
         op = request.op
         if op == ErasureOp.LIST:
-            return done(self._list())
+            return ErasuresResponse(error_code=ErrorCode.none, document=await self._list())
         if op == ErasureOp.START:
-            keeper, order = self._keeper(), self._given(request)
+            keeper, order = self._keeper(), await self._given(request)
             known = self._host.image.erasures.get(order.id)
             if known is None:
                 known = await keeper.start(await self._checked(order, may_delete))
@@ -123,10 +126,11 @@ class ErasureAnswers:
 
     # -- a new order
 
-    def _given(self, request: ErasuresRequest) -> ErasureOrder:
-        """Return the order in a request, which has to be this cluster's."""
+    async def _given(self, request: ErasuresRequest) -> ErasureOrder:
+        """Return the order in a request, which has to be this cluster's. A thread decodes it: it may have
+        100,000 keys."""
         try:
-            order = decode_erasure(bytes(request.order or b""))
+            order = await self._manager.context.pool.run(decode_erasure, bytes(request.order or b""))
         except CorruptionError as e:
             raise RequestError(ErrorCode.invalid_request, f"not an order to erase keys: {e}") from e
         if order.cluster_id != self._host.cluster_id or order.id != _id_of(request):
@@ -168,13 +172,19 @@ class ErasureAnswers:
 
     # -- what is known
 
-    def _list(self) -> dict[str, Any]:
-        work = self._manager.bucket_work
+    async def _list(self) -> str:
+        """Return what this broker knows of all orders, as JSON. An order has up to thousands of topics, so
+        each is a step of its own."""
+        work, piece = self._manager.bucket_work, Slice()
         problems = {} if work is None else work.problems
-        return {
+        rows: list[str] = []
+        for _, one in sorted(self._host.image.erasures.items()):
+            if piece.is_over():
+                await piece.next_turn()
+            rows.append(json.dumps(self._row(one)))
+        others = {
             "broker": self._node_id,
             "is_keeper": self._manager.keeps_prefix,
-            "orders": [self._row(one) for _, one in sorted(self._host.image.erasures.items())],
             "progress": [
                 {"order": str(order_id), **_progress(one.total)}
                 for order_id, one in sorted(self._manager.metrics.archive_work.items())
@@ -186,9 +196,10 @@ class ErasureAnswers:
                     "partition": partition,
                     "why": why,
                 }
-                for (order_id, (topic_id, partition)), why in problems.items()
+                for (order_id, (topic_id, partition)), why in islice(problems.items(), _MOST_PROBLEMS)
             ],
         }
+        return f'{json.dumps(others)[:-1]}, "orders": [{", ".join(rows)}]}}'
 
     def _row(self, erasure: Erasure) -> dict[str, Any]:
         row: dict[str, Any] = {
@@ -289,7 +300,8 @@ class ErasureAnswers:
             data = bytes(request.order)
             known = self._inline.get(data)
             if known is None:
-                known = opened(self._given(request))
+                order = await self._given(request)
+                known = await self._manager.context.pool.run(opened, order)
                 self._inline.put(data, known, 1)
             return known
         erasure = self._host.image.erasures.get(_id_of(request))

@@ -140,7 +140,7 @@ def test_an_order_that_the_controller_refuses_is_not_written(
 
 
 def refuses(node: NodeThread, talk: Talk, bucket: Path, **configs: str) -> None:
-    made = talk.create("events", **configs)
+    made = talk.create("events", 1, **configs)
     produce(talk, made.topic_id, 1)
     wait_until("the node to keep the prefix", lambda: (bucket / "cluster.json").exists())
     with Cluster(f"{node.host}:{node.port}") as cluster:

@@ -41,6 +41,11 @@ def test_standard_input_is_a_file_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines_of_file("-", is_base64=False) == [b"one"]
 
 
+def test_a_byte_order_mark_is_refused_as_it_would_be_part_of_a_key(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="byte order mark"):
+        lines_of_file(file(tmp_path, b"\xef\xbb\xbfone\n"), is_base64=False)
+
+
 @pytest.mark.parametrize("data", [b"", b"\n\n\r\n"])
 def test_a_file_without_keys_is_refused(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(ConfigError, match="it has no key"):
