@@ -43,6 +43,8 @@ Key = tuple[UUID, int]
 _RETRY_MS: Final = 60_000
 """Time after which a partition is looked at again whose merge did not begin, or has failed once."""
 _LONGEST_RETRY_MS: Final = 3_600_000
+MOST_RUNS: Final = 16
+"""Runs of one partition that are merged before the next one's turn: an old archive may have thousands."""
 
 
 class _Look(NamedTuple):
@@ -115,15 +117,16 @@ class Merger:
 
     async def run(self) -> None:
         """Merge until cancelled."""
+        has_more = False
         while True:
-            await asyncio.sleep(self._context.settings.interval_ms / 1000)
-            await self.run_once()
+            await asyncio.sleep(0 if has_more else self._context.settings.interval_ms / 1000)
+            has_more = await self.run_once()
 
-    async def run_once(self) -> None:
-        """Go through all partitions once, and merge what there is."""
+    async def run_once(self) -> bool:
+        """Go through all partitions once, and merge some of what there is; return whether there is more."""
         limits = self._limits()
         if limits is None or not self._context.fence.may_write:
-            return
+            return False
         piece, led, ready = Slice(), set[Key](), list[TieredPartition]()
         for partition in self._partitions():
             key = partition.tip.topic_id, partition.tip.partition
@@ -136,9 +139,11 @@ class Merger:
                 await piece.next_turn()
         self._forget_others(led)
         erased = await self._erased_topics(piece)
+        has_more = False
         for partition in ready:
             if partition.tip.topic_id not in erased:
-                await self._merge_all(partition, limits)
+                has_more = await self._merge_some(partition, limits) or has_more
+        return has_more
 
     def _forget_others(self, led: Container[Key]) -> None:
         """Forget partitions that this node does not lead any more."""
@@ -174,11 +179,14 @@ class Merger:
         look = self._looks.get(key)
         return look is None or look.limits != limits or look.due_ms <= self._clock.now_ms()
 
-    async def _merge_all(self, partition: TieredPartition, limits: MergeLimits) -> None:
-        """Merge the runs of one partition, one after the other. What fails is looked at again later."""
+    async def _merge_some(self, partition: TieredPartition, limits: MergeLimits) -> bool:
+        """Merge runs of one partition, one after the other; return whether it may have more. What fails is
+        looked at again later."""
         tip = partition.tip
         key = tip.topic_id, tip.partition
-        while self._may_have_run(key, partition, limits):
+        for _ in range(MOST_RUNS):
+            if not self._may_have_run(key, partition, limits):
+                return False
             entry = self._context.catalog.entry(*key)
             assert entry is not None
             run: tuple[int, int] | None = None
@@ -188,14 +196,14 @@ class Merger:
                 run = look.run
                 if run is None:
                     self._succeeded(tip, look.put_off)
-                    return
+                    return False
                 outcome = await self._rewriter.rewrite(*key, *run, MergeRule())
             except (Displaced, NotNamed):
-                return
+                return False
             except (StorageError, CorruptionError, RequestError) as e:
                 if run is None or not isinstance(e, _OF_A_RUN) or isinstance(e, OF_THE_STORE):
                     self._put_off(key, limits, self._failed(tip, _PARTITION, e))
-                    return
+                    return False
                 self._failed(tip, run[0], e)
                 continue
             if outcome is RewriteOutcome.DONE:
@@ -204,7 +212,8 @@ class Merger:
                 self._failed(tip, run[0], CorruptionError(f"the run from {run[0]} to {run[1]} is refused"))
             else:
                 self._put_off(key, limits, _RETRY_MS)
-                return
+                return False
+        return self._may_have_run(key, partition, limits)
 
     def _failed(self, tip: TopicIdPartition, what: int, error: FirnError) -> int:
         """Note a failure of a run, or of the partition; return how long it is not tried again."""

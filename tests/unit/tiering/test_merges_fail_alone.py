@@ -8,13 +8,17 @@ from itertools import pairwise
 from pathlib import Path
 from uuid import UUID
 
+import pytest
+
 from service.base.types import Buffer
 from service.remote.format.keys import ManifestKey, head_key, manifest_key
 from service.remote.format.manifest_codec import encode_head
 from service.remote.stores.errors import AccountRefused
+from service.tiering.rewriting import merging
 from service.tiering.rewriting.silent_intents import SILENT_MS
 from service.tiering.tasks import Task
 from tests.unit.tiering.merges import LIMITS, MergingWorld, OutsideWorker
+from tests.unit.tiering.test_merges import PagedWorld
 from tests.unit.tiering.world import Decide, Fault
 
 HOUR_MS = 3_600_000
@@ -151,6 +155,23 @@ def test_a_store_that_refuses_everything_is_asked_once_for_each_partition(tmp_pa
     world.merge()
     assert 1 in world.generations(world.replicas[0])
     assert world.manager.metrics.unmerged == {}
+
+
+def test_a_partition_with_many_runs_lets_the_others_have_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "MOST_RUNS", 2)
+    world = PagedWorld(tmp_path, partitions=2)
+    first, second = world.replicas
+    world.fill(35, first)
+    world.fill(10, second)
+    world.settle()
+    assert world.during(world.manager.rewriting.merger.run_once()), "there is more"
+    assert world.generations(second) == [1]
+    assert world.generations(first) == [1, 1, *[0] * 15]
+    assert not world.during(world.manager.rewriting.merger.run_once())
+    assert world.generations(first) == [1, 1, 1, *[0] * 5]
+    world.check()
 
 
 def test_silent_workers_lose_their_rewrites_while_a_merge_takes_long(tmp_path: Path) -> None:
