@@ -62,6 +62,10 @@ class OutsideRewrites:
         self._submit = submit
         self._silent = silent
 
+    async def on_a_thread(self, work: Callable[[], T]) -> T:
+        """Return what `work` on a request returns, which takes too long for the loop."""
+        return await self._ask(self._context.pool.run(work))
+
     async def begin(
         self,
         topic_id: UUID,

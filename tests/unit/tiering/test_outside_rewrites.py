@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -12,10 +14,13 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.remote.catalog import Erasure, RewriteKind
+from service.remote.format.rows import decode_entries, encode_entries
+from service.serving import range_answers
 from service.tiering.rewriting.report_check import RewriteReport
 from service.tiering.rewriting.rules import ChainRun
 from service.tiering.rewriting.silent_intents import SILENT_MS
 from service.tiering.tasks import Task
+from service.wire.rewrites import RewriteRangeRequest
 from tests.unit.tiering.merges import MergingWorld, OutsideWorker
 from tests.unit.tiering.world import GRACE_MS, Fault, once
 
@@ -130,6 +135,33 @@ def test_entries_that_are_not_the_objects_are_refused(world: MergingWorld, worke
     assert world.stored_keys() == keys  # nothing was written
     worker.commit(report)
     world.check()
+
+
+def test_entries_are_decoded_beside_the_loop(
+    world: MergingWorld, worker: OutsideWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = world.run_of(worker.replica)
+    worker.begin(run)
+    report = worker.make(run)
+    threads: list[int] = []
+
+    def noting(*arguments: Any) -> Any:
+        threads.append(threading.get_ident())
+        return decode_entries(*arguments)
+
+    monkeypatch.setattr(range_answers, "decode_entries", noting)
+    request = RewriteRangeRequest(
+        topic_id=worker.place[0], partition=worker.place[1], rewrite_id=worker.rewrite_id, step=1, kind=1,
+        base_offset=run.base_offset, last_offset=run.last_offset, old_keys=run.keys,
+        entries=encode_entries(report.entries),
+    )  # fmt: skip
+    answers = range_answers.RangeAnswers(world.manager.rewriting.outside)
+    wrong = replace(request, entries=b"[]")
+    assert world.during(answers.answer(wrong)).error_code == ErrorCode.invalid_request
+    assert world.during(answers.answer(request)).error_code == ErrorCode.none
+    assert len(threads) == 2
+    assert threading.get_ident() not in threads
+    assert world.generations(worker.replica) == [1]
 
 
 def test_an_object_that_is_not_there_is_refused(world: MergingWorld, worker: OutsideWorker) -> None:
