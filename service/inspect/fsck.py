@@ -30,7 +30,7 @@ from service.inspect.erasure_check import check_erasures
 from service.inspect.fsck_report import FsckReport
 from service.inspect.partition_check import Subject, check_partition
 from service.inspect.readable_store import ReadableStore
-from service.inspect.unnamed_objects import copy_facts
+from service.inspect.unnamed_objects import facts_of, take_over_of
 from service.remote.format.cut_codec import ErasureRef
 from service.remote.format.keys import (
     CLUSTER_KEY,
@@ -84,6 +84,7 @@ class _Check:
         self._pool = pool
         self._owners: frozenset[str] | None = None
         """the prefix's cluster and its ancestors; None where `cluster.json` cannot be read"""
+        self._take_over: UUID | None = None
         self._pending: deque[Future[FsckReport]] = deque()
         self._found: set[HeadKey] = set()
         """partitions that have objects"""
@@ -128,7 +129,8 @@ class _Check:
         return check.erasures
 
     def _start(self, key: HeadKey, name: str | None, committed: Committed) -> None:
-        subject = Subject(key, name, self._owners, committed.entry(key), copy_facts(committed, key))
+        facts = facts_of(self.store, committed, key, self._take_over)
+        subject = Subject(key, name, self._owners, committed.entry(key), facts)
         work = partial(check_partition, self.store, subject, deep=self.report.deep)
         if self._pool is None:
             self._add(work())
@@ -152,6 +154,7 @@ class _Check:
             try:
                 cluster = open_cluster_file(self.store)
                 self.report.cluster_id, self._owners = cluster.cluster_id, owners_of(cluster)
+                self._take_over = take_over_of(cluster)
                 open_metadata(self.store)
                 return
             except (ObjectNotFound, CorruptionError) as e:

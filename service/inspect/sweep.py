@@ -9,8 +9,8 @@ where its deletion was committed, or where the copy does not have it and its las
 its objects. HEAD is read again before anything of its partition is deleted. What a kept cut needs stays, also
 of a chain that was replaced; cuts and tails that no kept cut names are swept once `CUT` is as old, and
 left-over probes of the store, too. Below the end of a chain the copy decides: what may be of a rewrite that
-is in it, or that began after it, stays (`unnamed_objects`). Orders to erase keys are swept where neither
-`CUT` nor the copy has them.
+is in it, or that began after it, stays, unless a take-over has ended it (`unnamed_objects`). Orders to erase
+keys are swept where neither `CUT` nor the copy has them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from service.inspect.committed import Committed, TopicState, read_committed
 from service.inspect.cut_needs import CutNeeds
 from service.inspect.partition_check import Subject, check_partition
 from service.inspect.readable_store import ReadableStore
-from service.inspect.unnamed_objects import CopyFacts, copy_facts
+from service.inspect.unnamed_objects import CopyFacts, facts_of, take_over_of
 from service.metadata.bucket_copy import MetadataCopy
 from service.remote.format.keys import (
     CUT_NAME,
@@ -48,6 +48,7 @@ from service.remote.format.manifest import Manifest, ManifestPage, PageRef, live
 from service.remote.format.manifest_codec import Head
 from service.remote.reading.object_reader import (
     Chain,
+    open_cluster_file,
     open_footer_of,
     open_head,
     open_named,
@@ -109,11 +110,12 @@ def find_orphans(
     skipped: set[UUID] = set()
     readable = ReadableStore(store)
     needs = CutNeeds(readable)
+    take_over = _take_over(readable)
     for owner, _ in groupby(store.list(DATA_PREFIX), lambda info: _owner(parse_key(info.key))):
         if owner is None:
             continue
         if owner.topic_id in names:
-            copied = copy_facts(committed, owner)
+            copied = facts_of(readable, committed, owner, take_over)
             subject = Subject(owner, names[owner.topic_id], entry=committed.entry(owner), copied=copied)
             yield from _partition(readable, subject, age, needs)
         elif owner.topic_id not in skipped:
@@ -127,6 +129,13 @@ def find_orphans(
     yield from (Skipped(CUT_NAME, why) for why in needs.problems)
     yield from _pieces(ERASE_PREFIX, None, None, _dead_erasures(store, committed.copy, needs, age))
     yield from _pieces(PROBE_PREFIX, None, None, filter(age.has, store.list(PROBE_PREFIX)))
+
+
+def _take_over(store: ObjectStore) -> UUID | None:
+    try:
+        return take_over_of(open_cluster_file(store))
+    except (ObjectNotFound, CorruptionError):
+        return None
 
 
 def _dead_erasures(store: ObjectStore, copy: MetadataCopy, needs: CutNeeds, age: Age) -> Iterator[ObjectInfo]:

@@ -3,18 +3,27 @@
 What lies below a chain's end and is not named is what a rewrite has replaced, or what another rewrite is made
 of. The copy has the rewrites that are under way. One that began after the copy was made is not in it, and its
 objects are newer than the copy: of these nothing is judged.
+
+After a take-over, and before a node of the heir has started, the copy is the lost cluster's. None of its
+rewrites can be committed where the take-over has written HEAD anew (invariant T21): whatever was in the
+partition before that HEAD is judged as though no rewrite were under way.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
+from uuid import UUID
 
 from service.inspect.committed import Committed
+from service.inspect.restore_source import is_unfinished_claim
 from service.metadata.image import live_rewrite
 from service.remote.catalog import RewriteIntent
-from service.remote.format.keys import HeadKey, PageKey, ParsedKey, SegmentKey, parse_key
+from service.remote.format.keys import HeadKey, PageKey, ParsedKey, SegmentKey, head_key, parse_key
 from service.remote.format.manifest import Manifest
-from service.remote.stores.store import ObjectInfo
+from service.remote.format.manifest_codec import ClusterFile
+from service.remote.reading.object_reader import open_head
+from service.remote.stores.errors import UNREADABLE, raise_of_the_store
+from service.remote.stores.store import ObjectInfo, ObjectStore
 
 _NEVER = -1
 
@@ -49,8 +58,29 @@ class CopyFacts(NamedTuple):
         return info.last_modified_ms >= self.as_of_ms or self.is_awaited(parsed)
 
 
-def copy_facts(committed: Committed, key: HeadKey) -> CopyFacts:
-    """Return the facts of one partition."""
+def take_over_of(file: ClusterFile) -> UUID | None:
+    """Return the incarnation by which a restore took the prefix over, by `cluster.json`, if no node of the
+    heir has written since; None else."""
+    return file.stamp.writer.incarnation if file.stamp is not None and is_unfinished_claim(file) else None
+
+
+def facts_of(store: ObjectStore, committed: Committed, key: HeadKey, take_over: UUID | None) -> CopyFacts:
+    """Return the facts of one partition, `take_over` being what `take_over_of` returns."""
+    facts = _copy_facts(committed, key)
+    if take_over is None:
+        return facts
+    try:
+        head = open_head(store, key)
+        written_ms = store.head(head_key(*key)).last_modified_ms
+    except UNREADABLE as e:
+        raise_of_the_store(e)
+        return facts
+    if head.stamp is None or head.stamp.writer.incarnation != take_over:
+        return facts  # the take-over has not come to it yet
+    return facts._replace(as_of_ms=max(facts.as_of_ms, written_ms), intent=None)
+
+
+def _copy_facts(committed: Committed, key: HeadKey) -> CopyFacts:
     copy = committed.copy
     partition = None if copy is None else copy.image.partition(*key)
     if copy is None or partition is None:

@@ -29,6 +29,7 @@ from service.remote.reading.object_reader import open_published
 from service.tiering.prefix_fence import OwnWrites, update_cluster
 from tests.support.rewritten import Rewriter, without_offsets
 from tests.unit.inspect.archives import copy_metadata, image_of
+from tests.unit.inspect.frozen_world import FrozenWorld
 from tests.unit.inspect.test_sweep_and_repair import keep_cut
 from tests.unit.tiering.world import CLUSTER, GRACE_MS, World
 
@@ -105,6 +106,25 @@ def test_objects_of_a_rewrite_under_way_stay_and_are_no_orphans(world: World) ->
     keys, [why] = swept(world)
     assert keys == {done.entry.key, page}, "another rewrite than that lives"
     assert why.startswith("1 objects")
+
+
+def test_a_rewrite_that_was_under_way_at_a_take_over_is_over(tmp_path: Path) -> None:
+    """The take-over has written HEAD anew, so nothing of the lost cluster can be committed any more."""
+    world = FrozenWorld(tmp_path / "disk")
+    world._begin()
+    world.cut()
+    rewriter = Rewriter(world.bucket, KEY)
+    segments = rewriter.segments()
+    done = rewriter.merge(segments[0].base_offset, segments[1].last_offset, commits=False)
+    page = page_key(PageKey(EVENTS, 0, segments[0].base_offset, segments[1].last_offset, 0, UUID(int=3)))
+    world.bucket.put(page, b"?")
+    world.records.append(intent(segments[0].base_offset, segments[1].last_offset))
+    world._copy_metadata()
+    world.cut()
+    assert swept(world)[0].isdisjoint({done.entry.key, page}), "the cluster may live"
+    world.take_over()
+    assert swept(world)[0] >= {done.entry.key, page}
+    assert {done.entry.key, page} <= {one.key for one in fsck(world.bucket).orphans}
 
 
 def test_objects_of_an_earlier_leader_epoch_are_dead_whenever_they_were_made(world: World) -> None:
