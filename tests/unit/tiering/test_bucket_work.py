@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -460,3 +461,44 @@ def test_an_object_that_cannot_be_written_anew_holds_up_none_beside_it(world: Wo
         "objects from 4 to 5 are not written anew: block at 0: wrong checksum"
     )
     assert not is_clean(world)
+
+
+@pytest.mark.parametrize("off", ["given up", "kept"])
+def test_an_archive_that_is_switched_off_ends_an_order(world: World, off: str) -> None:
+    """Given up, all of its objects go; kept, they are written anew as ever."""
+    (replica,) = world.replicas
+    give(world, order_of(GONE))
+    tell(world, 1)
+    if off == "given up":
+        replica.switch(on=False)
+        world.catalog.off.add(TOPIC)
+    else:
+        replica.log.config = replace(replica.log.config, remote_log_copy_disable=True)
+    world.manager.scheduler.wake()
+    for _ in range(4):
+        world.run()
+    work = Work(world)
+    for _ in range(3):
+        work.round()
+    assert work.work.problems == {}
+    assert is_clean(world)
+    if off == "kept":
+        assert GONE not in keys_in_the_bucket(world)
+
+
+def test_partitions_that_were_added_and_topics_that_are_gone_end_an_order(world: World) -> None:
+    added = world.add(TopicIdPartition(TOPIC, "events", 1))
+    append(world, added, GONE, GONE)
+    append(world, added, b"a", b"b")
+    for _ in range(3):
+        world.run()
+    give(world, order_of(GONE))
+    tell(world, 1)
+    work = Work(world)
+    work.round()
+    notes = world.catalog.notes[ORDER]
+    assert notes[TOPIC, 0] == notes[TOPIC, 1] == frozenset({1, IN_BUCKET})
+    assert work.work.work[ORDER].total.rewritten == 3, "nothing of it is older than the order"
+    world.replicas.clear()
+    work.round()
+    assert work.work.work[ORDER].total == ArchiveWork(), "nobody leads it here"
