@@ -9,6 +9,7 @@ from service.inspect import restore_plan
 from service.inspect.restore_archive import summary_of
 from service.inspect.restore_heads import HeirHeads, WrittenChain
 from service.partition.gate import CutGate
+from service.replicas.cut_answers import CutAnswers
 from service.serving.fetch_read import FetchRead
 from service.tiering.archive_attempt import catalog_entry
 from service.tiering.cuts.kept_documents import KeptDocuments
@@ -24,7 +25,11 @@ def _swap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 def no_gate() -> None:
     """Note the ends of each broker when it is asked for them, with nothing held back before."""
-    _swap(CutGate, "close", lambda _: lambda self, *args, **options: True)
+
+    def leave_open(self: Any, attempt: Any) -> None:
+        attempt.image, attempt.closed_ms = self._metadata.image, self._clock.monotonic_ms()
+
+    _swap(CutAnswers, "_close_gate", lambda _: leave_open)
     _swap(CutGate, "take", lambda _: lambda self, attempt, now_ms, partitions: self.take_at_once(partitions))
 
 
@@ -119,18 +124,17 @@ def tails_go_a_cut_too_early() -> None:
     _swap(Sweeper, "_sweep_dead", lambda _: hasty)
 
 
-OF_CUTS: Final[dict[str, Plant]] = {
-    one.__name__: one
-    for one in (
-        no_gate,
-        gate_forgets_followers,
-        metadata_of_one_broker_alone,
-        ends_of_any_epoch,
-        heads_not_written_again,
-        no_gap,
-        tails_go_a_cut_too_early,
-    )
+SIGNS_OF_CUTS: Final[dict[Plant, str]] = {
+    no_gate: "T18",
+    gate_forgets_followers: "T18",
+    metadata_of_one_broker_alone: "T18",
+    ends_of_any_epoch: "T18",
+    heads_not_written_again: "T21",
+    no_gap: "T20",
+    tails_go_a_cut_too_early: "T19",
 }
+"""Each with the invariant that it breaks."""
+OF_CUTS: Final[dict[str, Plant]] = {one.__name__: one for one in SIGNS_OF_CUTS}
 WITHIN_OF_CUTS: Final[dict[str, int]] = dict.fromkeys(OF_CUTS, 200)
 """Histories in which each is to be found. From seed 1 it took 1 without a gap, without a gate, and with one
 broker's metadata alone, 4 for tails that go too early, 10 for a gate that forgets followers. HEADs that are

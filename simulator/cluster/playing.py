@@ -172,6 +172,10 @@ _ACTS: Final[dict[str, Callable[[Any, Random], Awaitable[None]]]] = {
     "begin_anew": begin_anew,
     "stall_followers": stall_followers,
 }
+KINDS: Final = frozenset(_ACTS)
+"""all kinds of acts"""
+Drawn = Callable[..., Plan]
+"""Draws the plan of a seed, for as many nodes, if they are given."""
 
 
 def _drawn(
@@ -496,12 +500,14 @@ def play_many(
     seeds: Iterable[int],
     jobs: int,
     nodes: int | None = None,
-    drawn: Callable[..., Plan] = draw,
+    drawn: Drawn = draw,
     *,
     until_s: float | None = None,
 ) -> Iterator[Outcome]:
     """Play the histories that `drawn` makes of these seeds, `jobs` at a time, in child processes; yield them
     in their order. `until_s`: of `time.monotonic`, when none begins any more."""
+    if until_s is not None and time.monotonic() >= until_s:
+        return
     is_cutting = drawn in (draw_cutting, draw_rewriting)
     warm_up(transactional=drawn is draw_transactional, cutting=is_cutting)
 
