@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 import time
 import urllib.request
 from datetime import datetime
@@ -14,7 +15,7 @@ import pytest
 
 from tests.browser.conftest import Shown
 from tests.support.browser import window
-from tests.support.processes import wait_until
+from tests.support.processes import FIRN, wait_until
 
 PAGES = {
     "/": ("Overview", "Nodes", "Produced", "ready"),
@@ -303,3 +304,16 @@ def test_values_show_as_text_json_and_hex_and_come_down_as_they_are(browser: Any
         with open(coming.value.path(), encoding="utf-8") as file:
             rows = [json.loads(line) for line in file]
         assert [row["offset"] for row in rows] == list(range(20))
+
+
+def test_an_order_to_erase_keys_shows_how_far_it_is(browser: Any, shown: Shown) -> None:
+    words = ["start", "--topics", "readings", "--key", "nobody's", "--execute", "--json"]
+    command = [str(FIRN), "erase", *words, "--bootstrap-server", shown.scene.node.bootstrap]
+    with window(browser, shown.url) as looking:
+        assert "orders to erase keys" not in looking.text("/bucket").lower()
+        given = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        order = str(json.loads(given.stdout)["id"])
+        looking.open("/bucket")
+        looking.until_it_says(order)
+        for said in ("Orders to erase keys", "Replicas left", "Archives left", "Waits for", "readings"):
+            assert said.lower() in looking.page.inner_text("main").lower(), said

@@ -26,6 +26,7 @@ from service.console.web.cluster_desk import ClusterDesk
 from service.console.web.disk_desk import blocks_on_disk
 from service.console.web.group_desk import GroupDesk
 from service.console.web.kafka_desk import KafkaDesk
+from service.console.web.order_desk import OrderDesk
 from service.console.web.pages import bucket, cold, configuration, overview, records, topic, topics
 from service.console.web.partition_tiers import TIERED_KEY, PartitionData, partition_tiers, retention_limits
 from service.console.web.record_desk import RecordDesk
@@ -118,6 +119,7 @@ class Desk:
         self._survey_problem: str | None = None
         self._surveying = False
         self._log_dirs: dict[int, str | None] = {}
+        self._orders = OrderDesk(self._kafka, world.clock, self._ask, error_text)
         self._tasks: list[asyncio.Task[None]] = []
         self._survey_trouble = TroubleLog(_log, world.clock)
 
@@ -470,6 +472,7 @@ class Desk:
             self.watch.nodes,
             await self._call(self._fsck),
             chosen,
+            await self._orders.find(),
         )
 
     def _fsck(self) -> bucket.Fsck | None:

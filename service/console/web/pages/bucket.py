@@ -27,8 +27,10 @@ from service.console.web.frame import (
 )
 from service.console.web.history import NodeSample
 from service.console.web.markup import Child, Markup, el, link
+from service.console.web.order_rows import OrdersShown
 from service.console.web.pages.bucket_cuts import cuts_section
 from service.console.web.pages.bucket_objects import objects_section
+from service.console.web.pages.bucket_orders import orders_section
 from service.console.web.pages.bucket_requests import requests_section
 from service.console.web.survey import STANDARD, Findings, TopicSum, by_day
 
@@ -77,6 +79,7 @@ class BucketPage(NamedTuple):
     nodes: Sequence[NodeSample]
     fsck: Fsck | None
     topic: str | None = None
+    orders: OrdersShown = OrdersShown()
 
 
 def render(context: PageContext, found: BucketPage) -> str:
@@ -107,7 +110,8 @@ def render(context: PageContext, found: BucketPage) -> str:
         )
     if found.found is not None:
         cuts = found.found.cuts
-        parts.append(objects_section(found.found.sizes, found.prices, 0 if cuts is None else cuts.orders))
+        parts.append(objects_section(found.found.sizes, found.prices))
+        parts.append(orders_section(found.orders, 0 if cuts is None else cuts.orders, context.now_ms))
         parts.append(cuts_section(cuts, context.now_ms))
     parts.append(requests_section(found.nodes, found.prices, context.now_ms))
     parts.append(_settings(context, found))

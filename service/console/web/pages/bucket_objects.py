@@ -1,4 +1,4 @@
-"""Section of the bucket page on objects by size: what a merge would save, orders to erase keys. [P]"""
+"""Section of the bucket page on objects by size: what a merge would save. [P]"""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ SEGMENT_GETS = 2
 """Requests for one object by who reads it whole: its footer, then its records."""
 
 
-def objects_section(found: ObjectSizes, prices: Prices, orders: int) -> Markup:
-    """Return the section; `orders`: number of orders to erase keys that `CUT` lists."""
+def objects_section(found: ObjectSizes, prices: Prices) -> Markup:
+    """Return the section."""
     rows: list[list[Child]] = [
         [_class(kind), words.count(found.counts[kind]), words.size(found.sizes[kind])]
         for kind in range(len(CLASSES) + 1)
@@ -24,7 +24,6 @@ def objects_section(found: ObjectSizes, prices: Prices, orders: int) -> Markup:
         "Objects by size",
         table(columns, rows, caption="Segments that published manifests name"),
         notice("", _merge(found, prices)),
-        notice("warn", _orders(orders)) if orders else None,
     )
 
 
@@ -44,11 +43,4 @@ def _merge(found: ObjectSizes, prices: Prices) -> str:
         f"ones (firn.merge.enable): some {words.count(saved)} requests less for each reading of everything, "
         f"{words.money(prices.reads(saved), prices.currency)}; once it takes some "
         f"{words.money(once, prices.currency)}."
-    )
-
-
-def _orders(orders: int) -> str:
-    return (
-        f"{words.counted(orders, 'order')} to erase keys under way: firn erase list and firn erase status "
-        "say what is left, and why."
     )

@@ -1,4 +1,4 @@
-"""Objects by size on the bucket page: classes, runs that may be merged, and orders to erase keys."""
+"""Objects by size on the bucket page: classes, and runs that may be merged."""
 
 from __future__ import annotations
 
@@ -48,13 +48,11 @@ def test_the_bounds_are_the_defaults_of_the_settings() -> None:
     assert LEAST_RUN == 8
 
 
-def test_the_section_tells_requests_money_and_orders() -> None:
-    page = str(objects_section(sized(*[MIB] * 10, 130 * MIB), Prices(), 2))
+def test_the_section_tells_requests_and_money() -> None:
+    page = str(objects_section(sized(*[MIB] * 10, 130 * MIB), Prices()))
     assert "below 16" in page
     assert "and more" in page
     assert "1 object of 10 small ones" in page
     assert "some 18 requests less" in page
-    assert "2 orders to erase keys under way" in page
-    page = str(objects_section(sized(MIB), Prices(), 0))
+    page = str(objects_section(sized(MIB), Prices()))
     assert "nothing to merge" in page
-    assert "erase" not in page
