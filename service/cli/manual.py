@@ -417,6 +417,18 @@ PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
             AWS,
             PIPELINES,
         ),
+        "firn pipeline erase": ManualPage(
+            (
+                (
+                    "firn pipeline erase s3://bucket/prefix 0b7f3c9e-52a4-4b8e-9d3a-6f1c2a865a0b "
+                    "--bootstrap-server 127.0.0.1:9092",
+                    "what an order has to do in the bucket, on all cores",
+                ),
+            ),
+            WRONG,
+            AWS,
+            PIPELINES,
+        ),
         "firn pipeline replay": ManualPage(
             (
                 (

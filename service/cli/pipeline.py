@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from service.pipelines.arguments import (
     add_archive_arguments,
     add_audit_arguments,
+    add_erase_arguments,
     add_replay_arguments,
     add_stats_arguments,
 )
@@ -16,6 +17,7 @@ from service.pipelines.arguments import (
 _PIPELINES = {
     "archive": ("write topics as Parquet or as an Iceberg table, exactly once", add_archive_arguments),
     "audit": ("check a whole archive: chains, checksums, counts per topic and day", add_audit_arguments),
+    "erase": ("carry out the bucket's part of an order to erase keys, on many machines", add_erase_arguments),
     "replay": ("send a range of the archive back into a topic", add_replay_arguments),
     "stats": ("count events and bytes per topic, key and day", add_stats_arguments),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from datetime import UTC, datetime
+from uuid import UUID
 
 
 def add_archive_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,6 +91,50 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
     add_source_option(parser, "an option of the store, as aws.profile=auditor; repeatable")
     parser.add_argument(
         "--output", metavar="URL", help="write a row per segment there, as Parquet; must not exist"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def add_erase_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `firn pipeline erase`."""
+    add_bucket_arguments(parser)
+    parser.add_argument(
+        "order", type=order_id, metavar="ORDER", help="an open order, as firn erase list has it"
+    )
+    parser.add_argument(
+        "--bootstrap-server", required=True, metavar="HOST:PORT,…", help="brokers of the cluster"
+    )
+    parser.add_argument(
+        "--client",
+        type=setting,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of the connections to brokers, as security.protocol=SSL; repeatable",
+    )
+    add_source_option(parser, "an option of the store, as aws.profile=eraser; repeatable")
+    parser.add_argument(
+        "--sse",
+        metavar="ALGORITHM",
+        help="encryption that every write asks S3 for, AES256 or aws:kms (default: the bucket's own)",
+    )
+    parser.add_argument("--sse-kms-key-id", metavar="KEY", help="the key of KMS for --sse aws:kms")
+    parser.add_argument(
+        "--object-bytes",
+        type=count_from(1 << 20),
+        default=128 << 20,
+        metavar="N",
+        help="most bytes of a new object, as firn.rewrite.object.bytes (128 MiB)",
+    )
+    parser.add_argument(
+        "--wait",
+        type=count_from(0),
+        default=900,
+        metavar="SECONDS",
+        help="wait so long for objects that others write anew, while nothing else is left (default: 900)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="look at filters alone, and say what would be read and written"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
@@ -214,6 +259,14 @@ def add_source_option(
         metavar="NAME=VALUE",
         help=help,
     )
+
+
+def order_id(text: str) -> UUID:
+    """Parse the id of an order."""
+    try:
+        return UUID(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the id of an order") from None
 
 
 def setting(text: str) -> tuple[str, str]:

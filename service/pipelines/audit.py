@@ -12,18 +12,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
-from service.base.errors import ConfigError, CorruptionError
+from service.base.errors import CorruptionError
 from service.pipelines.arguments import add_audit_arguments
 from service.pipelines.audit_task import SCHEMA, Chains, Proofs
 from service.pipelines.job import (
     JobProgress,
     ProgressLine,
+    check_store_options,
     chosen_partitions,
     human_bytes,
     main,
@@ -36,7 +37,7 @@ from service.remote.format.keys import CLUSTER_KEY
 from service.remote.reading.object_reader import open_cluster_file
 from service.remote.reading.tails import owners_of
 from service.remote.stores.errors import ObjectNotFound
-from service.spark.options import STORE_OPTIONS, ReadOptions, parse_options
+from service.spark.options import ReadOptions, parse_options
 from service.spark.store import open_store_of
 
 MAX_LISTED = 1000
@@ -45,7 +46,7 @@ TASKS_PER_CORE = 8
 
 def run(args: argparse.Namespace) -> int:
     """Prove an archive: chains contiguous, checksums right, counts per topic and day."""
-    check_options(dict(args.option))
+    check_store_options(args, "an audit reads everything")
     options = parse_options(source_options(args))
     partitions = chosen_partitions(options)
     owners, problem = _owners(options)
@@ -87,17 +88,6 @@ def spread(rows: Any, tasks: int) -> Any:
     """
     numbered = rows.persist(StorageLevel.MEMORY_AND_DISK).zipWithIndex()
     return numbered.map(lambda pair: (pair[1] % tasks, pair[0])).partitionBy(tasks, int).values()
-
-
-def check_options(given: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for options that narrow an audit, which proves everything, or alter its input."""
-    names = {name.lower() for name in STORE_OPTIONS}
-    for name in given:
-        if name.lower() not in names:
-            raise ConfigError(
-                f"option {name} is refused: an audit reads everything, and takes only "
-                + ", ".join(STORE_OPTIONS)
-            )
 
 
 def _owners(options: ReadOptions) -> tuple[frozenset[str] | None, str | None]:

@@ -20,7 +20,7 @@ from service.base.errors import ConfigError, FirnError
 from service.pipelines.failure import JobFailure, failure_of
 from service.pipelines.noise import Log
 from service.pipelines.pace import ProgressSample, RateEstimator, topics_text
-from service.spark.options import ReadOptions
+from service.spark.options import STORE_OPTIONS, ReadOptions
 from service.spark.plan.archive import ArchiveReader
 from service.spark.plan.snapshots import ChosenPartition
 from service.spark.session import session
@@ -120,6 +120,16 @@ def source_options(args: argparse.Namespace, more: Mapping[str, str] | None = No
         if getattr(args, argument, None) is not None:
             options[name] = getattr(args, argument)
     return options
+
+
+def check_store_options(args: argparse.Namespace, reason: str) -> None:
+    """Raise `ConfigError` for options that narrow or alter what a job reads, which `reason` says is all."""
+    names = {name.lower() for name in STORE_OPTIONS}
+    for name, _ in args.option:
+        if name.lower() not in names:
+            raise ConfigError(
+                f"option {name} is refused: {reason}, and takes only " + ", ".join(STORE_OPTIONS)
+            )
 
 
 def chosen_partitions(options: ReadOptions) -> list[ChosenPartition]:

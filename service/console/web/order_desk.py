@@ -20,7 +20,7 @@ _SILENCE_S: Final = 5.0
 
 
 class OrderDesk:
-    """What is known of orders, some seconds old while somebody looks."""
+    """Cache of what brokers tell of orders, some seconds old while somebody looks."""
 
     def __init__(
         self, kafka: KafkaDesk, clock: Clock, call: Call, error_text: Callable[[BaseException], str]

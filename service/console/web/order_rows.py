@@ -42,7 +42,7 @@ class OrderRow(NamedTuple):
 
 
 class OrdersShown(NamedTuple):
-    """What brokers tell of orders; `problem`: why they tell nothing, or which of them do not."""
+    """Orders as brokers tell of them; `problem`: why they tell nothing, or which of them do not."""
 
     rows: tuple[OrderRow, ...] = ()
     problem: str | None = None

@@ -23,7 +23,6 @@ from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.slices import Slice
 from service.remote.catalog import (
     IN_BUCKET,
-    MAX_REWRITE_SPAN,
     CatalogEntry,
     ErasedPlace,
     Erasure,
@@ -31,7 +30,6 @@ from service.remote.catalog import (
 )
 from service.remote.format.cut_codec import Place
 from service.remote.format.manifest import Manifest, SegmentEntry
-from service.remote.format.run_check import MAX_RUN_SEGMENTS
 from service.remote.stores.errors import UNREADABLE, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 from service.tiering.archive_attempt import TieringContext
@@ -42,6 +40,7 @@ from service.tiering.erasing.erasure_rule import ErasureRule
 from service.tiering.erasing.hits import look_at_object
 from service.tiering.erasing.open_orders import OpenOrder, OrderDocuments
 from service.tiering.erasing.ports import ErasureCatalog, LedPartitions, RunWriter
+from service.tiering.erasing.stretches import fits
 from service.tiering.ports import TieredPartition
 from service.tiering.prefix_fence import Displaced
 from service.tiering.rewriting.chain_units import Unit, units_from
@@ -52,7 +51,6 @@ log = logging.getLogger(__name__)
 
 _LOOK_MS: Final = 30_000
 """Orders are looked at this often without any news."""
-MOST_LOG_BYTES: Final = 1 << 30
 _LOOKED_AT_ONCE: Final = 64
 """Objects that one call on a thread looks at."""
 _MOST_CLEAN: Final = 200_000
@@ -404,10 +402,3 @@ class _Part:
             self._size,
             tuple(self._unread),
         )
-
-
-def fits(run: Sequence[SegmentEntry], one: SegmentEntry, run_bytes: int) -> bool:
-    """Return whether an object may be written anew together with the run before it, as one object."""
-    size = sum(entry.log_length for entry in run) + one.log_length
-    span = one.last_offset - run[0].base_offset
-    return len(run) < MAX_RUN_SEGMENTS and size <= min(run_bytes, MOST_LOG_BYTES) and span < MAX_REWRITE_SPAN
