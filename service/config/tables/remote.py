@@ -161,13 +161,14 @@ REMOTE: Final = (
     ),
     key(
         "firn.merge.min.age.ms", LONG, DAY_MS,
-        "Only objects whose records are all older are merged. An object without timestamps, or with one in "
-        "the future, has the age of its upload.",
+        "Only segments that were uploaded longer ago are merged, however old their records are: so the "
+        "segments of a backfill are merged once it is over.",
         at_least=0, dynamic=True,
     ),
     key(
         "firn.rewrite.object.bytes", LONG, 128 * MIB,
-        "Most bytes of an object that is merged from others.",
+        "Most bytes of an object that is merged from others; an eighth of the topic's `retention.bytes` "
+        "where that is less.",
         at_least=1 * MIB, at_most=1024 * MIB, dynamic=True,
     ),
     key(

@@ -95,6 +95,10 @@ _OF_A_RUN: Final = (CorruptionError, ObjectNotFound, StoreRefused)
 """Errors that may be those of a single object."""
 
 
+def _limits_of(partition: TieredPartition, limits: MergeLimits) -> MergeLimits:
+    return limits.within(partition.config.retention_ms, partition.config.retention_bytes)
+
+
 class Merger:
     """The loop. `limits` returns None where nothing is merged: the cluster does not know rewrites."""
 
@@ -133,7 +137,7 @@ class Merger:
             led.add(key)
             if key in self._failures and not self._is_merged(key, partition):
                 del self._failures[key]
-            if self._may_have_run(key, partition, limits):
+            if self._may_have_run(key, partition, _limits_of(partition, limits)):
                 ready.append(partition)
             if piece.is_over():
                 await piece.next_turn()
@@ -142,7 +146,7 @@ class Merger:
         has_more = False
         for partition in ready:
             if partition.tip.topic_id not in erased:
-                has_more = await self._merge_some(partition, limits) or has_more
+                has_more = await self._merge_some(partition, _limits_of(partition, limits)) or has_more
         return has_more
 
     def _forget_others(self, led: Container[Key]) -> None:
@@ -256,7 +260,7 @@ class Merger:
         manifest = next_version.load(context.chains, tip, entry).manifest
         clean_below = before.clean_below if before is not None and before.limits == limits else 0
         clean_below, is_clean = max(clean_below, manifest.start_offset), True
-        ripe: list[int] = [now_ms + limits.min_age_ms]
+        ripe: list[int] = [limits.due_ms(now_ms + limits.min_age_ms)]
         put_off: list[int] = []
         failures = self._failures_of(tip)
         for unit in units_from(manifest, context.chains.loader(tip), clean_below):
@@ -270,7 +274,7 @@ class Merger:
                 put_off.append(run[0])
                 ripe.append(until_ms)
             if found.ripe_ms is not None:
-                ripe.append(found.ripe_ms)
+                ripe.append(limits.due_ms(found.ripe_ms))
             is_clean = is_clean and unit.is_page and found.ripe_ms is None
             if is_clean:
                 clean_below = unit.entries[-1].last_offset + 1

@@ -161,6 +161,22 @@ def test_a_chain_without_a_run_is_not_read_again_before_it_may_have_one(tmp_path
     world.check()
 
 
+def test_an_object_is_an_eighth_of_the_topic_s_retained_bytes_at_most(tmp_path: Path) -> None:
+    """An object expires as a whole, so a larger one would keep much more than the topic retains."""
+    every = filled(MergingWorld(tmp_path / "every"), 30)
+    most = 12 * max(one.size for one in every.live(every.replicas[0]))
+    every.merge()
+    assert every.generations(every.replicas[0]) == [1]
+    world = filled(MergingWorld(tmp_path / "some", retention_bytes=8 * most), 30)
+    before = {one.last_offset: one.size for one in world.live(world.replicas[0])}
+    world.merge()
+    merged = [one for one in world.live(world.replicas[0]) if one.generation]
+    assert len(merged) == 2
+    for one in merged:
+        parts = [size for last, size in before.items() if one.base_offset <= last <= one.last_offset]
+        assert sum(parts) <= most
+
+
 def test_copies_go_on_while_a_run_is_made(world: MergingWorld) -> None:
     """Objects are made outside of the partition's line of tasks: only the publication is in it."""
     filled(world, 10)
