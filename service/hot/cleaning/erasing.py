@@ -12,13 +12,13 @@ being sent hold them open. Owned by the loop; see `log_rewrite` for its threads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.disk import Disk
-from service.base.errors import StorageError
+from service.base.errors import CorruptionError, StorageError
 from service.base.world import World
 from service.hot import names
 from service.hot.cleaning.erasure_copy import ErasureCopy, HitSearch
@@ -81,9 +81,9 @@ class Erasing(LogRewrite):
         sealed = self._sealed_below(end)
         if sealed and log.recovery_point < sealed[-1][1]:
             await flush(log)
-        for segment, segment_end in sealed:
-            if segment in log.state.segments.all and await self._has_hit(segment, order):
-                await self._erase(segment, segment_end, order)
+        damage = await self._erase_all(sealed, order)
+        if damage is not None:
+            raise damage
         await self._wait_for_deletions(end, delete_queued)
         if not await self._io.run(state.erased.add, order.order_id, end, open_orders, cuts):
             raise Aborted
@@ -94,6 +94,20 @@ class Erasing(LogRewrite):
         segments = self.log.state.segments
         pairs = zip(segments.all[:-1], segments.bases[1:], strict=True)
         return [(one, after) for one, after in pairs if one.base_offset < end and one.size]
+
+    async def _erase_all(
+        self, sealed: Iterable[tuple[Segment, int]], order: LocalErasure
+    ) -> CorruptionError | None:
+        """Replace the segments with a hit; return the first damage: a damaged segment stays as it is, and
+        keeps the records in no other."""
+        damage: CorruptionError | None = None
+        for segment, segment_end in sealed:
+            try:
+                if segment in self.log.state.segments.all and await self._has_hit(segment, order):
+                    await self._erase(segment, segment_end, order)
+            except CorruptionError as e:
+                damage = damage or e
+        return damage
 
     async def _has_hit(self, segment: Segment, order: LocalErasure) -> bool:
         search = HitSearch(segment, order.keys, order.end_offset, self._sizes(), self.counts)

@@ -443,3 +443,23 @@ def test_a_log_that_is_compacted_since_loses_the_records_too(tmp_path: Path) -> 
     kept = [one for one in before if one.key != b"gone"]
     assert records_in(log) == kept
     assert log.state.erased.has(ORDER)
+
+
+def test_a_damaged_segment_keeps_the_records_in_no_other(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.appender.roll()
+    log.durability.flush()
+    first, damaged = log.state.segments.bases[:2]
+    path = log.state.segments.all[1].log.path
+    sound = path.read_bytes()
+    data = bytearray(sound)
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptionError):
+        erase(log, order_of(b"gone", end=log.log_end_offset))
+    assert not log.state.erased.has(ORDER), "the order is open"
+    path.write_bytes(sound)
+    left = [one.offset for one in records_in(log) if one.key == b"gone"]
+    assert left
+    assert first < damaged <= min(left)
+    assert max(left) < log.state.segments.bases[2]
