@@ -8,7 +8,7 @@ tails: one part for each request. Owned by the event loop; whatever blocks runs 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 from typing import Any, Final, Protocol
@@ -28,6 +28,7 @@ from service.remote.catalog import IN_BUCKET, Erasure
 from service.remote.format.erase_codec import ErasureOrder, decode_erasure
 from service.replicas.dynamic_config import topic_settings
 from service.serving.control_plane import ControlPlane
+from service.serving.topic_rights import TopicRights
 from service.tiering.erasing.archive_progress import ArchiveWork
 from service.tiering.erasing.counting import (
     CountedPart,
@@ -80,12 +81,10 @@ class ErasureAnswers:
         self._manager = manager
         self._inline: LruCache[bytes, OpenOrder] = LruCache(_MOST_INLINE)
 
-    async def answer(
-        self, request: ErasuresRequest, may_delete: Callable[[str], bool] | None
-    ) -> ErasuresResponse:
-        """Carry a request out. `may_delete` tells whether the client may delete a topic's records."""
+    async def answer(self, request: ErasuresRequest, rights: TopicRights) -> ErasuresResponse:
+        """Carry a request out."""
         try:
-            return await self._answer(request, may_delete)
+            return await self._answer(request, rights)
         except RequestError as e:
             return failed(e.code, str(e))
         except CorruptionError as e:
@@ -93,21 +92,19 @@ class ErasureAnswers:
         except StorageError as e:
             return failed(ErrorCode.coordinator_not_available, str(e))
 
-    async def _answer(
-        self, request: ErasuresRequest, may_delete: Callable[[str], bool] | None
-    ) -> ErasuresResponse:
+    async def _answer(self, request: ErasuresRequest, rights: TopicRights) -> ErasuresResponse:
         op = request.op
         if op == ErasureOp.LIST:
-            return ErasuresResponse(error_code=ErrorCode.none, document=await self._list())
+            return ErasuresResponse(error_code=ErrorCode.none, document=await self._list(rights))
         if op == ErasureOp.START:
             keeper, order = self._keeper(), await self._given(request)
             known = self._host.image.erasures.get(order.id)
             if known is None:
-                known = await keeper.start(await self._checked(order, may_delete))
-            return done(self._row(known))
+                known = await keeper.start(await self._checked(order, rights))
+            return done(self._row(known, rights))
         if op == ErasureOp.CANCEL:
-            return done(self._row(await self._cancel(_id_of(request), may_delete)))
-        return await self._count(request)
+            return done(self._row(await self._cancel(_id_of(request), rights), rights))
+        return await self._count(request, rights)
 
     def _keeper(self) -> OrderKeeper:
         orders = self._manager.orders
@@ -115,13 +112,10 @@ class ErasureAnswers:
             raise RequestError(ErrorCode.not_coordinator, "this broker does not keep the prefix")
         return orders
 
-    async def _cancel(self, erasure_id: UUID, may_delete: Callable[[str], bool] | None) -> Erasure:
+    async def _cancel(self, erasure_id: UUID, rights: TopicRights) -> Erasure:
         keeper, image = self._keeper(), self._host.image
         erasure = image.erasures.get(erasure_id)
-        for topic_id in () if erasure is None else erasure.topics:
-            topic = image.topics_by_id.get(topic_id)
-            if topic is not None and may_delete is not None and not may_delete(topic.name):
-                raise RequestError(ErrorCode.topic_authorization_failed, f"topic {topic.name}")
+        rights.check(() if erasure is None else erasure.topics, image, rights.delete)
         return await keeper.cancel(erasure_id)
 
     # -- a new order
@@ -137,7 +131,7 @@ class ErasureAnswers:
             raise RequestError(ErrorCode.invalid_request, "the order is of another cluster, or another one")
         return order
 
-    async def _checked(self, order: ErasureOrder, may_delete: Callable[[str], bool] | None) -> ErasureOrder:
+    async def _checked(self, order: ErasureOrder, rights: TopicRights) -> ErasureOrder:
         """Return the order with this node's time and topics' names of now.
 
         Raises `RequestError` where one of the topics is not there, or its records are not erased so.
@@ -147,9 +141,9 @@ class ErasureAnswers:
             if piece.is_over():
                 await piece.next_turn()
             topic = image.topics_by_id.get(one.topic_id)
-            if topic is None or (may_delete is not None and not may_delete(topic.name)):
-                code = ErrorCode.unknown_topic_id if topic is None else ErrorCode.topic_authorization_failed
-                raise RequestError(code, f"topic {one.topic_id if topic is None else topic.name}")
+            if topic is None:
+                raise RequestError(ErrorCode.unknown_topic_id, f"topic {one.topic_id}")
+            rights.check((one.topic_id,), image, rights.delete)
             if len(one.ends) > len(topic.partitions):
                 raise RequestError(
                     ErrorCode.invalid_request,
@@ -172,7 +166,7 @@ class ErasureAnswers:
 
     # -- what is known
 
-    async def _list(self) -> str:
+    async def _list(self, rights: TopicRights) -> str:
         """Return what this broker knows of all orders, as JSON. An order has up to thousands of topics, so
         each is a step of its own."""
         work, piece = self._manager.bucket_work, Slice()
@@ -181,7 +175,7 @@ class ErasureAnswers:
         for _, one in sorted(self._host.image.erasures.items()):
             if piece.is_over():
                 await piece.next_turn()
-            rows.append(json.dumps(self._row(one)))
+            rows.append(json.dumps(self._row(one, rights)))
         others = {
             "broker": self._node_id,
             "is_keeper": self._manager.keeps_prefix,
@@ -192,7 +186,7 @@ class ErasureAnswers:
             "problems": [
                 {
                     "order": str(order_id),
-                    "topic": self._name(topic_id),
+                    "topic": self._name(topic_id, rights),
                     "partition": partition,
                     "why": why,
                 }
@@ -201,22 +195,22 @@ class ErasureAnswers:
         }
         return f'{json.dumps(others)[:-1]}, "orders": [{", ".join(rows)}]}}'
 
-    def _row(self, erasure: Erasure) -> dict[str, Any]:
+    def _row(self, erasure: Erasure, rights: TopicRights) -> dict[str, Any]:
         row: dict[str, Any] = {
             "id": str(erasure.id),
             "state": "open" if erasure.is_open else "done",
             "started_ms": erasure.started_ms,
             "done_ms": None if erasure.is_open else erasure.done_ms,
             "keys": erasure.keys,
-            "topics": [{"id": str(one), "name": self._name(one)} for one in erasure.topics],
+            "topics": [{"id": str(one), "name": self._name(one, rights)} for one in erasure.topics],
             "is_restored": erasure.is_restored,
         }
         orders = self._manager.orders
         if orders is not None and self._manager.keeps_prefix:
-            row |= self._known(orders, erasure)
+            row |= self._known(orders, erasure, rights)
         return row
 
-    def _known(self, orders: OrderKeeper, erasure: Erasure) -> dict[str, Any]:
+    def _known(self, orders: OrderKeeper, erasure: Erasure, rights: TopicRights) -> dict[str, Any]:
         standing = orders.standing(erasure)
         left, remains, cuts = standing.left, standing.remains, standing.cuts
         versions = VersionsLeft() if remains is None else remains.versions
@@ -228,7 +222,7 @@ class ErasureAnswers:
             "archives_left": left.chains,
             "left": [
                 {
-                    "topic": self._name(one.topic_id),
+                    "topic": self._name(one.topic_id, rights),
                     "partition": one.partition,
                     "broker": None if one.broker_id == IN_BUCKET else one.broker_id,
                 }
@@ -249,21 +243,25 @@ class ErasureAnswers:
             "locked_objects": versions.locked_count,
         }
 
-    def _name(self, topic_id: UUID) -> str:
+    def _name(self, topic_id: UUID, rights: TopicRights) -> str:
+        """Return a topic's name; its id where it is gone, or the client may not describe it."""
         topic = self._host.image.topics_by_id.get(topic_id)
-        return str(topic_id) if topic is None else topic.name
+        return str(topic_id) if topic is None or not rights.shows(topic.name) else topic.name
 
     # -- counting
 
-    async def _count(self, request: ErasuresRequest) -> ErasuresResponse:
-        """Count records of an order's keys in one part of what this broker answers for."""
+    async def _count(self, request: ErasuresRequest, rights: TopicRights) -> ErasuresResponse:
+        """Count records of an order's keys in one part of what this broker answers for. Whoever counts the
+        records of a key has read the topic."""
         order = await self._in_hand(request)
-        context, scope = self._manager.context, request.scope
+        context, scope, image = self._manager.context, request.scope, self._host.image
         if scope == ErasureScope.TAILS:
+            rights.check((one.topic_id for one in order.order.topics), image, rights.read)
             tails = await self._keeper().named_tails()
             count = partial(count_in_tails, context.store, tails, request.from_offset, order)
             return counted(await context.pool.watch(count))
         place = request.topic_id or UUID(int=0), request.partition
+        rights.check(place[:1], image, rights.read)
         partition = self._host.replicas.get(*place)
         if partition is None:
             raise RequestError(ErrorCode.not_leader_or_follower, f"no replica of {place[0]}/{place[1]}")

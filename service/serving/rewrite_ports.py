@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
+from service.serving.topic_rights import TopicRights
 from service.wire.erasures import ErasuresRequest, ErasuresResponse
 from service.wire.rewrites import RewriteRangeRequest, RewriteRangeResponse
 
@@ -19,11 +19,8 @@ class RangePublisher(Protocol):
 class ErasureOrders(Protocol):
     """Orders to erase keys, at the keeper of the prefix."""
 
-    async def answer(
-        self, request: ErasuresRequest, may_delete: Callable[[str], bool] | None
-    ) -> ErasuresResponse:
+    async def answer(self, request: ErasuresRequest, rights: TopicRights) -> ErasuresResponse:
         """Carry out one request. It is well-formed; an order in it was not decoded yet.
 
-        `may_delete` tells whether the client may delete a topic, by name: a start and a cancel need that for
-        each topic of the order. None: everybody may.
+        A start and a cancel need to delete each topic of the order, counts to read what is counted in.
         """

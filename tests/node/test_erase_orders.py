@@ -7,6 +7,7 @@ import base64
 import json
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -16,17 +17,21 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.cli.main import main
-from service.client.admin import Cluster
+from service.client.admin import ChangingCluster, Cluster
 from service.client.all_brokers import Deadline
 from service.client.erasures import OrderIdentity, make_order, start_order
 from service.records.builder import BatchBuilder
+from service.remote.format.erase_codec import encode_erasure
 from service.wire.api import ApiKey, request_module
+from service.wire.erasures import ErasureOp, ErasureScope, ErasuresRequest
 from tests.node.conftest import NodeThread, Talk
+from tests.node.test_open_sessions import CLOSED, admin, client, login
 from tests.support.processes import wait_until
 
 Start = Callable[..., NodeThread]
 SETTINGS = {"firn_cut_interval_ms": "1000", "firn_remote_object_grace_ms": "1000", "firn_tail_wait_ms": "0"}
 GONE, KEPT = b"somebody", b"nobody"
+READ, ALTER, DESCRIBE = 3, 7, 8
 
 
 @pytest.fixture
@@ -154,3 +159,70 @@ def refuses(node: NodeThread, talk: Talk, bucket: Path, **configs: str) -> None:
 
         wait_until("the refusal", is_refused)
     assert [*bucket.glob("erase/*")] == []
+
+
+def test_topics_that_a_client_may_not_read_or_describe_tell_it_nothing(start: Start, bucket: Path) -> None:
+    """Whoever may describe the cluster cannot test keys that it guesses, nor learn names of topics."""
+    node = start(**CLOSED, **{"firn.remote.url": f"file://{bucket}", "firn.cut.interval.ms": "1000"})
+    address, cluster_right, topic_right = f"{node.host}:{node.port}", (4, "kafka-cluster"), (2, "events")
+    with (
+        client(node, "eve") as eve,
+        admin(node) as acls,
+        Cluster(address, security=login("admin")) as cluster,
+        client(node, "admin") as boss,
+    ):
+        made = Talk(boss).create("events")
+        produce(Talk(boss), made.topic_id, 1)
+        order = make_order(
+            cluster, cluster.topics(["events"]), [GONE], OrderIdentity(UUID(int=5), b"s" * 16, 1), None
+        )
+        start_order(cluster, order, Deadline(20))
+        count = ErasuresRequest(
+            op=ErasureOp.VERIFY, id=order.id, topic_id=made.topic_id, partition=0, scope=ErasureScope.LOCAL
+        )
+
+        def asked(request: ErasuresRequest) -> tuple[Any, str]:
+            answer = eve.request(ApiKey.ERASURES, request)
+            return answer.error_code, f"{answer.error_message} {answer.document}"
+
+        def refusals() -> list[Any]:
+            return [
+                asked(replace(count, op=op, scope=scope, order=given))[0]
+                for op in (ErasureOp.LOOK, ErasureOp.VERIFY)
+                for scope in (ErasureScope.LOCAL, ErasureScope.OBJECTS, ErasureScope.TAILS)
+                for given in (None, encode_erasure(order))
+            ]
+
+        let(acls, "User:eve", *cluster_right, DESCRIBE)
+        code, said = asked(ErasuresRequest(op=ErasureOp.LIST))
+        assert (code, "events" in said, str(made.topic_id) in said) == (ErrorCode.none, False, True)
+        assert set(refusals()) == {ErrorCode.unknown_topic_id}
+        let(acls, "User:eve", *cluster_right, ALTER)
+        code, said = asked(ErasuresRequest(op=ErasureOp.CANCEL, id=order.id))
+        assert (code, "events" in said) == (ErrorCode.unknown_topic_id, False)
+        again = encode_erasure(order._replace(id=UUID(int=6)))
+        code, said = asked(ErasuresRequest(op=ErasureOp.START, id=UUID(int=6), order=again))
+        assert (code, "events" in said) == (ErrorCode.unknown_topic_id, False)
+        let(acls, "User:eve", *topic_right, DESCRIBE)
+        assert "events" in asked(ErasuresRequest(op=ErasureOp.LIST))[1]
+        assert set(refusals()) == {ErrorCode.topic_authorization_failed}
+        let(acls, "User:eve", *topic_right, READ)
+        assert ErrorCode.topic_authorization_failed not in refusals()
+        produce(Talk(boss), made.topic_id, 3)
+        later = make_order(
+            cluster, cluster.topics(["events"]), [GONE], OrderIdentity(UUID(int=7), b"s" * 16, 1), None
+        )
+        code, said = asked(replace(count, id=later.id, order=encode_erasure(later)))
+        assert code is ErrorCode.none
+        assert json.loads(said.partition(" ")[2])["records"] >= 3, "what came behind the order's end stays"
+
+
+def let(acls: ChangingCluster, principal: str, kind: int, name: str, operation: int) -> None:
+    """Allow a principal an operation on a resource."""
+    module = request_module(ApiKey.CREATE_ACLS)
+    entry = module.AclCreation(
+        resource_type=kind, resource_name=name, resource_pattern_type=3, principal=principal, host="*",
+        operation=operation, permission_type=3,
+    )  # fmt: skip
+    answer = acls.first.request(ApiKey.CREATE_ACLS, module.CreateAclsRequest(creations=(entry,)))
+    assert answer.results[0].error_code is ErrorCode.none
