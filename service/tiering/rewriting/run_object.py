@@ -47,6 +47,8 @@ from service.tiering.rewriting.rules import ChainRun, Rule
 from service.tiering.rewriting.run_source import RunSource
 
 _NO_BATCH: Final = b""
+MOST_KEPT_BYTES: Final = 32 << 20
+"""A run whose logs have at most so many bytes is read once: what it leaves waits in memory for the upload."""
 _KEPT_OF_LAST: Final = ("producer_snapshot", EPOCH_HISTORY)
 """Sections that are those of the run's last object."""
 
@@ -89,6 +91,9 @@ class RunMaker:
         self._newest: tuple[int, bytes] = (NO_TIMESTAMP, _NO_BATCH)
         """greatest timestamp of a batch, and the first batch with it"""
         self._kept: dict[str, bytes] = {}
+        size = sum(entry.log_length for entry in run.entries)
+        self._written: list[bytes] | None = [] if size <= MOST_KEPT_BYTES else None
+        """what the first pass wrote, for the second; None where that is too much"""
 
     def make(self, identity: SegmentIdentity, rewrite_id: UUID, stamp: Stamp | None) -> MadeObject:
         """Upload the object under ``identity.key``.
@@ -150,6 +155,8 @@ class RunMaker:
             scanner.add(batches, piece)
             self._note_newest(batches, piece)
             length += len(piece)
+            if self._written is not None:
+                self._written.append(bytes(piece))
         scanned = scanner.finish()
         scanned.key_filter, scanned.keyed_record_count = keys.finish(), keys.keyed_record_count
         return scanned, index.finish()
@@ -222,7 +229,8 @@ class RunMaker:
         """Yield the same bytes again. `CorruptionError` where they differ from the first pass."""
         blocks = iter(scanned.blocks)
         block, position, crc = next(blocks, None), 0, 0
-        for _, piece in self._output():
+        pieces = (piece for _, piece in self._output()) if self._written is None else self._written
+        for piece in pieces:
             position, crc = position + len(piece), crc32c(piece, crc)
             if block is None or position > block.end or (position == block.end and crc != block.crc32c):
                 raise CorruptionError(f"{self._run.tip}: a rewritten run changed while it was read")

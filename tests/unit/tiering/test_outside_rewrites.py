@@ -16,6 +16,7 @@ from service.base.errors import RequestError
 from service.remote.catalog import Erasure, RewriteKind
 from service.remote.format.rows import decode_entries, encode_entries
 from service.serving import range_answers
+from service.tiering.rewriting import run_object
 from service.tiering.rewriting.report_check import RewriteReport
 from service.tiering.rewriting.rules import ChainRun
 from service.tiering.rewriting.silent_intents import SILENT_MS
@@ -320,6 +321,30 @@ def test_one_rewrite_may_make_several_objects(world: MergingWorld, worker: Outsi
     worker.commit(RewriteReport(worker.rewrite_id, whole.keys, entries))
     assert world.generations(worker.replica) == [2, 2]
     world.check()
+
+
+def test_a_small_run_is_read_once_and_a_larger_one_twice(
+    world: MergingWorld, worker: OutsideWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The object is the same; what the first pass wrote need not be read again."""
+    run = world.run_of(worker.replica)
+    worker.begin(run)
+    reads: list[str] = []
+    get_range = world.bucket.get_range
+
+    def counted(key: str, start: int, length: int) -> Any:
+        reads.append(key)
+        return get_range(key, start, length)
+
+    monkeypatch.setattr(world.bucket, "get_range", counted)
+    once = worker.make(run, UUID(int=301)).entries[0]
+    assert [reads.count(key) for key in run.keys] == [1] * len(run.entries)
+    monkeypatch.setattr(run_object, "MOST_KEPT_BYTES", 0)
+    twice = worker.make(run, UUID(int=302)).entries[0]
+    assert min(reads.count(key) for key in run.keys) > 2
+    logs = [bytes(get_range(one.key, 0, one.log_length)) for one in (once, twice)]
+    assert logs[0] == logs[1]
+    assert once._replace(key="", footer_crc=0, size=0) == twice._replace(key="", footer_crc=0, size=0)
 
 
 def test_a_run_of_another_leader_is_refused(world: MergingWorld, worker: OutsideWorker) -> None:
